@@ -59,7 +59,7 @@ macro_rules! nothing_behind {
     };
 }
 
-nothing_behind!(str usize u16 Uuid ColumnId TableId SchemaVersion OutputColumn CqlType SortKey);
+nothing_behind!(str usize u16 u32 Uuid ColumnId TableId SchemaVersion OutputColumn CqlType SortKey);
 
 macro_rules! sum_of_fields {
     ($($ty:ty { $($field:ident)* })*) => {
@@ -323,6 +323,7 @@ impl Footprint for Planned {
         self.plan.footprint()
             + self.variables.footprint()
             + result
+            + self.repeated.footprint()
             + self.partition_key_markers.footprint()
             + self.user_types.footprint()
             + self.tables.footprint()

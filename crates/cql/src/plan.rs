@@ -22,6 +22,7 @@ use cluster::Metadata;
 use model::{SchemaVersion, TableId, TableSchema};
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -31,6 +32,8 @@ pub struct Planned {
     pub plan: Plan,
     /// The bind variables.
     pub variables: Rc<ResultMetadata>,
+    /// The variables that the statement refers to several times, and how often.
+    pub(crate) repeated: Box<[(u16, u32)]>,
     /// For each partition key column in order, the variable that is bound to it. Empty unless every
     /// one has a variable.
     pub partition_key_markers: Box<[u16]>,
@@ -149,6 +152,7 @@ pub fn plan(
     let mut planner = Planner { metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: false };
     let plan = planner.statement(statement)?;
     let Planner { variables, tables, .. } = planner;
+    let repeated = variables.repeated();
     let variables = ResultMetadata { columns: variables.finish()?, ..Default::default() };
     let key_of = |partition: &Partition| partition.key_variables().unwrap_or_default();
     let partition_key_markers = match &plan {
@@ -162,7 +166,7 @@ pub fn plan(
         _ => Rc::new(ResultMetadata::default()),
     };
     let user_types = user_types_of(metadata, &variables.columns);
-    Ok(Planned { plan, variables: Rc::new(variables), partition_key_markers, result, user_types, tables })
+    Ok(Planned { plan, variables: Rc::new(variables), repeated, partition_key_markers, result, user_types, tables })
 }
 
 /// The identities of the variables' user types. Nested types are not needed: a user type cannot be
@@ -336,18 +340,62 @@ impl Planner<'_> {
     }
 }
 
-/// The values of a request in the order of the statement's variables.
-pub fn bind<'v>(values: &'v BoundValues, variables: &[ColumnSpec]) -> Result<Cow<'v, [BoundValue]>, Error> {
+/// Named values up to this many are searched one by one; of more, a map is made.
+const FEW_NAMES: usize = 16;
+
+impl Planned {
+    /// The values of a request in the order of the statement's variables. `limit`: the bytes of
+    /// values that a statement may refer to if it refers to values several times.
+    pub fn bind<'v>(&self, values: &'v BoundValues, limit: usize) -> Result<Cow<'v, [BoundValue]>, Error> {
+        let bound = in_order(values, &self.variables.columns)?;
+        if !self.repeated.is_empty() || matches!(values, BoundValues::Named(_)) {
+            self.check_repeated(&bound, limit)?;
+        }
+        Ok(bound)
+    }
+
+    /// Each reference to a value may copy it, and validates it.
+    #[cold]
+    fn check_repeated(&self, values: &[BoundValue], limit: usize) -> Result<(), Error> {
+        let bytes = |value: &BoundValue| if let BoundValue::Value(bytes) = value { bytes.len() } else { 0 };
+        let again =
+            self.repeated.iter().map(|(number, times)| bytes(&values[*number as usize]) * (*times as usize - 1));
+        let once: usize = values.iter().map(bytes).sum();
+        match again.fold(once, usize::saturating_add) {
+            total if total > limit => Err(Error::invalid(format!(
+                "The statement refers to {total} bytes of bound values, counting each reference to a value. The limit is {limit}, four \
+                 times the largest mutation"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn in_order<'v>(values: &'v BoundValues, variables: &[ColumnSpec]) -> Result<Cow<'v, [BoundValue]>, Error> {
     let wrong = |got: usize| {
         Error::invalid(format!("Invalid amount of bind variables: expected {} received {got}", variables.len()))
     };
     match values {
         BoundValues::Positional(values) if values.len() == variables.len() => Ok(Cow::Borrowed(values)),
         BoundValues::Positional(values) => Err(wrong(values.len())),
+        BoundValues::Named(values) if values.len() <= FEW_NAMES => {
+            let find = |name: &str| values.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+            by_name(variables, find)
+        }
         BoundValues::Named(values) => {
-            let find = |variable: &ColumnSpec| values.iter().find(|(name, _)| *name == variable.name);
-            let found = variables.iter().map(|variable| find(variable).map(|(_, value)| value.clone()));
-            found.collect::<Option<Vec<_>>>().map(Cow::Owned).ok_or_else(|| wrong(values.len()))
+            // Ordered: clients choose the names. The first of several values with one name counts.
+            let map: BTreeMap<&str, &BoundValue> =
+                values.iter().rev().map(|(name, value)| (name.as_str(), value)).collect();
+            by_name(variables, |name| map.get(name).copied())
         }
     }
+}
+
+fn by_name<'v>(
+    variables: &[ColumnSpec],
+    find: impl Fn(&str) -> Option<&'v BoundValue>,
+) -> Result<Cow<'v, [BoundValue]>, Error> {
+    let missing = |name: &str| Error::invalid(format!("Missing value for bind variable {name}"));
+    let found = variables.iter().map(|variable| find(&variable.name).cloned().ok_or_else(|| missing(&variable.name)));
+    found.collect::<Result<Vec<_>, _>>().map(Cow::Owned)
 }

@@ -416,6 +416,7 @@ mod tests {
             Rc::new(Planned {
                 plan,
                 variables,
+                repeated: Box::default(),
                 partition_key_markers: Box::default(),
                 result,
                 user_types: Box::default(),

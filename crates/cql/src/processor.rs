@@ -20,7 +20,7 @@ use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, QueryP
 use crate::authorize::{Permission, Resource, authorize};
 use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
-use crate::plan::{Plan, Planned, bind};
+use crate::plan::{Plan, Planned};
 use crate::prepared::{Cache, CacheNumbers, StatementId};
 use crate::request::{Config, Request};
 use crate::slow_log::{SlowLog, SlowLogSettings};
@@ -153,9 +153,10 @@ impl Processor {
                 BatchStatement::Prepared(id, values) => (self.prepared(client, id, Use::InBatch, &metadata)?.1, values),
             });
         }
+        let config = self.config();
         let mut bound = Vec::with_capacity(planned.len());
         for (planned, values) in &planned {
-            bound.push(bind(values, &planned.variables.columns)?);
+            bound.push(planned.bind(values, config.referenced_bytes())?);
         }
         let role = client.role.borrow().clone();
         let mut parts = Vec::with_capacity(planned.len());
@@ -178,7 +179,6 @@ impl Processor {
         let trace = self.trace_of(&batch.params);
         let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, &batch.params));
         self.statistics.batch(batch.kind, &batch.params, parts.iter().map(|part| part.modify.verb));
-        let config = self.config();
         let request = self.request(&config, metadata, client, &batch.params, steps);
         let whole = BatchAttributes { kind: batch.kind, timestamp: None, timeout: None };
         let answer = batch::execute(&parts, &whole, &request).await;

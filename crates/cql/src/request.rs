@@ -66,6 +66,14 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// The bytes of bound values that a statement may refer to if it refers to values several
+    /// times: four times the largest mutation. A value may be in a mutation once.
+    pub fn referenced_bytes(&self) -> usize {
+        self.mutation_bytes.saturating_mul(4)
+    }
+}
+
 /// The execution context of one statement.
 pub struct Request<'a> {
     /// The shard's coordinator.

@@ -72,6 +72,11 @@ impl Accumulator {
         }
     }
 
+    /// The bytes of the value that is kept, for `min` and `max`.
+    pub fn held_bytes(&self) -> usize {
+        self.best.as_ref().map_or(0, Vec::len)
+    }
+
     fn take_best(&mut self, value: &[u8]) {
         let wanted = match self.kind {
             AggregateKind::Min => Ordering::Less,

@@ -64,7 +64,7 @@ pub(super) struct Cells<'a> {
     generated: Vec<u8>,
     /// The elements of the list that was decoded last, as they were read.
     list: Option<(ColumnId, Vec<Element<'a>>)>,
-    /// A lower bound for the bytes of collection elements in the mutation.
+    /// A lower bound for the bytes of values and paths in the mutation.
     bytes: usize,
 }
 
@@ -154,7 +154,12 @@ impl<'a> Cells<'a> {
     }
 
     /// Adds a value, or a deletion if it is `None`.
-    fn put(&mut self, column: ColumnId, path: Option<Part>, value: Option<Bytes>) {
+    fn put(&mut self, column: ColumnId, path: Option<Part>, value: Option<Bytes>) -> Result<(), Error> {
+        // Values are only held here. The row copies them.
+        self.bytes += value.as_ref().map_or(0, Bytes::len) + path.map_or(0, |path| (path.end - path.start) as usize);
+        if self.bytes > self.stamp.mutation_bytes {
+            return Err(self.stamp.too_large(self.bytes));
+        }
         match value {
             Some(value) => {
                 let value = self.hold(value);
@@ -162,6 +167,7 @@ impl<'a> Cells<'a> {
             }
             None => self.push(column, Kind::Dead, path, Part::EMPTY),
         }
+        Ok(())
     }
 
     /// The value of a term for a collection whose elements become cells. If the mutation would be
@@ -257,10 +263,10 @@ impl<'a> Cells<'a> {
             }
             Change::Set(term) => {
                 let Some(value) = given(term, env)? else { return Ok(()) };
-                self.put(column, None, value);
+                self.put(column, None, value)?;
             }
             Change::Delete if multi_cell => self.push(column, Kind::All, None, Part::EMPTY),
-            Change::Delete => self.put(column, None, None),
+            Change::Delete => self.put(column, None, None)?,
             Change::Append(term) | Change::Add(term) => {
                 if let Given::Value(value) = self.collection(term, Shape::of(ty), env)? {
                     self.elements(column, ty, value)?;
@@ -290,7 +296,7 @@ impl<'a> Cells<'a> {
                 let Some(value) = given(term, env)? else { return Ok(()) };
                 let none = "Attempted to set an element on a list which is null";
                 let path = self.path_at(column, index, env, prior, none)?;
-                self.put(column, Some(path), value);
+                self.put(column, Some(path), value)?;
             }
             Change::DeleteIndex(index) => {
                 if index.evaluate(env)?.is_unset() {
@@ -298,7 +304,7 @@ impl<'a> Cells<'a> {
                 }
                 let none = "Attempted to delete an element from a list which is null";
                 let path = self.path_at(column, index, env, prior, none)?;
-                self.put(column, Some(path), None);
+                self.put(column, Some(path), None)?;
             }
             Change::SetKey(key, term) => {
                 let key = match given(key, env)? {
@@ -308,12 +314,12 @@ impl<'a> Cells<'a> {
                 };
                 let Some(value) = given(term, env)? else { return Ok(()) };
                 let path = self.hold(key);
-                self.put(column, Some(path), value);
+                self.put(column, Some(path), value)?;
             }
             Change::DeleteKey(key) => match given(key, env)? {
                 Some(Some(key)) => {
                     let path = self.hold(key);
-                    self.put(column, Some(path), None);
+                    self.put(column, Some(path), None)?;
                 }
                 Some(None) => return Err(Error::invalid("Invalid null value for the key of a deleted element")),
                 None => return Err(Error::invalid("Invalid unset value for the key of a deleted element")),
@@ -321,15 +327,15 @@ impl<'a> Cells<'a> {
             Change::SetField(field, term) => {
                 let Some(value) = given(term, env)? else { return Ok(()) };
                 let path = self.generate(&field.to_be_bytes());
-                self.put(column, Some(path), value);
+                self.put(column, Some(path), value)?;
             }
             Change::DeleteField(field) => {
                 let path = self.generate(&field.to_be_bytes());
-                self.put(column, Some(path), None);
+                self.put(column, Some(path), None)?;
             }
             Change::Count(term, down) => {
                 if let Some(delta) = delta(term, *down, env)? {
-                    self.count(column, delta);
+                    self.count(column, delta)?;
                 }
             }
         }
@@ -367,7 +373,7 @@ impl<'a> Cells<'a> {
     }
 
     /// Adds to the increment of a counter column by this statement.
-    fn count(&mut self, column: ColumnId, delta: i64) {
+    fn count(&mut self, column: ColumnId, delta: i64) -> Result<(), Error> {
         let before = self.out.iter().position(|other| other.column == column);
         match before {
             // The only cell of a counter column has a held value.
@@ -376,8 +382,9 @@ impl<'a> Cells<'a> {
                 let sum = counter::merge(value, &counter::update(delta));
                 self.out[before].value = self.hold(sum.into());
             }
-            None => self.put(column, None, Some(counter::update(delta))),
+            None => self.put(column, None, Some(counter::update(delta)))?,
         }
+        Ok(())
     }
 
     /// Adds the cells of a complete value of a multi-cell type.

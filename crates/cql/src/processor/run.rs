@@ -6,7 +6,7 @@ use crate::attributes::Attributes;
 use crate::authorize::{Permission, Resource, authorize};
 use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
-use crate::plan::{BatchPlan, Plan, Planned, bind};
+use crate::plan::{BatchPlan, Plan, Planned};
 use crate::request::Request;
 use crate::schema::{is_schema_statement, names};
 use crate::syntax::Statement;
@@ -27,9 +27,9 @@ impl Processor {
         metadata: Rc<Metadata>,
         trace: Option<Rc<Trace>>,
     ) -> Result<Answer, Error> {
-        let values = bind(&params.values, &planned.variables.columns)?;
-        let env = Env { values: &values, variables: &planned.variables.columns };
         let config = self.config();
+        let values = planned.bind(&params.values, config.referenced_bytes())?;
+        let env = Env { values: &values, variables: &planned.variables.columns };
         let request = self.request(&config, metadata, client, params, trace);
         match &planned.plan {
             Plan::Select(select) => {

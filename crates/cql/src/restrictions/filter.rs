@@ -6,7 +6,7 @@ use super::clustering::Tuple;
 use super::like::Pattern;
 use crate::error::Error;
 use crate::syntax::ast::CompareOp;
-use crate::term::{Env, Term};
+use crate::term::{self, Env, Term};
 use bytes::Bytes;
 use model::CqlType;
 use model::types::{ValueError, collection, compare};
@@ -76,6 +76,13 @@ enum Comparison {
 }
 
 impl Comparison {
+    fn held_bytes(&self) -> usize {
+        match self {
+            Comparison::Order(_, value) => value.len(),
+            Comparison::Like(pattern) => pattern.held_bytes(),
+        }
+    }
+
     fn new(op: CompareOp, wanted: Bytes) -> Result<Comparison, Error> {
         Ok(match op {
             CompareOp::Like => Comparison::Like(Box::new(Pattern::new(&wanted)?)),
@@ -178,6 +185,20 @@ impl BoundFilter {
         }
     }
 
+    /// The bytes of the values that it holds.
+    pub fn held_bytes(&self) -> usize {
+        let each = |values: &[Option<Bytes>]| values.iter().flatten().map(Bytes::len).sum::<usize>();
+        match &self.test {
+            BoundTest::Never => 0,
+            BoundTest::Compare(comparison) => comparison.held_bytes(),
+            BoundTest::In(values, _) => values.iter().map(Bytes::len).sum(),
+            BoundTest::Contains(value) | BoundTest::ContainsKey(value) => value.len(),
+            BoundTest::Element(key, comparison) => key.len() + comparison.held_bytes(),
+            BoundTest::Tuples(tuples) => tuples.whole.iter().chain(&tuples.with_nulls).map(|tuple| each(tuple)).sum(),
+            BoundTest::Bound(values, ..) => each(values),
+        }
+    }
+
     /// Whether the row passes the filter. `at` has the slots of the filter's columns. A row whose
     /// first column is null never passes.
     pub fn accepts(&self, slots: &[Option<Bytes>], at: &[usize]) -> bool {
@@ -241,9 +262,14 @@ impl Filter {
     /// Binds a condition on several columns. `None` if no row can pass.
     fn bind_tuple(&self, tuple: &Tuple, negated: bool, env: Env<'_>) -> Result<Option<BoundTest>, Error> {
         let wrong = |error: ValueError| Error::invalid(error.to_string());
-        let values = |terms: &[Term]| -> Result<Vec<Option<Bytes>>, Error> {
-            terms.iter().map(|term| term.evaluate_set(env)).collect()
+        let mut bytes = 0;
+        let mut value = |term: &Term| -> Result<Option<Bytes>, Error> {
+            let value = term.evaluate_set(env)?;
+            bytes += value.as_ref().map_or(0, Bytes::len);
+            term::check_bytes(bytes).map(|()| value)
         };
+        let mut values =
+            |terms: &[Term]| -> Result<Vec<Option<Bytes>>, Error> { terms.iter().map(&mut value).collect() };
         Ok(Some(match tuple {
             Tuple::Eq(terms) => BoundTest::Tuples(self.tuples(vec![values(terms)?], negated)),
             Tuple::Lower(terms, inclusive) => BoundTest::Bound(values(terms)?, true, *inclusive),

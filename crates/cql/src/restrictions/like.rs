@@ -64,6 +64,11 @@ impl Pattern {
         Ok(Pattern { first, rest: runs.map(Run::searched).collect() })
     }
 
+    /// The bytes of memory that it takes, approximately.
+    pub fn held_bytes(&self) -> usize {
+        std::iter::once(&self.first).chain(&self.rest).map(Run::held_bytes).sum()
+    }
+
     /// Whether a text matches. Invalid UTF-8 never matches.
     pub fn matches(&self, text: &[u8]) -> bool {
         let Ok(text) = std::str::from_utf8(text) else { return false };
@@ -80,6 +85,14 @@ impl Pattern {
 }
 
 impl Run {
+    fn held_bytes(&self) -> usize {
+        let places = match &self.search {
+            Some(Search::Bits { places, others }) => (places.len() + 1) * size_of_val(&**others),
+            Some(Search::Plain(_)) | None => self.chars.len(),
+        };
+        size_of::<Run>() + size_of_val(&self.chars[..]) + places
+    }
+
     /// Prepares the run for searches.
     fn searched(mut self) -> Run {
         let plain: Option<String> = self.chars.iter().copied().collect();

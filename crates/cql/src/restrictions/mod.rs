@@ -24,7 +24,7 @@ pub use filter::Filter;
 pub use partition::{Partition, Partitions};
 
 use crate::error::Error;
-use crate::term::{Env, Term, Val};
+use crate::term::{self, Env, Term, Val};
 use bytes::Bytes;
 use model::CqlType;
 use model::key::MAX_KEY_BYTES;
@@ -86,8 +86,12 @@ impl InList {
         match self {
             InList::Terms(terms) => {
                 let mut values = Vec::with_capacity(terms.len());
+                let mut bytes = 0;
                 for term in terms {
-                    values.extend(term.evaluate_set(env)?);
+                    let value = term.evaluate_set(env)?;
+                    bytes += value.as_ref().map_or(0, Bytes::len);
+                    term::check_bytes(bytes)?;
+                    values.extend(value);
                 }
                 let nulls = values.len() < terms.len();
                 Ok((values, nulls))

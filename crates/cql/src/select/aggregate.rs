@@ -92,6 +92,11 @@ impl<'a> State<'a> {
         }
     }
 
+    /// The bytes of the value that is kept for the result.
+    pub fn held_bytes(&self) -> usize {
+        self.values.held_bytes()
+    }
+
     /// Adds a partial result that replicas computed from some of the rows.
     pub fn add_part(&mut self, part: Option<&[u8]>) -> Result<(), Error> {
         Ok(self.values.add_part(part)?)

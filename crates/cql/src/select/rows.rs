@@ -7,7 +7,7 @@ use super::{Select, Shape, SortKey};
 use crate::api::BoundValue;
 use crate::error::Error;
 use crate::restrictions::filter::BoundFilter;
-use crate::term::Env;
+use crate::term::{self, Env};
 use bytes::Bytes;
 use model::types::compare;
 use replica::output::write_value;
@@ -124,10 +124,11 @@ impl<'a> Emitter<'a> {
 
     /// Whether rows are only counted, so that their values are not needed.
     pub fn only_counts(&self) -> bool {
+        let Shape::Aggregate(aggregates, _) = &self.select.shape else { return false };
         self.select.restrictions.filters.is_empty()
             && self.per_partition == u64::MAX
             && self.select.output.columns.is_empty()
-            && matches!(self.select.shape, Shape::Aggregate(..))
+            && aggregates.iter().all(|aggregate| aggregate.argument.is_none())
     }
 
     /// The approximate bytes of rows held here.
@@ -155,10 +156,13 @@ impl<'a> Emitter<'a> {
     /// Evaluates the values of the filters. Until then none is applied.
     pub async fn bind(&mut self, pace: &Pace<'_>) -> Result<(), Error> {
         let select = self.select;
+        let mut held = 0;
         for filter in &select.restrictions.filters {
             let filter = filter.bind(self.env)?;
             self.cost.eighths += 8;
             self.cost.fixed = self.cost.fixed.saturating_add(filter.work());
+            held += filter.held_bytes();
+            term::check_bytes(held)?;
             self.filters.push(filter);
             // Each of them checks the bound value that it names.
             pace.worked(self.bound_bytes).await?;
@@ -267,11 +271,14 @@ impl<'a> Emitter<'a> {
             return Ok(taken);
         }
         let row = Row { slots, aggregates: &[], env: self.env };
+        let mut held = 0;
         for aggregate in &mut self.aggregates {
             match aggregate.argument() {
                 Some(argument) => aggregate.add_value(argument.evaluate_paced(row, bytes, pace).await?)?,
                 None => aggregate.add_rows(1),
             }
+            held += aggregate.held_bytes();
+            check_size(held, self.max_bytes)?;
             pace.worked(bytes).await?;
         }
         self.entered(slots);
@@ -454,7 +461,12 @@ async fn write_row_paced(
 /// checked at each.
 fn write_cell(value: Option<Bytes>, max_bytes: usize, out: &mut Vec<u8>) -> Result<(), Error> {
     write_value(value.as_deref(), out);
-    if out.len() > max_bytes {
+    check_size(out.len(), max_bytes)
+}
+
+/// An error if a result of this many bytes is too large.
+fn check_size(bytes: usize, max_bytes: usize) -> Result<(), Error> {
+    if bytes > max_bytes {
         return Err(Error::invalid(format!(
             "Memory usage of the result exceeds hard limit of {max_bytes} (configured via \
              max_memory_for_unlimited_query_hard_limit)"

@@ -108,6 +108,30 @@ impl Env<'_> {
     pub const EMPTY: Env<'static> = Env { values: &[], variables: &[] };
 }
 
+/// The limit on the bytes of values from which one term composes its value: twice the largest
+/// mutation. Function calls inside of it can make values that are much longer than their text.
+const MAX_COMPOSED_BYTES: usize = 32 << 20;
+
+/// How many bytes of values a term has used.
+struct Room(usize);
+
+impl Room {
+    fn take<'a>(&mut self, value: Val<'a>) -> Result<Val<'a>, Error> {
+        self.0 += value.as_slice().map_or(0, <[u8]>::len);
+        check_bytes(self.0).map(|()| value)
+    }
+}
+
+/// An error if the values of one term, or those of all filters, have more bytes than they may.
+pub fn check_bytes(bytes: usize) -> Result<(), Error> {
+    if bytes > MAX_COMPOSED_BYTES {
+        return Err(Error::invalid(format!(
+            "The values of an expression are longer than the limit of {MAX_COMPOSED_BYTES} bytes"
+        )));
+    }
+    Ok(())
+}
+
 impl Term {
     /// Evaluates the term. An unset variable is [`Val::Unset`], but inside of another term it is an
     /// error.
@@ -117,7 +141,7 @@ impl Term {
             Term::Constant(bytes) => Ok(Val::Shared(bytes)),
             Term::Variable(number) => variable(*number, env),
             Term::Null => Ok(Val::Null),
-            _ => self.evaluate_composed(env),
+            _ => self.compose(env, &mut Room(0)),
         }
     }
 
@@ -156,9 +180,17 @@ impl Term {
         Error::invalid(format!("Invalid unset value for bind variable {name}"))
     }
 
-    fn evaluate_composed<'a>(&'a self, env: Env<'a>) -> Result<Val<'a>, Error> {
-        let inside = |term: &'a Term| -> Result<Bytes, Error> {
-            match term.evaluate(env)? {
+    /// Evaluates a part of a composed term.
+    fn evaluate_within<'a>(&'a self, env: Env<'a>, room: &mut Room) -> Result<Val<'a>, Error> {
+        match self {
+            Term::Constant(_) | Term::Variable(_) | Term::Null => room.take(self.evaluate(env)?),
+            _ => self.compose(env, room),
+        }
+    }
+
+    fn compose<'a>(&'a self, env: Env<'a>, room: &mut Room) -> Result<Val<'a>, Error> {
+        let mut inside = |term: &'a Term| -> Result<Bytes, Error> {
+            match term.evaluate_within(env, room)? {
                 Val::Null => Err(Error::invalid("null is not supported inside collections")),
                 Val::Unset => Err(Error::invalid("unset value is not supported inside collections")),
                 Val::Shared(bytes) => Ok(bytes.clone()),
@@ -183,7 +215,7 @@ impl Term {
                 collection::build_vector(elem, elements)
             }
             Term::Tuple(terms) => {
-                let field = |(i, term): (usize, &'a Term)| match term.evaluate(env)? {
+                let field = |(i, term): (usize, &'a Term)| match term.evaluate_within(env, room)? {
                     Val::Unset => Err(Error::invalid(format!("Invalid unset value for tuple field number {i}"))),
                     value => Ok(value.into_bytes()),
                 };
@@ -191,7 +223,11 @@ impl Term {
                 collection::build_tuple(fields)
             }
             Term::TupleField(tuple, index) => {
-                let Some(tuple) = tuple.evaluate_set(env)? else { return Ok(Val::Null) };
+                let tuple = match tuple.evaluate_within(env, room)? {
+                    Val::Unset => return Err(tuple.unset(env)),
+                    value => value.into_bytes(),
+                };
+                let Some(tuple) = tuple else { return Ok(Val::Null) };
                 let field =
                     collection::fields(&tuple).nth(*index).transpose().map_err(|e| Error::invalid(e.to_string()))?;
                 return Ok(match field.flatten() {
@@ -200,13 +236,17 @@ impl Term {
                 });
             }
             Term::Call(function, terms) => {
-                let arguments = terms.iter().map(|term| term.evaluate_set(env)).collect::<Result<Vec<_>, _>>()?;
-                return Ok(match function.call(&arguments)? {
-                    Some(bytes) => Val::Owned(bytes),
-                    None => Val::Null,
-                });
+                let argument = |term: &'a Term| match term.evaluate_within(env, room)? {
+                    Val::Unset => Err(term.unset(env)),
+                    value => Ok(value.into_bytes()),
+                };
+                let arguments = terms.iter().map(argument).collect::<Result<Vec<_>, _>>()?;
+                return match function.call(&arguments)? {
+                    Some(bytes) => room.take(Val::Owned(bytes)),
+                    None => Ok(Val::Null),
+                };
             }
-            Term::Folded(folded) => return Ok(folded.0.as_ref().map_or(Val::Null, Val::Shared)),
+            Term::Folded(folded) => return room.take(folded.0.as_ref().map_or(Val::Null, Val::Shared)),
             Term::Null | Term::Constant(_) | Term::Variable(_) => return self.evaluate(env),
         };
         Ok(Val::Owned(bytes.into()))

@@ -20,7 +20,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
         ast::Term::List(terms) => match ty {
             CqlType::List { elem, .. } => {
                 let elements = elements("list", variables, terms, name, elem)?;
-                Term::List(elements).folded()
+                fold(variables, Term::List(elements))
             }
             CqlType::Vector { elem, dim } => {
                 if terms.len() != *dim as usize {
@@ -30,15 +30,17 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                     )));
                 }
                 let elements = elements("vector", variables, terms, name, elem)?;
-                Term::Vector(Box::new((**elem).clone()), elements).folded()
+                fold(variables, Term::Vector(Box::new((**elem).clone()), elements))
             }
             _ => Err(wrong_literal("list", name, ty)),
         },
         ast::Term::Set(terms) => match ty {
-            CqlType::Map { key, .. } if terms.is_empty() => Term::Map(Box::new((**key).clone()), Vec::new()).folded(),
+            CqlType::Map { key, .. } if terms.is_empty() => {
+                fold(variables, Term::Map(Box::new((**key).clone()), Vec::new()))
+            }
             CqlType::Set { elem, .. } => {
                 let elements = elements("set", variables, terms, name, elem)?;
-                Term::Set(Box::new((**elem).clone()), elements).folded()
+                fold(variables, Term::Set(Box::new((**elem).clone()), elements))
             }
             _ => Err(wrong_literal("set", name, ty)),
         },
@@ -70,7 +72,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                 return Err(Error::invalid("fromJson() accepts 1 argument only"));
             };
             let text = prepare(variables, text, "arg0(system.fromjson)", &CqlType::Text)?;
-            Term::Call(Box::new(Function::FromJson(ty.clone())), vec![text]).folded()
+            fold(variables, Term::Call(Box::new(Function::FromJson(ty.clone())), vec![text]))
         }
         ast::Term::Call(call) => {
             let (term, result) = prepare_call(variables, call)?;
@@ -80,7 +82,7 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
                     function::full_name(&call.name)
                 )));
             }
-            term.folded()
+            fold(variables, term)
         }
         ast::Term::Hint(type_name, inner) => {
             let hinted = resolve_type(variables.metadata, &variables.keyspace, type_name)?;
@@ -93,6 +95,16 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
             prepare(variables, inner, name, &hinted)
         }
     }
+}
+
+/// Evaluates a constant term. The plan keeps the results of function calls, so their total size is
+/// limited.
+fn fold(variables: &mut Variables<'_>, term: Term) -> Result<Term, Error> {
+    let term = term.folded()?;
+    if let Term::Folded(folded) = &term {
+        variables.folded(folded.0.as_ref().map_or(0, Bytes::len))?;
+    }
+    Ok(term)
 }
 
 fn map_literal(
@@ -114,7 +126,7 @@ fn map_literal(
         let k = prepare(variables, k, &format!("key({name})"), key)?;
         out.push((k, prepare(variables, v, &format!("value({name})"), value)?));
     }
-    Term::Map(Box::new(key.clone()), out).folded()
+    fold(variables, Term::Map(Box::new(key.clone()), out))
 }
 
 fn tuple_literal(
@@ -130,7 +142,7 @@ fn tuple_literal(
         }
         out.push(prepare(variables, term, &format!("{name}[{i}]"), ty)?);
     }
-    Term::Tuple(out).folded()
+    fold(variables, Term::Tuple(out))
 }
 
 /// Types a function call. Returns also the type of its result.
@@ -337,7 +349,7 @@ fn user_type_literal(
         }
         out.push(prepare(variables, term, &format!("{name}.{field}"), ty)?);
     }
-    Term::Tuple(out).folded()
+    fold(variables, Term::Tuple(out))
 }
 
 fn wrong_literal(kind: &str, name: &str, ty: &CqlType) -> Error {

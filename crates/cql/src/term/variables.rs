@@ -29,6 +29,8 @@ pub struct Variables<'a> {
     names: &'a [Option<Name>],
     variable_of: Vec<u16>,
     specs: Vec<Option<ColumnSpec>>,
+    /// The bytes of the results of constant function calls so far.
+    folded: usize,
 }
 
 impl<'a> Variables<'a> {
@@ -45,6 +47,7 @@ impl<'a> Variables<'a> {
             names,
             variable_of,
             specs: (0..count).map(|_| None).collect(),
+            folded: 0,
         }
     }
 
@@ -73,6 +76,23 @@ impl<'a> Variables<'a> {
                 Ok(number)
             }
         }
+    }
+
+    /// Counts the result of constant function calls. An error if all of them take too much memory.
+    pub fn folded(&mut self, bytes: usize) -> Result<(), Error> {
+        self.folded += bytes;
+        super::check_bytes(self.folded)
+    }
+
+    /// The variables with several markers, and how many markers each has.
+    pub fn repeated(&self) -> Box<[(u16, u32)]> {
+        if self.variable_of.len() == self.specs.len() {
+            return Box::default();
+        }
+        let mut markers = vec![0; self.specs.len()];
+        self.variable_of.iter().for_each(|number| markers[*number as usize] += 1);
+        let numbered = markers.into_iter().enumerate();
+        numbered.filter(|(_, markers)| *markers > 1).map(|(number, markers)| (number as u16, markers)).collect()
     }
 
     /// The number of variables.

@@ -181,3 +181,42 @@ fn fromjson_may_be_bound() {
         assert_eq!(failure.code(), 0x1400, "{failure}");
     });
 }
+
+/// The arguments of these aggregates need no column, so replicas return rows without values.
+#[test]
+fn aggregates_of_expressions_without_a_column_count_each_row() {
+    with_node("groups-constants", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p text, c int, v int, PRIMARY KEY (p, c))").await;
+        let insert = "INSERT INTO t (p, c, v) VALUES ('x', 1, 4); INSERT INTO t (p, c, v) VALUES ('x', 2, 6)";
+        session.ok(&format!("BEGIN BATCH {insert}; INSERT INTO t (p, c, v) VALUES ('y', 1, 8); APPLY BATCH")).await;
+        for (expression, all, of_x) in [
+            ("max((text) 'a')", "a", "a"),
+            ("min((int) 7)", "7", "7"),
+            ("sum((int) 5)", "15", "10"),
+            ("avg((int) 5)", "5", "5"),
+            ("sum(2)", "6", "4"),
+            ("count((int) null)", "0", "0"),
+            ("count((int) 3)", "3", "2"),
+            ("count(*)", "3", "2"),
+            ("max(toDate('2020-01-01'))", "2020-01-01", "2020-01-01"),
+        ] {
+            for (restriction, wanted) in [("", all), (" WHERE p = 'x'", of_x), (" WHERE v > 0 ALLOW FILTERING", all)] {
+                let text = format!("SELECT {expression} FROM t{restriction}");
+                let found = session.rows(&text).await;
+                let value = found[0].rsplit_once('=').expect("a column").1.trim_matches('\'');
+                assert_eq!((found.len(), value), (1, wanted), "{text}");
+            }
+            let text = format!("SELECT {expression} FROM t WHERE p = 'x' AND c > 5");
+            assert_eq!(session.rows(&text).await.len(), 1, "{text}");
+        }
+        let params = QueryParams {
+            values: BoundValues::Positional(vec![BoundValue::Value(Bytes::from_static(&[0, 0, 0, 5])); 2].into()),
+            ..QueryParams::default()
+        };
+        let text = "SELECT sum((int) ?), max((int) ?) FROM t";
+        let found = rows(session.processor.query(&session.client, text, &params).await);
+        let found = show_rows(&found).concat();
+        assert!(found.contains("=15") && found.ends_with("=5"), "{found}");
+    });
+}

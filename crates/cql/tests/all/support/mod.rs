@@ -8,7 +8,7 @@ use cluster::metadata::open_log;
 use cluster::{MetadataService, NodeInfo};
 use coordinator::{Coordinator, PageLimits, TimestampClock};
 use cql::api::{BoundValue, BoundValues, Rows};
-use cql::{Answer, AnswerKind, ClientState, Error, Processor, QueryParams};
+use cql::{Answer, AnswerKind, ClientState, Config, Error, Processor, QueryParams};
 use engine::datadir::DataDir;
 use engine::{Engine, EngineConfig};
 use model::CqlType;
@@ -82,8 +82,20 @@ async fn start(path: PathBuf) -> DataDir {
     rt::shard::install(replica.clone());
     let coordinator = Coordinator::new(metadata, replica, TimestampClock::above(i64::MIN), PageLimits::default());
     rt::shard::install(coordinator.clone());
-    rt::shard::install(Rc::new(Processor::new(coordinator)));
+    rt::shard::install(Rc::new(Processor::with_config(coordinator, patient())));
     data_dir
+}
+
+/// A configuration whose timeouts do not depend on the speed of the machine.
+fn patient() -> Config {
+    let timeout = rt::time::Duration::from_secs(600);
+    Config {
+        read_timeout: timeout,
+        range_timeout: timeout,
+        write_timeout: timeout,
+        counter_write_timeout: timeout,
+        ..Config::default()
+    }
 }
 
 /// A client's session.

@@ -240,21 +240,24 @@ impl Check {
     pub fn judge(&self, samples: bool, report: &mut Report) {
         let wrong = self.wrong.lock().expect("no worker panicked");
         let judged = self.judged.load(Relaxed);
-        let count = |is: &dyn Fn(Subject, Verdict) -> bool| json!(wrong.iter().filter(|(s, v, _)| is(*s, *v)).count());
+        let count = |is: &dyn Fn(Verdict) -> bool| json!(wrong.iter().filter(|found| is(found.1)).count());
         let counters = self.subjects.iter().filter(|subject| matches!(subject, Subject::Counter(_))).count();
-        let row = |subject| matches!(subject, Subject::Row(_));
         let mut add = |name: &str, value: Value| report.insert(name.into(), value);
         add("round", json!(self.ledger.round));
         add("keys", json!(self.ledger.rows.len()));
         add("checked", json!(judged));
         add("counters", json!(counters));
-        add("lost", count(&|_, verdict| verdict.is_loss()));
-        add("missing", count(&|_, verdict| verdict == Verdict::LostRow));
-        add("lost_overwrites", count(&|subject, verdict| row(subject) && verdict == Verdict::LostOverwrite));
-        add("lost_deletes", count(&|_, verdict| verdict == Verdict::LostDelete));
-        add("lost_increments", count(&|subject, verdict| !row(subject) && verdict.is_loss()));
-        add("phantom", count(&|_, verdict| verdict == Verdict::Phantom));
-        add("corrupt", count(&|_, verdict| verdict == Verdict::Corrupt));
+        add("lost", count(&Verdict::is_loss));
+        for (name, verdict) in [
+            ("missing", Verdict::LostRow),
+            ("lost_overwrites", Verdict::LostOverwrite),
+            ("lost_deletes", Verdict::LostDelete),
+            ("lost_increments", Verdict::LostIncrement),
+            ("phantom", Verdict::Phantom),
+            ("corrupt", Verdict::Corrupt),
+        ] {
+            add(name, count(&|found| found == verdict));
+        }
         add("unreadable", json!(self.subjects.len() as u64 - judged));
         if samples {
             add("samples", wrong.iter().take(SAMPLES).map(|wrong| self.sample(wrong)).collect());

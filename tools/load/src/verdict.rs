@@ -42,6 +42,8 @@ pub enum Verdict {
     LostOverwrite,
     /// A row is there whose deletion was acknowledged.
     LostDelete,
+    /// A counter is below the number of acknowledged increments.
+    LostIncrement,
     /// A row has a version that no write gave it.
     Phantom,
     /// The value is not that of the version.
@@ -55,13 +57,14 @@ impl Verdict {
             Verdict::LostRow => "lost row",
             Verdict::LostOverwrite => "lost overwrite",
             Verdict::LostDelete => "lost delete",
+            Verdict::LostIncrement => "lost increment",
             Verdict::Phantom => "phantom",
             Verdict::Corrupt => "corrupt",
         }
     }
 
     pub fn is_loss(self) -> bool {
-        matches!(self, Verdict::LostRow | Verdict::LostOverwrite | Verdict::LostDelete)
+        matches!(self, Verdict::LostRow | Verdict::LostOverwrite | Verdict::LostDelete | Verdict::LostIncrement)
     }
 }
 
@@ -133,7 +136,7 @@ impl Counter {
     /// An increment that failed may have been applied once, never twice.
     pub fn judge(&self, value: i64) -> Verdict {
         if value < self.acked {
-            Verdict::LostOverwrite
+            Verdict::LostIncrement
         } else if value > self.sent {
             Verdict::Phantom
         } else {
@@ -206,7 +209,7 @@ mod tests {
     fn counters_are_between_acknowledged_and_sent() {
         let counter = Counter { sent: 7, acked: 5, round: 1 };
         let verdicts: Vec<_> = (4..=8).map(|value| counter.judge(value)).collect();
-        assert_eq!(verdicts, [LostOverwrite, Good, Good, Good, Phantom]);
+        assert_eq!(verdicts, [LostIncrement, Good, Good, Good, Phantom]);
         assert_eq!(Counter::default().judge(0), Good);
     }
 }

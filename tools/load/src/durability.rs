@@ -55,6 +55,7 @@ pub struct Writes {
     counters: f64,
     deleted: AtomicU64,
     added: AtomicU64,
+    round: u64,
 }
 
 pub enum Change {
@@ -88,6 +89,7 @@ impl Writes {
             put: session.prepare(put).await?,
             delete: session.prepare(format!("DELETE FROM {table} USING TIMESTAMP ? WHERE pk = ?")).await?,
             add: if options.counters > 0.0 { Some(session.prepare(add).await?) } else { None },
+            round: journal.ledger.round,
             seed: journal.ledger.seed,
             size: journal.ledger.value_size,
             journal: Mutex::new(journal),
@@ -165,6 +167,10 @@ impl Workload for Writes {
 
     fn kind(&self, _change: &Change) -> Kind {
         Kind::Write
+    }
+
+    fn round(&self) -> u64 {
+        self.round
     }
 
     /// A failed write is never sent again: the next one of its key has a new version.

@@ -5,7 +5,7 @@ use crate::meter::Meter;
 use crate::options::Settings;
 use crate::schedule::{Schedule, Turn};
 use crate::tally::{Kind, Outcome, Report, Tally};
-use crate::value::Random;
+use crate::value::{Random, hash};
 use scylla::client::session::Session;
 use serde_json::json;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -31,6 +31,11 @@ pub trait Workload: Send + Sync + 'static {
     fn send(&self, session: &Session, item: &mut Self::Item) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
     fn kind(&self, item: &Self::Item) -> Kind;
+
+    /// Runs with different numbers make different random choices.
+    fn round(&self) -> u64 {
+        0
+    }
 
     /// How often a request of an item is tried before the item is given up.
     fn attempts(&self) -> u32;
@@ -115,8 +120,13 @@ impl<W: Workload> Run<W> {
     }
 }
 
+/// The random choices of a worker in a round.
+fn choices(seed: u64, round: u64, worker: u64) -> Random {
+    Random::new(hash(seed) ^ round, worker)
+}
+
 async fn worker<W: Workload>(run: Arc<Run<W>>, number: u64, seed: u64) {
-    let mut random = Random::new(seed, number);
+    let mut random = choices(seed, run.workload.round(), number);
     let (mut unfinished, mut failures) = (None, 0);
     while let Some(began) = run.turn().await {
         let Some(mut item) = unfinished.take().or_else(|| run.workload.next(number, &mut random)) else {
@@ -224,5 +234,21 @@ impl Phase {
     fn tick(&mut self, ops: u64) {
         self.each_second.push(ops - self.ops);
         self.ops = ops;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise each round of a ledger would write the keys of the round before.
+    #[test]
+    fn workers_and_rounds_choose_differently() {
+        let mut firsts: Vec<u64> =
+            (0..10).flat_map(|round| (0..64).map(move |worker| choices(1, round, worker).next())).collect();
+        firsts.sort();
+        firsts.dedup();
+        assert_eq!(firsts.len(), 640);
+        assert_eq!(choices(1, 2, 3).next(), choices(1, 2, 3).next());
     }
 }

@@ -19,7 +19,7 @@ build: ## build the release binary, target/release/messina
 test: ## run format, lints, edges, texts, unit tests, short simulation, short client and crash tests
 	tests/run test
 
-test-clients: ## run all client programs: cqlsh, drivers of five languages, DSBulk, latte, cqlload, sstable tools
+test-clients: ## run all client programs: cqlsh, drivers of five languages, DSBulk, latte, load generator, sstable tools
 	tests/run clients
 
 test-spark: ## run a Spark job in local mode on the Cassandra connector (downloads 300 MB once)

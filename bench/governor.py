@@ -64,7 +64,7 @@ def measure(bench, node, table, rows, rate, seconds):
     reports = []
     words = ("--table", table, "--rows", rows, "--rate", rate, "--warmup", 2, "--duration", seconds + 4)
     load = threading.Thread(
-        target=lambda: reports.append(bench.cqlload(node.address, node.pid, "mixed", *words)))
+        target=lambda: reports.append(bench.load(node.address, node.pid, "mixed", *words)))
     load.start()
     time.sleep(4)
     p99, (counts, began), first = [], sample(node), time.monotonic()

@@ -1,9 +1,10 @@
 """What the benchmarks of this directory share: where things are, how servers and load generators are started, how figures are kept and judged.
 
-The server has core 0 (one shard, no mailbox polling), the client core 1. `../shared/peers` gives Cassandra and `cqlload`. Each case is one
-line of JSON, printed and appended to bench/results/NAME.jsonl; the last line has every figure, its target and whether it holds.
+The server has core 0 (one shard, no mailbox polling), the client core 1. The load generator is tools/load, Cassandra that of tests/peers, or
+both are those of PEERS (tests/judges.py). Each case is one line of JSON, printed and appended to bench/results/NAME.jsonl; the last line has
+every figure, its target and whether it holds.
 
-Environment: PEERS (default ../shared/peers), PEERS_HOME, BENCH_DIR (data of the nodes, default target/bench-data), MESSINA_BIN and
+Environment: PEERS, PEERS_HOME, BENCH_DIR (data of the nodes, default target/bench-data), MESSINA_BIN and
 HOT_PATH_BIN (binaries to measure instead of building them), BENCH_PRIORITY (of scheduling, default -15; 10 for a trial beside other work).
 """
 
@@ -21,12 +22,11 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/protocol"), str(ROOT / "tests/storage")]
 
+import judges  # noqa: E402
+from judges import FIRST_CASSANDRA as CASSANDRA  # noqa: E402, F401
 from launch import Node  # noqa: E402
 
-PEERS = pathlib.Path(os.environ.get("PEERS", ROOT.parent / "shared/peers"))
-PEERS_HOME = pathlib.Path(os.environ.get("PEERS_HOME", pathlib.Path.home() / ".cache/peers"))
 DATA = pathlib.Path(os.environ.get("BENCH_DIR", ROOT / "target/bench-data"))
-CASSANDRA = "127.0.0.11"
 PRIORITY = os.environ.get("BENCH_PRIORITY", "-15")
 KEPT = ["ops_per_s", "rows_per_s", "value_mb_per_s", "latency_us", "errors", "corrupt", "missing", "client_cpu_cores", "server_cpu_cores",
         "other_cpu_cores", "server_rss_mib", "seconds"]
@@ -73,17 +73,17 @@ class Bench:
     def short(self, quick, full):
         return quick if self.quick else full
 
-    def cqlload(self, host, pid, command, *arguments):
-        """A run of cqlload on core 1, as ../shared/peers/load/suite starts it."""
-        done = subprocess.run(cqlload_command(host, pid, command, *arguments), capture_output=True, text=True)
+    def load(self, host, pid, command, *arguments, cpus="1"):
+        """A run of the load generator, by default on core 1."""
+        done = subprocess.run(load_command(host, pid, command, *arguments, cpus=cpus), capture_output=True, text=True)
         return self.load_report(command, done.stdout, done.stderr)
 
     def load_report(self, command, out, err):
-        """What a run of cqlload says."""
+        """What a run of the load generator says."""
         try:
             report = json.loads(out[out.index("{"):])
         except ValueError:
-            self.fail(f"cqlload {command} failed: {out[-1000:]} {err[-2000:]}")
+            self.fail(f"{command} failed: {out[-1000:]} {err[-2000:]}")
         figures = {key: report[key] for key in KEPT if key in report}
         if report.get("error_kinds"):
             figures["error_kinds"] = report["error_kinds"]
@@ -114,9 +114,8 @@ def preferred(*command):
     return ["setsid", "--wait", "bash", "-c", shell, "preferred", *map(str, command)]
 
 
-def cqlload_command(host, pid, command, *arguments):
-    load = PEERS_HOME / "cqlload/release/cqlload"
-    return preferred("taskset", "-c", "1", load, command, "--hosts", host, "--server-pid", pid, *arguments)
+def load_command(host, pid, command, *arguments, cpus="1"):
+    return preferred("taskset", "-c", cpus, judges.LOAD, command, "--hosts", host, "--server-pid", pid, *arguments)
 
 
 # -- beginning ----------------------------------------------------------------------------------------------------------------
@@ -172,7 +171,7 @@ def messina_node(memory, data=None, shards=1, cpus="0", overprovisioned=False, *
 
 
 def prefer(pid):
-    """Scheduling priority over background jobs, where allowed, as the peers' scripts give to Cassandra."""
+    """Scheduling priority over background jobs, where allowed, as tests/peers/cassandra gives to Cassandra."""
     try:
         pathlib.Path(f"/proc/{pid}/autogroup").write_text(PRIORITY)
     except OSError:
@@ -218,7 +217,7 @@ def idle_seconds(core):
 
 
 def cassandra(*words, prefix=()):
-    done = subprocess.run([*prefix, str(PEERS / "cassandra/cassandra"), *words], capture_output=True, text=True)
+    done = subprocess.run([*prefix, str(judges.CASSANDRA), *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"cassandra {words[0]} failed: {done.stdout[-1000:]} {done.stderr[-2000:]}")
     return done.stdout
@@ -237,6 +236,12 @@ def fresh(name):
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     return path
+
+
+def drop_caches():
+    """Empties the page cache of this machine; what is below its disk may cache, too."""
+    subprocess.run(["sync"], check=True)
+    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def fio(bench, seconds, *words, cpus=None):

@@ -1,16 +1,16 @@
 """Three nodes of a server on this machine, for the benchmarks of clusters: Messina's, and those of Cassandra beside it."""
 
+import ipaddress
 import json
 import signal
 import subprocess
 import time
 
 import harness
-from harness import cassandra, messina_node
+from harness import CASSANDRA, cassandra, messina_node
 from launch import free_address
 
 NODES = 3
-PEERS = ["127.0.0.11", "127.0.0.12", "127.0.0.13"]
 
 
 class Messina:
@@ -102,9 +102,9 @@ class Messina:
 
 
 class Cassandra:
-    """Three nodes of the peer."""
+    """Three nodes of Cassandra."""
     name = "cassandra"
-    hosts = PEERS
+    hosts = [str(ipaddress.ip_address(CASSANDRA) + n) for n in range(NODES)]
 
     def __init__(self, memory):
         self.memory = memory

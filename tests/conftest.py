@@ -1,15 +1,14 @@
 """What the Python tests share: which server they talk to, and one database session with its own keyspace.
 
 Without --host the tests start a Messina node and stop it at the end. `--peer cassandra` runs them against Apache
-Cassandra, started by ../shared/peers (127.0.0.11), as a check of the tests themselves; it leaves out, and counts in the
+Cassandra, started by `tests/peers/cassandra start`, as a check of the tests themselves; it leaves out, and counts in the
 last lines, what is marked `scylla` or `node`. `--short` leaves out what is marked `long`.
 """
 
 import pytest
 from database import Database
+from judges import FIRST_CASSANDRA
 from launch import Node
-
-PEER_ADDRESS = "127.0.0.11"
 
 
 def pytest_addoption(parser):
@@ -54,7 +53,7 @@ def host(request, server):
     """The address that clients connect to."""
     if server is not None:
         return server.address
-    return request.config.getoption("--host") or PEER_ADDRESS
+    return request.config.getoption("--host") or FIRST_CASSANDRA
 
 
 @pytest.fixture(scope="module")

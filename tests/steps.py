@@ -34,7 +34,6 @@ class Step:
     environment: dict = dataclasses.field(default_factory=dict)
     binary: str = ""  # DEBUG or RELEASE: the build whose `messina` it starts
     needs: str = ""  # the step that it fails with; by default the build of its binary
-    peers: bool = False  # is not run without the peers directory
     tools: tuple = ()  # is not run without these commands
     aloud: bool = False  # takes long and reports its progress: its output is shown at once
 
@@ -64,6 +63,12 @@ def pytest(venv, *arguments):
     """A run of pytest with one of the two Python drivers, `scylla` or `cassandra`."""
     options = ["-c", "tests/pytest.ini", "--rootdir", "tests", "-rfER"]
     return python(venv, "-m", "pytest", *options, *arguments)
+
+
+def loader(verb, *arguments):
+    """A command of cargo for the load generator, a workspace of its own."""
+    places = ["--manifest-path", "tools/load/Cargo.toml", "--target-dir", "target/load"]
+    return cargo(verb, "-q", "--release", "--locked", *places, *arguments)
 
 
 # The crates that are built for the simulated machine.
@@ -119,6 +124,8 @@ CHECKS = [
         cargo("clippy", "-q", *SIMULATED, "--all-targets", "--", "-D", "warnings"),
         environment=TOKIO_UNSTABLE,
     ),
+    Step("loader-format", cargo("fmt", "--manifest-path", "tools/load/Cargo.toml", "--check")),
+    Step("loader-clippy", loader("clippy", "--all-targets", "--", "-D", "warnings")),
 ]
 
 BUILDS = [
@@ -130,6 +137,7 @@ BUILDS = [
 UNIT = cargo("test", "-q", "--workspace", "--no-fail-fast")
 CODE = [
     Step("unit", UNIT, counts="cargo", environment=SAME_INPUTS),
+    Step("loader-unit", loader("test", "--no-fail-fast"), counts="cargo"),
     Step("laws", UNIT, counts="cargo", environment=MANY_INPUTS),
     Step(
         "fuzz",
@@ -152,6 +160,9 @@ CODE = [
     seeds("sim-many", 150, 4, aloud=True),
 ]
 
+# The commands that programs of these kinds need.
+NODE, JVM = ("node", "npm"), ("java", "javac", "mvn")
+
 # What both Python drivers run.
 PYTHON = [f"tests/clients/test_{name}.py" for name in ("driver", "driver_requests", "cqlengine")]
 CQLSH = [f"tests/clients/test_cqlsh{part}.py" for part in ("", "_copy", "_describe")]
@@ -170,7 +181,14 @@ PROCESSES = [
     ),
     release("all-cql-other-driver", pytest("cassandra", "tests/cql", "--shards", "1")),
     release("paging-other-driver", pytest("cassandra", "tests/paging")),
-    release("sstables", pytest("scylla", "tests/sstable"), peers=True),
+    release("sstables", pytest("scylla", "tests/sstable"), needs="judge-tools", tools=JVM),
+    Step(
+        "sstable-judge",
+        ["crates/sstable/tests/judge"],
+        counts="last",
+        needs="judge-tools",
+        tools=JVM,
+    ),
     Step(
         "faults-short",
         ["tests/faults/run", "prepared", "null-in-lists", "way-out"],
@@ -179,8 +197,6 @@ PROCESSES = [
     ),
     Step("faults", ["tests/faults/run"], counts="last", binary=RELEASE, aloud=True),
 ]
-
-NODE, JVM = ("node", "npm"), ("java", "javac", "mvn")
 
 # The languages whose programs are in tests/clients: what installs them, and the commands for it.
 LANGUAGES = {
@@ -191,10 +207,11 @@ LANGUAGES = {
 
 CLIENTS = [
     Step("client-tools", install("shells", "rust-client")),
-    Step("peer-tools", install("cqlload", "sstabletools", "latte"), peers=True),
+    Step("judge-tools", install("sstabletools"), tools=JVM),
+    Step("load-tools", install("load", "latte")),
     release("cqlsh", pytest("scylla", *CQLSH)),
     release("rust-driver", pytest("scylla", PROGRAMS, FAMILIES, "-k", "rust")),
-    release("load-tools", pytest("scylla", PROGRAMS, "-k", "not rust"), peers=True),
+    release("load-programs", pytest("scylla", PROGRAMS, "-k", "not rust"), needs="load-tools"),
     *(
         Step(f"{name}-tools", install(part), tools=tools)
         for name, (part, tools) in LANGUAGES.items()
@@ -262,7 +279,7 @@ KINDS = ["kill9", "stop", "partition", "full"]
 
 # What judges lost data: a ledger of acknowledged writes beside kill -9, SIGSTOP, partitions.
 LOSSES = [
-    Step("crash-tools", install("cqlload"), peers=True),
+    Step("crash-tools", install("load")),
     *both(
         "crash-short",
         "crash",
@@ -282,13 +299,11 @@ LOSSES = [
         disasters(),
         short_options=["--seconds", "2", "--keys", "4000", "--only", *KINDS],
         long_options=["--rounds", "3"],
-        peers=True,
     ),
     Step(
         "disasters-long",
         disasters("--rounds", str(max(5, int(SOAK_MINUTES / 2)))),
         binary=RELEASE,
-        peers=True,
     ),
     *both(
         "paging-disasters-short",
@@ -318,19 +333,19 @@ STEPS = {
 # The steps of each target of make, in their order.
 GROUPS = {
     "test": """
-        install format edges text checks clippy
-        unit build-debug sim-short sim-seeds
+        install format edges text checks clippy loader-format loader-clippy
+        unit loader-unit build-debug sim-short sim-seeds
         cql paging storage releases protocol admin cluster
         driver-cassandra driver-scylla go-tools clients-go node-tools clients-node
         faults-short
         crash-tools crash-short disasters-short paging-disasters-short
     """,
     "clients": """
-        install client-tools peer-tools build-release
+        install client-tools load-tools judge-tools build-release
         all-cql all-cql-other-driver all-paging all-storage paging-other-driver all-protocol
         all-driver-cassandra all-driver-scylla cqlsh rust-driver
         go-tools all-clients-go node-tools all-clients-node java-tools all-clients-java
-        dsbulk-tools dsbulk load-tools sstables
+        dsbulk-tools dsbulk load-programs sstables sstable-judge
         crash crash-reshard disasters paging-disasters-scylla paging-disasters-cassandra
     """,
     "spark": "install build-release spark-tools spark",

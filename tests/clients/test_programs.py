@@ -1,4 +1,4 @@
-"""Client programs that are not Python: the Rust driver, latte and cqlload, each against a node of its own."""
+"""Client programs that are not Python: the Rust driver, latte and the load generator, each against a node of its own."""
 
 import json
 import os
@@ -6,12 +6,9 @@ import pathlib
 import subprocess
 
 import pytest
+from judges import LOAD
 
 CACHE = pathlib.Path(os.environ.get("MESSINA_CACHE", pathlib.Path.home() / ".cache/messina"))
-PEERS_HOME = pathlib.Path(os.environ.get("PEERS_HOME", pathlib.Path.home() / ".cache/peers"))
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PEERS = pathlib.Path(os.environ.get("PEERS", ROOT.parent / "shared/peers"))
-CQLLOAD = pathlib.Path(os.environ.get("CQLLOAD", PEERS_HOME / "cqlload/release/cqlload"))
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +26,7 @@ def test_rust_driver(server, host):
 
 
 def test_latte(host):
-    script = PEERS / "load/small.rn"
+    script = pathlib.Path(__file__).with_name("latte.rn")
     latte = CACHE / "bin/latte"
     run(latte, "schema", script, host)
     run(latte, "load", script, "-P", "rows=20000", host)
@@ -39,18 +36,18 @@ def test_latte(host):
         assert all(line.split("[")[-1] and " 0" in line or "0.0" in line for line in errors if any(c.isdigit() for c in line)), text
 
 
-def cqlload(*arguments):
-    return json.loads(run(CQLLOAD, *arguments))
+def load(*arguments):
+    return json.loads(run(LOAD, *arguments))
 
 
-def test_cqlload(host):
+def test_load(host):
     common = ["--hosts", host, "--rows", "20000"]
     for arguments in (["write", "--once"], ["write", "--duration", "3"], ["read", "--duration", "3"], ["mixed", "--duration", "3"],
                       ["scan-serial"], ["scan-parallel"]):
         table = ["--table", "small"]
-        report = cqlload(*arguments, *common, *table)
+        report = load(*arguments, *common, *table)
         assert report["errors"] == 0 and not report.get("corrupt") and not report.get("missing"), report
     big = ["--hosts", host, "--partitions", "3", "--rows", "300"]
     for arguments in (["bigpart-write"], ["bigpart-read", "--once"], ["bigpart-read", "--once", "--reverse"]):
-        report = cqlload(*arguments, *big)
+        report = load(*arguments, *big)
         assert report["errors"] == 0 and not report.get("corrupt") and not report.get("missing"), report

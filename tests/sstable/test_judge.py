@@ -2,14 +2,11 @@
 
 import json
 import os
-import pathlib
 import subprocess
 
 import pytest
 from database import Database
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TOOL = pathlib.Path(os.environ.get("PEERS", ROOT.parent / "shared/peers")) / "sstabletools/sstabletool"
+from judges import SSTABLETOOL as TOOL
 
 pytestmark = [pytest.mark.node, pytest.mark.long]
 

@@ -2,15 +2,13 @@
 
 import json
 import os
-import pathlib
 import subprocess
 
 import launch
 import pytest
+from judges import SSTABLETOOL as TOOL
 from random_spec import spec
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TOOL = pathlib.Path(os.environ.get("PEERS", ROOT.parent / "shared/peers")) / "sstabletools/sstabletool"
 # SPEC_SEEDS=100-200 tries others.
 FIRST, LAST = map(int, os.environ.get("SPEC_SEEDS", "1-12").split("-"))
 

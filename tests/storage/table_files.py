@@ -1,13 +1,12 @@
 """Files of a node's tables, seen from outside; and statements of the specs that Cassandra's writer takes."""
 
-import os
 import pathlib
 import shutil
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SHARED = pathlib.Path(os.environ.get("PEERS", ROOT.parent / "shared/peers")).parent
-FIXTURES = SHARED / "fixtures/sstables"
-TOOL = SHARED / "peers/sstabletools/sstabletool"
+# Sstables that Cassandra's writer made of the statements in SPECS.
+FIXTURES = ROOT / "crates/sstable/tests/fixtures"
+SPECS = pathlib.Path(__file__).with_name("specs")
 
 
 def table_dir(node, keyspace, table):

@@ -17,6 +17,7 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 tokio::task_local! {
@@ -31,6 +32,9 @@ pub(crate) struct Ctx {
     /// Clock sequence and node of this shard's time UUIDs.
     pub uuid_tail: [u8; 8],
     pub services: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    /// Services by the number of their [`crate::shard::PerShard`]. Ordered, so that a simulated
+    /// shard drops them in the same order in every run.
+    pub instances: RefCell<BTreeMap<u32, Rc<dyn Any>>>,
     pub executor: Executor,
     pub governor: Governor,
     pub mail: Mail,

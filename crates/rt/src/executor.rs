@@ -576,10 +576,11 @@ impl Drop for ShardFuture {
             // Services refer to each other, and their drops may still look others up.
             loop {
                 let services = std::mem::take(&mut *ctx.services.borrow_mut());
-                if services.is_empty() {
+                let instances = std::mem::take(&mut *ctx.instances.borrow_mut());
+                if services.is_empty() && instances.is_empty() {
                     break;
                 }
-                drop(services);
+                drop((services, instances));
             }
             ctx.executor.tear_down();
             ctx.mail.close();

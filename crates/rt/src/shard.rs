@@ -9,6 +9,7 @@ use crate::executor;
 use crate::group::Group;
 pub use crate::machine::{Machine, MachineConfig, MachineHandle, Remote};
 use crate::mailbox::{Call, Mail, Message};
+pub use per_shard::PerShard;
 use std::any::TypeId;
 use std::fmt;
 use std::future::Future;
@@ -18,6 +19,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+mod per_shard;
 
 /// The number of a shard within its node, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

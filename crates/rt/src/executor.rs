@@ -576,11 +576,10 @@ impl Drop for ShardFuture {
             // Services refer to each other, and their drops may still look others up.
             loop {
                 let services = std::mem::take(&mut *ctx.services.borrow_mut());
-                let instances = std::mem::take(&mut *ctx.instances.borrow_mut());
-                if services.is_empty() && instances.is_empty() {
+                if services.is_empty() {
                     break;
                 }
-                drop((services, instances));
+                drop(services);
             }
             ctx.executor.tear_down();
             ctx.mail.close();

@@ -303,7 +303,6 @@ impl ShardSetup {
             last_time_uuid: Cell::new(0),
             uuid_tail,
             services: RefCell::default(),
-            instances: RefCell::default(),
             executor: Executor::new(self.tuning),
             governor: Governor::new(),
             mail: Mail::new(self.shard, self.mailboxes.clone()),

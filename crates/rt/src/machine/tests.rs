@@ -71,24 +71,6 @@ fn a_call_to_the_own_shard_makes_no_task() {
 }
 
 #[test]
-fn services_belong_to_their_shard() {
-    struct Named(u16);
-    on_machine(2, MachineConfig::default(), || async {
-        let seen = shard::call_all(|| async {
-            assert!(shard::try_service::<Named>().is_none());
-            shard::install(Rc::new(Named(shard::this().0 * 10)));
-            task::spawn(async { shard::service::<Named>().0 }).await.expect("ran")
-        })
-        .await;
-        assert_eq!(seen, [0, 10]);
-        shard::uninstall::<Named>();
-        assert!(shard::try_service::<Named>().is_none());
-        let other = shard::call(ShardId(1), || async { shard::try_service::<Named>().is_some() }).await;
-        assert!(other);
-    });
-}
-
-#[test]
 fn a_handle_reaches_the_instance_of_each_shard() {
     struct Named(u16);
     let (named, other) = (PerShard::<Named>::new(), PerShard::<Named>::new());

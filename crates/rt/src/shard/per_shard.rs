@@ -1,6 +1,6 @@
 //! Handles of services that have one instance on every shard.
 
-use super::{ShardId, call, call_all, install, uninstall};
+use super::{ShardId, call, call_all};
 use crate::ctx;
 use std::fmt;
 use std::future::Future;
@@ -49,15 +49,13 @@ impl<T: 'static> PerShard<T> {
 
     /// Sets the instance of the running shard, replacing an earlier one.
     pub fn set(self, service: Rc<T>) {
-        install(service.clone());
-        let before = ctx::with(|c| c.instances.borrow_mut().insert(self.id, service));
+        let before = ctx::with(|c| c.services.borrow_mut().insert(self.id, service));
         drop(before);
     }
 
     /// Removes the instance of the running shard.
     pub fn clear(self) {
-        uninstall::<T>();
-        let before = ctx::with(|c| c.instances.borrow_mut().remove(&self.id));
+        let before = ctx::with(|c| c.services.borrow_mut().remove(&self.id));
         drop(before);
     }
 
@@ -73,7 +71,7 @@ impl<T: 'static> PerShard<T> {
 
     /// The instance of the running shard, if set.
     pub fn try_get(self) -> Option<Rc<T>> {
-        ctx::try_with(|c| c.instances.borrow().get(&self.id).cloned())
+        ctx::try_with(|c| c.services.borrow().get(&self.id).cloned())
             .flatten()
             .and_then(|service| service.downcast::<T>().ok())
     }

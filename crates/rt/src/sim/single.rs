@@ -50,7 +50,6 @@ pub(super) fn context(
         last_time_uuid: Cell::new(0),
         uuid_tail,
         services: RefCell::default(),
-        instances: RefCell::default(),
         executor: Executor::new(Tuning::default()),
         governor: Governor::new(),
         mail: Mail::new(shard, mailboxes),

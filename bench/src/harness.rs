@@ -6,18 +6,22 @@ use cql::{Answer, Processor};
 use engine::commitlog::SyncMode;
 use server::protocol::outbox::{Outbox, Reply};
 use server::protocol::{Dialect, Frames, Next, Request, Version};
-use server::stack::{self, Stack, StackConfig};
+use server::stack::{self, Layers, Stack, StackConfig};
 use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// The memory of the node, in bytes.
 pub const MEMORY: usize = 512 << 20;
 /// The longest frame, in bytes.
 const MAX_FRAME: usize = 16 << 20;
+
+/// The layers of the node.
+pub static LAYERS: LazyLock<Layers> = LazyLock::new(Layers::default);
 
 /// The node and its one client.
 pub struct Harness {
@@ -44,7 +48,7 @@ impl Harness {
             ..StackConfig::new(dir, "bench", Ipv4Addr::LOCALHOST.into(), MEMORY)
         };
         config.info.shards = 1;
-        let stack = stack::start(config).await.expect("the node starts");
+        let stack = stack::start(*LAYERS, config).await.expect("the node starts");
         let client = ClientState {
             keyspace: RefCell::new(None),
             role: RefCell::new(None),
@@ -53,7 +57,7 @@ impl Harness {
             cancel: rt::sync::Cancel::new(),
             identity: Default::default(),
         };
-        Harness { processor: rt::shard::service::<Processor>(), client: Rc::new(client), _stack: stack }
+        Harness { processor: LAYERS.processor.get(), client: Rc::new(client), _stack: stack }
     }
 
     /// Executes a statement that must succeed.

@@ -11,9 +11,8 @@
 //! progress at a time, as when a connection delivers a batch. A row has a bigint key and a 200 byte
 //! blob.
 
-use bench::harness::{Harness, execute_frame};
+use bench::harness::{Harness, LAYERS, execute_frame};
 use bench::paging::{self, Case};
-use engine::Engine;
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
 use std::cell::{Cell, RefCell};
@@ -83,7 +82,7 @@ fn main() {
             batch(from, false).await;
         }
         if clustered || case == "cached" {
-            rt::shard::service::<Engine>().flush(None).await.expect("the memtable is flushed");
+            LAYERS.engine.get().flush(None).await.expect("the memtable is flushed");
             for from in (0..ROWS).step_by(BATCH as usize) {
                 batch(from, true).await;
             }

@@ -5,10 +5,9 @@
 //! first row. The rows are distributed over `sstables` sstables so that each page needs all of
 //! them. Each query is read for `pages` pages, or to its end.
 
-use crate::harness::{Harness, MEMORY, page_frame};
+use crate::harness::{Harness, LAYERS, MEMORY, page_frame};
 use cql::AnswerKind;
-use engine::Engine;
-use replica::{Replica, ReplicaConfig};
+use replica::ReplicaConfig;
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
 use std::cell::RefCell;
@@ -70,14 +69,14 @@ pub async fn measure(dir: &Path, case: Case) -> Counted {
     let order = if case.reversed { " ORDER BY ck DESC" } else { "" };
     let read = harness.prepare(&format!("SELECT ck, v FROM b.p WHERE pk = ?{order}")).await;
     query(&harness, &Case { pages: 0, ..case }, &read, &mut Counted::default()).await;
-    let before = rt::shard::service::<Replica>().metrics().queriers;
+    let before = LAYERS.replica.get().metrics().queriers;
     let mut counted = Counted::default();
     let began = std::time::Instant::now();
     for _ in 0..case.queries {
         query(&harness, &case, &read, &mut counted).await;
     }
     counted.nanos = began.elapsed().as_nanos() as u64;
-    let after = rt::shard::service::<Replica>().metrics().queriers;
+    let after = LAYERS.replica.get().metrics().queriers;
     counted.lookups = after.lookups - before.lookups;
     counted.reused = after.reused() - before.reused();
     counted
@@ -98,7 +97,7 @@ async fn fill(harness: &Harness, case: &Case) {
     let delete = harness.prepare("DELETE FROM b.p WHERE pk = ? AND ck >= ? AND ck < ?").await;
     let (frames, out) = (RefCell::new(Frames::new(1 << 20)), RefCell::new(Outbox::default()));
     let pk = 1i64.to_be_bytes();
-    let engine = rt::shard::service::<Engine>();
+    let engine = LAYERS.engine.get();
     for part in 0..case.sstables {
         if part == 0 {
             for n in 0..case.tombstones as i32 {
@@ -121,7 +120,7 @@ async fn fill(harness: &Harness, case: &Case) {
 
 async fn query(harness: &Harness, case: &Case, read: &[u8; 16], counted: &mut Counted) {
     let (frames, out) = (RefCell::new(Frames::new(1 << 20)), RefCell::new(Outbox::default()));
-    let engine = rt::shard::service::<Engine>();
+    let engine = LAYERS.engine.get();
     let index_reads = || engine.metrics().cache.index_reads;
     let pk = 1i64.to_be_bytes();
     let mut state = None;

@@ -17,6 +17,6 @@ pub mod tablets;
 pub mod topology;
 pub mod truncate;
 
-pub use metadata::{Metadata, MetadataService, NodeInfo};
+pub use metadata::{ClusterShards, Metadata, MetadataService, NodeInfo};
 pub use tablets::TabletMap;
 pub use topology::{Node, NodeState, Topology};

@@ -3,13 +3,13 @@
 //! Shard 0 leads, and every shard copies a share of the files. Either all sstables are loaded or
 //! none, also after a crash (`engine/upload.rs`).
 
-use crate::metadata::MetadataService;
+use crate::metadata::{ClusterShards, MetadataService};
 use engine::upload::{LoadedPiece, Uploaded};
 use engine::{Engine, TabletRange};
 use model::id::TableId;
 use rt::ShardId;
-use rt::hash::{HashMap, HashSet};
-use std::cell::RefCell;
+use rt::hash::HashMap;
+use rt::shard::PerShard;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -26,22 +26,14 @@ pub struct Refreshed {
     pub bytes: u64,
 }
 
-/// The tables with a running refresh. On shard 0.
-#[derive(Default)]
-struct Loading(RefCell<HashSet<TableId>>);
-
-/// Marks a table as loading in [`Loading`] until dropped.
-struct Turn(Rc<Loading>, TableId);
+/// Marks a table as loading until dropped. On shard 0.
+struct Turn(Rc<MetadataService>, TableId);
 
 impl Turn {
-    fn take(table: TableId) -> Result<Turn, String> {
-        let loading = rt::shard::try_service::<Loading>().unwrap_or_else(|| {
-            let fresh = Rc::new(Loading::default());
-            rt::shard::install(fresh.clone());
-            fresh
-        });
-        match loading.0.borrow_mut().insert(table) {
-            true => Ok(Turn(loading.clone(), table)),
+    fn take(service: Rc<MetadataService>, table: TableId) -> Result<Turn, String> {
+        let is_free = service.refreshing.borrow_mut().insert(table);
+        match is_free {
+            true => Ok(Turn(service, table)),
             false => Err("sstables are being loaded into this table already".into()),
         }
     }
@@ -49,30 +41,30 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.0.borrow_mut().remove(&self.1);
+        self.0.refreshing.borrow_mut().remove(&self.1);
     }
 }
 
 /// Loads the sstables in a table's `upload` directory. Callable from any shard. The load continues
 /// if the caller stops waiting. The error says why nothing was loaded, or that a restart is needed.
-pub async fn refresh(table: TableId) -> Result<Refreshed, String> {
+pub async fn refresh(shards: ClusterShards, table: TableId) -> Result<Refreshed, String> {
     rt::shard::call(ShardId(0), move || async move {
-        let task = rt::task::spawn(lead(table));
+        let task = rt::task::spawn(lead(shards, table));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
     })
     .await
 }
 
-async fn lead(table: TableId) -> Result<Refreshed, String> {
-    let _turn = Turn::take(table)?;
-    let engine = rt::shard::service::<Engine>();
+async fn lead(shards: ClusterShards, table: TableId) -> Result<Refreshed, String> {
+    let (service, engine) = (shards.metadata.get(), shards.engine.get());
+    let _turn = Turn::take(service.clone(), table)?;
     let dir = engine.upload_dir(table).map_err(|error| error.to_string())?;
     let uploads = engine.uploaded(table).await.map_err(|error| error.to_string())?;
     if uploads.is_empty() {
         return Ok(Refreshed { dir, ..Refreshed::default() });
     }
-    let (tablets, owners) = tablets_of(table)?;
-    let pieces = copy(&engine, table, &uploads, &tablets).await?;
+    let (tablets, owners) = tablets_of(&service, table)?;
+    let pieces = copy(shards.engine, table, &uploads, &tablets).await?;
     let done = Refreshed {
         dir,
         sstables: uploads.len(),
@@ -80,14 +72,11 @@ async fn lead(table: TableId) -> Result<Refreshed, String> {
         bytes: pieces.iter().map(|piece| piece.bytes).sum(),
     };
     engine.seal_loaded(table, pieces.clone(), uploads).await.map_err(|error| error.to_string())?;
-    let attached = rt::shard::call_all(move || {
+    let attached = shards.engine.call_all(move |engine| {
         let shard = rt::shard::this();
         let own: Vec<LoadedPiece> =
             pieces.iter().filter(|piece| owners.get(&piece.tablet) == Some(&shard)).cloned().collect();
-        async move {
-            let engine = rt::shard::service::<Engine>();
-            engine.attach_loaded(table, own).await.map_err(|error| format!("shard {}: {error}", shard.0))
-        }
+        async move { engine.attach_loaded(table, own).await.map_err(|error| format!("shard {}: {error}", shard.0)) }
     });
     attached.await.into_iter().collect::<Result<(), String>>()?;
     Ok(done)
@@ -95,8 +84,7 @@ async fn lead(table: TableId) -> Result<Refreshed, String> {
 
 /// A table's tablets on this node, and the shard of each tablet. Partitions of other tablets are
 /// refused, because this node does not serve them.
-fn tablets_of(table: TableId) -> Result<(Vec<TabletRange>, HashMap<u32, ShardId>), String> {
-    let service = rt::shard::service::<MetadataService>();
+fn tablets_of(service: &MetadataService, table: TableId) -> Result<(Vec<TabletRange>, HashMap<u32, ShardId>), String> {
     let metadata = service.current();
     let table = metadata.table_by_id(table).ok_or("the table was dropped")?;
     let host = service.info().host_id;
@@ -109,23 +97,20 @@ fn tablets_of(table: TableId) -> Result<(Vec<TabletRange>, HashMap<u32, ShardId>
 
 /// Makes every shard copy a share of the files. After an error no copy is left.
 async fn copy(
-    engine: &Engine,
+    engines: PerShard<Engine>,
     table: TableId,
     uploads: &[Uploaded],
     tablets: &[TabletRange],
 ) -> Result<Vec<LoadedPiece>, String> {
     let shards = rt::shard::count();
     let (all, tablets) = (uploads.to_vec(), tablets.to_vec());
-    let copied = rt::shard::call_all(move || {
+    let copied = engines.call_all(move |engine| {
         let shard = usize::from(rt::shard::this().0);
         let share = all.iter().skip(shard).step_by(shards).cloned().collect();
         let tablets = tablets.clone();
-        async move {
-            let engine = rt::shard::service::<Engine>();
-            engine.copy_uploaded(table, share, tablets).await.map_err(|error| error.to_string())
-        }
-    })
-    .await;
+        async move { engine.copy_uploaded(table, share, tablets).await.map_err(|error| error.to_string()) }
+    });
+    let copied = copied.await;
     let (mut pieces, mut failure) = (Vec::new(), None);
     for part in copied {
         match part {
@@ -137,7 +122,7 @@ async fn copy(
         None => Ok(pieces),
         Some(failure) => {
             // The directory of a dropped table is already deleted.
-            let _ = engine.discard_loaded(table, &pieces).await;
+            let _ = engines.get().discard_loaded(table, &pieces).await;
             Err(failure)
         }
     }

@@ -12,12 +12,10 @@
 //!
 //! For a node-local table only this node's data is dropped.
 
-use crate::metadata::{Metadata, MetadataService, Op, change};
+use crate::metadata::{ClusterShards, Metadata, Op, change};
 use crate::topology::barrier::barrier;
-use engine::Engine;
 use internode::Internode;
 use model::id::{HostId, TableId};
-use replica::Replica;
 use rt::ShardId;
 use rt::sync::Deadline;
 use rt::time::Duration;
@@ -26,13 +24,13 @@ use std::rc::Rc;
 
 /// Empties a table on every shard of this node. The error names the shard that failed and the
 /// reason.
-pub async fn truncate(table: TableId, timeout: Duration) -> Result<(), String> {
+pub async fn truncate(shards: ClusterShards, table: TableId, timeout: Duration) -> Result<(), String> {
     // All shards use one timestamp, so that their snapshots form one snapshot.
     let at_micros = rt::time::wall_micros();
     let work = rt::shard::call_all(move || async move {
-        let engine = rt::shard::service::<Engine>();
+        let engine = shards.engine.get();
         let done = engine.truncate(table, at_micros).await;
-        if let Some(replica) = rt::shard::try_service::<Replica>() {
+        if let Some(replica) = shards.replica.try_get() {
             replica.forget_queriers(Some(table));
         }
         done.map(|_| ()).map_err(|error| format!("shard {}: {error}", rt::shard::this().0))
@@ -46,11 +44,16 @@ pub async fn truncate(table: TableId, timeout: Duration) -> Result<(), String> {
 /// Empties a table on every node. `metadata` must be the only handle on this shard that the
 /// statement holds, because the barrier waits until the old metadata is unused. The error names the
 /// obstacle. Nodes that do not follow in time apply the change later.
-pub async fn everywhere(metadata: Rc<Metadata>, table: TableId, timeout: Duration) -> Result<(), String> {
+pub async fn everywhere(
+    shards: ClusterShards,
+    metadata: Rc<Metadata>,
+    table: TableId,
+    timeout: Duration,
+) -> Result<(), String> {
     if metadata.table_by_id(table).is_none_or(|known| known.tablets.is_node_local()) {
-        return truncate(table, timeout).await;
+        return truncate(shards, table, timeout).await;
     }
-    let internode = rt::shard::try_service::<Internode>();
+    let internode = shards.internode.try_get();
     let without = lost_while_joining(&metadata, internode.as_deref());
     if let Some(internode) = internode {
         let nodes = metadata.topology.members().map(|node| node.host);
@@ -62,7 +65,7 @@ pub async fn everywhere(metadata: Rc<Metadata>, table: TableId, timeout: Duratio
     // The barrier waits until no request uses this metadata.
     drop(metadata);
     let deadline = Deadline::after(timeout);
-    rt::shard::call(ShardId(0), move || begin_epoch(table, deadline)).await
+    rt::shard::call(ShardId(0), move || begin_epoch(shards, table, deadline)).await
 }
 
 /// The nodes that are down and have not finished joining.
@@ -72,8 +75,8 @@ fn lost_while_joining(metadata: &Metadata, internode: Option<&Internode>) -> BTr
 }
 
 /// Begins the next epoch of a table, and waits until all members have followed. On shard 0.
-async fn begin_epoch(table: TableId, deadline: Deadline) -> Result<(), String> {
-    let changed = change(move |metadata, _| match metadata.table_by_id(table) {
+async fn begin_epoch(shards: ClusterShards, table: TableId, deadline: Deadline) -> Result<(), String> {
+    let changed = change(shards.metadata, move |metadata, _| match metadata.table_by_id(table) {
         Some(_) => {
             let epoch = metadata.number + 1;
             Ok((vec![Op::Truncate { table, epoch }], epoch))
@@ -83,7 +86,7 @@ async fn begin_epoch(table: TableId, deadline: Deadline) -> Result<(), String> {
     let changed = deadline.limit(changed).await;
     let changed = changed.map_err(|_| "the metadata could not be changed in time; they may change yet".to_owned())?;
     let epoch = changed.map_err(|error| error.to_string())?;
-    let internode = rt::shard::try_service::<Internode>();
-    let without = lost_while_joining(&rt::shard::service::<MetadataService>().current(), internode.as_deref());
-    barrier(internode.as_ref(), epoch, &without, deadline).await.map_err(|error| error.to_string())
+    let internode = shards.internode.try_get();
+    let without = lost_while_joining(&shards.metadata.get().current(), internode.as_deref());
+    barrier(shards, epoch, &without, deadline).await.map_err(|error| error.to_string())
 }

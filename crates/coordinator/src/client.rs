@@ -9,7 +9,7 @@ use super::count;
 use super::nodes::{Latencies, Nodes};
 use super::replica_failure::{ReplicaFailure, SendError};
 use bytes::Bytes;
-use cluster::metadata::MetadataService;
+use cluster::metadata::ClusterShards;
 use cluster::tablets::TabletReplica;
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
@@ -59,6 +59,8 @@ pub(super) struct ReplicaClient {
     /// This node's host id.
     pub host: HostId,
     replica: Rc<Replica>,
+    /// The other shards of this node.
+    shards: ClusterShards,
     transport: RefCell<Option<Rc<dyn Transport>>>,
     nodes: RefCell<Rc<Nodes>>,
     /// Recent response times of other nodes.
@@ -70,10 +72,11 @@ pub(super) struct ReplicaClient {
 }
 
 impl ReplicaClient {
-    pub fn new(host: HostId, replica: Rc<Replica>) -> Rc<ReplicaClient> {
+    pub fn new(host: HostId, replica: Rc<Replica>, shards: ClusterShards) -> Rc<ReplicaClient> {
         Rc::new(ReplicaClient {
             host,
             replica,
+            shards,
             transport: RefCell::new(None),
             nodes: RefCell::new(Rc::new(Nodes::new(host, &[]))),
             latencies: RefCell::default(),
@@ -128,7 +131,7 @@ impl ReplicaClient {
         });
         let bytes = message.bytes(context);
         let (answer, address) = match is_own {
-            true => (serve_on(ShardId(to.shard), bytes, context).await, None),
+            true => (serve_on(self.shards, ShardId(to.shard), bytes, context).await, None),
             false => {
                 let answer = self.call(to, bytes, context).await.map_err(ReplicaFailure::Send)?;
                 (answer.into(), self.nodes.borrow().address(to.host))
@@ -158,15 +161,15 @@ impl ReplicaClient {
 
 /// Performs a request on another shard of this node. The shard first waits for the metadata that
 /// routed the request, because shards apply new metadata one after the other.
-async fn serve_on(shard: ShardId, bytes: Bytes, context: &Context) -> Pieces {
+async fn serve_on(shards: ClusterShards, shard: ShardId, bytes: Bytes, context: &Context) -> Pieces {
     let (number, deadline) = (context.metadata_number, context.deadline);
     let serve = move || async move {
-        if let Some(metadata) = rt::shard::try_service::<MetadataService>()
+        if let Some(metadata) = shards.metadata.try_get()
             && metadata.number() < number
         {
             metadata.wait_for_number(number, deadline).await;
         }
-        rt::shard::service::<Replica>().serve(bytes, Some(deadline)).await
+        shards.replica.get().serve(bytes, Some(deadline)).await
     };
     rt::shard::call(shard, serve).await
 }

@@ -195,7 +195,7 @@ impl Coordinator {
     ) -> Rc<Self> {
         let host = metadata.info().host_id;
         let limits = Cell::new(limits);
-        let client = client::ReplicaClient::new(host, replica.clone());
+        let client = client::ReplicaClient::new(host, replica.clone(), metadata.shards());
         let writer = replica_writer::ReplicaWriter::new(client.clone());
         let read_times = read_times::ReadTimes::default();
         let fenced = Rc::downgrade(&replica);
@@ -206,6 +206,11 @@ impl Coordinator {
         });
         let (peers, counters) = (RefCell::default(), Counters::default());
         Rc::new(Coordinator { metadata, replica, clock, limits, host, client, writer, read_times, peers, counters })
+    }
+
+    /// The metadata of this shard, of all versions.
+    pub fn metadata_service(&self) -> &Rc<MetadataService> {
+        &self.metadata
     }
 
     /// Sets the transport that carries requests to other nodes.

@@ -18,13 +18,14 @@
 use crate::hints::{Cause, Hints, MissedWrites};
 use crate::{Consistency, Coordinator, CoordinatorError, PageRequest, Partitions, Query, RequestOptions};
 use bytes::Bytes;
-use cluster::metadata::{Metadata, MetadataService, Table};
+use cluster::metadata::{ClusterShards, Metadata, Table};
 use internode::{Internode, NodeStatus, Peer, Refusal, Verb};
 use model::id::{HostId, TableId};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use replica::{Class, Context, Output, OutputColumn};
 use rt::Pieces;
+use rt::shard::PerShard;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -68,27 +69,43 @@ struct Kept {
     hint_bytes: u64,
 }
 
+/// The services of every shard of a node that a resync uses.
+#[derive(Clone, Copy, Debug)]
+pub struct ResyncShards {
+    /// Those of the control plane.
+    pub cluster: ClusterShards,
+    /// The coordinators. Not set while the node starts.
+    pub coordinator: PerShard<Coordinator>,
+}
+
+impl ResyncShards {
+    /// The hints of the running shard.
+    fn own_hints(self) -> Option<Rc<Hints>> {
+        self.coordinator.try_get().and_then(|coordinator| coordinator.hints())
+    }
+}
+
 /// Answers other nodes.
-pub fn serve(internode: &Internode) {
-    internode.serve(Verb::Missed, |_, body| async move {
+pub fn serve(internode: &Internode, shards: ResyncShards) {
+    internode.serve(Verb::Missed, move |_, body| async move {
         let request = body.split_first().filter(|(version, _)| **version == FORMAT);
         let request = request.and_then(|(_, body)| postcard::from_bytes::<Request>(body).ok());
         match request.ok_or_else(|| Refusal::malformed("not a question about missed writes"))? {
             Request::List => {
-                let known = here().await;
+                let known = here(shards).await;
                 let body = postcard::to_stdvec(&known).map_err(Refusal::failed)?;
                 Ok(Pieces::from(Bytes::from([&[FORMAT], &body[..]].concat())))
             }
             Request::Forget { target, tables, by } => {
-                forget_here(target, tables, by).await;
+                forget_here(shards, target, tables, by).await;
                 Ok(Pieces::default())
             }
             Request::Mark { target, mark } => {
-                mark_here(target, mark).await;
+                mark_here(shards, target, mark).await;
                 Ok(Pieces::default())
             }
             Request::ForgetMarked { target, tables, mark } => {
-                let kept = forget_marked_here(target, tables, mark).await;
+                let kept = forget_marked_here(shards, target, tables, mark).await;
                 let body = postcard::to_stdvec(&kept).map_err(Refusal::failed)?;
                 Ok(Pieces::from(Bytes::from([&[FORMAT], &body[..]].concat())))
             }
@@ -97,10 +114,11 @@ pub fn serve(internode: &Internode) {
 }
 
 /// What the shards of this node know, without tables that are gone.
-async fn here() -> Vec<MissedWrites> {
-    let known = rt::shard::call_all(|| async { own_hints().map_or_else(Vec::new, |hints| hints.missed()) });
+async fn here(shards: ResyncShards) -> Vec<MissedWrites> {
+    let known =
+        rt::shard::call_all(move || async move { shards.own_hints().map_or_else(Vec::new, |hints| hints.missed()) });
     let known: Vec<MissedWrites> = known.await.into_iter().flatten().collect();
-    let Some(service) = rt::shard::try_service::<MetadataService>() else { return known };
+    let Some(service) = shards.cluster.metadata.try_get() else { return known };
     let metadata = service.current();
     let is_there = |one: &MissedWrites| {
         let table = one.table.is_none_or(|table| metadata.table_by_id(table).is_some());
@@ -109,11 +127,11 @@ async fn here() -> Vec<MissedWrites> {
     known.into_iter().filter(is_there).collect()
 }
 
-async fn forget_here(target: HostId, tables: Option<Vec<Option<TableId>>>, by: i64) {
+async fn forget_here(shards: ResyncShards, target: HostId, tables: Option<Vec<Option<TableId>>>, by: i64) {
     rt::shard::call_all(move || {
         let tables = tables.clone();
         async move {
-            if let Some(hints) = own_hints() {
+            if let Some(hints) = shards.own_hints() {
                 hints.forget_missed(target, tables.as_deref(), by).await;
             }
         }
@@ -121,13 +139,9 @@ async fn forget_here(target: HostId, tables: Option<Vec<Option<TableId>>>, by: i
     .await;
 }
 
-fn own_hints() -> Option<Rc<Hints>> {
-    rt::shard::try_service::<Coordinator>().and_then(|coordinator| coordinator.hints())
-}
-
-async fn mark_here(target: HostId, mark: Uuid) {
+async fn mark_here(shards: ResyncShards, target: HostId, mark: Uuid) {
     rt::shard::call_all(move || async move {
-        if let Some(hints) = own_hints() {
+        if let Some(hints) = shards.own_hints() {
             hints.mark_missed(target, mark);
         }
     })
@@ -135,26 +149,27 @@ async fn mark_here(target: HostId, mark: Uuid) {
 }
 
 /// Bytes of hints for a node that this node has not delivered yet.
-async fn pending_here(target: HostId) -> u64 {
-    let pending = rt::shard::call_all(move || async move { own_hints().map_or(0, |hints| hints.pending(target)) });
+async fn pending_here(shards: ResyncShards, target: HostId) -> u64 {
+    let pending =
+        rt::shard::call_all(move || async move { shards.own_hints().map_or(0, |hints| hints.pending(target)) });
     pending.await.into_iter().sum()
 }
 
-async fn forget_marked_here(target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Kept {
-    if pending_here(target).await > 0 {
-        let delivered = rt::shard::call_all(|| async {
-            if let Some(coordinator) = rt::shard::try_service::<Coordinator>() {
+async fn forget_marked_here(shards: ResyncShards, target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Kept {
+    if pending_here(shards, target).await > 0 {
+        let delivered = rt::shard::call_all(move || async move {
+            if let Some(coordinator) = shards.coordinator.try_get() {
                 coordinator.replay_hints().await;
             }
         });
         // What takes longer is pending.
         drop(rt::time::timeout(DELIVERY, delivered).await);
     }
-    let hint_bytes = pending_here(target).await;
+    let hint_bytes = pending_here(shards, target).await;
     let notes = rt::shard::call_all(move || {
         let tables = tables.clone();
         async move {
-            let Some(hints) = own_hints() else { return 0 };
+            let Some(hints) = shards.own_hints() else { return 0 };
             if hint_bytes == 0 {
                 hints.forget_marked(target, &tables, mark).await;
             }
@@ -165,8 +180,8 @@ async fn forget_marked_here(target: HostId, tables: Vec<Option<TableId>>, mark: 
 }
 
 /// Asks all nodes that are up. Those that do not know the request, or do not answer in time, are left out.
-async fn ask_others(request: &Request, limit: Duration) -> Vec<(HostId, Bytes)> {
-    let Some(internode) = rt::shard::try_service::<Internode>() else { return Vec::new() };
+async fn ask_others(shards: ResyncShards, request: &Request, limit: Duration) -> Vec<(HostId, Bytes)> {
+    let Some(internode) = shards.cluster.internode.try_get() else { return Vec::new() };
     let body =
         postcard::to_stdvec(request).map(|body| Bytes::from([&[FORMAT], &body[..]].concat())).unwrap_or_default();
     let liveness = internode.liveness();
@@ -188,9 +203,9 @@ fn decoded<T: serde::de::DeserializeOwned>(answer: &Bytes) -> Option<T> {
 }
 
 /// What this node and those that answer have noted.
-async fn all_notes() -> Vec<MissedWrites> {
-    let mut all = here().await;
-    for (_, answer) in ask_others(&Request::List, ANSWER).await {
+async fn all_notes(shards: ResyncShards) -> Vec<MissedWrites> {
+    let mut all = here(shards).await;
+    for (_, answer) in ask_others(shards, &Request::List, ANSWER).await {
         all.extend(decoded::<Vec<MissedWrites>>(&answer).unwrap_or_default());
     }
     all
@@ -198,24 +213,24 @@ async fn all_notes() -> Vec<MissedWrites> {
 
 /// Which nodes miss writes, as far as this node and those that answer know: each node and table
 /// once.
-pub async fn missed() -> Vec<MissedWrites> {
-    let mut all = all_notes().await;
+pub async fn missed(shards: ResyncShards) -> Vec<MissedWrites> {
+    let mut all = all_notes(shards).await;
     all.sort_by_key(|one| (one.target, one.table, one.since));
     all.dedup_by_key(|one| (one.target, one.table));
     all
 }
 
 /// Forgets that a node missed writes: an operator says that it has them.
-pub async fn forget(target: HostId) {
-    forget_here(target, None, i64::MAX).await;
-    ask_others(&Request::Forget { target, tables: None, by: i64::MAX }, ANSWER).await;
+pub async fn forget(shards: ResyncShards, target: HostId) {
+    forget_here(shards, target, None, i64::MAX).await;
+    ask_others(shards, &Request::Forget { target, tables: None, by: i64::MAX }, ANSWER).await;
 }
 
 /// Brings a node all that it missed. Gives the names of the tables that were read. The error names
 /// the tables that could not be, or says why nothing is read: the node is down, or missed writes for longer than `gc_grace_seconds` and
 /// the resync is not forced.
-pub async fn resync(target: HostId, is_forced: bool) -> Result<Vec<String>, String> {
-    let coordinator = rt::shard::service::<Coordinator>();
+pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Result<Vec<String>, String> {
+    let coordinator = shards.coordinator.get();
     let is_down = || !coordinator.nodes().is_alive(target);
     if is_down() {
         return Err(format!(
@@ -223,10 +238,10 @@ pub async fn resync(target: HostId, is_forced: bool) -> Result<Vec<String>, Stri
         ));
     }
     let mark = rt::random::uuid_v4();
-    mark_here(target, mark).await;
-    ask_others(&Request::Mark { target, mark }, ANSWER).await;
+    mark_here(shards, target, mark).await;
+    ask_others(shards, &Request::Mark { target, mark }, ANSWER).await;
     // Whatever is marked is among these.
-    let noted: Vec<MissedWrites> = all_notes().await.into_iter().filter(|one| one.target == target).collect();
+    let noted: Vec<MissedWrites> = all_notes(shards).await.into_iter().filter(|one| one.target == target).collect();
     let tables = {
         let metadata = coordinator.metadata();
         let has_copies = |table: &Table| {
@@ -269,16 +284,22 @@ pub async fn resync(target: HostId, is_forced: bool) -> Result<Vec<String>, Stri
         unread.remove(&id);
     }
     let is_read = |table: &Option<TableId>| table.map_or(unread.is_empty(), |id| !unread.contains(&id));
-    let forgotten = forget_marked(target, noted.iter().map(|one| one.table).filter(is_read).collect(), mark).await;
+    let forgotten =
+        forget_marked(shards, target, noted.iter().map(|one| one.table).filter(is_read).collect(), mark).await;
     failures.extend(forgotten.err());
     if failures.is_empty() { Ok(names) } else { Err(failures.join("; ")) }
 }
 
 /// Forgets everywhere what is marked. An error says which nodes keep notes, and why.
-async fn forget_marked(target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Result<(), String> {
-    let own = rt::shard::service::<MetadataService>().info().host_id;
-    let mut kept = vec![(own, forget_marked_here(target, tables.clone(), mark).await)];
-    let answers = ask_others(&Request::ForgetMarked { target, tables, mark }, DELIVERY + ANSWER).await;
+async fn forget_marked(
+    shards: ResyncShards,
+    target: HostId,
+    tables: Vec<Option<TableId>>,
+    mark: Uuid,
+) -> Result<(), String> {
+    let own = shards.cluster.metadata.get().info().host_id;
+    let mut kept = vec![(own, forget_marked_here(shards, target, tables.clone(), mark).await)];
+    let answers = ask_others(shards, &Request::ForgetMarked { target, tables, mark }, DELIVERY + ANSWER).await;
     kept.extend(answers.iter().filter_map(|(host, answer)| Some((*host, decoded::<Kept>(answer)?))));
     let pending: Vec<String> = kept
         .iter()

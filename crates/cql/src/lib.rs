@@ -39,7 +39,7 @@ pub mod trace_store;
 
 pub use api::{Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams};
 pub use error::Error;
-pub use processor::Processor;
+pub use processor::{Processor, ProcessorShards};
 pub use request::Config;
 pub use slow_log::SlowLogSettings;
 pub use statistics::StatementNumbers;

@@ -6,9 +6,10 @@
 
 use crate::api::{BatchKind, BoundValue, BoundValues, ColumnSpec, ResultMetadata};
 use crate::attributes::Attributes;
+use crate::describe;
 use crate::dialect::Dialect;
 use crate::error::Error;
-use crate::fragments::FragmentsTable;
+use crate::fragments::{FragmentShards, FragmentsTable};
 use crate::modify::{self, Modify};
 use crate::restrictions::Partition;
 use crate::schema::{first_types, names};
@@ -16,8 +17,8 @@ use crate::select::{self, Select};
 use crate::source::VirtualTable;
 use crate::syntax::ast::{self, AlterTableAction, Modification, QualifiedName};
 use crate::syntax::{ParsedStatement, Statement};
+use crate::system::{self, SystemTables};
 use crate::term::Variables;
-use crate::{describe, system};
 use cluster::Metadata;
 use model::{SchemaVersion, TableId, TableSchema};
 use smallvec::SmallVec;
@@ -108,20 +109,33 @@ impl Planned {
     }
 }
 
+/// The virtual tables that statements may name.
+pub struct PlanContext {
+    /// The system tables.
+    pub system: SystemTables,
+    /// What MUTATION_FRAGMENTS reads.
+    pub fragments: FragmentShards,
+}
+
 /// The table of a statement, stored or virtual.
 struct ResolvedTable {
     schema: Rc<TableSchema>,
     virtual_table: Option<Rc<dyn VirtualTable>>,
 }
 
-fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Result<ResolvedTable, Error> {
+fn find(
+    context: &PlanContext,
+    metadata: &Metadata,
+    current: Option<&str>,
+    name: &QualifiedName,
+) -> Result<ResolvedTable, Error> {
     let keyspace = match (&name.keyspace, current) {
         (Some(keyspace), _) => keyspace.as_str(),
         (None, Some(current)) => current,
         (None, None) => return Err(names::no_keyspace()),
     };
     if system::is_virtual(keyspace) {
-        let found = system::table(keyspace, &name.name);
+        let found = context.system.table(keyspace, &name.name);
         let table = found.ok_or_else(|| Error::invalid(format!("unconfigured table {}", name.name)))?;
         return Ok(ResolvedTable { schema: table.schema().clone(), virtual_table: Some(table) });
     }
@@ -130,8 +144,8 @@ fn find(metadata: &Metadata, current: Option<&str>, name: &QualifiedName) -> Res
 }
 
 /// The virtual table that shows the mutation fragments of a table.
-fn fragments_of(found: ResolvedTable) -> ResolvedTable {
-    let table = FragmentsTable::new(&found.schema, found.virtual_table);
+fn fragments_of(context: &PlanContext, found: ResolvedTable) -> ResolvedTable {
+    let table = FragmentsTable::new(context.fragments, &found.schema, found.virtual_table);
     ResolvedTable { schema: table.schema().clone(), virtual_table: Some(Rc::new(table)) }
 }
 
@@ -142,6 +156,7 @@ fn one_row() -> QualifiedName {
 
 /// Plans a statement in a session with this keyspace.
 pub fn plan(
+    context: &PlanContext,
     metadata: &Metadata,
     keyspace: Option<&str>,
     parsed: ParsedStatement,
@@ -149,7 +164,8 @@ pub fn plan(
 ) -> Result<Planned, Error> {
     let ParsedStatement { statement, markers } = parsed;
     let variables = Variables::new(metadata, &markers, dialect);
-    let mut planner = Planner { metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: false };
+    let mut planner =
+        Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: false };
     let plan = planner.statement(statement)?;
     let Planner { variables, tables, .. } = planner;
     let repeated = variables.repeated();
@@ -182,6 +198,7 @@ fn user_types_of(metadata: &Metadata, variables: &[ColumnSpec]) -> Box<[Uuid]> {
 /// The variables that the statement would have if all columns had the types with which they were
 /// created.
 pub fn types_of_first(
+    context: &PlanContext,
     metadata: &Metadata,
     keyspace: Option<&str>,
     parsed: ParsedStatement,
@@ -189,7 +206,7 @@ pub fn types_of_first(
 ) -> Result<Box<[ColumnSpec]>, Error> {
     let ParsedStatement { statement, markers } = parsed;
     let variables = Variables::new(metadata, &markers, dialect);
-    let mut planner = Planner { metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: true };
+    let mut planner = Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: true };
     planner.statement(statement)?;
     planner.variables.finish()
 }
@@ -209,6 +226,7 @@ fn custom_index(class: Option<&str>) -> Error {
 }
 
 struct Planner<'a> {
+    context: &'a PlanContext,
     metadata: &'a Metadata,
     keyspace: Option<&'a str>,
     variables: Variables<'a>,
@@ -220,7 +238,7 @@ struct Planner<'a> {
 impl Planner<'_> {
     /// Finds a table by name. Without a keyspace in the name, it is in the session's keyspace.
     fn find(&self, name: &QualifiedName) -> Result<ResolvedTable, Error> {
-        let found = find(self.metadata, self.keyspace, name)?;
+        let found = find(self.context, self.metadata, self.keyspace, name)?;
         if self.by_first_types && found.virtual_table.is_none() && first_types::differ(&found.schema) {
             let schema = first_types::schema(self.metadata, &found.schema);
             return Ok(ResolvedTable { schema: Rc::new(schema), virtual_table: None });
@@ -236,11 +254,11 @@ impl Planner<'_> {
                     None if statement.selection == ast::Selection::All => {
                         return Err(Error::invalid("SELECT * needs a FROM clause"));
                     }
-                    None => find(self.metadata, None, &one_row())?,
+                    None => find(self.context, self.metadata, None, &one_row())?,
                 };
                 self.depends_on(&found);
                 let found = match &statement.from {
-                    Some(from) if from.mutation_fragments => fragments_of(found),
+                    Some(from) if from.mutation_fragments => fragments_of(self.context, found),
                     _ => found,
                 };
                 let select = select::plan::plan(&found.schema, found.virtual_table, &statement, &mut self.variables)?;

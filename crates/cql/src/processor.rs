@@ -20,17 +20,19 @@ use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, QueryP
 use crate::authorize::{Permission, Resource, authorize};
 use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
-use crate::plan::{Plan, Planned};
+use crate::fragments::{FragmentShards, LocalSourcesService};
+use crate::plan::{Plan, PlanContext, Planned};
 use crate::prepared::{Cache, CacheNumbers, StatementId};
 use crate::request::{Config, Request};
 use crate::slow_log::{SlowLog, SlowLogSettings};
 use crate::statistics::{StatementNumbers, Statistics};
-use crate::system;
+use crate::system::{self, SystemShards, SystemTables};
 use crate::term::Env;
 use cluster::Metadata;
 use coordinator::Coordinator;
 use plans::Use;
 use replica::Trace;
+use rt::shard::PerShard;
 use rt::sync::Semaphore;
 use std::cell::RefCell;
 use std::pin::pin;
@@ -40,9 +42,24 @@ use traces::Finished;
 /// The memory limit for plans of unprepared statements, in bytes.
 const QUERY_CACHE_SIZE: usize = 4 << 20;
 
+/// What the processors use on every shard.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessorShards {
+    /// The processors.
+    pub processor: PerShard<Processor>,
+    /// Their coordinators.
+    pub coordinator: PerShard<Coordinator>,
+    /// What system tables show.
+    pub system: SystemShards,
+    /// What MUTATION_FRAGMENTS shows.
+    pub fragments: PerShard<LocalSourcesService>,
+}
+
 /// Answers statements on one shard.
 pub struct Processor {
     coordinator: Rc<Coordinator>,
+    shards: ProcessorShards,
+    context: PlanContext,
     config: RefCell<Rc<Config>>,
     prepared: RefCell<Cache>,
     queries: RefCell<Cache>,
@@ -53,19 +70,24 @@ pub struct Processor {
 }
 impl Processor {
     /// The processor of this shard, with default limits.
-    pub fn new(coordinator: Rc<Coordinator>) -> Self {
-        Processor::with_config(coordinator, Config::default())
+    pub fn new(coordinator: Rc<Coordinator>, shards: ProcessorShards) -> Self {
+        Processor::with_config(coordinator, Config::default(), shards)
     }
 
     /// The processor of this shard.
-    pub fn with_config(coordinator: Rc<Coordinator>, mut config: Config) -> Self {
+    pub fn with_config(coordinator: Rc<Coordinator>, mut config: Config, shards: ProcessorShards) -> Self {
         let statistics = Statistics::default();
         config.guardrails.violations = statistics.violations.clone();
         let prepared = RefCell::new(Cache::new(config.prepared_statements_cache_size));
         let queries = RefCell::new(Cache::new(QUERY_CACHE_SIZE));
         let config = RefCell::new(Rc::new(config));
         let (slow_log, expansion) = (SlowLog::default(), Semaphore::new(1));
-        Processor { coordinator, config, prepared, queries, statistics, slow_log, expansion }
+        let cluster = coordinator.metadata_service().shards();
+        let context = PlanContext {
+            system: SystemTables::new(cluster, shards.system),
+            fragments: FragmentShards { metadata: cluster.metadata, sources: shards.fragments },
+        };
+        Processor { coordinator, shards, context, config, prepared, queries, statistics, slow_log, expansion }
     }
 
     /// The current limits.

@@ -4,7 +4,9 @@ use crate::commitlog::CommitlogConfig;
 use model::{HostId, TableSchema};
 use rt::ShardId;
 use rt::time::Duration;
+use std::fmt;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// One part in so many of the memory is for reads of large rows and their results.
 const LARGE_READS_SHARE: usize = 8;
@@ -35,6 +37,16 @@ const OPEN_FILES_SHARE: u64 = 2;
 /// More open files are of no use to a shard.
 const MOST_OPEN_FILES: u64 = 1 << 16;
 
+/// Makes the `schema.cql` of a table's snapshot.
+#[derive(Clone)]
+pub struct DescribeSchema(pub Rc<dyn Fn(&TableSchema) -> String>);
+
+impl fmt::Debug for DescribeSchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DescribeSchema").finish_non_exhaustive()
+    }
+}
+
 /// What one shard's engine is given.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -60,7 +72,7 @@ pub struct EngineConfig {
     /// Whether TRUNCATE and DROP take a snapshot first.
     pub auto_snapshot: bool,
     /// The CQL text that makes a table, for snapshots.
-    pub describe: Option<fn(&TableSchema) -> String>,
+    pub describe: Option<DescribeSchema>,
     /// Whether compaction runs by itself.
     pub auto_compaction: bool,
     /// Compaction's limit on written bytes per second, for this shard; 0 for none.

@@ -47,7 +47,7 @@ mod write;
 mod scratch;
 
 pub use compaction::{CompactionKind, CompactionProgress, CompactionRecord};
-pub use config::{EngineConfig, open_files_of_process};
+pub use config::{DescribeSchema, EngineConfig, open_files_of_process};
 pub use engine::{Engine, LogLeft, TabletRange, Unwritten};
 pub use error::{ApplyError, EngineError, NoSuchTable, ReadError};
 pub use large::{LargePartition, LargeView};

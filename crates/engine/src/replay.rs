@@ -17,6 +17,7 @@ use model::key::DecoratedKey;
 use model::mutation::Mutation;
 use rt::ShardId;
 use rt::hash::HashMap;
+use rt::shard::PerShard;
 use rt::task::Task;
 use std::collections::VecDeque;
 
@@ -26,10 +27,10 @@ const BATCH_BYTES: usize = 256 << 10;
 /// How many tablets are flushed at the same time when replay is over: a flush of little is mostly waiting for the device.
 const FLUSHES_AT_ONCE: usize = 16;
 
-/// Replays `logs`, from a shard on which an [`Engine`] is installed as a service, as on all others. `route` says which shard owns
-/// a key of a table now; `None` skips the mutation.
+/// Replays `logs` into the engines of all shards. `route` says which shard owns a key of a table now; `None` skips the mutation.
 pub async fn replay_logs(
     logs: &OldLogs,
+    engines: PerShard<Engine>,
     options: ReplayOptions,
     route: impl Fn(TableId, &DecoratedKey) -> Option<ShardId>,
 ) -> Result<ReplayReport, EngineError> {
@@ -49,20 +50,18 @@ pub async fn replay_logs(
         batch.push((record.mutation, record.position));
         if *bytes >= BATCH_BYTES {
             *bytes = 0;
-            send(shard, std::mem::take(batch)).await?;
+            send(engines, shard, std::mem::take(batch)).await?;
         }
     }
     for (shard, (batch, _)) in batches {
-        send(shard, batch).await?;
+        send(engines, shard, batch).await?;
     }
     Ok(replay.into_report())
 }
 
-async fn send(shard: ShardId, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {
-    let done = rt::shard::call(shard, move || async move {
-        let engine = rt::shard::service::<Engine>();
-        engine.replay_batch(batch).await.map_err(|error| error.to_string())
-    });
+async fn send(engines: PerShard<Engine>, shard: ShardId, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {
+    let done = engines
+        .call(shard, move |engine| async move { engine.replay_batch(batch).await.map_err(|error| error.to_string()) });
     done.await.map_err(|why| EngineError::Log(LogError::Refused(why.into())))
 }
 

@@ -6,6 +6,7 @@
 //! the name of a snapshot is whole. What TRUNCATE and DROP TABLE remove gets its name at once: each shard links before it removes
 //! its own data, and a crash between two shards must not take away what the first one has removed already.
 
+use crate::config::DescribeSchema;
 use crate::datadir::TABLE_SNAPSHOTS;
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -105,7 +106,7 @@ impl Engine {
 
     /// Writes `schema.cql` and the manifest of a snapshot.
     async fn describe_snapshot(&self, schema: &TableSchema, to: &Path) -> Result<(), EngineError> {
-        if let Some(describe) = self.config().describe {
+        if let Some(DescribeSchema(describe)) = &self.config().describe {
             let path = to.join(format!("{SCHEMA}-{}", self.config().shard));
             let text = describe(schema);
             rt::fs::write_durably(&path, text.as_bytes()).await.map_err(EngineError::io(&path))?;

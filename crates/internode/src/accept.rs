@@ -86,9 +86,10 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
         Err(error) => return tracing::debug!(%from, %error, "a node left before it was served"),
     };
     drop(greeting);
+    let shards = internode.shards;
     shard::call(to, move || async move {
         // The node is stopping.
-        let Some(internode) = shard::try_service::<Internode>() else { return };
+        let Some(internode) = shards.try_get() else { return };
         match detached.attach() {
             Ok(stream) => rt::task::spawn(serve(internode, stream, from, preamble)).detach(),
             Err(error) => tracing::warn!(%from, %error, "cannot serve a connection of another node"),

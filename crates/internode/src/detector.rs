@@ -13,6 +13,7 @@ use bytes::Bytes;
 use model::HostId;
 use rt::Pieces;
 use rt::hash::HashSet;
+use rt::shard::PerShard;
 use rt::sync::{Deadline, Notify};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -162,7 +163,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
         // that idle shards are not woken for them.
         let due = rt::time::now().saturating_duration_since(reported) >= REPORT_EVERY;
         if !snapshot.same_statuses(&published) || due {
-            publish(snapshot.clone(), events).await;
+            publish(watch.internode.shards, snapshot.clone(), events).await;
             (published, reported) = (snapshot, rt::time::now());
         }
         watch.rounds.set((begun + 1, begun + 1));
@@ -184,12 +185,12 @@ fn say(internode: &Internode, event: LivenessEvent, stopping: bool) {
     }
 }
 
-async fn publish(snapshot: Liveness, events: Vec<LivenessEvent>) {
+async fn publish(shards: PerShard<Internode>, snapshot: Liveness, events: Vec<LivenessEvent>) {
     let news = Arc::new((snapshot, events));
     rt::shard::call_all(move || {
         let news = news.clone();
         async move {
-            if let Some(internode) = rt::shard::try_service::<Internode>() {
+            if let Some(internode) = shards.try_get() {
                 internode.set_liveness(Rc::new(news.0.clone()), &news.1);
             }
         }

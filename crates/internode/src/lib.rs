@@ -60,6 +60,7 @@ use model::HostId;
 use peer_log_throttle::PeerLogThrottle;
 use rt::Pieces;
 use rt::hash::HashMap;
+use rt::shard::PerShard;
 use rt::sync::{Cancel, Deadline, Gate};
 use rt::task::Task;
 use rt::time::Duration;
@@ -85,6 +86,8 @@ type Reporter = Rc<dyn Fn() -> SelfReport>;
 /// One shard's end of internode.
 pub struct Internode {
     this: Weak<Internode>,
+    /// The instances of all shards.
+    shards: PerShard<Internode>,
     setting: SharedSetting,
     shard: u16,
     handlers: Rc<Handlers>,
@@ -114,11 +117,18 @@ pub struct Internode {
 impl Internode {
     /// The instance of this shard, without other nodes yet. `from` is the local address of outgoing
     /// connections, if given.
-    pub fn new(own: Identity, config: InternodeConfig, from: Option<IpAddr>, tls: Option<PeerTls>) -> Rc<Internode> {
-        let shards = rt::shard::count() as u16;
+    pub fn new(
+        shards: PerShard<Internode>,
+        own: Identity,
+        config: InternodeConfig,
+        from: Option<IpAddr>,
+        tls: Option<PeerTls>,
+    ) -> Rc<Internode> {
+        let count = rt::shard::count() as u16;
         let internode = Rc::new_cyclic(|this| Internode {
             this: this.clone(),
-            setting: Rc::new(Setting { own, shards, from, config }),
+            shards,
+            setting: Rc::new(Setting { own, shards: count, from, config }),
             shard: rt::shard::this().0,
             handlers: Handlers::new(),
             counters: Rc::default(),
@@ -148,6 +158,11 @@ impl Internode {
 
     fn this(&self) -> Result<Rc<Internode>, CallError> {
         self.this.upgrade().ok_or(CallError::Stopping)
+    }
+
+    /// The instances of all shards of this node.
+    pub fn shards(&self) -> PerShard<Internode> {
+        self.shards
     }
 
     /// This node's identity.
@@ -440,23 +455,29 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Installs an [`Internode`] on every shard of this node. Handlers and address books come next,
-/// then [`serve`].
-pub async fn install(own: Identity, config: InternodeConfig, from: Option<IpAddr>, tls: Option<PeerTls>) {
+/// Sets an [`Internode`] on every shard of this node. Handlers and address books come next, then
+/// [`serve`].
+pub async fn install(
+    shards: PerShard<Internode>,
+    own: Identity,
+    config: InternodeConfig,
+    from: Option<IpAddr>,
+    tls: Option<PeerTls>,
+) {
     rt::shard::call_all(move || {
         let (own, tls) = (own.clone(), tls.clone());
-        async move { rt::shard::install(Internode::new(own, config, from, tls)) }
+        async move { shards.set(Internode::new(shards, own, config, from, tls)) }
     })
     .await;
 }
 
 /// Sets the address book on every shard of this node.
-pub async fn publish_book(book: AddressBook) {
+pub async fn publish_book(shards: PerShard<Internode>, book: AddressBook) {
     let book = Arc::new(book);
     rt::shard::call_all(move || {
         let book = book.clone();
         async move {
-            if let Some(internode) = rt::shard::try_service::<Internode>() {
+            if let Some(internode) = shards.try_get() {
                 internode.set_book(AddressBook::clone(&book));
             }
         }
@@ -466,9 +487,9 @@ pub async fn publish_book(book: AddressBook) {
 
 /// Sets on every shard of this node the address at which a node was located. `None`: the address in
 /// the metadata applies.
-pub async fn publish_found(host: HostId, address: Option<SocketAddr>) {
+pub async fn publish_found(shards: PerShard<Internode>, host: HostId, address: Option<SocketAddr>) {
     rt::shard::call_all(move || async move {
-        if let Some(internode) = rt::shard::try_service::<Internode>() {
+        if let Some(internode) = shards.try_get() {
             internode.set_found(host, address);
         }
     })
@@ -477,29 +498,31 @@ pub async fn publish_found(host: HostId, address: Option<SocketAddr>) {
 
 /// The running listener and failure detector of a node.
 pub struct Running {
+    shards: PerShard<Internode>,
     tasks: Vec<Task<()>>,
 }
 
 /// Accepts connections for all shards, and watches the nodes of the address book. On shard 0, after
 /// [`install`].
-pub fn serve(listener: InternodeListener) -> Running {
-    let internode = rt::shard::service::<Internode>();
+pub fn serve(internode: Rc<Internode>, listener: InternodeListener) -> Running {
+    let shards = internode.shards;
     let accept = rt::task::spawn(listener.accept(internode.clone()));
     let watch = rt::task::spawn(detector::watch_peers(internode));
-    Running { tasks: vec![accept, watch] }
+    Running { shards, tasks: vec![accept, watch] }
 }
 
 impl Running {
-    /// Closes the port and all connections on every shard, and uninstalls every [`Internode`].
+    /// Closes the port and all connections on every shard, and removes every [`Internode`].
     pub async fn stop(self) {
+        let shards = self.shards;
         for task in self.tasks {
             task.abort();
             let _ = task.await;
         }
-        rt::shard::call_all(|| async {
-            if let Some(internode) = rt::shard::try_service::<Internode>() {
+        rt::shard::call_all(move || async move {
+            if let Some(internode) = shards.try_get() {
                 internode.stop().await;
-                rt::shard::uninstall::<Internode>();
+                shards.clear();
             }
         })
         .await;

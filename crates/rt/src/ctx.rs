@@ -1,4 +1,4 @@
-//! The context of a shard: everything that a task can reach without an argument.
+//! The context of a shard: the parts of the machine that a task can reach without an argument.
 //!
 //! It is a task-local, never a thread-local, so that many simulated shards can share a thread. The
 //! executor sets it once per turn, around all polls of that turn. Access costs one thread-local
@@ -8,15 +8,15 @@ use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::fs::Io;
 use crate::governor::Governor;
-use crate::hash::HashMap;
 use crate::mailbox::Mail;
 use crate::metrics::Counters;
 use crate::shard::ShardId;
 use crate::sync::Cancel;
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
-use std::any::{Any, TypeId};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 tokio::task_local! {
@@ -30,7 +30,9 @@ pub(crate) struct Ctx {
     pub last_time_uuid: Cell<u64>,
     /// Clock sequence and node of this shard's time UUIDs.
     pub uuid_tail: [u8; 8],
-    pub services: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    /// Services by the number of their [`crate::shard::PerShard`]. Ordered, so that a simulated
+    /// shard drops them in the same order in every run.
+    pub services: RefCell<BTreeMap<u32, Rc<dyn Any>>>,
     pub executor: Executor,
     pub governor: Governor,
     pub mail: Mail,

@@ -7,17 +7,18 @@
 use crate::ctx;
 use crate::executor;
 use crate::group::Group;
-pub use crate::machine::{Machine, MachineConfig, MachineHandle, Remote};
+pub use crate::machine::{Gone, Machine, MachineConfig, MachineHandle, Remote};
 use crate::mailbox::{Call, Mail, Message};
-use std::any::TypeId;
+pub use per_shard::PerShard;
 use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+mod per_shard;
 
 /// The number of a shard within its node, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -49,35 +50,6 @@ pub fn stopping() -> crate::sync::Cancel {
 /// A handle for threads that are not shards.
 pub fn remote() -> Remote {
     ctx::with(|c| Remote::new(c.mail.mailboxes().clone()))
-}
-
-/// Makes `service` available to every task of this shard, replacing an earlier one of the same
-/// type.
-pub fn install<T: 'static>(service: Rc<T>) {
-    let before = ctx::with(|c| c.services.borrow_mut().insert(TypeId::of::<T>(), service));
-    drop(before);
-}
-
-/// The shard's service of type `T`. Panics if it is not installed: that is a wrong order at the
-/// start.
-pub fn service<T: 'static>() -> Rc<T> {
-    match try_service::<T>() {
-        Some(service) => service,
-        None => panic!("service {} is not installed on this shard", std::any::type_name::<T>()),
-    }
-}
-
-/// The shard's service of type `T`, if installed.
-pub fn try_service<T: 'static>() -> Option<Rc<T>> {
-    ctx::try_with(|c| c.services.borrow().get(&TypeId::of::<T>()).cloned())
-        .flatten()
-        .and_then(|service| service.downcast::<T>().ok())
-}
-
-/// Removes the service of type `T`.
-pub fn uninstall<T: 'static>() {
-    let before = ctx::with(|c| c.services.borrow_mut().remove(&TypeId::of::<T>()));
-    drop(before);
 }
 
 /// Runs `f` on shard `to`, in the group of the running task, and returns the output of its future.

@@ -1,10 +1,12 @@
 //! Serving clients: opens and closes the ports for CQL, also while the node runs. On shard 0.
 //!
-//! Every shard has its [`Server`] installed, whether clients are served or not.
+//! Every shard has its [`Server`], whether clients are served or not.
 
+use crate::connection::tls::Tls;
 use crate::connection::{ClientPort, Listeners, Server, Spread};
-use crate::report;
+use crate::report::Report;
 use cql::Processor;
+use rt::shard::PerShard;
 use rt::sync::Semaphore;
 use rt::task::{Group, Task};
 use rt::time::Duration;
@@ -21,6 +23,10 @@ pub struct ClientService {
     limit: Duration,
     /// The most connections of clients at a time.
     most: usize,
+    servers: PerShard<Server<Processor>>,
+    tls: PerShard<Tls>,
+    /// Not set on a node that stays alone.
+    report: PerShard<Report>,
     accepting: RefCell<Option<Task<()>>>,
     /// Held while ports are opened or closed.
     turn: Semaphore,
@@ -28,8 +34,24 @@ pub struct ClientService {
 
 impl ClientService {
     /// Serves clients at these ports once [`ClientService::start`] is called.
-    pub fn new(ports: Vec<ClientPort>, limit: Duration, most: usize) -> ClientService {
-        ClientService { ports, limit, most, accepting: RefCell::new(None), turn: Semaphore::new(1) }
+    pub(crate) fn new(
+        ports: Vec<ClientPort>,
+        limit: Duration,
+        most: usize,
+        servers: PerShard<Server<Processor>>,
+        tls: PerShard<Tls>,
+        report: PerShard<Report>,
+    ) -> ClientService {
+        ClientService {
+            ports,
+            limit,
+            most,
+            servers,
+            tls,
+            report,
+            accepting: RefCell::new(None),
+            turn: Semaphore::new(1),
+        }
     }
 
     /// Whether the ports are open.
@@ -44,28 +66,27 @@ impl ClientService {
             return Ok(());
         }
         let listeners = Listeners::open(&self.ports).await?;
-        rt::shard::call_all(|| async { rt::shard::service::<Server<Processor>>().start() }).await;
+        self.servers.call_all(|server| async move { server.start() }).await;
         let accepting = rt::task::spawn_in(
             Group::Statement,
-            listeners.accept::<Processor>(Spread::new(rt::shard::count(), self.most)),
+            listeners.accept(Spread::new(rt::shard::count(), self.most), self.servers, self.tls),
         );
         *self.accepting.borrow_mut() = Some(accepting);
-        report::set_serving(!self.ports.is_empty());
+        self.set_serving(!self.ports.is_empty());
         Ok(())
     }
 
     /// Closes the ports, lets requests under way end, and closes all connections. Connections that have not ended within the limit are cut.
     pub async fn stop(&self) {
         let _turn = self.turn.acquire().await;
-        report::set_serving(false);
+        self.set_serving(false);
         let accepting = self.accepting.take();
         if let Some(accepting) = accepting {
             accepting.abort();
             let _ = accepting.await;
         }
         let limit = self.limit;
-        rt::shard::call_all(move || async move {
-            let server = rt::shard::service::<Server<Processor>>();
+        let stopped = self.servers.call_all(move |server| async move {
             if rt::time::timeout(limit, server.stop()).await.is_ok() {
                 return;
             }
@@ -73,7 +94,13 @@ impl ClientService {
             tracing::warn!(connections, ?limit, "requests of clients did not end in time: cutting their connections");
             server.transport.cut_all();
             let _ = rt::time::timeout(CUT, server.stop()).await;
-        })
-        .await;
+        });
+        stopped.await;
+    }
+
+    fn set_serving(&self, serving: bool) {
+        if let Some(report) = self.report.try_get() {
+            report.set_serving(serving);
+        }
     }
 }

@@ -13,6 +13,7 @@ use engine::datadir::{DataDir, DataDirError, HintNotes, Inventory, InventoryKeep
 use engine::{Engine, LogLeft, Unwritten};
 use model::id::TableId;
 use rt::ShardId;
+use rt::shard::PerShard;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
@@ -89,6 +90,7 @@ async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[
 /// does not lose it. On shard 0, when the metadata are there.
 pub async fn note_given_up(
     config: &StackConfig,
+    service: &MetadataService,
     given_up: &[Missing],
     replayed: &ReplayReport,
 ) -> Result<(), StartError> {
@@ -96,7 +98,6 @@ pub async fn note_given_up(
     if !replayed.skipped.is_empty() {
         lacks.insert(Lacks::AnyTable);
     }
-    let service = rt::shard::service::<MetadataService>();
     let (metadata, own) = (service.current(), service.info().host_id);
     let is_elsewhere = |table: &Table| {
         let map = &table.tablets;
@@ -124,8 +125,8 @@ pub async fn note_given_up(
 }
 
 /// Names the directories of tables that the metadata does not have: their data is not served.
-pub async fn name_unknown_tables(data_dir: &DataDir) -> Result<(), StartError> {
-    let metadata = rt::shard::service::<MetadataService>().current();
+pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) -> Result<(), StartError> {
+    let metadata = service.current();
     let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
     for table in unknown.map_err(StartError::because)? {
         tracing::error!(dir = %table.dir.display(), id = %table.id,
@@ -135,28 +136,24 @@ pub async fn name_unknown_tables(data_dir: &DataDir) -> Result<(), StartError> {
 }
 
 /// Lets every shard add the tables that get a directory to the inventory, from now on.
-pub async fn watch_directories(keeper: Rc<InventoryKeeper>) {
-    rt::shard::install(keeper);
-    rt::shard::call_all(|| async {
-        rt::task::spawn(record_directories(rt::shard::service::<Engine>())).detach();
-    })
-    .await;
+pub async fn watch_directories(keepers: PerShard<InventoryKeeper>, engines: PerShard<Engine>) {
+    let watch =
+        engines.call_all(move |engine| async move { rt::task::spawn(record_directories(keepers, engine)).detach() });
+    watch.await;
 }
 
 /// The notes of hints that must be in the data directory.
-pub fn witnessed_notes() -> Witnessed {
-    let keeper = rt::shard::try_service::<InventoryKeeper>();
-    let notes = keeper.map(|keeper| keeper.hint_notes()).unwrap_or_default();
+pub fn witnessed_notes(keeper: &InventoryKeeper) -> Witnessed {
     let witnessed = |HintNotes { sequence, nodes }| WitnessedNotes { sequence, nodes };
-    notes.into_iter().map(|(name, notes)| (name, witnessed(notes))).collect()
+    keeper.hint_notes().into_iter().map(|(name, notes)| (name, witnessed(notes))).collect()
 }
 
 /// Has the inventory know what changes of this shard's notes of hints.
-pub fn store_of_notes() -> hints::Store {
-    Box::new(|changes| {
+pub fn store_of_notes(keepers: PerShard<InventoryKeeper>) -> hints::Store {
+    Box::new(move |changes| {
         Box::pin(async move {
             let stored = rt::shard::call(ShardId(0), move || async move {
-                let keeper = rt::shard::try_service::<InventoryKeeper>().ok_or("the node is stopping")?;
+                let keeper = keepers.try_get().ok_or("the node is stopping")?;
                 let change = |inventory: &mut Inventory| {
                     for (name, notes) in changes {
                         match notes {
@@ -176,7 +173,7 @@ pub fn store_of_notes() -> hints::Store {
 
 /// Sees to it that the next start does not miss the logs that were removed while the node ran, nor replays what is left of them: their
 /// writes are in sstables.
-pub async fn forget_removed_logs(unwritten: &[Unwritten]) {
+pub async fn forget_removed_logs(keepers: PerShard<InventoryKeeper>, unwritten: &[Unwritten]) {
     let run = |shard: &Unwritten| match &shard.log {
         Some(LogLeft::Removed { run, .. }) => Some(run.clone()),
         _ => None,
@@ -185,8 +182,8 @@ pub async fn forget_removed_logs(unwritten: &[Unwritten]) {
     if removed.is_empty() {
         return;
     }
-    // Before this is installed, the inventory does not name the logs of this run.
-    let keeper = rt::shard::try_service::<InventoryKeeper>();
+    // Before this is set, the inventory does not name the logs of this run.
+    let keeper = keepers.try_get();
     let forgotten = async {
         if let Some(keeper) = keeper {
             let is_removed = |logged: &LoggedRun| removed.runs.iter().any(|run| run.run == logged.run);
@@ -206,13 +203,13 @@ pub async fn forget_removed_logs(unwritten: &[Unwritten]) {
 }
 
 /// Adds the tables of this shard that get a directory to the inventory.
-async fn record_directories(engine: Rc<Engine>) {
+async fn record_directories(keepers: PerShard<InventoryKeeper>, engine: Rc<Engine>) {
     let mut made = Vec::new();
     while let Some(more) = engine.next_made().await {
         more.into_iter().for_each(|one: Made| one.add_to(&mut made));
         let tables = made.clone();
-        let recorded = rt::shard::call(ShardId(0), || async move {
-            let Some(keeper) = rt::shard::try_service::<InventoryKeeper>() else { return Ok(()) };
+        let recorded = rt::shard::call(ShardId(0), move || async move {
+            let Some(keeper) = keepers.try_get() else { return Ok(()) };
             keeper
                 .change(|inventory| tables.iter().for_each(|made| inventory.add(made)))
                 .await
@@ -236,6 +233,10 @@ pub struct InventoryRecord {
     pub data_dir: Rc<DataDir>,
     /// What writes the inventory.
     pub keeper: Rc<InventoryKeeper>,
+    /// The engines of all shards.
+    pub engines: PerShard<Engine>,
+    /// The metadata.
+    pub metadata: Rc<MetadataService>,
     /// The node is alone in its cluster.
     pub alone: bool,
     /// This run has written it.
@@ -246,16 +247,16 @@ impl InventoryRecord {
     /// Writes down what the next start must find: this run's logs and the `old` ones, how far the log of the metadata goes, the tables
     /// with a directory. Logs that it does not name any more may be removed afterwards.
     pub async fn write(&self, old: &OldLogs) -> Result<(), DataDirError> {
-        let mut runs = rt::shard::call_all(|| async { rt::shard::service::<Engine>().logged_run() }).await;
+        let mut runs = self.engines.call_all(|engine| async move { engine.logged_run() }).await;
         runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));
         let (raft, alone) = (self.data_dir.noted_raft_end().await?, self.alone);
-        let metadata = rt::shard::service::<MetadataService>().current();
+        let metadata = self.metadata.current();
         let mut tables = self.data_dir.durable_tables().await?;
         tables.retain(|id| metadata.table_by_id(*id).is_some());
         drop(metadata);
         // Given up at this start, or dropped.
         let gone = self.data_dir.tables_without_directory().await?;
-        let found = rt::shard::service::<Engine>().found_in_directories();
+        let found = self.engines.get().found_in_directories();
         let is_first = !self.is_written.replace(true);
         let change = |inventory: &mut Inventory| {
             inventory.retain(|id| !gone.contains(&id));

@@ -6,16 +6,18 @@
 use crate::config::Config;
 use crate::config::handoff::Handoff;
 use crate::inventory;
+use crate::layers::{Layers, OpenWire};
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
 use cluster::NodeInfo;
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
 use cluster::raft;
+use cluster::topology::admission::Admission;
 use cluster::topology::barrier;
 use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, SearchOutcome};
-use cluster::topology::locate::{self, Locator};
+use cluster::topology::locate;
 use cluster::topology::migration_driver::MigrationDriver;
 use cluster::topology::{Node, NodeState, features, topology_coordinator};
 use coordinator::Coordinator;
@@ -78,6 +80,7 @@ pub struct Wire {
     internode: Rc<Internode>,
     running: internode::Running,
     seeds: Seeds,
+    admission: Rc<Admission>,
 }
 
 /// The metadata, and whether this node has yet to learn it.
@@ -91,7 +94,7 @@ pub struct OpenMetadata {
 }
 
 /// Opens the wire, if the node is to have one: others can ask it from here on.
-pub async fn open_wire(config: &StackConfig) -> Result<Option<Wire>, StartError> {
+pub async fn open_wire(layers: Layers, config: &StackConfig) -> Result<Option<Wire>, StartError> {
     let Some(cluster) = &config.cluster else { return Ok(None) };
     let info = &config.info;
     let identity = Identity {
@@ -104,14 +107,15 @@ pub async fn open_wire(config: &StackConfig) -> Result<Option<Wire>, StartError>
     };
     let listener = InternodeListener::open(cluster.listen).await;
     let listener = listener.map_err(|error| StartError(error.to_string()))?;
-    internode::install(identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone()).await;
-    let internode = rt::shard::service::<Internode>();
-    Locator::install();
-    join::serve(&internode);
-    barrier::serve(&internode);
-    coordinator::resync::serve(&internode);
-    let running = internode::serve(listener);
-    Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone() }))
+    internode::install(layers.internode, identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone())
+        .await;
+    let internode = layers.internode.get();
+    let admission = Admission::new(layers.cluster());
+    join::serve(&internode, &admission);
+    barrier::serve(&internode, layers.metadata);
+    coordinator::resync::serve(&internode, layers.resync());
+    let running = internode::serve(internode.clone(), listener);
+    Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone(), admission }))
 }
 
 /// Opens the metadata: what is on the disk, or what a cluster that lets this node in is to teach it, or a new cluster.
@@ -137,10 +141,10 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
     }
     let own = own_node(info, NodeState::Joining);
     let seeds = wire.seeds.find(own.internode()).await;
-    match join::search(&wire.internode, &own, seeds).await.map_err(StartError)? {
+    match join::search(&wire.admission, &wire.internode, &own, seeds).await.map_err(StartError)? {
         SearchOutcome::Nothing => begins().await,
         SearchOutcome::Cluster(nodes) => {
-            internode::publish_book(join::address_book(nodes.iter())).await;
+            internode::publish_book(wire.internode.shards(), join::address_book(nodes.iter())).await;
             let (log, recovered) = metadata::open_log_to_join(dir, info).await.map_err(StartError::because)?;
             Ok(OpenMetadata { log, recovered, joins: true })
         }
@@ -161,21 +165,25 @@ fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError>
 }
 
 /// Joins the group with those of the other nodes. When this returns a node that joins has learned the metadata.
-pub async fn join_group(wire: &Wire, joins: bool) -> Result<(), StartError> {
-    let service = rt::shard::service::<MetadataService>();
-    service.on_topology(|topology| {
+pub async fn join_group(wire: &Wire, joins: bool, service: &Rc<MetadataService>) -> Result<(), StartError> {
+    let internodes = wire.internode.shards();
+    service.on_topology(move |topology| {
         let book = join::address_book(topology.nodes().map(|node| &**node));
         if !book.peers.is_empty() || !book.left.is_empty() {
-            rt::task::spawn(internode::publish_book(book)).detach();
+            rt::task::spawn(internode::publish_book(internodes, book)).detach();
         }
     });
     let Some(group) = service.group() else { return Ok(()) };
-    join::open();
+    wire.admission.open();
     raft::connect(group, &wire.internode);
     let (seeds, address) = (wire.seeds.clone(), wire.internode.own().address);
     let (of_others, internode) = (seeds.clone(), Rc::downgrade(&wire.internode));
-    rt::task::spawn(foreign_seeds::watch(internode.clone(), async move || of_others.look(address).await)).detach();
-    rt::task::spawn(locate::keep_locating(internode, async move || seeds.look(address).await)).detach();
+    rt::task::spawn(foreign_seeds::watch(internode.clone(), service.shards().metadata, async move || {
+        of_others.look(address).await
+    }))
+    .detach();
+    let locator = wire.admission.locator().clone();
+    rt::task::spawn(locate::keep_locating(locator, internode, async move || seeds.look(address).await)).detach();
     let own = service.info().host_id;
     let until = Deadline::after(LEARN);
     while joins && service.current().topology.node(own).is_none() {
@@ -190,12 +198,13 @@ pub async fn join_group(wire: &Wire, joins: bool) -> Result<(), StartError> {
 /// Tells the cluster how this node is now, and looks after the cluster whenever this node leads. A node that joins becomes a full member, with its
 /// vote, before this returns; one that comes back tells it as soon as a majority is there. One that comes back elsewhere may have been copied: it must not
 /// serve clients with what it has on its own, so this returns when the cluster has taken it for the node that it says it is.
-pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
-    let known = known_elsewhere();
+pub async fn settle(layers: Layers, wire: &Wire, joins: bool) -> Result<(), StartError> {
+    let metadata = layers.metadata.get();
+    let known = known_elsewhere(&metadata);
     if let Some(known) = known {
         tracing::warn!(%known, "the cluster knows this node at another address: clients are served when it knows the new one");
     }
-    let announced = rt::task::spawn(announce_self(wire.internode.clone()));
+    let announced = rt::task::spawn(announce_self(wire.admission.clone(), wire.internode.clone(), metadata.clone()));
     if joins || known.is_some() {
         announced.await.map_err(|_| StartError("the node is stopping".into()))?;
     } else {
@@ -204,19 +213,19 @@ pub async fn settle(wire: &Wire, joins: bool) -> Result<(), StartError> {
     let internode = wire.internode.clone();
     let is_down = move |host| internode.liveness().is_down(host);
     if joins {
-        topology_coordinator::wait_for_vote(&rt::shard::service::<MetadataService>(), &is_down).await;
+        topology_coordinator::wait_for_vote(&metadata, &is_down).await;
     }
-    rt::task::spawn(topology_coordinator::run(is_down)).detach();
-    let driver = MigrationDriver::new(Some(wire.internode.clone()));
+    rt::task::spawn(topology_coordinator::run(layers.metadata, is_down)).detach();
+    let driver = MigrationDriver::new(layers.cluster(), layers.streaming);
     rt::task::spawn(driver.run()).detach();
     Ok(())
 }
 
-async fn announce_self(internode: Rc<Internode>) {
+async fn announce_self(admission: Rc<Admission>, internode: Rc<Internode>, service: Rc<MetadataService>) {
     loop {
-        match introduce(&internode).await {
+        match introduce(&admission, &internode, &service).await {
             Ok(true) => {
-                let made = metadata::change::<(), String, _>(|metadata, info| {
+                let made = metadata::change::<(), String, _>(service.shards().metadata, |metadata, info| {
                     let own = own_node(info, NodeState::Normal);
                     let known = metadata.topology.node(info.host_id);
                     // One that is leaving does not come back by being started again.
@@ -243,8 +252,7 @@ async fn announce_self(internode: Rc<Internode>) {
 }
 
 /// Where the cluster knows this node to be, if that is elsewhere and there are others.
-fn known_elsewhere() -> Option<SocketAddr> {
-    let service = rt::shard::service::<MetadataService>();
+fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
     let (topology, info) = (service.current().topology.clone(), service.info().clone());
     let known = topology.node(info.host_id)?;
     let is_elsewhere = known.internode() != own_node(&info, known.state).internode();
@@ -253,8 +261,11 @@ fn known_elsewhere() -> Option<SocketAddr> {
 
 /// Tells the others where this node is now, if that is elsewhere than before: until they know, they cannot tell it anything, so it cannot
 /// do that by a change of its own, unless it leads. Whether they know.
-async fn introduce(internode: &Rc<Internode>) -> Result<bool, String> {
-    let service = rt::shard::service::<MetadataService>();
+async fn introduce(
+    admission: &Admission,
+    internode: &Rc<Internode>,
+    service: &MetadataService,
+) -> Result<bool, String> {
     let topology = service.current().topology.clone();
     let info = service.info().clone();
     let Some(known) = topology.node(info.host_id) else { return Ok(true) };
@@ -266,39 +277,40 @@ async fn introduce(internode: &Rc<Internode>) -> Result<bool, String> {
     let book = internode.book();
     let others = topology.members().filter(|node| node.host != own.host);
     let address = |node: &Rc<Node>| book.peers.get(&node.host).map_or_else(|| node.internode(), |peer| peer.address);
-    join::introduce(internode, &own, others.map(address).collect()).await
+    join::introduce(admission, internode, &own, others.map(address).collect()).await
 }
 
-/// Keeps the wire until the node stops. On shard 0.
-pub struct WireHolder(RefCell<Option<Wire>>);
-
-impl WireHolder {
-    /// Keeps this wire.
-    pub fn new(wire: Wire) -> Rc<WireHolder> {
-        Rc::new(WireHolder(RefCell::new(Some(wire))))
+impl Wire {
+    /// Keeps the wire until [`close`]. On shard 0.
+    pub fn keep(self, layers: Layers) {
+        layers.wire.set(Rc::new(OpenWire(RefCell::new(Some(self.running)))));
     }
 }
 
 /// Tells the other nodes that this one stops, so that they send it no more requests. On shard 0.
-pub async fn announce_stop() {
-    if let Some(internode) = rt::shard::try_service::<Internode>() {
+pub async fn announce_stop(layers: Layers) {
+    if let Some(internode) = layers.internode.try_get() {
         internode.announce_stop(ANNOUNCE).await;
     }
 }
 
 /// Closes the wire, if there is one.
-pub async fn close() {
-    let wire = rt::shard::try_service::<WireHolder>().and_then(|holder| holder.0.take());
-    rt::shard::uninstall::<WireHolder>();
-    if let Some(Wire { internode, running, .. }) = wire {
-        drop(internode);
+pub async fn close(layers: Layers) {
+    let running = layers.wire.try_get().and_then(|wire| wire.0.take());
+    layers.wire.clear();
+    if let Some(running) = running {
         running.stop().await;
     }
 }
 
 /// Has this shard's coordinator reach the other nodes, and this shard answer theirs. Nothing where there is no wire.
-pub fn connect_shard(coordinator: &Rc<Coordinator>, replica: &Rc<Replica>, metadata: &Rc<MetadataService>) {
-    if let Some(internode) = rt::shard::try_service::<Internode>() {
+pub fn connect_shard(
+    layers: Layers,
+    coordinator: &Rc<Coordinator>,
+    replica: &Rc<Replica>,
+    metadata: &Rc<MetadataService>,
+) {
+    if let Some(internode) = layers.internode.try_get() {
         coordinator::serve_replica(&internode, replica.clone(), metadata.clone());
         coordinator.connect(&internode);
     }
@@ -311,8 +323,7 @@ fn no_hints(directory: &Path, key: &str, error: &std::io::Error) -> StartError {
 }
 
 /// Warns of settings of hints that would not work, on a node without others, which keeps none.
-pub async fn warn_of_hints(config: &Config) {
-    let metadata = rt::shard::service::<MetadataService>();
+pub async fn warn_of_hints(config: &Config, metadata: &MetadataService) {
     Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.current().topology.datacenters());
     if let Some(directory) = &config.hints_directory
         && let Err(error) = rt::fs::create_dir_all(directory).await
@@ -323,7 +334,7 @@ pub async fn warn_of_hints(config: &Config) {
 }
 
 /// Has every shard keep what nodes that are down miss, and deliver it when they are back.
-pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
+pub async fn keep_hints(layers: Layers, config: &StackConfig) -> Result<(), StartError> {
     let settings = config.cluster.as_ref().map(|cluster| cluster.settings.clone()).unwrap_or_default();
     let shards = rt::shard::count() as u16;
     let key = if settings.hints_directory.is_some() { " (hints_directory)" } else { "" };
@@ -333,18 +344,17 @@ pub async fn keep_hints(config: &StackConfig) -> Result<(), StartError> {
     let notes = hints::notes_directory(&config.data_dir);
     let bounds = HintsConfig::new(directory.clone(), notes, total / HINTS_SHARE / u64::from(shards));
     let config = HintsConfig { settings: settings.hints, ..bounds };
-    let metadata = rt::shard::service::<MetadataService>();
+    let metadata = layers.metadata.get();
     metadata.set_change_timeout(settings.change_timeout);
     Handoff::warn_of_unknown(&config.settings.kept_for, &metadata.current().topology.datacenters());
-    let known = inventory::witnessed_notes();
-    let opened = rt::shard::call_all(move || {
+    let known = inventory::witnessed_notes(layers.inventory.get().as_ref());
+    let opened = layers.coordinator.call_all(move |coordinator| {
         let (config, known) = (config.clone(), known.clone());
         async move {
             let directory = config.directory.clone();
-            let (own, store) = (rt::shard::this().0, inventory::store_of_notes());
+            let (own, store) = (rt::shard::this().0, inventory::store_of_notes(layers.inventory));
             let hints = Hints::open_witnessed(config, own, shards, known, store).await;
             let hints = hints.map_err(|error| no_hints(&directory, key, &error))?;
-            let coordinator = rt::shard::service::<Coordinator>();
             coordinator.set_hints(hints);
             rt::task::spawn_in(Group::Maintenance, coordinator.keep_replaying_hints()).detach();
             Ok(())

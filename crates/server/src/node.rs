@@ -16,20 +16,20 @@ use crate::http::caller::Callers;
 use crate::machine_checks::{log_size_warning, tls_error, usable_cpus};
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
-use crate::metrics::{self, sample::Budget};
+use crate::metrics;
 use crate::node_events;
-use crate::stack::{self, Stack, StackConfig, StartError};
+use crate::services::{RemoteServices, Services};
+use crate::stack::{self, StackConfig, StartError};
 use crate::stopping::{self, FAILED, FailureSender, Phase, StopClock, StopError, Stopping};
 use crate::{report, schema_events};
 use cluster::{MetadataService, NodeInfo};
-use cql::Processor;
 use cql::system::{ClientList, SettingsTable};
 use engine::Engine;
 use engine::commitlog::SyncMode;
-use internode::{Internode, InternodeConfig};
+use internode::InternodeConfig;
 use model::HostId;
-use replica::{Replica, ReplicaConfig};
-use rt::sync::watch;
+use replica::ReplicaConfig;
+use rt::sync::{Semaphore, watch};
 use rt::task::Task;
 use rt::time::Instant;
 use rt::tls::{PeerFiles, Stamp};
@@ -213,11 +213,6 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
     }
 }
 
-/// What is up and running on shard 0.
-struct Running {
-    _stack: Stack,
-}
-
 /// What the first thread is told when the node is up.
 struct Up {
     host_id: Uuid,
@@ -264,7 +259,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
     let peer_files = load_peer_tls(config, &mut plan)?;
     let machine = Machine::start(plan.machine.clone(), |_| async { rt::shard::stopping().cancelled().await })
         .map_err(|error| StartError(format!("cannot start the shards: {error}")))?;
-    let remote = machine.remote();
+    let (remote, services) = (machine.remote(), Services::default());
     let ran = rt::try_block_on(async {
         let clock = StopClock::start().map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
         let (stop, stopped) = watch::channel(false);
@@ -275,7 +270,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let encryption = tls.as_ref().map(|(_, _, config)| config.clone());
         let mut signals = std::pin::pin!(signals);
         let up = tokio::select! {
-            up = remote.call(ShardId(0), move || async move { bring_up(starting, encryption, failures).await }) => up.map_err(because)??,
+            up = remote.call(ShardId(0), move || async move { bring_up(services, starting, encryption, failures).await }) => up.map_err(because)??,
             signal = &mut signals => {
                 // Replay can take a while. Leaving in the midst of it is as safe as a crash: it is done anew at the next start.
                 tracing::info!(signal, "leaving before the node was up");
@@ -283,12 +278,12 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
             }
         };
         if let Some((files, known, _)) = tls {
-            rt::task::spawn(tls::watch(files, known, remote.clone())).detach();
+            rt::task::spawn(tls::watch(services.tls, files, known, remote.clone())).detach();
         }
         if let Some((files, known)) = peer_files {
-            rt::task::spawn(internode::watch_files(files, known, remote.clone())).detach();
+            rt::task::spawn(internode::watch_files(services.layers.internode, files, known, remote.clone())).detach();
         }
-        let serving = serve_http(ports, &plan, &up, &remote, log, &stopped);
+        let serving = serve_http(ports, &plan, &up, RemoteServices::new(remote.clone(), services), log, &stopped);
         ready(&ready_lines(&plan, started));
         let limit = config.shutdown_timeout_in_ms.0;
         let failure = tokio::select! {
@@ -305,7 +300,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         // The ports for HTTP close now, and end their requests while the node goes down.
         let _ = stop.send(true);
         let phase = stopping.phase.clone();
-        let down = remote.call(ShardId(0), move || wind_down(phase));
+        let down = remote.call(ShardId(0), move || wind_down(services, phase));
         let down = down.await.map_err(because)?;
         stopping.phase.enter("ending HTTP requests");
         for served in serving {
@@ -338,6 +333,7 @@ fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, 
 
 /// On shard 0: starts the layers, then servers on every shard, then the ports.
 async fn bring_up(
+    services: Services,
     plan: Plan,
     encryption: Option<Arc<ServerConfig>>,
     failures: FailureSender,
@@ -346,9 +342,10 @@ async fn bring_up(
     if plan.serves_clients {
         drop(Listeners::open(&plan.client_ports).await.map_err(because)?);
     }
-    let stack = stack::start(plan.stack.clone()).await?;
+    let stack = stack::start(services.layers, plan.stack.clone()).await?;
+    let metadata = services.metadata.get();
     if plan.stack.cluster.is_none() {
-        membership::warn_of_hints(&plan.config).await;
+        membership::warn_of_hints(&plan.config, &metadata).await;
     }
     let up = Up { host_id: stack.info.host_id.0, release_version: stack.info.release_version.clone() };
     let node = NodeFacts {
@@ -357,7 +354,7 @@ async fn bring_up(
         shard_aware_port_ssl: plan.shard_aware_port(true),
         address: stack.info.broadcast_address,
     };
-    let (limits, budget) = (plan.limits.clone(), Budget { shard_memory: plan.shard_memory });
+    let limits = plan.limits.clone();
     let config = plan.config.clone();
     let failures_of_metadata = failures.clone();
     rt::shard::call_all(move || {
@@ -365,44 +362,47 @@ async fn bring_up(
         let failures = failures.clone();
         async move {
             if let Some(encryption) = encryption {
-                rt::shard::install(Tls::new(&encryption));
+                services.tls.set(Tls::new(&encryption));
             }
-            rt::shard::install(Rc::new(budget));
-            let server = Server::new(rt::shard::service::<Processor>(), limits, node);
-            server.install();
+            let server = Server::new(services.processor.get(), limits, node);
+            services.server.set(server.clone());
             let transport = server.transport.clone();
-            let engine = rt::shard::service::<Engine>();
+            let engine = services.engine.get();
+            engine.set_large_limits(stack::large_limits(&config));
+            crate::admin::system_tables::set(services.layers.system, &config.data_dir, &engine);
             let results = engine.large_reads().clone();
             transport.memory.borrow_from(Box::new(move |bytes| -> Held { Box::new(engine.lend_cache(bytes)) }));
             transport.count_copies_in(Box::new(move |bytes| -> Held { Box::new(results.copy_of_result(bytes)) }));
-            rt::shard::install(Rc::new(ClientList(Box::new(move || transport.clients()))));
-            crate::admin::system_tables::install(&config.data_dir);
-            rt::shard::service::<Engine>().set_large_limits(stack::large_limits(&config));
+            let system = services.layers.system;
+            system.clients.set(Rc::new(ClientList(Box::new(move || transport.clients()))));
             let thresholds = stack::large_data_thresholds(&config);
-            rt::shard::service::<Replica>().set_large_data_thresholds(thresholds);
-            live::carry_governor(&config);
-            rt::shard::install(Rc::new(SettingsTable(live::settings(config))));
-            rt::task::spawn(watch_log(failures)).detach();
+            services.replica.get().set_large_data_thresholds(thresholds);
+            live::carry_governor(services.layers, &config);
+            system.settings.set(Rc::new(SettingsTable(live::settings(config, services.layers))));
+            rt::task::spawn(watch_log(services.engine.get(), failures)).detach();
         }
     })
     .await;
     crate::admin::snapshots::remove_unfinished(&plan.config.data_dir).await;
-    rt::task::spawn(watch_metadata(failures_of_metadata)).detach();
-    schema_events::begin();
-    if let Some(internode) = rt::shard::try_service::<Internode>() {
-        report::begin(&internode);
-        node_events::begin(&internode);
+    services.snapshot_turn.set(Rc::new(Semaphore::new(1)));
+    schema_events::begin(&metadata, services.server);
+    if let Some(internode) = services.internode.try_get() {
+        report::begin(services.report, &internode, services.metadata, services.engine);
+        node_events::begin(services.node_events, &internode, &metadata, services.server);
     }
+    rt::task::spawn(watch_metadata(metadata, failures_of_metadata)).detach();
     let limit = plan.config.shutdown_timeout_in_ms.0 / STOP_CLIENTS;
-    let clients = Rc::new(ClientService::new(plan.client_ports.clone(), limit, most_connections(&plan)));
+    let most = most_connections(&plan);
+    let Services { server, tls, report, .. } = services;
+    let clients = Rc::new(ClientService::new(plan.client_ports.clone(), limit, most, server, tls, report));
     if plan.serves_clients
         && let Err(error) = clients.start().await
     {
-        let _ = stack::stop().await;
+        let _ = stack::stop(services.layers).await;
         return Err(because(error));
     }
-    rt::shard::install(clients);
-    rt::shard::install(Rc::new(Running { _stack: stack }));
+    services.clients.set(clients);
+    services.stack.set(Rc::new(stack));
     Ok(up)
 }
 
@@ -418,8 +418,7 @@ fn most_connections(plan: &Plan) -> usize {
 
 /// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must
 /// not serve any longer.
-async fn watch_metadata(failures: FailureSender) {
-    let service = rt::shard::service::<MetadataService>();
+async fn watch_metadata(service: Rc<MetadataService>, failures: FailureSender) {
     let Some(group) = service.group() else { return };
     let error = group.failure().await;
     failures.send(format!("this node cannot follow the metadata of the cluster any more: {error}"));
@@ -427,28 +426,28 @@ async fn watch_metadata(failures: FailureSender) {
 
 /// A commitlog that cannot be written any more makes no write durable: the node stops, flushes what
 /// the log held, and ends.
-async fn watch_log(failures: FailureSender) {
-    let error = rt::shard::service::<Engine>().failure().await;
+async fn watch_log(engine: Rc<Engine>, failures: FailureSender) {
+    let error = engine.failure().await;
     failures.send_log_failure(format!("shard {}: {error}", rt::shard::this()));
 }
 
 /// On shard 0: the way back. The ports close, requests under way end, the layers stop, the directory is let go. An error says what
 /// could not be written.
-async fn wind_down(phase: Phase) -> Result<(), StopError> {
-    if rt::shard::try_service::<Running>().is_none() {
+async fn wind_down(services: Services, phase: Phase) -> Result<(), StopError> {
+    if services.stack.try_get().is_none() {
         return Ok(());
     }
-    membership::announce_stop().await;
+    membership::announce_stop(services.layers).await;
     phase.enter("ending requests of clients");
-    if let Some(clients) = rt::shard::try_service::<ClientService>() {
+    if let Some(clients) = services.clients.try_get() {
         clients.stop().await;
     }
-    rt::shard::uninstall::<ClientService>();
-    rt::shard::call_all(|| async { rt::shard::uninstall::<Server<Processor>>() }).await;
-    node_events::end();
-    let stopped = stack::stop_in(&phase).await;
-    report::end();
-    rt::shard::uninstall::<Running>();
+    services.clients.clear();
+    rt::shard::call_all(move || async move { services.server.clear() }).await;
+    services.node_events.clear();
+    let stopped = stack::stop_in(services.layers, &phase).await;
+    services.report.clear();
+    services.stack.clear();
     stopped
 }
 
@@ -472,7 +471,7 @@ fn serve_http(
     ports: HttpPorts,
     plan: &Plan,
     up: &Up,
-    remote: &rt::Remote,
+    remote: RemoteServices,
     log: LogControl,
     stopped: &watch::Receiver<bool>,
 ) -> Vec<Task<()>> {
@@ -487,7 +486,11 @@ fn serve_http(
     let config = &plan.config;
     let names: Vec<String> = config.http_allowed_hosts.0.iter().map(|name| name.0.clone()).collect();
     let servers = [
-        (ports.prometheus, metrics::router(remote.clone()), Callers::of_metrics(config.prometheus_address, &names)),
+        (
+            ports.prometheus,
+            metrics::router(remote, plan.shard_memory as u64),
+            Callers::of_metrics(config.prometheus_address, &names),
+        ),
         (ports.admin, admin::router(state), Callers::of_administration(config.api_address, &names)),
     ];
     servers

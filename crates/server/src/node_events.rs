@@ -3,12 +3,15 @@
 //! A node is new when it is a full member and its port for clients is open, for a driver connects at once; it is down when it does not answer
 //! pings, or says itself that it does not serve. This node tells of the others, never of itself: who is connected knows. On shard 0.
 
+use crate::connection::Server;
 use crate::events;
 use crate::protocol::Event;
 use cluster::topology::view::{self, NodeView};
-use cluster::{MetadataService, NodeState};
+use cluster::{ClusterShards, MetadataService, NodeState};
+use cql::Processor;
 use internode::Internode;
 use model::HostId;
+use rt::shard::PerShard;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -69,33 +72,40 @@ fn places(nodes: Vec<NodeView>) -> BTreeMap<HostId, Place> {
     nodes.into_iter().filter(is_shown).map(place).collect()
 }
 
-struct NodeEvents(RefCell<Told>);
+/// What this node tells its clients of the others.
+pub struct NodeEvents {
+    told: RefCell<Told>,
+    shards: ClusterShards,
+    servers: PerShard<Server<Processor>>,
+}
 
 impl NodeEvents {
     fn look(&self) {
-        let events = self.0.borrow_mut().look(&places(view::nodes()));
+        let events = self.told.borrow_mut().look(&places(view::nodes(self.shards)));
         if !events.is_empty() {
-            rt::task::spawn(events::broadcast(events)).detach();
+            rt::task::spawn(events::broadcast(self.servers, events)).detach();
         }
     }
 }
 
 /// Tells clients of the other nodes from now on. Those that are members already are known to clients, as `system.peers` has them.
-pub fn begin(internode: &Internode) {
-    let told = Told { nodes: places(view::nodes()) };
-    rt::shard::install(Rc::new(NodeEvents(RefCell::new(told))));
-    let look = || {
-        if let Some(events) = rt::shard::try_service::<NodeEvents>() {
+/// Nothing more is told once `own` is cleared.
+pub fn begin(
+    own: PerShard<NodeEvents>,
+    internode: &Internode,
+    metadata: &MetadataService,
+    servers: PerShard<Server<Processor>>,
+) {
+    let shards = metadata.shards();
+    let told = RefCell::new(Told { nodes: places(view::nodes(shards)) });
+    own.set(Rc::new(NodeEvents { told, shards, servers }));
+    let look = move || {
+        if let Some(events) = own.try_get() {
             events.look();
         }
     };
-    rt::shard::service::<MetadataService>().on_topology(move |_| look());
+    metadata.on_topology(move |_| look());
     internode.watch_liveness(move |_| look());
-}
-
-/// Nothing more is to be told.
-pub fn end() {
-    rt::shard::uninstall::<NodeEvents>();
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 
 use crate::inventory::InventoryRecord;
 use crate::start_error::StartError;
+use engine::EngineError;
 use engine::commitlog::{self, LogError, OldLogs};
 use engine::datadir::{DataDirError, DiskReserve};
-use engine::{Engine, EngineError};
 use rt::time::Duration;
 
 /// Pause between two attempts to make replayed data safe.
@@ -107,16 +107,15 @@ impl AfterReplay {
 
     /// Flushes what was replayed, and takes the old logs out of the inventory: the next start does not miss them then.
     async fn make_safe(&self) -> Result<(), Failure> {
-        let finished = rt::shard::call_all(|| async {
-            rt::shard::service::<Engine>().replay_finished().await.map_err(Failure::from)
-        });
+        let engines = self.inventory.engines;
+        let finished = engines.call_all(|engine| async move { engine.replay_finished().await.map_err(Failure::from) });
         finished.await.into_iter().collect::<Result<(), Failure>>()?;
         Ok(self.inventory.write(&OldLogs::default()).await?)
     }
 
     async fn retire(&self) -> Result<(), Failure> {
         commitlog::retire(&self.logs).await?;
-        rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
+        self.inventory.engines.call_all(|engine| async move { engine.start() }).await;
         self.reserve.take().await;
         Ok(())
     }

@@ -4,6 +4,7 @@
 use cluster::MetadataService;
 use engine::Engine;
 use internode::{Internode, SelfReport};
+use rt::shard::PerShard;
 use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,41 +14,42 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// What is told and is not to be had at once.
 #[derive(Debug, Default)]
-struct Report {
+pub struct Report {
     serving: Cell<bool>,
     load_bytes: Cell<u64>,
 }
 
 /// Begins to tell others of this node. It does not serve clients yet.
-pub fn begin(internode: &Internode) {
+pub fn begin(
+    reports: PerShard<Report>,
+    internode: &Internode,
+    metadata: PerShard<MetadataService>,
+    engines: PerShard<Engine>,
+) {
     let report = Rc::new(Report::default());
-    rt::shard::install(report.clone());
-    rt::task::spawn(keep_load(report.clone())).detach();
+    reports.set(report.clone());
+    rt::task::spawn(keep_load(report.clone(), engines)).detach();
     internode.report_with(move || SelfReport {
         serving: report.serving.get(),
-        schema: rt::shard::try_service::<MetadataService>().map_or_else(Default::default, |all| all.current().version),
+        schema: metadata.try_get().map_or_else(Default::default, |all| all.current().version),
         load_bytes: report.load_bytes.get(),
         stopping: false,
     });
 }
 
-/// From now on this node serves clients, or does so no longer.
-pub fn set_serving(serving: bool) {
-    if let Some(report) = rt::shard::try_service::<Report>() {
-        report.serving.set(serving);
+impl Report {
+    /// From now on this node serves clients, or does so no longer.
+    pub fn set_serving(&self, serving: bool) {
+        self.serving.set(serving);
     }
 }
 
-/// Nothing more is to be told.
-pub fn end() {
-    rt::shard::uninstall::<Report>();
-}
-
-async fn keep_load(report: Rc<Report>) {
+async fn keep_load(report: Rc<Report>, engines: PerShard<Engine>) {
     loop {
-        let bytes = rt::shard::call_all(|| async {
-            rt::shard::try_service::<Engine>().map_or(0, |engine| engine.metrics().disk_bytes)
-        });
+        let bytes =
+            rt::shard::call_all(
+                move || async move { engines.try_get().map_or(0, |engine| engine.metrics().disk_bytes) },
+            );
         report.load_bytes.set(bytes.await.iter().sum());
         if rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_ok() {
             return;

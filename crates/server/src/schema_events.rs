@@ -1,19 +1,22 @@
 //! Which events clients get of the schema: what differs from one metadata to the next. Every node tells its own clients, whichever node a
 //! statement was sent to.
 
+use crate::connection::Server;
 use crate::events;
 use crate::protocol::Event;
 use cluster::metadata::Keyspace;
 use cluster::{Metadata, MetadataService};
+use cql::Processor;
 use cql::api::{SchemaAction, SchemaChange, SchemaTarget};
+use rt::shard::PerShard;
 use std::rc::Rc;
 
 /// Tells clients of the schema from now on. On shard 0.
-pub fn begin() {
-    rt::shard::service::<MetadataService>().on_change(|before, after| {
+pub fn begin(metadata: &MetadataService, servers: PerShard<Server<Processor>>) {
+    metadata.on_change(move |before, after| {
         let events = of_change(before, after);
         if !events.is_empty() {
-            rt::task::spawn(events::broadcast(events)).detach();
+            rt::task::spawn(events::broadcast(servers, events)).detach();
         }
     });
 }

@@ -5,13 +5,14 @@
 use crate::config::Config;
 use crate::config::setting::{Bytes, Size};
 use crate::inventory::{self, InventoryRecord};
+pub use crate::layers::{Layers, Stack};
 use crate::local_sources;
-use crate::membership::{self, ClusterSettings, OpenMetadata, WireHolder};
+use crate::membership::{self, ClusterSettings, OpenMetadata};
 use crate::old_logs::AfterReplay;
 pub use crate::stack_config::StackConfig;
 pub use crate::start_error::StartError;
 use crate::stopping::{Phase, StopError};
-use cluster::metadata::{MetadataLog, MetadataService, NodeInfo, PagingKeyPolicy, Recovered, paging_keys};
+use cluster::metadata::{MetadataLog, MetadataService, PagingKeyPolicy, Recovered, paging_keys};
 use coordinator::hints::HintsSettings;
 use coordinator::{Coordinator, PageLimits, TimestampClock};
 use cql::Processor;
@@ -20,8 +21,10 @@ use cql::guardrails::Guardrails;
 use cql::large_data::LargeDataLimits;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport};
-use engine::datadir::{DataDir, DiskReserve, InventoryKeeper};
-use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits, Unwritten};
+use engine::datadir::{DataDir, DiskReserve};
+use engine::{
+    CompactionRecord, DescribeSchema, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits, Unwritten,
+};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
@@ -42,16 +45,6 @@ const LEAST_SCHEMA: u64 = 4 << 20;
 const MOST_SCHEMA: u64 = 64 << 20;
 /// Disk space with which a start certainly succeeds, in bytes.
 const START_NEEDS: u64 = 1 << 20;
-
-/// A node's running layers. Kept by shard 0.
-pub struct Stack {
-    /// What the node is.
-    pub info: NodeInfo,
-    /// What replay found.
-    pub replayed: ReplayReport,
-    /// The lock on the data directory.
-    _data_dir: Rc<DataDir>,
-}
 
 /// Where pages end with this configuration.
 pub fn page_limits(config: &Config) -> PageLimits {
@@ -178,10 +171,10 @@ pub fn language(config: &Config) -> cql::Config {
     }
 }
 
-/// Starts the layers on every shard. To be called on shard 0.
-pub async fn start(config: StackConfig) -> Result<Stack, StartError> {
+/// Starts the layers on every shard, and sets them in `layers`. To be called on shard 0.
+pub async fn start(layers: Layers, config: StackConfig) -> Result<Stack, StartError> {
     let data_dir = config.data_dir.clone();
-    match Box::pin(start_layers(config)).await {
+    match Box::pin(start_layers(layers, config)).await {
         Err(StartError(why)) => Err(StartError(match lack_of_room(&data_dir).await {
             Some(lack) => format!("{why}; {lack}"),
             None => why,
@@ -206,7 +199,7 @@ async fn lack_of_room(dir: &Path) -> Option<String> {
     }
 }
 
-async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
+async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, StartError> {
     assert_eq!(rt::shard::this(), ShardId(0), "shard 0 starts the others");
     let shards = rt::shard::count();
     let data_dir = DataDir::open(&config.data_dir, &config.info.cluster_name, shards as u16).await;
@@ -224,7 +217,7 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     reserve.release().await.map_err(StartError::because)?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
-    let wire = Box::pin(membership::open_wire(&config)).await?;
+    let wire = Box::pin(membership::open_wire(layers, &config)).await?;
     let opened = Box::pin(membership::open_metadata(&config, wire.as_ref())).await?;
     let OpenMetadata { log, recovered, joins } = opened;
     let alone = log.is_alone();
@@ -232,10 +225,10 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
         given_up.extend(inventory::check_tables(&data_dir, &config, &recovered).await?);
     }
 
-    open_shard(config.clone(), &recovered, Some(log)).await?;
+    open_shard(layers, config.clone(), &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
         let (config, recovered) = (config.clone(), recovered.clone());
-        let open = move || async move { open_shard(config, &recovered, None).await };
+        let open = move || async move { open_shard(layers, config, &recovered, None).await };
         rt::task::spawn(rt::shard::call(ShardId(shard as u16), open))
     });
     // All are waited for, so that none works on the directory any more when the error is known.
@@ -245,73 +238,81 @@ async fn start_layers(config: StackConfig) -> Result<Stack, StartError> {
     }
     opened?;
 
+    let metadata = layers.metadata.get();
     // Before flushes can take what is left of a disk that is nearly full.
     reserve.take().await;
     if let Some(wire) = &wire {
-        membership::join_group(wire, joins).await?;
+        membership::join_group(wire, joins, &metadata).await?;
     }
-    inventory::name_unknown_tables(&data_dir).await?;
-    let replayed = replay(&old_logs, config.ignore_log_corruption).await?;
+    inventory::name_unknown_tables(&data_dir, &metadata).await?;
+    let replayed = replay(layers, &old_logs, config.ignore_log_corruption).await?;
     if wire.is_some() {
-        inventory::note_given_up(&config, &given_up, &replayed).await?;
+        inventory::note_given_up(&config, &metadata, &given_up, &replayed).await?;
     }
     let keeper = Rc::new(data_dir.inventory_keeper(alone));
-    let inventory =
-        InventoryRecord { data_dir: data_dir.clone(), keeper: keeper.clone(), alone, is_written: Rc::default() };
+    let inventory = InventoryRecord {
+        data_dir: data_dir.clone(),
+        keeper: keeper.clone(),
+        engines: layers.engine,
+        metadata: metadata.clone(),
+        alone,
+        is_written: Rc::default(),
+    };
     AfterReplay { logs: old_logs, inventory, reserve }.finish().await?;
-    inventory::watch_directories(keeper).await;
-    let floors = rt::shard::call_all(|| async { rt::shard::service::<Engine>().max_timestamp_seen() }).await;
+    layers.inventory.set(keeper);
+    inventory::watch_directories(layers.inventory, layers.engine).await;
+    let floors = layers.engine.call_all(|engine| async move { engine.max_timestamp_seen() }).await;
     let timestamps = Arc::new(AtomicI64::new(floors.into_iter().max().unwrap_or(i64::MIN)));
     rt::shard::call_all({
         let config = config.clone();
         move || {
             let (config, timestamps) = (config.clone(), timestamps.clone());
-            async move { serve_shard(&config, timestamps) }
+            async move { serve_shard(layers, &config, timestamps) }
         }
     })
     .await;
     let PageLimits { state_expiry: expiry, key_rotation: rotation, .. } = config.page_limits;
     let policy = PagingKeyPolicy { expiry, rotation };
-    rt::task::spawn(paging_keys::keep(policy)).detach();
+    rt::task::spawn(paging_keys::keep(layers.metadata, policy)).detach();
     if let Some(wire) = wire {
-        membership::keep_hints(&config).await?;
-        membership::settle(&wire, joins).await?;
-        rt::shard::install(WireHolder::new(wire));
+        membership::keep_hints(layers, &config).await?;
+        membership::settle(layers, &wire, joins).await?;
+        wire.keep(layers);
     }
-    Ok(Stack { info: config.info, replayed, _data_dir: data_dir })
+    Ok(Stack { info: config.info, replayed, data_dir })
 }
 
 /// Stops the layers on every shard, top down: what runs is finished, the logs are synced. To be
 /// called on shard 0. An error says what could not be written, and whether acknowledged writes may
 /// be missing for that.
-pub async fn stop() -> Result<(), StopError> {
-    stop_in(&Phase::default()).await
+pub async fn stop(layers: Layers) -> Result<(), StopError> {
+    stop_in(layers, &Phase::default()).await
 }
 
 /// As [`stop`], and says which phase it is in.
-pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StopError> {
+pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopError> {
     let mut log = Ok(());
-    if let Some(metadata) = rt::shard::try_service::<MetadataService>() {
+    if let Some(metadata) = layers.metadata.try_get() {
         phase.enter("closing the log of the metadata");
         metadata.stop().await;
         log = metadata.check_log().await;
         phase.enter("closing connections to other nodes");
-        membership::close().await;
+        membership::close(layers).await;
     }
     phase.enter("stopping flushes and compactions, closing the commitlog");
-    let unwritten = rt::shard::call_all(|| async {
-        rt::shard::uninstall::<Processor>();
-        if let Some(replica) = rt::shard::try_service::<Replica>() {
+    let unwritten = rt::shard::call_all(move || async move {
+        layers.processor.clear();
+        if let Some(replica) = layers.replica.try_get() {
             replica.forget_queriers(None);
         }
-        match rt::shard::try_service::<Engine>() {
+        match layers.engine.try_get() {
             Some(engine) => engine.stop().await,
             None => Unwritten::default(),
         }
     });
     let unwritten = unwritten.await;
-    inventory::forget_removed_logs(&unwritten).await;
-    rt::shard::uninstall::<InventoryKeeper>();
+    inventory::forget_removed_logs(layers.inventory, &unwritten).await;
+    layers.inventory.clear();
     let unwritten = StopError::of(unwritten);
     match (log, unwritten) {
         (Ok(()), unwritten) => unwritten,
@@ -320,25 +321,31 @@ pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StopError> {
     }
 }
 
-async fn open_shard(config: StackConfig, recovered: &Recovered, log: Option<MetadataLog>) -> Result<(), StartError> {
+async fn open_shard(
+    layers: Layers,
+    config: StackConfig,
+    recovered: &Recovered,
+    log: Option<MetadataLog>,
+) -> Result<(), StartError> {
     let shard = rt::shard::this();
-    let engine = engine_config(&config, shard, config.info.host_id);
+    let engine = engine_config(layers, &config, shard, config.info.host_id);
     let engine = Engine::open(engine).await.map_err(StartError::because)?;
     let info = Rc::new(config.info);
-    rt::shard::install(info.clone());
-    rt::shard::install(engine.clone());
-    let metadata = MetadataService::start(engine, info, recovered, log).await.map_err(StartError::because)?;
-    rt::shard::install(metadata);
+    layers.engine.set(engine.clone());
+    let metadata = MetadataService::start(engine, info, layers.cluster(), recovered, log).await;
+    let metadata = metadata.map_err(StartError::because)?;
+    layers.metadata.set(metadata);
     Ok(())
 }
 
-fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> EngineConfig {
+fn engine_config(layers: Layers, config: &StackConfig, shard: ShardId, host_id: HostId) -> EngineConfig {
     let mut engine = EngineConfig::new(config.data_dir.clone(), shard, host_id, config.memory_per_shard);
     engine.log.mode = config.sync;
     engine.log.segment_size = config.segment_size;
     engine.log.total_size_limit = config.log_size_limit;
     engine.auto_snapshot = config.auto_snapshot;
-    engine.describe = Some(cql::describe::snapshot_schema);
+    let services = layers.metadata;
+    engine.describe = Some(DescribeSchema(Rc::new(move |schema| cql::describe::snapshot_schema(services, schema))));
     engine.auto_compaction = config.auto_compaction;
     engine.compaction_throughput = config.compaction_throughput;
     engine.open_files = config.open_files;
@@ -346,25 +353,25 @@ fn engine_config(config: &StackConfig, shard: ShardId, host_id: HostId) -> Engin
     engine
 }
 
-fn serve_shard(config: &StackConfig, timestamps: Arc<AtomicI64>) {
-    let engine = rt::shard::service::<Engine>();
-    rt::shard::install(table_sizes(engine.clone()));
-    rt::shard::install(compaction_history(engine.clone()));
-    rt::shard::install(large_things(engine.clone()));
-    rt::shard::install(local_sources::service(engine.clone()));
+fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>) {
+    let engine = layers.engine.get();
+    layers.system.table_sizes.set(table_sizes(engine.clone()));
+    layers.system.compactions.set(compaction_history(engine.clone()));
+    layers.system.large.set(large_things(engine.clone()));
+    layers.fragments.set(local_sources::service(engine.clone()));
     let replica_config = ReplicaConfig {
         memory: config.memory_per_shard,
         tombstone_warn_threshold: config.tombstone_warn_threshold,
         ..config.replica.clone()
     };
     let replica = Replica::new(engine, replica_config);
-    rt::shard::install(replica.clone());
-    let metadata = rt::shard::service::<MetadataService>();
+    layers.replica.set(replica.clone());
+    let metadata = layers.metadata.get();
     let clock = TimestampClock::on_node(timestamps);
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, config.page_limits);
-    membership::connect_shard(&coordinator, &replica, &metadata);
-    rt::shard::install(coordinator.clone());
-    rt::shard::install(Rc::new(Processor::with_config(coordinator, config.language.clone())));
+    membership::connect_shard(layers, &coordinator, &replica, &metadata);
+    layers.coordinator.set(coordinator.clone());
+    layers.processor.set(Rc::new(Processor::with_config(coordinator, config.language.clone(), layers.cql())));
 }
 
 /// What `system.size_estimates` says of this shard's tables.
@@ -417,12 +424,12 @@ fn large_things(engine: Rc<Engine>) -> Rc<LargeThings> {
 }
 
 /// Replays the logs of earlier runs, all shards at once: each record goes to the shard that owns its key now.
-async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport, StartError> {
+async fn replay(layers: Layers, logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport, StartError> {
     let shared = logs.clone();
     let reports = rt::shard::call_all(move || {
         let part = shared.part(rt::shard::this(), rt::shard::count() as u16);
         async move {
-            let service = rt::shard::service::<MetadataService>();
+            let service = layers.metadata.get();
             let (metadata, host) = (service.current(), service.info().host_id);
             let route = |table: TableId, key: &DecoratedKey| {
                 let tablets = &metadata.table_by_id(table)?.tablets;
@@ -430,7 +437,7 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
                 Some(ShardId(tablets.shard_on(tablets.tablet_of(key.token), host).unwrap_or(0)))
             };
             let options = ReplayOptions { ignore_corruption, host: Some(host) };
-            engine::replay::replay_logs(&part, options, route).await.map_err(StartError::because)
+            engine::replay::replay_logs(&part, layers.engine, options, route).await.map_err(StartError::because)
         }
     })
     .await;

@@ -12,6 +12,7 @@
 
 pub mod checker;
 pub mod cluster;
+pub mod layers;
 pub mod model;
 pub mod node;
 pub mod reads;

@@ -6,6 +6,7 @@
 //! The node's shards and the driver of the world share [`Shared`].
 
 use crate::checker::Oracle;
+use crate::layers::LAYERS;
 use crate::model::{Change, SeenRow};
 use crate::reads::{execute, fresh_second, read_all, read_partition, read_shape};
 use crate::workload::{KEYSPACE, PARTITIONS, Step, global, global_statement, statement, step};
@@ -14,7 +15,6 @@ use engine::commitlog::SyncMode;
 use engine::{Engine, EngineError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use replica::Replica;
 use rt::ShardId;
 use rt::time::Duration;
 use server::stack::{self, ReplicaConfig, StackConfig};
@@ -197,14 +197,14 @@ impl Incarnation {
             .collect();
         rt::task::spawn(stop_with_the_log(shared.clone())).detach();
         if shard == ShardId(0) {
-            match stack::start(self.config()).await {
+            match stack::start(*LAYERS, self.config()).await {
                 Err(error) => shared.note(Progress::Refused(error.to_string())),
                 Ok(_stack) => match self.lead(&shared).await {
                     Err(progress) => shared.note(progress),
                     Ok(()) => {
                         // A failed stop is not an error here. The next incarnation checks what is
                         // on the disk.
-                        let _ = stack::stop().await;
+                        let _ = stack::stop(*LAYERS).await;
                         shared.note(Progress::Ended);
                     }
                 },
@@ -417,7 +417,7 @@ impl Incarnation {
 /// the querier cache is empty after its queriers are dropped.
 pub async fn permits_returned() -> Result<(), String> {
     let results = rt::shard::call_all(|| async {
-        let replica = rt::shard::service::<Replica>();
+        let replica = LAYERS.replica.get();
         replica.forget_queriers(None);
         let metrics = replica.metrics();
         let left = metrics.permits.iter().any(|own| own.count > 0 || own.memory > 0 || own.waiting > 0);
@@ -453,9 +453,8 @@ async fn on_every_shard<Fut>(work: impl Fn(Rc<Engine>) -> Fut + Copy + Send + 's
 where
     Fut: Future<Output = Result<(), EngineError>> + 'static,
 {
-    let results = rt::shard::call_all(move || async move {
-        work(rt::shard::service::<Engine>()).await.map_err(|error| error.to_string())
-    });
+    let results =
+        rt::shard::call_all(move || async move { work(LAYERS.engine.get()).await.map_err(|error| error.to_string()) });
     results.await.into_iter().collect()
 }
 
@@ -478,7 +477,7 @@ impl Incarnation {
 /// Ends the node when its commitlog fails, as the server does.
 async fn stop_with_the_log(shared: Rc<Shared>) {
     let engine = loop {
-        match rt::shard::try_service::<Engine>() {
+        match LAYERS.engine.try_get() {
             Some(engine) => break engine,
             None => rt::time::sleep(Duration::from_millis(5)).await,
         }

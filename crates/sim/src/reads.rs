@@ -2,10 +2,11 @@
 //! backward, in small pages, by slices and row by row.
 
 use crate::checker::{Oracle, Shape};
+use crate::layers::LAYERS;
 use crate::model::SeenRow;
 use crate::workload::{LONGEST_FILLER, ROWS};
+use cql::Answer;
 use cql::api::{AnswerKind, ClientState, QueryParams, Rows};
-use cql::{Answer, Processor};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use rt::time::Duration;
@@ -31,7 +32,7 @@ pub(crate) fn client() -> Rc<ClientState> {
 }
 
 async fn ask(text: &str, params: &QueryParams) -> Result<Answer, String> {
-    let processor = rt::shard::service::<Processor>();
+    let processor = LAYERS.processor.get();
     processor.query(&client(), text, params).await.map_err(|error| format!("{text}: {error}"))
 }
 

@@ -6,6 +6,7 @@ use super::service::{MetadataService, NodeInfo};
 use super::state::{Metadata, MetadataError};
 use crate::raft::{GroupError, Outcome};
 use rt::ShardId;
+use rt::shard::PerShard;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
@@ -32,20 +33,19 @@ pub enum ChangeError<E> {
 /// operations that it returns, and returns once every shard of this node has applied them. Without
 /// operations, nothing changes. `make` runs again if another node made a change first. Callable
 /// from any shard.
-pub async fn change<T, E, F>(make: F) -> Result<T, ChangeError<E>>
+pub async fn change<T, E, F>(services: PerShard<MetadataService>, make: F) -> Result<T, ChangeError<E>>
 where
     F: Fn(&Metadata, &NodeInfo) -> Result<(Vec<Op>, T), E> + Send + 'static,
     T: Send + 'static,
     E: Send + 'static,
 {
-    rt::shard::call(ShardId(0), move || async move {
-        let service = rt::shard::service::<MetadataService>();
+    let change = move |service: Rc<MetadataService>| async move {
         // A change continues even if the client disconnects: whether it is made must not depend on
         // the client.
         let task = rt::task::spawn(async move { change_here(&service, make).await });
         task.await.unwrap_or_else(|_| Err(ChangeError::Storage("the node is stopping".into())))
-    })
-    .await
+    };
+    services.call(ShardId(0), change).await
 }
 
 async fn change_here<T, E, F>(service: &Rc<MetadataService>, make: F) -> Result<T, ChangeError<E>>

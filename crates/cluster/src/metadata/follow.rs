@@ -25,16 +25,17 @@
 use super::decode;
 use super::definition::{Change, Op};
 use super::recovery::{Recovered, snapshot_of};
-use super::service::{Dropped, MetadataService, forget_queriers};
+use super::service::{Dropped, MetadataService};
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::{Machine, Outcome};
+use engine::EngineError;
 use engine::datadir::DiskReserve;
-use engine::{Engine, EngineError};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use model::id::TableId;
 use model::schema::TableSchema;
+use rt::shard::PerShard;
 use rt::sync::{Cancel, Semaphore};
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
@@ -138,7 +139,11 @@ impl Following {
     /// Repeats a step until it succeeds. After [`FOLLOW_LIMIT`] it gives up with the last error. It
     /// never returns when the node stops: the group must not consider the change applied, and needs
     /// no error.
-    async fn until_done(&self, step: impl AsyncFn() -> Result<(), String>) -> Result<(), String> {
+    async fn until_done(
+        &self,
+        services: PerShard<MetadataService>,
+        step: impl AsyncFn() -> Result<(), String>,
+    ) -> Result<(), String> {
         let (mut pause, mut logged_at) = (FIRST_PAUSE, None::<Instant>);
         while let Err(why) = step().await {
             if self.stop.is_cancelled() {
@@ -160,7 +165,7 @@ impl Following {
             if let Err(error) = self.reserve.release().await {
                 tracing::debug!(%error, "the disk space in reserve cannot be released");
             }
-            rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().engine().give_back_files() }).await;
+            services.call_all(|service| async move { service.engine().give_back_files() }).await;
             let pausing = async { rt::shard::stopping().unless(rt::time::sleep(pause)).await };
             if self.stop.unless(pausing).await.flatten().is_none() {
                 return std::future::pending().await;
@@ -206,7 +211,7 @@ async fn begin_epochs(service: &Rc<MetadataService>, begins: &[Begin]) -> Result
         let Begin { schema, epoch, is_new, at_micros } = begin;
         let begun = match is_new {
             true => begin_empty(service, schema, *epoch, *at_micros).await,
-            false => begin_epoch(service.engine(), schema, *epoch, *at_micros).await,
+            false => begin_epoch(service, schema, *epoch, *at_micros).await,
         };
         begun.map_err(|why| format!("table {}.{} cannot be made empty: {why}", schema.keyspace, schema.name))?;
     }
@@ -223,8 +228,7 @@ async fn begin_empty(
     at_micros: i64,
 ) -> Result<(), String> {
     let id = schema.id;
-    let parted = rt::shard::call_all(move || async move {
-        let service = rt::shard::service::<MetadataService>();
+    let parted = service.shards().metadata.call_all(move |service| async move {
         service.part_from(id, at_micros).await.map_err(|why| format!("shard {}: {why}", rt::shard::this().0))?;
         Ok::<_, String>(service.engine().log_end())
     });
@@ -240,11 +244,16 @@ async fn begin_empty(
     Ok(())
 }
 
-async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64, at_micros: i64) -> Result<(), String> {
+async fn begin_epoch(
+    service: &MetadataService,
+    schema: &TableSchema,
+    epoch: u64,
+    at_micros: i64,
+) -> Result<(), String> {
     let id = schema.id;
-    let truncated = rt::shard::call_all(move || async move {
-        let done = rt::shard::service::<MetadataService>().engine().truncate_at(id, epoch, at_micros).await;
-        forget_queriers(id);
+    let truncated = service.shards().metadata.call_all(move |service| async move {
+        let done = service.engine().truncate_at(id, epoch, at_micros).await;
+        service.forget_queriers(id);
         match done {
             // The table is created with this metadata.
             Ok(_) | Err(EngineError::NoSuchTable(_)) => Ok(()),
@@ -252,7 +261,7 @@ async fn begin_epoch(engine: &Engine, schema: &TableSchema, epoch: u64, at_micro
         }
     });
     truncated.await.into_iter().collect::<Result<(), String>>()?;
-    engine.begin_epoch(schema, epoch).await.map_err(|error| error.to_string())
+    service.engine().begin_epoch(schema, epoch).await.map_err(|error| error.to_string())
 }
 
 /// The source of new metadata.
@@ -265,11 +274,11 @@ pub(super) enum Source {
 }
 
 /// The group's state machine: the metadata on all shards of this node.
-pub(super) struct AllShards;
+pub(super) struct AllShards(pub PerShard<MetadataService>);
 
 impl AllShards {
-    async fn apply(bytes: Vec<u8>) -> Result<Outcome, String> {
-        let service = rt::shard::service::<MetadataService>();
+    async fn apply(&self, bytes: Vec<u8>) -> Result<Outcome, String> {
+        let service = self.0.get();
         let following = &service.leading().following;
         let change: Change = decode(&bytes).map_err(|why| {
             format!("what follows version {} of the metadata cannot be understood: {why}", service.current().version)
@@ -298,8 +307,8 @@ impl AllShards {
         Ok(Outcome::Applied)
     }
 
-    async fn take_over(snapshot: Vec<u8>) -> Result<(), String> {
-        let service = rt::shard::service::<MetadataService>();
+    async fn take_over(&self, snapshot: Vec<u8>) -> Result<(), String> {
+        let service = self.0.get();
         let (before, at_micros) = (service.current(), rt::time::wall_micros());
         let known = |table: &Table| before.table_by_id(table.schema.id).map_or(0, |known| known.epoch);
         let begins = |after: &Metadata| {
@@ -321,23 +330,24 @@ impl AllShards {
         begins: impl FnOnce(&Metadata) -> Vec<Begin>,
     ) -> Result<(), String> {
         let (before, following) = (service.current(), &service.leading().following);
-        let staged = rt::shard::call_all(move || {
+        let services = service.shards().metadata;
+        let staged = services.call_all(move |service| {
             let source = source.clone();
-            async move { rt::shard::service::<MetadataService>().stage(source) }
+            async move { service.stage(source) }
         });
         // Shard 0 could stage the change, so another shard that cannot must have other metadata.
         staged.await.into_iter().collect::<Result<(), String>>()?;
         let begins = service.staged().map_or_else(Vec::new, |staged| begins(&staged.metadata));
-        following.until_done(async || begin_epochs(service, &begins).await).await?;
+        following.until_done(services, async || begin_epochs(service, &begins).await).await?;
         let prepared = async || {
-            let prepared = rt::shard::call_all(|| async {
-                let prepared = rt::shard::service::<MetadataService>().prepare().await;
+            let prepared = services.call_all(|service| async move {
+                let prepared = service.prepare().await;
                 prepared.map_err(|why| format!("shard {}: {why}", rt::shard::this().0))
             });
             prepared.await.into_iter().collect()
         };
-        following.until_done(prepared).await?;
-        rt::shard::call_all(move || async move { rt::shard::service::<MetadataService>().show(at_micros) }).await;
+        following.until_done(services, prepared).await?;
+        services.call_all(move |service| async move { service.show(at_micros) }).await;
         service.changed(&before);
         Ok(())
     }
@@ -392,7 +402,7 @@ async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
     let removals = &service.leading().following.removals;
     let Ok(_turn) = removals.turn.acquire().await else { return Ok(()) };
     let tables = removals.tables.borrow().clone();
-    let removed = rt::shard::call_all(|| async { rt::shard::service::<MetadataService>().remove_left().await });
+    let removed = service.shards().metadata.call_all(|service| async move { service.remove_left().await });
     let mut removed = removed.await.into_iter().collect::<Result<(), String>>();
     if removed.is_ok() {
         for Removal { dropped: Dropped { table, at_micros }, failed_before } in &tables {
@@ -416,11 +426,11 @@ async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
 
 impl Machine for AllShards {
     fn apply(&self, command: Vec<u8>) -> LocalBoxFuture<'_, Result<Outcome, String>> {
-        AllShards::apply(command).boxed_local()
+        AllShards::apply(self, command).boxed_local()
     }
 
     fn weight(&self) -> u64 {
-        let Some(service) = rt::shard::try_service::<MetadataService>() else { return 0 };
+        let Some(service) = self.0.try_get() else { return 0 };
         let tables = service.current().table_count() as u64;
         match service.leading().following.has_removals() {
             true => (tables * PENDING_REMOVALS_WEIGHT).max(PENDING_REMOVALS_ENTRIES),
@@ -429,15 +439,15 @@ impl Machine for AllShards {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        snapshot_of(&rt::shard::service::<MetadataService>().current())
+        snapshot_of(&self.0.get().current())
     }
 
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {
-        AllShards::take_over(snapshot).boxed_local()
+        self.take_over(snapshot).boxed_local()
     }
 
     fn trouble(&self) -> Option<String> {
-        rt::shard::try_service::<MetadataService>()?.leading().following.trouble()
+        self.0.try_get()?.leading().following.trouble()
     }
 }
 

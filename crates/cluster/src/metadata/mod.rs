@@ -11,6 +11,7 @@ mod follow;
 pub mod paging_keys;
 mod recovery;
 mod service;
+mod shards;
 pub mod shared;
 mod size;
 pub mod state;
@@ -24,6 +25,7 @@ pub use definition::{
 pub use paging_keys::{PagingKey, PagingKeyPolicy, PagingKeys};
 pub use recovery::{MetadataLog, OpenError, Recovered, is_member, open_log, open_log_to_join, own_node};
 pub use service::{MetadataService, NodeInfo, StartError};
+pub use shards::ClusterShards;
 pub use shared::SharedMap;
 pub use size::{MAX_DEFINITION_BYTES, TooLarge};
 pub use state::{Keyspace, Metadata, MetadataError, Table, types_in_order};

@@ -10,6 +10,7 @@ use super::change::change;
 use super::definition::Op;
 use super::service::MetadataService;
 use hmac::{Hmac, Mac};
+use rt::shard::PerShard;
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -123,15 +124,15 @@ pub(super) fn fresh_secret() -> [u8; 32] {
 }
 
 /// Follows the policy until the node stops. On shard 0.
-pub async fn keep(policy: PagingKeyPolicy) {
+pub async fn keep(services: PerShard<MetadataService>, policy: PagingKeyPolicy) {
     /// The longest interval between checks; a change of the wall clock wakes no task.
     const LOOK: Duration = Duration::from_secs(3600);
     let pause = policy.rotation.min(LOOK).max(Duration::from_secs(1));
     loop {
-        let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
+        let Some(service) = services.try_get() else { return };
         let now = rt::time::wall_seconds();
         if service.is_leader() && !due(&service.current().paging_keys, policy, now, || [0; 32]).is_empty() {
-            let made = change::<(), Infallible, _>(move |metadata, _| {
+            let made = change::<(), Infallible, _>(services, move |metadata, _| {
                 Ok((due(&metadata.paging_keys, policy, now, fresh_secret), ()))
             });
             if let Err(error) = made.await {

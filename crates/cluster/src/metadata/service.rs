@@ -3,13 +3,13 @@
 use super::builtin;
 use super::follow::{AllShards, Following, Source, Staged};
 use super::recovery::{Gone, MetadataLog, OpenError, Recovered};
+use super::shards::ClusterShards;
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::Group;
 use crate::topology::Topology;
 use engine::{Engine, EngineError, TabletRange};
 use model::id::{HostId, TableId};
-use replica::Replica;
 use rt::ShardId;
 use rt::sync::Deadline;
 use rt::task::Task;
@@ -99,6 +99,10 @@ pub struct MetadataService {
     change_listeners: RefCell<Vec<ChangeListener>>,
     engine: Rc<Engine>,
     info: Rc<NodeInfo>,
+    /// What all shards of this node have.
+    shards: ClusterShards,
+    /// The tables with a running [`crate::refresh`]. On shard 0.
+    pub(crate) refreshing: RefCell<BTreeSet<TableId>>,
     /// On shard 0 only.
     leading: Option<Leading>,
 }
@@ -151,6 +155,7 @@ impl MetadataService {
     pub async fn start(
         engine: Rc<Engine>,
         info: Rc<NodeInfo>,
+        shards: ClusterShards,
         recovered: &Recovered,
         log: Option<MetadataLog>,
     ) -> Result<Rc<Self>, StartError> {
@@ -176,14 +181,14 @@ impl MetadataService {
             sweep(&engine, &gone, at_micros).await;
             side_by_side(metadata.tables().cloned().collect(), prepare).await.map_err(StartError::Storage)?;
         } else {
-            let found = rt::shard::call(ShardId(0), || async {
-                rt::shard::try_service::<Engine>().map(|engine| engine.found_sstables()).unwrap_or_default()
+            let found = rt::shard::call(ShardId(0), move || async move {
+                shards.engine.try_get().map(|engine| engine.found_sstables()).unwrap_or_default()
             });
             engine.expect(found.await);
         }
         let leading = match log {
             Some(MetadataLog { opened, dir }) => {
-                let group = Group::start(opened, dir, &info.cluster_name, Rc::new(AllShards)).await;
+                let group = Group::start(opened, dir, &info.cluster_name, Rc::new(AllShards(shards.metadata))).await;
                 let group = group.map_err(OpenError::Group)?;
                 let following = Following::new(engine.disk_reserve());
                 let (turn, timeout) = (rt::sync::Semaphore::new(1), Cell::new(CHANGE_TIMEOUT));
@@ -203,6 +208,8 @@ impl MetadataService {
             change_listeners: RefCell::default(),
             engine,
             info,
+            shards,
+            refreshing: RefCell::default(),
             leading,
         });
         let all = Touched { put: metadata.tables().cloned().collect(), dropped: Vec::new() };
@@ -234,6 +241,11 @@ impl MetadataService {
     /// The description of this node.
     pub fn info(&self) -> &Rc<NodeInfo> {
         &self.info
+    }
+
+    /// The services of all shards of this node.
+    pub fn shards(&self) -> ClusterShards {
+        self.shards
     }
 
     /// The Raft group. On shard 0 only.
@@ -395,13 +407,13 @@ impl MetadataService {
             let Some(before) = old.table_by_id(id) else { continue };
             if before.schema.version != table.schema.version {
                 self.engine.update_schema(table.schema.clone());
-                forget_queriers(id);
+                self.forget_queriers(id);
             }
             if !Rc::ptr_eq(&before.tablets, &table.tablets) {
                 let (own, here) = (self.own_tablets(table), self.engine.tablets_of(id));
                 let parted: Vec<Left> = here.difference(&own).map(|tablet| Left::Tablet(id, *tablet)).collect();
                 if !parted.is_empty() {
-                    forget_queriers(id);
+                    self.forget_queriers(id);
                 }
                 self.leave(parted);
             }
@@ -420,7 +432,7 @@ impl MetadataService {
         let current = self.current();
         for table in touched.dropped.iter().filter(|table| current.table_by_id(table.schema.id).is_none()) {
             self.dropping.borrow_mut().push(table.clone());
-            forget_queriers(table.schema.id);
+            self.forget_queriers(table.schema.id);
             self.leave([Left::Table(table.schema.id, at_micros)]);
         }
         if self.leading.is_some() {
@@ -460,7 +472,7 @@ impl MetadataService {
     /// another table with the same id. Completes even if the caller stops waiting.
     pub(super) async fn part_from(self: &Rc<Self>, table: TableId, at_micros: i64) -> Result<(), String> {
         if self.engine.has_table(table) {
-            forget_queriers(table);
+            self.forget_queriers(table);
         }
         let service = self.clone();
         let parted = rt::task::spawn(async move {
@@ -471,6 +483,14 @@ impl MetadataService {
             Ok::<_, String>(())
         });
         finished(parted).await
+    }
+
+    /// Evicts the queriers of a table.
+    pub(super) fn forget_queriers(&self, table: TableId) {
+        // There is no replica service while the node starts.
+        if let Some(replica) = self.shards.replica.try_get() {
+            replica.forget_queriers(Some(table));
+        }
     }
 
     async fn remove_one(&self, left: &Left) -> Result<(), EngineError> {
@@ -546,14 +566,6 @@ where
 
 async fn finished(task: Task<Result<(), String>>) -> Result<(), String> {
     task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
-}
-
-/// Evicts the queriers of a table.
-pub(super) fn forget_queriers(table: TableId) {
-    // There is no replica service while the node starts.
-    if let Some(replica) = rt::shard::try_service::<Replica>() {
-        replica.forget_queriers(Some(table));
-    }
 }
 
 /// Finishes removals that a crash interrupted: the directories of tables that logged changes

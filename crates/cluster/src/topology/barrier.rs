@@ -4,13 +4,13 @@
 //! The step after a barrier (such as the next stage of a tablet's transition) can rely on this. If
 //! a node does not answer, the barrier fails: a node is never assumed to have followed.
 
-use crate::metadata::MetadataService;
+use crate::metadata::{ClusterShards, MetadataService};
 use internode::{Internode, Peer, Refusal, RefusalCode, Verb};
 use model::id::HostId;
 use rt::Pieces;
+use rt::shard::PerShard;
 use rt::sync::Deadline;
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use thiserror::Error;
 
 /// The version of the messages. The number follows it, little-endian.
@@ -31,19 +31,22 @@ fn nodes_text(count: usize) -> String {
 /// A caller that leaves members out must not rely on them: they may be alive and use older
 /// metadata.
 pub async fn barrier(
-    internode: Option<&Rc<Internode>>,
+    shards: ClusterShards,
     number: u64,
     without: &BTreeSet<HostId>,
     until: Deadline,
 ) -> Result<(), NotFollowed> {
-    let service = rt::shard::service::<MetadataService>();
+    let service = shards.metadata.get();
     let own = service.info().host_id;
     let members: Vec<HostId> = service.current().topology.members().map(|node| node.host).collect();
     let members = members.into_iter().filter(|host| !without.contains(host));
     drop(service);
     let asked = members.map(|host| async move {
-        let followed =
-            if host == own { here(number, until).await } else { there(internode, host, number, until).await };
+        let followed = if host == own {
+            here(shards.metadata, number, until).await
+        } else {
+            there(shards.internode, host, number, until).await
+        };
         followed.err().map(|why| (host, why))
     });
     let behind: Vec<_> = futures_util::future::join_all(asked).await.into_iter().flatten().collect();
@@ -51,9 +54,9 @@ pub async fn barrier(
 }
 
 /// The part of this node: waits for all of its shards.
-async fn here(number: u64, until: Deadline) -> Result<(), String> {
+async fn here(services: PerShard<MetadataService>, number: u64, until: Deadline) -> Result<(), String> {
     let followed = rt::shard::call_all(move || async move {
-        match rt::shard::try_service::<MetadataService>() {
+        match services.try_get() {
             Some(service) => service.wait_until_unused(number, until).await,
             None => false,
         }
@@ -61,8 +64,8 @@ async fn here(number: u64, until: Deadline) -> Result<(), String> {
     if followed.await.into_iter().all(|followed| followed) { Ok(()) } else { Err("not in time".into()) }
 }
 
-async fn there(internode: Option<&Rc<Internode>>, host: HostId, number: u64, until: Deadline) -> Result<(), String> {
-    let internode = internode.ok_or("this node has no connections to others")?;
+async fn there(internodes: PerShard<Internode>, host: HostId, number: u64, until: Deadline) -> Result<(), String> {
+    let internode = internodes.try_get().ok_or("this node has no connections to others")?;
     let mut message = vec![FORMAT];
     message.extend_from_slice(&number.to_le_bytes());
     let called = internode.call(Peer { host, shard: 0 }, Verb::Barrier, message.into(), until).await;
@@ -70,14 +73,14 @@ async fn there(internode: Option<&Rc<Internode>>, host: HostId, number: u64, unt
 }
 
 /// Answers the barriers of other nodes. On shard 0.
-pub fn serve(internode: &Internode) {
-    internode.serve(Verb::Barrier, |caller, message| async move {
+pub fn serve(internode: &Internode, services: PerShard<MetadataService>) {
+    internode.serve(Verb::Barrier, move |caller, message| async move {
         let number = match message.split_first() {
             Some((&FORMAT, number)) => number.try_into().map(u64::from_le_bytes).ok(),
             _ => None,
         };
         let number = number.ok_or_else(|| Refusal::new(RefusalCode::Malformed, "not a barrier"))?;
-        let followed = here(number, caller.deadline).await;
+        let followed = here(services, number, caller.deadline).await;
         followed.map(|()| Pieces::default()).map_err(|why| Refusal::new(RefusalCode::Failed, why))
     });
 }

@@ -7,6 +7,7 @@
 use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use crate::metadata::MetadataService;
 use internode::{Internode, Party};
+use rt::shard::PerShard;
 use rt::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -42,7 +43,11 @@ impl Findings {
 
 /// Checks the seeds at increasing intervals until this node stops. `seeds` returns their current
 /// addresses. On shard 0.
-pub async fn watch(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<SocketAddr>) {
+pub async fn watch(
+    internode: Weak<Internode>,
+    services: PerShard<MetadataService>,
+    seeds: impl AsyncFn() -> Vec<SocketAddr>,
+) {
     let stopping = rt::shard::stopping();
     let (mut findings, mut pause) = (Findings::default(), FIRST_PAUSE);
     loop {
@@ -51,7 +56,7 @@ pub async fn watch(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<Sock
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
         let Some(internode) = internode.upgrade() else { return };
-        let Some(found) = stopping.unless(look(&internode, seeds().await)).await else { return };
+        let Some(found) = stopping.unless(look(&internode, services, seeds().await)).await else { return };
         for (seed, why) in findings.news(found) {
             tracing::warn!(
                 %seed,
@@ -64,7 +69,11 @@ pub async fn watch(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<Sock
 }
 
 /// The seeds that belong to another cluster, with what was found there.
-async fn look(internode: &Rc<Internode>, seeds: Vec<SocketAddr>) -> BTreeMap<SocketAddr, String> {
+async fn look(
+    internode: &Rc<Internode>,
+    services: PerShard<MetadataService>,
+    seeds: Vec<SocketAddr>,
+) -> BTreeMap<SocketAddr, String> {
     let members: BTreeSet<SocketAddr> = internode
         .stated()
         .into_values()
@@ -75,7 +84,7 @@ async fn look(internode: &Rc<Internode>, seeds: Vec<SocketAddr>) -> BTreeMap<Soc
     for seed in seeds.into_iter().filter(|seed| !members.contains(seed)) {
         match ask(internode, seed, JoinRequest::Discover(BTreeSet::new())).await {
             Ok((Party { host, .. }, JoinResponse::InCluster)) => {
-                let service = rt::shard::service::<MetadataService>();
+                let service = services.get();
                 if service.current().topology.node(host).is_none() {
                     found.insert(seed, format!("node {host} is there, in a cluster without this node"));
                 }

@@ -6,8 +6,8 @@
 //! all metadata. A node must not be admitted twice under two identities, nor with an address that
 //! another node has.
 
+use super::admission::Admission;
 use super::discovery::{Discovery, DiscoveryAnswer, Verdict};
-use super::locate::Locator;
 use super::{Node, NodeState, Topology, features};
 use crate::metadata::{ChangeError, MetadataService, Op, change};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use rt::sync::Deadline;
 use rt::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -35,8 +35,6 @@ const QUESTION: Duration = Duration::from_secs(2);
 const ADMISSION: Duration = Duration::from_secs(60);
 /// The interval at which the log reports what the node waits for.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// The maximum number of hosts whose reason for refusal is remembered.
-const MOST_REPORTED: usize = 256;
 
 /// A request to another node. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -81,82 +79,51 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     }
 }
 
-/// The running search of this node. On shard 0.
-struct Searching(RefCell<Discovery>);
-
-/// Installed once this node can admit others: all of its shards follow changes of the metadata. On
-/// shard 0.
-#[derive(Default)]
-struct Open {
-    /// The last logged reason why a node is not admitted, by host.
-    reported: RefCell<BTreeMap<HostId, String>>,
-}
-
-impl Open {
-    /// Whether this reason differs from the last logged one.
-    fn is_news(&self, host: HostId, why: &str) -> bool {
-        let mut reported = self.reported.borrow_mut();
-        // Unknown host ids may be invented, so the map is bounded.
-        if reported.len() >= MOST_REPORTED && !reported.contains_key(&host) {
-            reported.clear();
-        }
-        reported.insert(host, why.to_owned()).is_none_or(|before| before != why)
-    }
-}
-
-/// From now on this node admits others, because all of its shards follow changes of the metadata.
-/// On shard 0.
-pub fn open() {
-    rt::shard::install(Rc::new(Open::default()));
-}
-
 /// Answers other nodes' questions about the cluster. On shard 0.
-pub fn serve(internode: &Internode) {
-    internode.serve(Verb::Join, |caller, body| async move {
-        match decode::<JoinRequest>(&body) {
-            Ok(request) => Ok(encode(&answer(caller, request).await).into()),
-            Err(why) => Err(Refusal::new(RefusalCode::Malformed, why)),
+pub fn serve(internode: &Internode, admission: &Rc<Admission>) {
+    let admission = admission.clone();
+    internode.serve(Verb::Join, move |caller, body| {
+        let admission = admission.clone();
+        async move {
+            match decode::<JoinRequest>(&body) {
+                Ok(request) => Ok(encode(&answer(&admission, caller, request).await).into()),
+                Err(why) => Err(Refusal::new(RefusalCode::Malformed, why)),
+            }
         }
     });
 }
 
-async fn answer(caller: Caller, request: JoinRequest) -> JoinResponse {
-    let member = rt::shard::try_service::<MetadataService>().filter(|service| !service.current().topology.is_empty());
+async fn answer(admission: &Admission, caller: Caller, request: JoinRequest) -> JoinResponse {
+    let service = admission.shards.metadata.try_get();
+    let member = service.filter(|service| !service.current().topology.is_empty());
     match (request, member) {
-        (JoinRequest::Locate(named), _) => {
-            let (locator, internode) = (rt::shard::try_service::<Locator>(), rt::shard::try_service::<Internode>());
-            match (locator, internode) {
-                (Some(locator), Some(internode)) => {
-                    JoinResponse::Located(locator.asked(&internode, caller.address, named))
-                }
-                _ => JoinResponse::Later("the node is stopping".into()),
-            }
-        }
+        (JoinRequest::Locate(named), _) => match admission.shards.internode.try_get() {
+            Some(internode) => JoinResponse::Located(admission.locator.asked(&internode, caller.address, named)),
+            None => JoinResponse::Later("the node is stopping".into()),
+        },
         (JoinRequest::Discover(_), Some(_)) => JoinResponse::InCluster,
-        (JoinRequest::Discover(known), None) => match rt::shard::try_service::<Searching>() {
-            Some(searching) => {
-                let mut search = searching.0.borrow_mut();
+        (JoinRequest::Discover(known), None) => match &mut *admission.searching.borrow_mut() {
+            Some(search) => {
                 search.add_known(known);
                 JoinResponse::Searching(search.known().clone())
             }
             None => JoinResponse::Later("the node is starting".into()),
         },
         (JoinRequest::Join(_), None) => JoinResponse::Later("the node is not part of a cluster yet".into()),
-        (JoinRequest::Join(_), Some(_)) if rt::shard::try_service::<Open>().is_none() => {
-            JoinResponse::Later("the node is starting".into())
-        }
+        (JoinRequest::Join(_), Some(_)) if !admission.is_open() => JoinResponse::Later("the node is starting".into()),
         (JoinRequest::Join(node), Some(service)) => match node.host == caller.host {
-            true => admit_node(&service, *node).await,
+            true => admit_node(admission, &service, *node).await,
             false => JoinResponse::Refused("a node can only ask for itself".into()),
         },
     }
 }
 
 /// Admits a node, if this node is the leader.
-async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
+async fn admit_node(admission: &Admission, service: &Rc<MetadataService>, node: Node) -> JoinResponse {
     let Some(group) = service.group() else { return JoinResponse::Later("this is not the right shard".into()) };
     let host = node.host;
-    let is_news = |why: &str| rt::shard::try_service::<Open>().is_some_and(|open| open.is_news(host, why));
+    let internode = admission.shards.internode.try_get();
+    let is_news = |why: &str| admission.is_open() && admission.is_news(host, why);
     if let Some(why) = has_lost_metadata(&service.current().topology, &node) {
         if is_news(&why) {
             tracing::warn!(why, "a node is refused");
@@ -167,13 +134,13 @@ async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
         let topology = service.current().topology.clone();
         let leader = group.leader().and_then(|leader| topology.node(leader).cloned());
         return match leader {
-            Some(leader) => JoinResponse::Elsewhere(reached_at(&leader)),
+            Some(leader) => JoinResponse::Elsewhere(reached_at(internode.as_ref(), &leader)),
             None => JoinResponse::Later("no leader of the metadata is known".into()),
         };
     }
-    let (moved, lost) = (moved(service), lost(service));
+    let (moved, lost) = (moved(internode.as_ref(), service), lost(internode.as_ref(), service));
     let topology = service.current().topology.clone();
-    if let Some(old) = still_at(&topology, &node).await {
+    if let Some(old) = still_at(internode.as_ref(), &topology, &node).await {
         let why = format!(
             "node {host} answers at {old}, and a node of the same id asks from {}: either it has just moved, or one of the two runs on a copy \
              of the other's data directory",
@@ -196,7 +163,7 @@ async fn admit_node(service: &Rc<MetadataService>, node: Node) -> JoinResponse {
     }
     let replaced = topology.with_address_of(&node).map(|other| other.host).filter(|other| lost.contains(other));
     let seen = place(&topology, host);
-    let made = change(move |metadata, _| {
+    let made = change(admission.shards.metadata, move |metadata, _| {
         check_unchanged(seen, place(&metadata.topology, host), host)?;
         let ops = admit(&metadata.topology, &node, &moved, &lost).map_err(NotAdmitted::Ever)?;
         Ok((ops, ()))
@@ -258,8 +225,8 @@ fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: Host
 
 /// The address at which another node with the id of `node` answers, if there is one. The possible
 /// addresses are asked now, because the failure detector's knowledge may be outdated.
-async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
-    let internode = rt::shard::try_service::<Internode>()?;
+async fn still_at(internode: Option<&Rc<Internode>>, topology: &Topology, node: &Node) -> Option<SocketAddr> {
+    let internode = internode?;
     if let Some(address) = internode.liveness().answers_elsewhere(node.host, node.internode()) {
         return Some(address);
     }
@@ -269,7 +236,7 @@ async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
         return None;
     }
     for address in stated.into_iter().chain(found).filter(|address| *address != node.internode()) {
-        let answer = ask(&internode, address, JoinRequest::Locate(BTreeSet::new())).await;
+        let answer = ask(internode, address, JoinRequest::Locate(BTreeSet::new())).await;
         if answer.is_ok_and(|(party, _)| party.host == node.host) {
             return Some(address);
         }
@@ -278,14 +245,14 @@ async fn still_at(topology: &Topology, node: &Node) -> Option<SocketAddr> {
 }
 
 /// The address at which this node currently reaches another one.
-fn reached_at(node: &Node) -> SocketAddr {
-    let found = rt::shard::try_service::<Internode>().and_then(|internode| internode.found().get(&node.host).copied());
+fn reached_at(internode: Option<&Rc<Internode>>, node: &Node) -> SocketAddr {
+    let found = internode.and_then(|internode| internode.found().get(&node.host).copied());
     found.unwrap_or_else(|| node.internode())
 }
 
 /// Members that answer at another address than the one in the metadata, and this node.
-fn moved(service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
-    let Some(internode) = rt::shard::try_service::<Internode>() else { return BTreeMap::new() };
+fn moved(internode: Option<&Rc<Internode>>, service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
+    let Some(internode) = internode else { return BTreeMap::new() };
     let liveness = internode.liveness();
     let answers = |host: &HostId| liveness.status(*host) == NodeStatus::Up;
     let own = (service.info().host_id, internode.own().address);
@@ -293,8 +260,8 @@ fn moved(service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
 }
 
 /// Members that have not finished joining and are down. They have no tablets.
-fn lost(service: &MetadataService) -> BTreeSet<HostId> {
-    let Some(internode) = rt::shard::try_service::<Internode>() else { return BTreeSet::new() };
+fn lost(internode: Option<&Rc<Internode>>, service: &MetadataService) -> BTreeSet<HostId> {
+    let Some(internode) = internode else { return BTreeSet::new() };
     let (topology, liveness) = (service.current().topology.clone(), internode.liveness());
     topology.lost_while_joining(|host| liveness.is_down(host))
 }
@@ -442,26 +409,35 @@ pub enum SearchOutcome {
 /// Searches for a cluster from `seeds`, and has this node admitted if there is one. On shard 0,
 /// while [`serve`] answers questions. Returns an error if the cluster refuses. Continues for as
 /// long as no node answers.
-pub async fn search(internode: &Rc<Internode>, own: &Node, seeds: Vec<SocketAddr>) -> Result<SearchOutcome, String> {
-    let searching = Rc::new(Searching(RefCell::new(Discovery::new(own.host, own.internode(), seeds))));
-    rt::shard::install(searching.clone());
-    let found = search_with(internode, own, &searching).await;
-    rt::shard::uninstall::<Searching>();
+pub async fn search(
+    admission: &Admission,
+    internode: &Rc<Internode>,
+    own: &Node,
+    seeds: Vec<SocketAddr>,
+) -> Result<SearchOutcome, String> {
+    admission.searching.replace(Some(Discovery::new(own.host, own.internode(), seeds)));
+    let found = search_with(internode, own, &admission.searching).await;
+    admission.searching.take();
     found
 }
 
-async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searching) -> Result<SearchOutcome, String> {
+async fn search_with(
+    internode: &Rc<Internode>,
+    own: &Node,
+    searching: &RefCell<Option<Discovery>>,
+) -> Result<SearchOutcome, String> {
+    let search = || RefMut::map(searching.borrow_mut(), |search| search.as_mut().expect("the search is running"));
     let mut reported = rt::time::now();
     loop {
         let (addresses, known) = {
-            let search = searching.0.borrow();
+            let search = search();
             (search.to_ask(), search.known().clone())
         };
         let questions = addresses.iter().map(|address| ask(internode, *address, JoinRequest::Discover(known.clone())));
         let answers = futures_util::future::join_all(questions).await;
         let mut last_error = None;
         for (address, answer) in addresses.into_iter().zip(answers) {
-            let mut search = searching.0.borrow_mut();
+            let mut search = search();
             match answer {
                 Ok((Party { host, .. }, JoinResponse::InCluster)) => {
                     search.heard(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
@@ -484,7 +460,7 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
                 }
             }
         }
-        let verdict = searching.0.borrow().verdict();
+        let verdict = search().verdict();
         match verdict {
             Verdict::Begin => return Ok(SearchOutcome::Nothing),
             Verdict::Join(members) => match join(internode, own, members).await {
@@ -496,7 +472,7 @@ async fn search_with(internode: &Rc<Internode>, own: &Node, searching: &Searchin
         }
         if reported.elapsed() >= REPORT_EVERY {
             reported = rt::time::now();
-            let silent = searching.0.borrow().silent();
+            let silent = search().silent();
             let why = last_error.as_deref().unwrap_or("all answer, and another one begins the cluster");
             tracing::warn!(?silent, why, "still looking for a cluster");
         }
@@ -543,7 +519,12 @@ pub(super) async fn ask(
 
 /// Announces this node's current address to the cluster. Returns whether it was accepted; if not,
 /// try again later.
-pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<SocketAddr>) -> Result<bool, String> {
+pub async fn introduce(
+    admission: &Admission,
+    internode: &Rc<Internode>,
+    own: &Node,
+    members: BTreeSet<SocketAddr>,
+) -> Result<bool, String> {
     // A single node has no other node to inform.
     if members.is_empty() {
         return Ok(true);
@@ -554,10 +535,10 @@ pub async fn introduce(internode: &Rc<Internode>, own: &Node, members: BTreeSet<
     }
     // This node may be the leader itself: it restarted before the others elected another one, and
     // they name its previous address.
-    if let Some(service) = rt::shard::try_service::<MetadataService>()
+    if let Some(service) = admission.shards.metadata.try_get()
         && service.group().is_some_and(|group| group.is_leader())
     {
-        match admit_node(&service, own.clone()).await {
+        match admit_node(admission, &service, own.clone()).await {
             JoinResponse::Welcome(_) => return Ok(true),
             JoinResponse::Refused(why) => return Err(why),
             other => tracing::info!(answer = ?other, "this node is the leader, and is not admitted yet"),

@@ -40,11 +40,6 @@ pub struct Locator {
 }
 
 impl Locator {
-    /// Installs the locator on this shard. From now on the questions of other nodes are answered.
-    pub fn install() {
-        rt::shard::install(Rc::new(Locator::default()));
-    }
-
     /// Handles a question of the node at `from`. Returns the addresses that this node knows.
     pub(super) fn asked(
         &self,
@@ -121,11 +116,10 @@ fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
 
 /// Locates members that moved, until this node stops. `seeds` returns the current addresses of the
 /// seeds. On shard 0.
-pub async fn keep_locating(internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<SocketAddr>) {
+pub async fn keep_locating(locator: Rc<Locator>, internode: Weak<Internode>, seeds: impl AsyncFn() -> Vec<SocketAddr>) {
     let stopping = rt::shard::stopping();
     let mut pause = FIRST_PAUSE;
     loop {
-        let Some(locator) = rt::shard::try_service::<Locator>() else { return };
         let waited = stopping.unless(rt::time::timeout(pause, locator.hurry.notified())).await;
         let Some(internode) = internode.upgrade().filter(|_| waited.is_some()) else { return };
         if believed(&internode).values().all(|one| one.is_up && one.found.is_none()) {
@@ -195,7 +189,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
             }
         };
         if found != believed.found {
-            publish_found(host, found).await;
+            publish_found(internode.shards(), host, found).await;
         }
     }
     has_found

@@ -41,12 +41,12 @@
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
-use crate::metadata::{ChangeError, Metadata, MetadataService, Op, builtin, change};
+use crate::metadata::{ChangeError, ClusterShards, Metadata, MetadataService, Op, builtin, change};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Next, Replicas, Stage, Transition, TransitionKind};
 use futures_util::future::LocalBoxFuture;
-use internode::Internode;
 use model::id::{HostId, TableId};
+use rt::shard::PerShard;
 use rt::sync::Deadline;
 use rt::task::Task;
 use rt::time::{Duration, Instant};
@@ -85,16 +85,8 @@ pub trait Streamer {
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>>;
 }
 
-/// The streamer of the node, as a service of shard 0. Without it, no data can be streamed.
+/// The streamer of the node. On shard 0. Without it, no data can be streamed.
 pub struct Streaming(pub Rc<dyn Streamer>);
-
-/// Streams with the installed streamer.
-fn copy(what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
-    match rt::shard::try_service::<Streaming>() {
-        Some(streaming) => streaming.0.copy(what),
-        None => Box::pin(async { Err("data cannot be copied between nodes yet".to_owned()) }),
-    }
-}
 
 /// Why tablets do not progress.
 #[derive(Debug, Error)]
@@ -115,7 +107,8 @@ type Copy = (Task<()>, Rc<RefCell<Option<Result<(), String>>>>);
 
 /// See the module.
 pub struct MigrationDriver {
-    internode: Option<Rc<Internode>>,
+    shards: ClusterShards,
+    streaming: PerShard<Streaming>,
     /// Streaming tasks by session.
     copies: RefCell<BTreeMap<Uuid, Copy>>,
     /// When the failure to stream a tablet was last logged.
@@ -123,16 +116,16 @@ pub struct MigrationDriver {
 }
 
 impl MigrationDriver {
-    /// A driver that reaches other nodes through `internode`.
-    pub fn new(internode: Option<Rc<Internode>>) -> Rc<MigrationDriver> {
-        Rc::new(MigrationDriver { internode, copies: RefCell::default(), reported: RefCell::default() })
+    /// A driver that streams with `streaming`, once that is set on shard 0.
+    pub fn new(shards: ClusterShards, streaming: PerShard<Streaming>) -> Rc<MigrationDriver> {
+        Rc::new(MigrationDriver { shards, streaming, copies: RefCell::default(), reported: RefCell::default() })
     }
 
     /// Advances tablets whenever this node is the leader, until the node stops. On shard 0.
     pub async fn run(self: Rc<Self>) {
         let mut reported: Option<Instant> = None;
         while rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_err() {
-            let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
+            let Some(service) = self.shards.metadata.try_get() else { return };
             if !service.is_leader() {
                 self.copies.take();
                 continue;
@@ -157,7 +150,7 @@ impl MigrationDriver {
     /// Advances every tablet whose stage is complete. Returns false if there was none. On shard 0.
     pub async fn round(&self, until: Deadline) -> Result<bool, MoveError> {
         let (number, ready) = {
-            let metadata = rt::shard::service::<MetadataService>().current();
+            let metadata = self.shards.metadata.get().current();
             let moving = metadata.transitions();
             let seen: Vec<Seen> =
                 moving.map(|(table, tablet, moving)| (table.schema.id, tablet, moving.clone())).collect();
@@ -169,21 +162,21 @@ impl MigrationDriver {
             return Ok(false);
         }
         let (down, ready) = self.without_those_down(ready)?;
-        barrier(self.internode.as_ref(), number, &down, until).await?;
+        barrier(self.shards, number, &down, until).await?;
         if !down.is_empty() {
-            change(move |_, _| Ok::<_, String>((vec![Op::Fence(number)], ()))).await?;
-            let fenced = rt::shard::service::<MetadataService>().current().number;
-            barrier(self.internode.as_ref(), fenced, &down, until).await?;
+            change(self.shards.metadata, move |_, _| Ok::<_, String>((vec![Op::Fence(number)], ()))).await?;
+            let fenced = self.shards.metadata.get().current().number;
+            barrier(self.shards, fenced, &down, until).await?;
         }
-        change(move |metadata, _| Ok::<_, String>((steps(metadata, number, &ready), ()))).await?;
+        change(self.shards.metadata, move |metadata, _| Ok::<_, String>((steps(metadata, number, &ready), ()))).await?;
         Ok(true)
     }
 
     /// The members that are down, as seen by this node, and the tablets that can proceed without
     /// them. An error if no tablet can.
     fn without_those_down(&self, ready: Vec<Seen>) -> Result<(BTreeSet<HostId>, Vec<Seen>), NotFollowed> {
-        let metadata = rt::shard::service::<MetadataService>().current();
-        let liveness = self.internode.as_ref().map(|internode| internode.liveness());
+        let metadata = self.shards.metadata.get().current();
+        let liveness = self.shards.internode.try_get().map(|internode| internode.liveness());
         let Some(liveness) = liveness else {
             return Ok((BTreeSet::new(), ready));
         };
@@ -200,6 +193,13 @@ impl MigrationDriver {
     fn cancel_stale_copies(&self, metadata: &Metadata) {
         self.reported.borrow_mut().retain(|_, reported| reported.elapsed() < REPORT_EVERY);
         self.copies.borrow_mut().retain(|session, _| metadata.session_is_open(*session));
+    }
+
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
+        match self.streaming.try_get() {
+            Some(streaming) => streaming.0.copy(what),
+            None => Box::pin(async { Err("data cannot be copied between nodes yet".to_owned()) }),
+        }
     }
 
     /// Whether to log that a tablet could not be streamed. It is retried several times a second, so
@@ -245,7 +245,7 @@ impl MigrationDriver {
             }
         }
         let what = StreamTask { table: *table, tablet: *tablet, from: Replicas::from_slice(old), to, session };
-        let (result, copying) = (Rc::new(RefCell::new(None)), copy(what));
+        let (result, copying) = (Rc::new(RefCell::new(None)), self.copy(what));
         let done = result.clone();
         let task = rt::task::spawn(async move {
             let copied = copying.await;
@@ -306,12 +306,13 @@ fn at_stage(table: TableId, tablet: u32, moving: &Transition, stage: Stage) -> O
 /// Begins to move a tablet, or to add or remove a replica. On return the transition is agreed on;
 /// the driver then completes it.
 pub async fn begin(
+    services: PerShard<MetadataService>,
     table: TableId,
     tablet: u32,
     kind: TransitionKind,
     new_replicas: Replicas,
 ) -> Result<(), ChangeError<String>> {
-    change(move |metadata, _| {
+    change(services, move |metadata, _| {
         check(metadata, table, tablet, kind, &new_replicas)?;
         let (stage, new_replicas) = (Stage::AllowWriteBothReadOld, new_replicas.clone());
         let begun = Transition { kind, stage, new_replicas, session: None };
@@ -321,8 +322,12 @@ pub async fn begin(
 }
 
 /// Begins the rollback of a tablet's transition to the old replicas.
-pub async fn give_up(table: TableId, tablet: u32) -> Result<(), ChangeError<String>> {
-    change(move |metadata, _| {
+pub async fn give_up(
+    services: PerShard<MetadataService>,
+    table: TableId,
+    tablet: u32,
+) -> Result<(), ChangeError<String>> {
+    change(services, move |metadata, _| {
         let known = metadata.table_by_id(table).and_then(|known| known.tablets.transition(tablet));
         let moving = known.ok_or_else(|| "the tablet is not on the move".to_owned())?;
         let back = moving.stage.given_up().ok_or_else(|| format!("it is too late: {}", moving.stage.name()))?;

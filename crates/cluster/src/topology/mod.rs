@@ -5,6 +5,7 @@
 //! features all members have. [`voters`] chooses the voters of the Raft group. Whether a node is up
 //! is not part of the topology: each node judges that for itself (`internode::Liveness`).
 
+pub mod admission;
 pub mod barrier;
 pub mod discovery;
 pub mod features;

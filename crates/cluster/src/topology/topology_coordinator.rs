@@ -9,6 +9,7 @@ use super::{Node, Topology, features};
 use crate::metadata::{MetadataService, Op, change};
 use crate::raft::Group;
 use model::id::HostId;
+use rt::shard::PerShard;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::collections::BTreeSet;
@@ -24,9 +25,9 @@ const LOOK_FOR_VOTE: Duration = Duration::from_millis(5);
 
 /// Maintains voters and features whenever this node is the leader, until the node stops. On shard
 /// 0. `is_down` says which nodes are down.
-pub async fn run(is_down: impl Fn(HostId) -> bool) {
+pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -> bool) {
     while rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_err() {
-        let Some(service) = rt::shard::try_service::<MetadataService>() else { return };
+        let Some(service) = services.try_get() else { return };
         let Some(group) = service.group().filter(|group| group.is_leader()).cloned() else { continue };
         let topology = service.current().topology.clone();
         drop(service);
@@ -43,7 +44,7 @@ pub async fn run(is_down: impl Fn(HostId) -> bool) {
             tracing::info!(%error, "nodes that have left could not be removed from the metadata group; trying again");
         }
         if !features::to_enable(&topology).is_empty() {
-            let made = change::<(), Infallible, _>(|metadata, _| {
+            let made = change::<(), Infallible, _>(services, |metadata, _| {
                 let enabled = features::to_enable(&metadata.topology);
                 Ok((if enabled.is_empty() { Vec::new() } else { vec![Op::EnableFeatures(enabled)] }, ()))
             });

@@ -4,8 +4,8 @@
 //! For operators and clients only; the database makes no decision by it.
 
 use super::{Node, NodeState};
-use crate::metadata::{Metadata, MetadataService, NodeInfo, own_node};
-use internode::{Internode, Liveness, NodeStatus, PeerStatus, SelfReport};
+use crate::metadata::{ClusterShards, Metadata, NodeInfo, own_node};
+use internode::{Liveness, NodeStatus, PeerStatus, SelfReport};
 use model::id::HostId;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -34,9 +34,9 @@ pub struct NodeView {
 }
 
 /// All members in the order of their ids, as this shard knows them.
-pub fn nodes() -> Vec<NodeView> {
-    let service = rt::shard::service::<MetadataService>();
-    let internode = rt::shard::try_service::<Internode>();
+pub fn nodes(shards: ClusterShards) -> Vec<NodeView> {
+    let service = shards.metadata.get();
+    let internode = shards.internode.try_get();
     let liveness = internode.as_ref().map(|internode| internode.liveness()).unwrap_or_default();
     let report = internode.and_then(|internode| internode.report());
     view(&service.current(), service.info(), &liveness, report)

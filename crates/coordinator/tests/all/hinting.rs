@@ -2,10 +2,12 @@
 
 use crate::support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, table_id, with_cluster};
 use coordinator::Consistency::*;
+use coordinator::CoordinatorError;
 use coordinator::hints::{Cause, Hints, HintsSettings, KeptFor};
-use coordinator::{CoordinatorError, resync};
+use coordinator::resync::{self, ResyncShards};
 use model::id::HostId;
 use replica::ReplicaError;
+use rt::shard::PerShard;
 use std::time::Duration;
 
 #[test]
@@ -211,20 +213,21 @@ fn a_resync_reads_recorded_or_forced_tables_of_a_node_that_is_up() {
     with_cluster("resync", Shape::default(), |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;
-        // Shard 0 of this process is that of the coordinator.
-        rt::shard::install(cluster.nodes[0].coordinator.clone());
+        let node = &cluster.nodes[0];
+        let shards = ResyncShards { cluster: node.metadata.shards(), coordinator: PerShard::new() };
+        shards.coordinator.set(node.coordinator.clone());
         for node in 0..2 {
             cluster.put(node, Change::of(&cluster, 1, 5).row(1, 7).done()).await;
         }
         cluster.set_alive(2, false);
         for is_forced in [false, true] {
-            let refused = resync::resync(far, is_forced).await.expect_err("it is down");
+            let refused = resync::resync(shards, far, is_forced).await.expect_err("it is down");
             assert!(refused.contains("is down"), "{refused}");
         }
         cluster.set_alive(2, true);
-        assert_eq!(resync::resync(far, false).await, Ok(vec![]));
+        assert_eq!(resync::resync(shards, far, false).await, Ok(vec![]));
         assert_eq!(cluster.own(2, 1).await, [], "nothing is noted");
-        assert_eq!(resync::resync(far, true).await, Ok(vec!["ks.t".to_owned()]));
+        assert_eq!(resync::resync(shards, far, true).await, Ok(vec!["ks.t".to_owned()]));
         assert_eq!(cluster.own(2, 1).await, [(1, 7)]);
         // A replica that refuses what it lacks is named, and its note stays.
         for node in 0..2 {
@@ -232,11 +235,11 @@ fn a_resync_reads_recorded_or_forced_tables_of_a_node_that_is_up() {
         }
         hints.note_missed(far, table_id(), Cause::Refused).await;
         cluster.break_node(2, Fault::FailsWrites(ReplicaError::Rejected("too large".into())));
-        let failed = resync::resync(far, false).await.expect_err("it is refused");
+        let failed = resync::resync(shards, far, false).await.expect_err("it is refused");
         let why = "ks.t could not be read at consistency ALL: node 127.0.0.3 refuses rows that it lacks: too large";
         assert_eq!((failed.as_str(), noted(&hints)), (why, vec![(far, Cause::Refused)]));
         cluster.heal(2);
-        assert_eq!(resync::resync(far, false).await, Ok(vec!["ks.t".to_owned()]));
+        assert_eq!(resync::resync(shards, far, false).await, Ok(vec!["ks.t".to_owned()]));
         assert_eq!((cluster.own(2, 2).await, noted(&hints)), (vec![(1, 7)], vec![]));
     });
 }

@@ -4,18 +4,17 @@
 use crate::support;
 
 use cluster::metadata::{ChangeError, MetadataLog, Op, Recovered, change, open_log};
-use cluster::{MetadataService, Node, NodeInfo, NodeState};
+use cluster::{ClusterShards, MetadataService, Node, NodeInfo, NodeState};
 use coordinator::{
     Consistency, Coordinator, CoordinatorError, PageLimits, PageRequest, Partitions, TimestampClock, WriteKind,
     serve_replica,
 };
 use engine::{Engine, EngineConfig};
-use internode::{
-    AddressBook, Identity, Internode, InternodeConfig, InternodeListener, LivenessConfig, PeerAddress, Running,
-};
+use internode::{AddressBook, Identity, InternodeConfig, InternodeListener, LivenessConfig, PeerAddress, Running};
 use model::id::HostId;
 use model::range::PartitionRange;
 use replica::{Replica, ReplicaConfig};
+use rt::shard::PerShard;
 use rt::time::{Duration, sleep};
 use rt::{Machine, MachineConfig, MachineHandle, ShardId};
 use smallvec::smallvec;
@@ -23,12 +22,19 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::LazyLock;
 use support::{Change, Shape, key, ops, rows, table_id};
 use uuid::Uuid;
 
 const SHARDS: usize = 2;
 /// The most polls for a condition that must hold soon.
 const POLLS: u32 = 12_000;
+
+/// The services of every shard of every node.
+static SERVICES: LazyLock<ClusterShards> = LazyLock::new(ClusterShards::default);
+static COORDINATORS: LazyLock<PerShard<Coordinator>> = LazyLock::new(PerShard::new);
+/// What runs on shard 0 of every node.
+static RUNNING: LazyLock<PerShard<Kept>> = LazyLock::new(PerShard::new);
 
 struct Kept(RefCell<Option<Running>>);
 
@@ -69,9 +75,9 @@ async fn open_shard(path: PathBuf, n: u128, recovered: &Recovered, log: Option<M
     let mut config = EngineConfig::new(path, rt::shard::this(), host(n), 32 << 20);
     config.auto_snapshot = false;
     let engine = Engine::open(config).await.expect("the engine opens");
-    rt::shard::install(engine.clone());
-    let metadata = MetadataService::start(engine, Rc::new(info(n)), recovered, log).await;
-    rt::shard::install(metadata.unwrap_or_else(|_| panic!("the metadata starts")));
+    SERVICES.engine.set(engine.clone());
+    let metadata = MetadataService::start(engine, Rc::new(info(n)), *SERVICES, recovered, log).await;
+    SERVICES.metadata.set(metadata.unwrap_or_else(|_| panic!("the metadata starts")));
 }
 
 /// All layers of a node, on every shard. Called on shard 0.
@@ -83,13 +89,13 @@ async fn start_floors(path: PathBuf, n: u128, internode_config: InternodeConfig)
         rt::shard::call(ShardId(shard), move || async move { open_shard(path, n, &recovered, None).await }).await;
     }
     rt::shard::call_all(|| async {
-        let engine = rt::shard::service::<Engine>();
+        let engine = SERVICES.engine.get();
         engine.replay_finished().await.expect("there is nothing to replay");
         engine.start();
     })
     .await;
     let hosts: Vec<HostId> = (1..=3).map(host).collect();
-    let made: Result<(), ChangeError<String>> = change(move |metadata, _| {
+    let made: Result<(), ChangeError<String>> = change(SERVICES.metadata, move |metadata, _| {
         if metadata.table_by_id(table_id()).is_some() {
             return Ok((Vec::new(), ()));
         }
@@ -109,20 +115,20 @@ async fn start_floors(path: PathBuf, n: u128, internode_config: InternodeConfig)
         rack: format!("rack{n}"),
         features: Vec::new(),
     };
-    internode::install(own, internode_config, None, None).await;
+    internode::install(SERVICES.internode, own, internode_config, None, None).await;
     rt::shard::call_all(|| async {
-        let (engine, metadata) = (rt::shard::service::<Engine>(), rt::shard::service::<MetadataService>());
+        let (engine, metadata) = (SERVICES.engine.get(), SERVICES.metadata.get());
         let replica = Replica::new(engine, ReplicaConfig::with_memory(32 << 20));
-        rt::shard::install(replica.clone());
-        let internode = rt::shard::service::<Internode>();
+        SERVICES.replica.set(replica.clone());
+        let internode = SERVICES.internode.get();
         serve_replica(&internode, replica.clone(), metadata.clone());
         let clock = TimestampClock::above(i64::MIN);
         let coordinator = Coordinator::new(metadata, replica, clock, PageLimits::default());
         coordinator.connect(&internode);
-        rt::shard::install(coordinator);
+        COORDINATORS.set(coordinator);
     })
     .await;
-    rt::shard::install(Rc::new(Kept(RefCell::new(Some(internode::serve(listener))))));
+    RUNNING.set(Rc::new(Kept(RefCell::new(Some(internode::serve(SERVICES.internode.get(), listener))))));
     address
 }
 
@@ -153,12 +159,12 @@ impl Up {
         };
         let peers = others.iter().filter(|(host, _)| *host != self.host).map(|(host, at)| (*host, peer(*at)));
         let book = AddressBook { peers: peers.collect(), ..AddressBook::default() };
-        self.machine.call(ShardId(0), move || internode::publish_book(book)).await.expect("told");
+        self.machine.call(ShardId(0), move || internode::publish_book(SERVICES.internode, book)).await.expect("told");
     }
 
     async fn write(&self, shard: u16, k: i32, timestamp: i64, level: Consistency) -> Result<(), CoordinatorError> {
         let write = self.machine.call(ShardId(shard), move || async move {
-            let coordinator = rt::shard::service::<Coordinator>();
+            let coordinator = COORDINATORS.get();
             let metadata = coordinator.metadata();
             let schema = metadata.table_by_id(table_id()).expect("it is there").schema.clone();
             let mutation = Change::with(schema, k, timestamp).row(1, timestamp as i32).done();
@@ -170,7 +176,7 @@ impl Up {
 
     async fn read(&self, shard: u16, k: i32, level: Consistency) -> Result<Vec<i64>, CoordinatorError> {
         let read = self.machine.call(ShardId(shard), move || async move {
-            let coordinator = rt::shard::service::<Coordinator>();
+            let coordinator = COORDINATORS.get();
             let query = support::query_on(&coordinator, Partitions::Keys(smallvec![key(k)]));
             let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
             Ok(rows(&page).into_iter().map(|(_, _, v)| v).collect())
@@ -181,7 +187,7 @@ impl Up {
     /// The number of rows of the table.
     async fn scan(&self, level: Consistency) -> Result<usize, CoordinatorError> {
         let scan = self.machine.call(ShardId(0), move || async move {
-            let coordinator = rt::shard::service::<Coordinator>();
+            let coordinator = COORDINATORS.get();
             let query = support::query_on(&coordinator, Partitions::Range(PartitionRange::FULL));
             let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
             Ok(rows(&page).len())
@@ -193,10 +199,7 @@ impl Up {
     async fn sees(&self, other: HostId, alive: bool) {
         for _ in 0..POLLS {
             let seen = self.machine.call(ShardId(0), move || async move {
-                rt::shard::call_all(move || async move {
-                    rt::shard::service::<Coordinator>().nodes().is_alive(other) == alive
-                })
-                .await
+                rt::shard::call_all(move || async move { COORDINATORS.get().nodes().is_alive(other) == alive }).await
             });
             if seen.await.expect("ran").into_iter().all(|seen| seen) {
                 return;
@@ -208,13 +211,13 @@ impl Up {
 
     async fn stop(self) {
         let stopped = self.machine.call(ShardId(0), || async {
-            let running = rt::shard::service::<Kept>().0.borrow_mut().take();
+            let running = RUNNING.get().0.borrow_mut().take();
             if let Some(running) = running {
                 running.stop().await;
             }
-            rt::shard::service::<MetadataService>().stop().await;
+            SERVICES.metadata.get().stop().await;
             rt::shard::call_all(|| async {
-                let engine = rt::shard::service::<Engine>();
+                let engine = SERVICES.engine.get();
                 engine.flush(None).await.expect("the disk works");
                 engine.stop().await;
             })

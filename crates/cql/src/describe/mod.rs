@@ -17,9 +17,10 @@ use crate::error::Error;
 use crate::schema::names;
 use crate::syntax::ast::{Describe, DescribeTarget, Name, QualifiedName};
 use crate::syntax::quote_identifier;
-use cluster::Metadata;
+use crate::system::SystemTables;
 use cluster::metadata::{Keyspace, NodeInfo, types_in_order};
 use cluster::topology::view::view;
+use cluster::{Metadata, MetadataService};
 use internode::Liveness;
 use model::CqlType;
 use model::types::Value;
@@ -29,9 +30,13 @@ use std::rc::Rc;
 const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
 
 /// Answers a DESCRIBE in a single page.
-pub fn describe(client: &ClientState, statement: &Describe) -> Result<Answer, Error> {
-    let service = rt::shard::service::<cluster::MetadataService>();
-    let catalog = Catalog { user: service.current(), system: crate::system::keyspaces() };
+pub fn describe(
+    service: &MetadataService,
+    system: &SystemTables,
+    client: &ClientState,
+    statement: &Describe,
+) -> Result<Answer, Error> {
+    let catalog = Catalog { user: service.current(), system: system.keyspaces() };
     let current = client.keyspace.borrow().clone();
     let rows = rows(&catalog, service.info(), current.as_deref(), statement)?;
     Ok(Answer::new(AnswerKind::Rows(encode(result_metadata(statement, current.as_deref()), &rows))))

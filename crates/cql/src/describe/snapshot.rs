@@ -8,11 +8,12 @@ use super::statement;
 use cluster::MetadataService;
 use model::types::UserType;
 use model::{CqlType, TableSchema};
+use rt::shard::PerShard;
 
 /// The statements for a table of this node. Works on any shard, also while the table is being
 /// dropped.
-pub fn snapshot_schema(schema: &TableSchema) -> String {
-    let service = rt::shard::try_service::<MetadataService>();
+pub fn snapshot_schema(services: PerShard<MetadataService>, schema: &TableSchema) -> String {
+    let service = services.try_get();
     let Some(table) = service.and_then(|service| service.table_even_if_dropping(schema.id)) else {
         return format!("-- the table {}.{} is not known any more\n", schema.keyspace, schema.name);
     };

@@ -4,6 +4,7 @@ use super::{Catalog, encode, result_metadata, rows};
 use crate::error::Error;
 use crate::schema::tests::World;
 use crate::syntax::{self, Statement};
+use crate::system::SystemTables;
 use model::types::Value;
 
 /// The rows that a DESCRIBE answers, as text.
@@ -11,7 +12,10 @@ fn run(world: &World, current: Option<&str>, text: &str) -> Result<Vec<Vec<Strin
     let Statement::Describe(statement) = syntax::parse(text).unwrap().statement else {
         panic!("{text} is no DESCRIBE")
     };
-    let catalog = Catalog { user: world.metadata.clone(), system: crate::system::keyspaces() };
+    let catalog = Catalog {
+        user: world.metadata.clone(),
+        system: SystemTables::new(Default::default(), Default::default()).keyspaces(),
+    };
     let rows = rows(&catalog, &world.node, current, &statement)?;
     let metadata = result_metadata(&statement, current);
     let encoded = encode(metadata.clone(), &rows);

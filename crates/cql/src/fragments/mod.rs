@@ -5,7 +5,7 @@
 //! consists of the source, the region of the partition, the table's clustering columns, and the
 //! side of the position. Each row shows one fragment ([`describe`]).
 //!
-//! Each shard generates the rows of its own partitions through [`LocalSources`], which is installed
+//! Each shard generates the rows of its own partitions through [`LocalSources`], which is set
 //! at the node's start. Only data of this node is shown. All rows of an answer are generated before
 //! its first page, and each shard is limited to [`MOST_BYTES`].
 
@@ -22,6 +22,7 @@ use model::id::{ColumnId, TableId};
 use model::key::{self, DecoratedKey};
 use model::range::PartitionRange;
 use model::schema::{Column, ColumnKind, TableSchema};
+use rt::shard::PerShard;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -56,15 +57,28 @@ pub struct FragmentsTable {
     schema: Rc<TableSchema>,
 }
 
+/// What generates the rows of stored tables on every shard.
+#[derive(Clone, Copy, Debug)]
+pub struct FragmentShards {
+    /// The metadata.
+    pub metadata: PerShard<MetadataService>,
+    /// The data. Without it, there are no rows.
+    pub sources: PerShard<LocalSourcesService>,
+}
+
 enum Base {
-    Stored(TableId),
+    Stored(TableId, FragmentShards),
     Virtual(Rc<dyn VirtualTable>),
 }
 
 impl FragmentsTable {
     /// The fragments of a table. For a virtual table, they are generated from its rows.
-    pub fn new(table: &TableSchema, virtual_table: Option<Rc<dyn VirtualTable>>) -> FragmentsTable {
-        let base = virtual_table.map_or(Base::Stored(table.id), Base::Virtual);
+    pub fn new(
+        shards: FragmentShards,
+        table: &TableSchema,
+        virtual_table: Option<Rc<dyn VirtualTable>>,
+    ) -> FragmentsTable {
+        let base = virtual_table.map_or(Base::Stored(table.id, shards), Base::Virtual);
         FragmentsTable { base, schema: Rc::new(schema_of(table)) }
     }
 }
@@ -76,7 +90,7 @@ impl VirtualTable for FragmentsTable {
 
     fn rows<'a>(&'a self, wanted: &'a Partitions) -> Generated<'a> {
         match &self.base {
-            Base::Stored(table) => Box::pin(stored_rows(*table, wanted.clone())),
+            Base::Stored(table, shards) => Box::pin(stored_rows(*shards, *table, wanted.clone())),
             Base::Virtual(table) => Box::pin(async move {
                 let rows = table.rows(wanted).await?;
                 Ok(describe::virtual_rows(table.schema(), rows))
@@ -125,10 +139,10 @@ fn schema_of(table: &TableSchema) -> TableSchema {
     )
 }
 
-async fn stored_rows(table: TableId, wanted: Partitions) -> Result<Vec<VirtualRow>, Error> {
+async fn stored_rows(shards: FragmentShards, table: TableId, wanted: Partitions) -> Result<Vec<VirtualRow>, Error> {
     let rows = rt::shard::call_all(move || {
         let wanted = wanted.clone();
-        async move { rows_of_shard(table, wanted).await }
+        async move { rows_of_shard(shards, table, wanted).await }
     });
     let mut all = Vec::new();
     for rows in rows.await {
@@ -137,10 +151,8 @@ async fn stored_rows(table: TableId, wanted: Partitions) -> Result<Vec<VirtualRo
     Ok(all)
 }
 
-async fn rows_of_shard(table: TableId, wanted: Partitions) -> Result<Vec<VirtualRow>, Error> {
-    let (Some(service), Some(metadata)) =
-        (rt::shard::try_service::<LocalSourcesService>(), rt::shard::try_service::<MetadataService>())
-    else {
+async fn rows_of_shard(shards: FragmentShards, table: TableId, wanted: Partitions) -> Result<Vec<VirtualRow>, Error> {
+    let (Some(service), Some(metadata)) = (shards.sources.try_get(), shards.metadata.try_get()) else {
         return Ok(Vec::new());
     };
     let Some(schema) = metadata.current().table_by_id(table).map(|table| table.schema.clone()) else {

@@ -4,7 +4,7 @@ use super::Processor;
 use crate::api::{ClientState, Prepared};
 use crate::dialect::Dialect;
 use crate::error::Error;
-use crate::plan::{Plan, Planned, plan, types_of_first};
+use crate::plan::{Plan, PlanContext, Planned, plan, types_of_first};
 use crate::prepared::{Cache, CachedStatement, StatementId, id_of, prepared_id};
 use crate::slow_log::shown_text;
 use crate::syntax::parse;
@@ -63,12 +63,12 @@ impl Processor {
         note("Planned on this shard, sending the statement to the other shards");
         let result = planned.result.id();
         let shared: Arc<(Option<String>, String)> = Arc::new((keyspace, text.to_owned()));
-        let here = rt::shard::this();
+        let (here, processors) = (rt::shard::this(), self.shards.processor);
         rt::shard::call_all(move || {
             let shared = shared.clone();
             async move {
                 if rt::shard::this() != here
-                    && let Some(processor) = rt::shard::try_service::<Processor>()
+                    && let Some(processor) = processors.try_get()
                 {
                     // The other shards plan the statement when they first execute it.
                     let (keyspace, text) = &*shared;
@@ -106,7 +106,7 @@ impl Processor {
         {
             return Ok((id, planned));
         }
-        let (id, planned) = plan_prepared(&metadata, keyspace, text, dialect)?;
+        let (id, planned) = plan_prepared(&self.context, &metadata, keyspace, text, dialect)?;
         let mut prepared = self.prepared.borrow_mut();
         match prepared.get(&id) {
             Some(kept) => prepared.set_plan(&id, &kept, planned.clone()),
@@ -149,7 +149,7 @@ impl Processor {
         kept: &Rc<CachedStatement>,
         metadata: &Metadata,
     ) -> Result<Rc<Planned>, Error> {
-        let planned = plan_prepared(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect);
+        let planned = plan_prepared(&self.context, metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect);
         let mut prepared = self.prepared.borrow_mut();
         match planned {
             Ok((own, planned)) if own == *id || kept.has_same_types(&planned) => {
@@ -179,17 +179,17 @@ impl Processor {
         let keyspace = keyspace.as_deref();
         let dialect = self.config.borrow().dialect;
         if text.len() > MAX_KEPT_TEXT {
-            return plan_text(metadata, keyspace, text, dialect).map(Rc::new);
+            return plan_text(&self.context, metadata, keyspace, text, dialect).map(Rc::new);
         }
         let id = id_of(keyspace, text, dialect);
         let kept = self.queries.borrow().get(&id);
         if let Some(kept) = kept {
             return match kept.plan() {
                 Some(planned) if planned.is_current(metadata) => Ok(planned),
-                _ => replan_query(&self.queries, &id, &kept, metadata),
+                _ => replan_query(&self.context, &self.queries, &id, &kept, metadata),
             };
         }
-        let planned = Rc::new(plan_text(metadata, keyspace, text, dialect)?);
+        let planned = Rc::new(plan_text(&self.context, metadata, keyspace, text, dialect)?);
         if is_data(&planned.plan) {
             self.queries.borrow_mut().insert(id, keyspace, text, dialect, Some(planned.clone()));
         }
@@ -212,22 +212,29 @@ fn no_longer_prepared(why: Option<Error>) -> Error {
     })
 }
 
-fn plan_text(metadata: &Metadata, keyspace: Option<&str>, text: &str, dialect: Dialect) -> Result<Planned, Error> {
+fn plan_text(
+    context: &PlanContext,
+    metadata: &Metadata,
+    keyspace: Option<&str>,
+    text: &str,
+    dialect: Dialect,
+) -> Result<Planned, Error> {
     let parsed = parse(text).map_err(|error| Error::Syntax(error.to_string()))?;
-    plan(metadata, keyspace, parsed, dialect)
+    plan(context, metadata, keyspace, parsed, dialect)
 }
 
 /// Plans a text, and computes the id under which it is prepared. The id uses the types with which
 /// the columns were created, so ALTER of a column's type does not change it.
 fn plan_prepared(
+    context: &PlanContext,
     metadata: &Metadata,
     keyspace: Option<&str>,
     text: &str,
     dialect: Dialect,
 ) -> Result<(StatementId, Rc<Planned>), Error> {
-    let planned = plan_text(metadata, keyspace, text, dialect)?;
+    let planned = plan_text(context, metadata, keyspace, text, dialect)?;
     let first = planned.was_retyped(metadata).then(|| parse(text).ok()).flatten();
-    let first = first.and_then(|parsed| types_of_first(metadata, keyspace, parsed, dialect).ok());
+    let first = first.and_then(|parsed| types_of_first(context, metadata, keyspace, parsed, dialect).ok());
     let id = match first {
         Some(variables) => prepared_id(keyspace, text, dialect, &variables, &planned),
         None => prepared_id(keyspace, text, dialect, &planned.variables.columns, &planned),
@@ -239,12 +246,13 @@ fn plan_prepared(
 /// statement, it needs no UNPREPARED, because its values come with it.
 #[cold]
 fn replan_query(
+    context: &PlanContext,
     cache: &RefCell<Cache>,
     id: &StatementId,
     kept: &Rc<CachedStatement>,
     metadata: &Metadata,
 ) -> Result<Rc<Planned>, Error> {
-    let planned = Rc::new(plan_text(metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect)?);
+    let planned = Rc::new(plan_text(context, metadata, kept.keyspace.as_deref(), &kept.text, kept.dialect)?);
     cache.borrow_mut().set_plan(id, kept, planned.clone());
     Ok(planned)
 }

@@ -48,7 +48,7 @@ impl Processor {
             Plan::Configure(modify) => {
                 self.statistics.modification(modify, params);
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
-                Box::pin(system::config::update(modify, env, &request)).await?;
+                Box::pin(system::config::update(self.context.system.shards(), modify, env, &request)).await?;
                 Ok(Answer::new(AnswerKind::Void))
             }
             Plan::Unwritable(modify) => {
@@ -68,11 +68,18 @@ impl Processor {
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
                 let timeout = attributes.timeout(env, config.truncate_timeout)?;
                 request.release_metadata();
-                Box::pin(schema::truncate(client, statement, Some(timeout))).await
+                Box::pin(schema::truncate(
+                    self.coordinator.metadata_service(),
+                    &self.context.system,
+                    client,
+                    statement,
+                    Some(timeout),
+                ))
+                .await
             }
             Plan::Describe(statement) => {
                 authorize(client.role.borrow().as_deref(), Permission::Describe, Resource::AllKeyspaces)?;
-                describe::describe(client, statement)
+                describe::describe(self.coordinator.metadata_service(), &self.context.system, client, statement)
             }
             Plan::Schema(schema) => {
                 let (statement, attributes) = &**schema;
@@ -82,7 +89,8 @@ impl Processor {
                     return Err(Error::not_supported("This statement"));
                 }
                 let drop_time = attributes.timestamp(env, rt::time::wall_micros(), false)?;
-                Box::pin(schema::execute(client, statement, drop_time, &config.guardrails)).await
+                let (service, clocks) = (self.coordinator.metadata_service(), self.shards.coordinator);
+                Box::pin(schema::execute(service, clocks, client, statement, drop_time, &config.guardrails)).await
             }
         }
     }

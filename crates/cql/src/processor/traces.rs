@@ -61,7 +61,8 @@ impl Processor {
         let Some(admitted) = admitted else {
             return self.save_trace(Some(trace), client, parameters, command, request);
         };
-        let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
+        let service = self.coordinator.metadata_service();
+        let session = session_of(service, &trace, client, parameters, command, request);
         let mut tables: Vec<String> = planned.iter().flat_map(|planned| planned.plan.table_names()).collect();
         tables.sort();
         tables.dedup();
@@ -96,7 +97,8 @@ impl Processor {
     ) {
         let Some(trace) = trace else { return };
         let Some(admitted) = self.slow_log.admit_trace() else { return };
-        let Some(session) = session_of(&trace, client, parameters, command, request) else { return };
+        let service = self.coordinator.metadata_service();
+        let session = session_of(service, &trace, client, parameters, command, request);
         let coordinator = self.coordinator.clone();
         rt::task::spawn(async move {
             trace_store::save(&coordinator, trace, session, None).await;
@@ -106,22 +108,22 @@ impl Processor {
     }
 }
 
-/// The session of a trace that ends now. `None` on a shard without metadata.
+/// The session of a trace that ends now.
 fn session_of(
+    service: &MetadataService,
     trace: &Trace,
     client: &ClientState,
     parameters: Vec<(String, String)>,
     command: &'static str,
     request: &str,
-) -> Option<trace_store::Session> {
-    let service = rt::shard::try_service::<MetadataService>()?;
+) -> trace_store::Session {
     let elapsed = i64::from(trace.elapsed_micros()) / 1000;
-    Some(trace_store::Session {
+    trace_store::Session {
         client: client.address.map(|address| address.ip()),
         coordinator: service.info().broadcast_address,
         command,
         request: request.to_owned(),
         parameters,
         started_at: rt::time::wall_micros() / 1000 - elapsed,
-    })
+    }
 }

@@ -15,7 +15,6 @@ use crate::syntax::ast::{
 };
 use cluster::Metadata;
 use cluster::metadata::{ColumnDefinition, DroppedDefinition, Op, Table, TableDefinition, lasting_type};
-use coordinator::Coordinator;
 use model::CqlType;
 use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
@@ -25,6 +24,7 @@ pub(super) fn alter(
     metadata: &Metadata,
     guardrails: &Guardrails,
     statement: &AlterTable,
+    now: &dyn Fn() -> i64,
 ) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
@@ -40,7 +40,7 @@ pub(super) fn alter(
             add(metadata, table, &mut definition, columns, *if_not_exists)?
         }
         AlterTableAction::Drop { if_exists, columns, timestamp } => {
-            drop(&table.schema, &mut definition, columns, timestamp.as_ref(), *if_exists)?
+            drop(&table.schema, &mut definition, columns, timestamp.as_ref(), *if_exists, now())?
         }
         AlterTableAction::Rename { if_exists, pairs } => rename(&table.schema, &mut definition, pairs, *if_exists)?,
         AlterTableAction::ColumnType { column, type_name } => {
@@ -198,10 +198,10 @@ fn drop(
     columns: &[Name],
     timestamp: Option<&Term>,
     if_exists: bool,
-) -> Result<bool, Error> {
-    // Uses the clock of writes, so that no existing cell is newer. It is ahead of the wall clock if
+    // By the clock of writes, so that no existing cell is newer. It is ahead of the wall clock if
     // that was set back.
-    let now = rt::shard::try_service::<Coordinator>().map_or_else(rt::time::wall_micros, |clock| clock.timestamp());
+    now: i64,
+) -> Result<bool, Error> {
     let drop_time = match timestamp {
         None => now,
         Some(Term::Literal(Literal::Integer(text))) => {

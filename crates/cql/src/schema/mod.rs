@@ -33,8 +33,10 @@ use crate::api::{Answer, AnswerKind, ClientState, SchemaAction, SchemaChange, Sc
 use crate::error::Error;
 use crate::guardrails::Guardrails;
 use crate::syntax::ast::{AlterTableAction, Literal, Name, QualifiedName, Statement, Term};
-use cluster::Metadata;
 use cluster::metadata::{ChangeError, NodeInfo, Op};
+use cluster::{Metadata, MetadataService};
+use coordinator::Coordinator;
+use rt::shard::PerShard;
 
 /// The change of the metadata that a statement makes.
 #[derive(Debug, Default)]
@@ -85,6 +87,8 @@ pub fn is_schema_statement(statement: &Statement) -> bool {
 /// bind marker of ALTER TABLE ... DROP USING TIMESTAMP. `None` if there is no marker, or if it is
 /// unset.
 pub async fn execute(
+    service: &MetadataService,
+    clocks: PerShard<Coordinator>,
     client: &ClientState,
     statement: &Statement,
     drop_time: Option<i64>,
@@ -92,10 +96,12 @@ pub async fn execute(
 ) -> Result<Answer, Error> {
     let mut statement = qualified(client, statement)?;
     set_drop_time(&mut statement, drop_time);
-    keep_newer_than_drop(&statement).await?;
+    keep_newer_than_drop(service, &statement).await?;
     let (own, guardrails) = (statement.clone(), guardrails.clone());
-    let outcome = cluster::metadata::change(move |metadata, node| {
-        let PlannedChange { ops, change, warnings } = checked(metadata, node, &guardrails, &own)?;
+    let outcome = cluster::metadata::change(service.shards().metadata, move |metadata, node| {
+        // That of shard 0, where the change is made.
+        let now = || clocks.try_get().map_or_else(rt::time::wall_micros, |clock| clock.timestamp());
+        let PlannedChange { ops, change, warnings } = checked(metadata, node, &guardrails, &own, &now)?;
         Ok::<_, Error>((ops, (change, warnings)))
     })
     .await;
@@ -122,16 +128,16 @@ fn set_drop_time(statement: &mut Statement, drop_time: Option<i64>) {
 /// again, its cells newer than the timestamp are visible again. Sstables identify columns by name,
 /// so they return these cells. Memtables use column ids, which are never used again, so their cells
 /// must be in sstables first.
-async fn keep_newer_than_drop(statement: &Statement) -> Result<(), Error> {
+async fn keep_newer_than_drop(service: &MetadataService, statement: &Statement) -> Result<(), Error> {
     let Statement::AlterTable(altered) = statement else { return Ok(()) };
     if !matches!(altered.action, AlterTableAction::Drop { timestamp: Some(_), .. }) {
         return Ok(());
     }
-    let metadata = rt::shard::service::<cluster::MetadataService>().current();
+    let metadata = service.current();
     let Some(table) = metadata.table(written_keyspace(&altered.name), altered.name.name.as_str()) else {
         return Ok(());
     };
-    let flushed = cluster::flush::flush(table.schema.id).await;
+    let flushed = cluster::flush::flush(service.shards().engine, table.schema.id).await;
     flushed.map_err(|why| Error::Server(format!("the table could not be flushed: {why}")))
 }
 
@@ -155,13 +161,15 @@ fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, E
 }
 
 /// Computes the change of a statement on this metadata, if it is within the limits of the metadata.
+/// `now` is the clock of writes, in microseconds since 1970.
 fn checked(
     metadata: &Metadata,
     node: &NodeInfo,
     guardrails: &Guardrails,
     statement: &Statement,
+    now: &dyn Fn() -> i64,
 ) -> Result<PlannedChange, Error> {
-    let made = make(metadata, node, guardrails, statement)?;
+    let made = make(metadata, node, guardrails, statement, now)?;
     metadata.check_types(&made.ops).map_err(|error| Error::invalid(error.to_string()))?;
     metadata.check_size(&made.ops, guardrails.schema_bytes).map_err(|error| Error::invalid(error.to_string()))?;
     Ok(made)
@@ -173,13 +181,14 @@ fn make(
     node: &NodeInfo,
     guardrails: &Guardrails,
     statement: &Statement,
+    now: &dyn Fn() -> i64,
 ) -> Result<PlannedChange, Error> {
     match statement {
         Statement::CreateKeyspace(statement) => keyspace::create(metadata, node, guardrails, statement),
         Statement::AlterKeyspace(statement) => keyspace::alter(metadata, node, guardrails, statement),
         Statement::DropKeyspace(statement) => keyspace::drop(metadata, statement),
         Statement::CreateTable(statement) => table::create(metadata, node, guardrails, statement),
-        Statement::AlterTable(statement) => alter_table::alter(metadata, guardrails, statement),
+        Statement::AlterTable(statement) => alter_table::alter(metadata, guardrails, statement, now),
         Statement::DropTable(statement) => table::drop(metadata, statement),
         Statement::CreateType(statement) => user_type::create(metadata, statement),
         Statement::AlterType(statement) => alter_type::alter(metadata, statement),

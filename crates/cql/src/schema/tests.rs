@@ -36,7 +36,7 @@ impl World {
         if let Some(name) = name_of(&mut statement) {
             name.keyspace.get_or_insert_with(|| Name::new("ks"));
         }
-        let made = checked(&self.metadata, &self.node, &self.guardrails, &statement)?;
+        let made = checked(&self.metadata, &self.node, &self.guardrails, &statement, &rt::time::wall_micros)?;
         self.metadata = Rc::new(self.metadata.with(&made.ops).expect("the steps of a statement fit"));
         Ok(made)
     }

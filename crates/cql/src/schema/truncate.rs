@@ -4,24 +4,32 @@ use super::names;
 use crate::api::{Answer, AnswerKind, ClientState};
 use crate::error::Error;
 use crate::syntax::ast::Truncate;
+use crate::system::SystemTables;
+use cluster::MetadataService;
 use std::time::Duration;
 
 /// The default timeout of TRUNCATE.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Executes a TRUNCATE. `timeout` is the evaluated USING TIMEOUT.
-pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Option<Duration>) -> Result<Answer, Error> {
+pub async fn truncate(
+    service: &MetadataService,
+    system: &SystemTables,
+    client: &ClientState,
+    statement: &Truncate,
+    timeout: Option<Duration>,
+) -> Result<Answer, Error> {
     let keyspace = names::keyspace_of(client, &statement.table)?;
     let name = statement.table.name.as_str();
     if crate::system::is_virtual(&keyspace) {
-        return Err(match crate::system::table(&keyspace, name) {
+        return Err(match system.table(&keyspace, name) {
             Some(_) => Error::Unauthorized(format!("{keyspace} keyspace is not user-modifiable.")),
             None => Error::invalid(format!("unconfigured table {name}")),
         });
     }
-    let metadata = rt::shard::service::<cluster::MetadataService>().current();
+    let metadata = service.current();
     let table = names::table(&metadata, &keyspace, name)?.schema.id;
-    match cluster::truncate::everywhere(metadata, table, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
+    match cluster::truncate::everywhere(service.shards(), metadata, table, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
         Ok(()) => Ok(Answer::new(AnswerKind::Void)),
         Err(why) => Err(Error::Truncate(format!("Error during truncate of {keyspace}.{name}: {why}"))),
     }

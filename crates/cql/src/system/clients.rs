@@ -1,5 +1,6 @@
 //! `system.clients`: the client connections of all shards.
 
+use super::Knowledge;
 use super::rows::{Rows, text, text_map};
 use model::types::Value;
 use rt::ShardId;
@@ -34,13 +35,14 @@ pub struct Encryption {
     pub cipher: String,
 }
 
-/// A service of each shard, installed by the server: lists the shard's connections.
+/// A service of each shard, set by the server: lists the shard's connections.
 pub struct ClientList(pub Box<dyn Fn() -> Vec<ClientInfo>>);
 
-pub(super) async fn fill(rows: &mut Rows) {
+pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
+    let clients = known.shards.clients;
     // One shard after another: the list of each is given up before the next one is made.
     for shard in 0..rt::shard::count() as u16 {
-        let list = || async { rt::shard::try_service::<ClientList>().map(|list| (list.0)()).unwrap_or_default() };
+        let list = move || async move { clients.try_get().map(|list| (list.0)()).unwrap_or_default() };
         add(rows, rt::shard::call(ShardId(shard), list).await);
     }
 }

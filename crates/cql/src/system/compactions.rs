@@ -1,5 +1,6 @@
 //! `system.compaction_history`: the latest compactions of all shards.
 
+use super::Knowledge;
 use super::rows::{Rows, text};
 use model::types::Value;
 use uuid::Uuid;
@@ -27,13 +28,15 @@ pub struct CompactionDone {
     pub bytes_out: u64,
 }
 
-/// A service of each shard, installed at the node's start: lists the shard's compactions.
+/// A service of each shard, set at the node's start: lists the shard's compactions.
 pub struct CompactionHistory(pub Box<dyn Fn() -> Vec<CompactionDone>>);
 
-pub(super) async fn fill(rows: &mut Rows) {
-    let lists = rt::shard::call_all(|| async {
-        rt::shard::try_service::<CompactionHistory>().map(|history| (history.0)()).unwrap_or_default()
-    });
+pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
+    let compactions = known.shards.compactions;
+    let lists =
+        rt::shard::call_all(
+            move || async move { compactions.try_get().map(|history| (history.0)()).unwrap_or_default() },
+        );
     for done in lists.await.into_iter().flatten() {
         add(&done, rows);
     }

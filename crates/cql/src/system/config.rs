@@ -2,7 +2,7 @@
 //! of settings at run time.
 
 use super::rows::{Rows, text};
-use super::{Knowledge, write_failure};
+use super::{Knowledge, SystemShards, write_failure};
 use crate::error::Error;
 use crate::modify::operation::Change;
 use crate::modify::{Deletion, Modify};
@@ -48,11 +48,8 @@ pub trait Settings {
     fn set(&self, name: &str, value: &str) -> Result<(), SettingRefused>;
 }
 
-/// A service of each shard, installed by the server.
+/// A service of each shard, set by the server.
 pub struct SettingsTable(pub Rc<dyn Settings>);
-
-/// A service of shard 0 that serializes changes: one change at a time reaches the shards.
-struct Turn(Semaphore);
 
 pub(super) fn fill(known: &Knowledge, rows: &mut Rows) {
     let mut add = |name: &str, source: &str, kind: &str, value: String| {
@@ -60,7 +57,7 @@ pub(super) fn fill(known: &Knowledge, rows: &mut Rows) {
     };
     let quoted = |value: &str| format!("\"{value}\"");
     add("partitioner", "default", "string", quoted(super::PARTITIONER));
-    match rt::shard::try_service::<SettingsTable>() {
+    match known.shards.settings.try_get() {
         Some(table) => {
             for setting in table.0.list() {
                 add(setting.name, setting.source, setting.kind, setting.value);
@@ -84,7 +81,7 @@ pub fn is_config(keyspace: &str, table: &str) -> bool {
 
 /// Executes `UPDATE system.config SET value = ... WHERE name = ...`. Other writes to the table are
 /// refused.
-pub async fn update(modify: &Modify, env: Env<'_>, request: &Request<'_>) -> Result<(), Error> {
+pub async fn update(shards: SystemShards, modify: &Modify, env: Env<'_>, request: &Request<'_>) -> Result<(), Error> {
     request.check_write_level()?;
     let refused = |why: &str| write_failure(&modify.schema, request.params.consistency, why);
     if modify.deletion != Deletion::None {
@@ -111,23 +108,24 @@ pub async fn update(modify: &Modify, env: Env<'_>, request: &Request<'_>) -> Res
     }
     for key in modify.keys(env)? {
         let (name, value) = (as_text(key.key)?, value.clone());
-        set_everywhere(name, value).await.map_err(|why| refused(&why.to_string()))?;
+        set_everywhere(shards, name, value).await.map_err(|why| refused(&why.to_string()))?;
     }
     Ok(())
 }
 
-async fn set_everywhere(name: String, value: String) -> Result<(), SettingRefused> {
+/// Sets a setting on all shards. One change at a time reaches the shards.
+async fn set_everywhere(shards: SystemShards, name: String, value: String) -> Result<(), SettingRefused> {
     rt::shard::call(ShardId(0), move || async move {
-        let turn = rt::shard::try_service::<Turn>().unwrap_or_else(|| {
-            let turn = Rc::new(Turn(Semaphore::new(1)));
-            rt::shard::install(turn.clone());
+        let turn = shards.setting_turn.try_get().unwrap_or_else(|| {
+            let turn = Rc::new(Semaphore::new(1));
+            shards.setting_turn.set(turn.clone());
             turn
         });
-        let _turn = turn.0.acquire().await;
+        let _turn = turn.acquire().await;
         let set = rt::shard::call_all(move || {
             let (name, value) = (name.clone(), value.clone());
             async move {
-                let table = rt::shard::try_service::<SettingsTable>().ok_or(SettingRefused::Unknown)?;
+                let table = shards.settings.try_get().ok_or(SettingRefused::Unknown)?;
                 table.0.set(&name, &value)
             }
         });

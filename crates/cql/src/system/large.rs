@@ -33,7 +33,7 @@ pub enum LargeThing {
     Cell { clustering_key: String, column: String, elements: u64 },
 }
 
-/// A service of each shard, installed at the node's start: lists the large data in its sstables.
+/// A service of each shard, set at the node's start: lists the large data in its sstables.
 pub struct LargeThings(pub Box<dyn Fn() -> Vec<LargeFound>>);
 
 /// One of the three tables.
@@ -45,9 +45,9 @@ pub(super) enum Kind {
 }
 
 pub(super) async fn fill(kind: Kind, known: &Knowledge, rows: &mut Rows) {
-    let lists = rt::shard::call_all(|| async {
-        rt::shard::try_service::<LargeThings>().map(|things| (things.0)()).unwrap_or_default()
-    });
+    let large = known.shards.large;
+    let lists =
+        rt::shard::call_all(move || async move { large.try_get().map(|things| (things.0)()).unwrap_or_default() });
     add(kind, known, lists.await.into_iter().flatten(), rows);
 }
 

@@ -36,12 +36,14 @@ use crate::api::Consistency;
 use crate::error::{Error, WriteType};
 use crate::restrictions::Partitions;
 use crate::source::{Generated, VirtualTable};
-use cluster::MetadataService;
+use cluster::ClusterShards;
 use cluster::metadata::{Keyspace, Metadata, NodeInfo};
 use cluster::topology::view::{NodeView, view};
-use internode::Internode;
 use model::TableSchema;
 use rows::Rows;
+use rt::shard::PerShard;
+use rt::sync::Semaphore;
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 /// The keyspaces of virtual tables.
@@ -60,6 +62,33 @@ pub const PARTITIONER: &str = "org.apache.cassandra.dht.Murmur3Partitioner";
 struct SystemTable {
     schema: Rc<TableSchema>,
     generator: Generator,
+    /// The system keyspaces.
+    system: Rc<Metadata>,
+    cluster: ClusterShards,
+    shards: SystemShards,
+}
+
+/// What system tables ask on every shard. Without a service, its tables are empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemShards {
+    /// The connections of clients.
+    pub clients: PerShard<ClientList>,
+    /// The settings.
+    pub settings: PerShard<SettingsTable>,
+    /// Held while a setting is changed on all shards. On shard 0.
+    setting_turn: PerShard<Semaphore>,
+    /// The snapshots on disk. Every shard finds all of them.
+    pub snapshots: PerShard<SnapshotList>,
+    /// The sizes of tablets.
+    pub tablet_sizes: PerShard<TabletSizes>,
+    /// The counters of `system.runtime_info`.
+    pub runtime_numbers: PerShard<RuntimeNumbers>,
+    /// The estimated sizes of tables.
+    pub table_sizes: PerShard<TableSizes>,
+    /// The compactions that have ended.
+    pub compactions: PerShard<CompactionHistory>,
+    /// The large data in sstables.
+    pub large: PerShard<LargeThings>,
 }
 
 impl VirtualTable for SystemTable {
@@ -69,10 +98,24 @@ impl VirtualTable for SystemTable {
 
     fn rows<'a>(&'a self, _: &'a Partitions) -> Generated<'a> {
         Box::pin(async move {
-            let (known, mut rows) = (Knowledge::now(), Rows::new(self.schema.clone()));
+            let (known, mut rows) = (self.known(), Rows::new(self.schema.clone()));
             self.generator.fill(&known, &mut rows).await;
             Ok(rows.finish())
         })
+    }
+}
+
+impl SystemTable {
+    /// The current state on this shard.
+    fn known(&self) -> Knowledge {
+        let service = self.cluster.metadata.get();
+        Knowledge {
+            metadata: service.current(),
+            node: service.info().clone(),
+            system: self.system.clone(),
+            cluster: self.cluster,
+            shards: self.shards,
+        }
     }
 }
 
@@ -105,17 +148,17 @@ impl Generator {
     async fn fill(self, known: &Knowledge, rows: &mut Rows) {
         match self {
             Generator::Known(fill) => fill(known, rows),
-            Generator::Clients => clients::fill(rows).await,
+            Generator::Clients => clients::fill(known, rows).await,
             Generator::ClusterStatus => peers::cluster_status(known, rows).await,
-            Generator::Compactions => compactions::fill(rows).await,
+            Generator::Compactions => compactions::fill(known, rows).await,
             Generator::Large(kind) => large::fill(kind, known, rows).await,
             Generator::Sizes => sizes::fill(known, rows).await,
-            Generator::Snapshots => numbers::snapshots(rows).await,
+            Generator::Snapshots => numbers::snapshots(known, rows).await,
             Generator::TabletSizes => numbers::tablet_sizes(known, rows).await,
             Generator::LoadPerNode => numbers::load_per_node(known, rows).await,
             Generator::RuntimeInfo => {
                 status::runtime_info(known, rows);
-                numbers::runtime(rows).await;
+                numbers::runtime(known, rows).await;
             }
         }
     }
@@ -129,15 +172,11 @@ struct Knowledge {
     node: Rc<NodeInfo>,
     /// The system keyspaces.
     system: Rc<Metadata>,
+    cluster: ClusterShards,
+    shards: SystemShards,
 }
 
 impl Knowledge {
-    /// The current state on this shard.
-    fn now() -> Knowledge {
-        let service = rt::shard::service::<MetadataService>();
-        Knowledge { metadata: service.current(), node: service.info().clone(), system: registry().metadata.clone() }
-    }
-
     /// All keyspaces that `system_schema` lists, including system keyspaces.
     fn keyspaces(&self) -> impl Iterator<Item = &Rc<Keyspace>> {
         let own = self.system.keyspaces.values().filter(|keyspace| keyspace.definition.name != VIRTUAL_SCHEMA);
@@ -152,31 +191,63 @@ impl Knowledge {
 
 /// The cluster's members, as this shard sees them.
 fn nodes(known: &Knowledge) -> Vec<NodeView> {
-    let liveness = rt::shard::try_service::<Internode>().map(|internode| internode.liveness()).unwrap_or_default();
+    let liveness = known.cluster.internode.try_get().map(|internode| internode.liveness()).unwrap_or_default();
     view(&known.metadata, &known.node, &liveness, None)
 }
 
-/// The virtual tables of a shard, built at first use and then kept as a service.
+/// The system tables of a shard, built at first use.
+pub struct SystemTables {
+    cluster: ClusterShards,
+    shards: SystemShards,
+    built: OnceCell<Registry>,
+}
+
 struct Registry {
     metadata: Rc<Metadata>,
     tables: Vec<Rc<SystemTable>>,
 }
 
-fn registry() -> Rc<Registry> {
-    if let Some(registry) = rt::shard::try_service::<Registry>() {
-        return registry;
+impl SystemTables {
+    /// The tables of a node with these services.
+    pub fn new(cluster: ClusterShards, shards: SystemShards) -> SystemTables {
+        SystemTables { cluster, shards, built: OnceCell::new() }
     }
-    let (metadata, generators) = tables::build();
-    let tables = generators
-        .into_iter()
-        .map(|(keyspace, name, generator)| {
-            let table = metadata.table(keyspace, &name).expect("a virtual table is in the metadata");
-            Rc::new(SystemTable { schema: table.schema.clone(), generator })
+
+    /// What the tables ask on every shard.
+    pub fn shards(&self) -> SystemShards {
+        self.shards
+    }
+
+    /// The virtual table with this name.
+    pub fn table(&self, keyspace: &str, name: &str) -> Option<Rc<dyn VirtualTable>> {
+        if !is_virtual(keyspace) {
+            return None;
+        }
+        let mut tables = self.registry().tables.iter();
+        let found = tables.find(|table| table.schema.name == name && table.schema.keyspace == keyspace);
+        found.map(|table| table.clone() as Rc<dyn VirtualTable>)
+    }
+
+    /// The virtual keyspaces with their tables, for DESCRIBE and `system_schema`.
+    pub fn keyspaces(&self) -> Rc<Metadata> {
+        self.registry().metadata.clone()
+    }
+
+    fn registry(&self) -> &Registry {
+        self.built.get_or_init(|| {
+            let (metadata, generators) = tables::build();
+            let (cluster, shards, metadata) = (self.cluster, self.shards, Rc::new(metadata));
+            let tables = generators
+                .into_iter()
+                .map(|(keyspace, name, generator)| {
+                    let table = metadata.table(keyspace, &name).expect("a virtual table is in the metadata");
+                    let (schema, system) = (table.schema.clone(), metadata.clone());
+                    Rc::new(SystemTable { schema, generator, system, cluster, shards })
+                })
+                .collect();
+            Registry { metadata, tables }
         })
-        .collect();
-    let registry = Rc::new(Registry { metadata: Rc::new(metadata), tables });
-    rt::shard::install(registry.clone());
-    registry
+    }
 }
 
 /// Whether the keyspace has virtual tables.
@@ -202,19 +273,4 @@ fn write_failure(schema: &TableSchema, consistency: Consistency, why: &str) -> E
 /// ScyllaDB's.
 pub fn not_writable(schema: &TableSchema, consistency: Consistency) -> Error {
     write_failure(schema, consistency, "this virtual table doesn't allow updates")
-}
-
-/// The virtual table with this name.
-pub fn table(keyspace: &str, name: &str) -> Option<Rc<dyn VirtualTable>> {
-    if !is_virtual(keyspace) {
-        return None;
-    }
-    let registry = registry();
-    let found = registry.tables.iter().find(|table| table.schema.name == name && table.schema.keyspace == keyspace);
-    found.map(|table| table.clone() as Rc<dyn VirtualTable>)
-}
-
-/// The virtual keyspaces with their tables, for DESCRIBE and `system_schema`.
-pub fn keyspaces() -> Rc<Metadata> {
-    registry().metadata.clone()
 }

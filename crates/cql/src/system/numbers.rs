@@ -1,7 +1,7 @@
 //! Tables about the node's data: `system.snapshots`, `system.tablet_sizes`, `system.load_per_node`,
 //! and the counters in `system.runtime_info`.
 //!
-//! The values come from services of each shard, which are installed at the node's start. Without
+//! The values come from services of each shard, which are set at the node's start. Without
 //! them the tables are empty.
 
 use super::rows::{Rows, text};
@@ -53,8 +53,8 @@ pub type RuntimeNumber = (&'static str, &'static str, u64);
 /// A service of each shard: its values of the counters in `system.runtime_info`.
 pub struct RuntimeNumbers(pub Box<dyn Fn() -> Vec<RuntimeNumber>>);
 
-pub(super) async fn snapshots(rows: &mut Rows) {
-    let Some(list) = rt::shard::try_service::<SnapshotList>() else { return };
+pub(super) async fn snapshots(known: &Knowledge, rows: &mut Rows) {
+    let Some(list) = known.shards.snapshots.try_get() else { return };
     for snapshot in (list.0)().await {
         rows.add(&[
             ("keyspace_name", text(snapshot.keyspace)),
@@ -67,10 +67,10 @@ pub(super) async fn snapshots(rows: &mut Rows) {
 }
 
 /// The bytes on disk by table and tablet, of all shards.
-async fn sizes() -> BTreeMap<(TableId, u32), u64> {
-    let lists = rt::shard::call_all(|| async {
-        rt::shard::try_service::<TabletSizes>().map(|sizes| (sizes.0)()).unwrap_or_default()
-    });
+async fn sizes(known: &Knowledge) -> BTreeMap<(TableId, u32), u64> {
+    let sizes = known.shards.tablet_sizes;
+    let lists =
+        rt::shard::call_all(move || async move { sizes.try_get().map(|sizes| (sizes.0)()).unwrap_or_default() });
     let mut sizes = BTreeMap::new();
     for size in lists.await.into_iter().flatten() {
         *sizes.entry((size.table, size.tablet)).or_insert(0) += size.bytes;
@@ -79,12 +79,12 @@ async fn sizes() -> BTreeMap<(TableId, u32), u64> {
 }
 
 /// The bytes on disk of this node's tablets.
-pub(super) async fn own_load() -> u64 {
-    sizes().await.values().sum()
+pub(super) async fn own_load(known: &Knowledge) -> u64 {
+    sizes(known).await.values().sum()
 }
 
 pub(super) async fn tablet_sizes(known: &Knowledge, rows: &mut Rows) {
-    let sizes = sizes().await;
+    let sizes = sizes(known).await;
     let host = known.node.host_id;
     for table in known.metadata.tables() {
         let map = &table.tablets;
@@ -121,7 +121,7 @@ pub(super) async fn load_per_node(known: &Knowledge, rows: &mut Rows) {
     let tablets = tablets_by_node(known);
     for seen in nodes(known) {
         let node = &seen.node;
-        let load = if seen.is_own { Some(own_load().await) } else { seen.load_bytes };
+        let load = if seen.is_own { Some(own_load(known).await) } else { seen.load_bytes };
         let count = tablets.get(&node.host).copied().unwrap_or(0);
         rows.add(&[
             ("node", Value::Uuid(node.host.0)),
@@ -136,10 +136,10 @@ pub(super) async fn load_per_node(known: &Knowledge, rows: &mut Rows) {
     }
 }
 
-pub(super) async fn runtime(rows: &mut Rows) {
-    let lists = rt::shard::call_all(|| async {
-        rt::shard::try_service::<RuntimeNumbers>().map(|numbers| (numbers.0)()).unwrap_or_default()
-    });
+pub(super) async fn runtime(known: &Knowledge, rows: &mut Rows) {
+    let numbers = known.shards.runtime_numbers;
+    let lists =
+        rt::shard::call_all(move || async move { numbers.try_get().map(|numbers| (numbers.0)()).unwrap_or_default() });
     let mut sums: BTreeMap<(&'static str, &'static str), u64> = BTreeMap::new();
     for (group, item, value) in lists.await.into_iter().flatten() {
         *sums.entry((group, item)).or_insert(0) += value;

@@ -71,7 +71,7 @@ pub(super) fn peers_v2(known: &Knowledge, rows: &mut Rows) {
 pub(super) async fn cluster_status(known: &Knowledge, rows: &mut Rows) {
     for seen in nodes(known) {
         let (node, is_full) = (&seen.node, seen.rank.is_some());
-        let load = if seen.is_own { Some(own_load().await) } else { seen.load_bytes };
+        let load = if seen.is_own { Some(own_load(known).await) } else { seen.load_bytes };
         rows.add(&[
             ("peer", Value::Inet(node.broadcast_address)),
             ("dc", text(&node.datacenter)),

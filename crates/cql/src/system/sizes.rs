@@ -3,7 +3,6 @@
 
 use super::Knowledge;
 use super::rows::{Rows, text};
-use cluster::MetadataService;
 use model::id::TableId;
 use model::types::Value;
 use rt::ShardId;
@@ -17,15 +16,14 @@ pub struct TableSize {
     pub mean_partition_bytes: u64,
 }
 
-/// A service of each shard, installed at the node's start: estimates the size of a table on the
+/// A service of each shard, set at the node's start: estimates the size of a table on the
 /// shard.
 pub struct TableSizes(pub Box<dyn Fn(TableId) -> Option<TableSize>>);
 
 pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
-    let sizes = rt::shard::call_all(|| async {
-        let (Some(sizes), Some(metadata)) =
-            (rt::shard::try_service::<TableSizes>(), rt::shard::try_service::<MetadataService>())
-        else {
+    let (sizes, services) = (known.shards.table_sizes, known.cluster.metadata);
+    let sizes = rt::shard::call_all(move || async move {
+        let (Some(sizes), Some(metadata)) = (sizes.try_get(), services.try_get()) else {
             return Vec::new();
         };
         let size_of = |id: TableId| (sizes.0)(id).map(|size| (id, size));

@@ -1,18 +1,37 @@
 //! Virtual tables: rows fit their schemas, and contain what clients need.
 
-use super::{CompactionDone, Generator, KEYSPACES, Knowledge, Rows, RuntimeNumbers, TabletSize, TabletSizes, registry};
+use super::{
+    CompactionDone, Generator, KEYSPACES, Knowledge, Rows, RuntimeNumbers, SystemShards, SystemTables, TabletSize,
+    TabletSizes,
+};
 use crate::schema::tests::World;
 use crate::source::VirtualRow;
+use cluster::ClusterShards;
 use model::schema::{ColumnKind, TableSchema};
 use model::types::{Value, validate};
 use std::rc::Rc;
+use std::sync::LazyLock;
+
+/// The services of every test. Tests share no instances.
+static SHARDS: LazyLock<SystemShards> = LazyLock::new(SystemShards::default);
+
+fn tables() -> SystemTables {
+    SystemTables::new(ClusterShards::default(), *SHARDS)
+}
 
 fn knowledge(world: &World) -> Knowledge {
-    Knowledge { metadata: world.metadata.clone(), node: world.node.clone(), system: registry().metadata.clone() }
+    Knowledge {
+        metadata: world.metadata.clone(),
+        node: world.node.clone(),
+        system: tables().keyspaces(),
+        cluster: ClusterShards::default(),
+        shards: *SHARDS,
+    }
 }
 
 async fn rows(world: &World, keyspace: &str, name: &str) -> (Rc<TableSchema>, Vec<VirtualRow>) {
-    let registry = registry();
+    let all = tables();
+    let registry = all.registry();
     let table = registry.tables.iter().find(|table| table.schema.keyspace == keyspace && table.schema.name == name);
     let table = table.unwrap_or_else(|| panic!("there is a table {keyspace}.{name}"));
     let mut rows = Rows::new(table.schema.clone());
@@ -51,7 +70,7 @@ async fn world() -> World {
 fn every_generator_fits_its_schema() {
     rt::block_on(async {
         let world = world().await;
-        let tables: Vec<_> = registry().tables.iter().map(|table| table.schema.clone()).collect();
+        let tables: Vec<_> = tables().registry().tables.iter().map(|table| table.schema.clone()).collect();
         assert!(tables.len() > 30);
         for schema in tables {
             let (_, rows) = rows(&world, &schema.keyspace, &schema.name).await;
@@ -173,13 +192,14 @@ fn tablets_end_at_the_greatest_token() {
 fn tables_are_found_by_name_and_the_same_each_time() {
     rt::block_on(async {
         for keyspace in KEYSPACES {
-            assert!(super::keyspaces().keyspace(keyspace).is_some());
+            assert!(tables().keyspaces().keyspace(keyspace).is_some());
         }
-        assert!(super::table("system", "local").is_some());
-        assert!(super::table("system", "IndexInfo").is_some());
-        assert!(super::table("system", "nothing").is_none());
-        assert!(super::table("ks", "local").is_none());
-        let ids: Vec<_> = registry().tables.iter().map(|table| (table.schema.id, table.schema.version)).collect();
+        assert!(tables().table("system", "local").is_some());
+        assert!(tables().table("system", "IndexInfo").is_some());
+        assert!(tables().table("system", "nothing").is_none());
+        assert!(tables().table("ks", "local").is_none());
+        let ids: Vec<_> =
+            tables().registry().tables.iter().map(|table| (table.schema.id, table.schema.version)).collect();
         let (again, generators) = super::tables::build();
         assert_eq!(generators.len(), ids.len());
         for (keyspace, name, generator) in &generators {
@@ -208,7 +228,7 @@ fn sizes_are_spread_over_a_shards_tablets() {
     rt::block_on(async {
         let world = world().await;
         let id = world.metadata.table("ks", "t").unwrap().schema.id;
-        let table = super::table("system", "size_estimates").unwrap();
+        let table = tables().table("system", "size_estimates").unwrap();
         let mut rows = Rows::new(table.schema().clone());
         let size = super::TableSize { partitions: 20, mean_partition_bytes: 300 };
         super::sizes::add(&knowledge(&world), rt::ShardId(1), &[(id, size)], &mut rows);
@@ -237,7 +257,7 @@ fn clients_are_those_of_the_servers_list() {
             role: None,
             encryption: None,
         };
-        rt::shard::install(Rc::new(super::ClientList(Box::new(move || vec![client.clone()]))));
+        SHARDS.clients.set(Rc::new(super::ClientList(Box::new(move || vec![client.clone()]))));
         let columns = ["address", "port", "driver_name", "driver_version", "username", "connection_stage"];
         let rows = values(&world, "system", "clients", &columns).await;
         let text = |text: &str| Value::Text(text.into());
@@ -249,7 +269,8 @@ fn clients_are_those_of_the_servers_list() {
 #[test]
 fn compactions_fit_their_table() {
     rt::block_on(async {
-        let registry = registry();
+        let all = tables();
+        let registry = all.registry();
         let table =
             registry.tables.iter().find(|table| table.schema.name == "compaction_history").expect("it is there");
         let mut rows = Rows::new(table.schema.clone());
@@ -287,10 +308,12 @@ fn what_the_shards_tell_is_added_up() {
     rt::block_on(async {
         let world = world().await;
         let id = world.metadata.table("ks", "t").unwrap().schema.id;
-        rt::shard::install(Rc::new(TabletSizes(Box::new(move || {
+        SHARDS.tablet_sizes.set(Rc::new(TabletSizes(Box::new(move || {
             [(3, 7), (3, 5), (4, 1)].map(|(tablet, bytes)| TabletSize { table: id, tablet, bytes }).into()
         }))));
-        rt::shard::install(Rc::new(RuntimeNumbers(Box::new(|| vec![("cache", "hits", 2), ("cache", "hits", 3)]))));
+        SHARDS
+            .runtime_numbers
+            .set(Rc::new(RuntimeNumbers(Box::new(|| vec![("cache", "hits", 2), ("cache", "hits", 3)]))));
         let sizes = values(&world, "system", "tablet_sizes", &["table_id", "replicas"]).await;
         let sizes: Vec<_> =
             sizes.into_iter().filter(|row| row[0] == Value::Uuid(id.0)).map(|row| row[1].clone()).collect();

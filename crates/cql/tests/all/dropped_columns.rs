@@ -1,8 +1,8 @@
 //! Writes to a column that was dropped and added again, with timestamps from before the drop.
 
+use crate::support::CLUSTER;
 use crate::support::with_node;
 use cql::QueryParams;
-use engine::Engine;
 
 /// Such writes have the same effect before and after a flush. Without the rule, the memtable
 /// returns them, and they disappear with the flush.
@@ -34,7 +34,7 @@ fn writes_of_before_a_drop_are_dead_at_once() {
         ];
         let select = "SELECT c, v, w, m, s FROM t";
         assert_eq!(session.rows(select).await, expected, "in the memtable");
-        rt::shard::service::<Engine>().flush(None).await.expect("the memtables are flushed");
+        CLUSTER.engine.get().flush(None).await.expect("the memtables are flushed");
         assert_eq!(session.rows(select).await, expected, "in sstables");
     });
 }

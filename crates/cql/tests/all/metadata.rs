@@ -1,8 +1,8 @@
 //! How long statements pin the metadata that they were planned with. Metadata changes may wait for
 //! them.
 
+use crate::support::CLUSTER;
 use crate::support::with_node;
-use cluster::MetadataService;
 use cql::QueryParams;
 use rt::sync::Deadline;
 use rt::time::Duration;
@@ -22,7 +22,7 @@ fn a_statement_of_many_pages_holds_metadata_for_one_at_most() {
         for p in 0..400 {
             session.ok(&format!("INSERT INTO t (p, v) VALUES ({p}, 0)")).await;
         }
-        let service = rt::shard::service::<MetadataService>();
+        let service = CLUSTER.metadata.get();
         let params = QueryParams { page_size: Some(1), ..QueryParams::default() };
         for (n, text) in STATEMENTS.into_iter().enumerate() {
             let mut looking = pin!(session.processor.query(&session.client, text, &params));

@@ -1,10 +1,11 @@
 //! The pages of the query processor: what paging states are bound to, that no row is lost or repeated
 //! at any boundary, when a page may be empty, and the setting that decides it.
 
+use crate::support::{CLUSTER, SHARDS};
 use crate::support::{Session, show_rows, values, with_node};
 use bytes::Bytes;
 use cluster::metadata::{Op, PagingKey};
-use coordinator::{Coordinator, PageLimits};
+use coordinator::PageLimits;
 use cql::api::{BoundValues, Rows};
 use cql::system::{Setting, SettingRefused, Settings, SettingsTable};
 use cql::{Answer, AnswerKind, Error, QueryParams};
@@ -59,7 +60,7 @@ async fn table(session: &Session) {
 }
 
 fn set_limits(change: impl FnOnce(&mut PageLimits)) {
-    let coordinator = rt::shard::service::<Coordinator>();
+    let coordinator = SHARDS.coordinator.get();
     let mut limits = coordinator.page_limits();
     change(&mut limits);
     coordinator.set_page_limits(limits);
@@ -178,7 +179,7 @@ fn a_state_is_of_one_role_and_survives_alter() {
 #[test]
 fn states_outlive_the_rotation_of_keys_and_not_their_own_key() {
     async fn change_keys(op: impl Fn(u32) -> Op + Send + 'static) {
-        let changed = cluster::metadata::change::<(), Infallible, _>(move |metadata, _| {
+        let changed = cluster::metadata::change::<(), Infallible, _>(CLUSTER.metadata, move |metadata, _| {
             let (newest, _) = metadata.paging_keys.newest().expect("there is one from the start");
             Ok((vec![op(newest)], ()))
         });
@@ -198,7 +199,7 @@ fn states_outlive_the_rotation_of_keys_and_not_their_own_key() {
         change_keys(|newest| Op::DropPagingKey(newest - 1)).await;
         assert_eq!(page(&session, text, values(&[]), Some(old)).await.err(), Some(refusal()));
         assert!(page(&session, text, values(&[]), Some(new)).await.is_ok());
-        assert!(rt::shard::service::<Coordinator>().metrics().refused_states > 0);
+        assert!(SHARDS.coordinator.get().metrics().refused_states > 0);
     });
 }
 
@@ -439,7 +440,7 @@ impl Settings for Two {
 fn settings_are_changed_by_update() {
     with_node("paging-settings", |session| async move {
         assert!(session.rows("SELECT name FROM system.config").await.len() > 2);
-        rt::shard::install(Rc::new(SettingsTable(Rc::new(Two(Cell::new(5))))));
+        SHARDS.system.settings.set(Rc::new(SettingsTable(Rc::new(Two(Cell::new(5))))));
         let shown = "SELECT name, source, type, value FROM system.config WHERE name IN ('live', 'fixed')";
         assert_eq!(
             session.rows(shown).await,

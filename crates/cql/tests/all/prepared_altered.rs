@@ -1,6 +1,7 @@
 //! Prepared statements whose tables and types change: which are planned again, which must be
 //! prepared again, and their ids.
 
+use crate::support::SHARDS;
 use crate::support::statements::{bigint, execute, int, markers, prepare, rows, text};
 use crate::support::{Session, show_rows, values, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
@@ -205,7 +206,7 @@ fn a_user_type_made_again_has_its_statements_prepared_again() {
 
 /// A session whose processor knows no statements, as after a restart or an eviction of all.
 fn restarted(session: &Session) -> Session {
-    let processor = Rc::new(Processor::new(rt::shard::service()));
+    let processor = Rc::new(Processor::new(SHARDS.coordinator.get(), *SHARDS));
     Session { processor, client: session.another().client }
 }
 

@@ -1,6 +1,7 @@
 //! Limits on types. Everything that DDL accepts can be written, flushed, read, and loaded after a
 //! restart.
 
+use crate::support::CLUSTER;
 use crate::support::{Session, with_node, with_restart};
 use bytes::Bytes;
 use cql::api::{BoundValue, BoundValues, QueryParams};
@@ -37,9 +38,9 @@ async fn fill(session: &Session, table: &str, columns: &[String]) {
     let params = QueryParams { values: BoundValues::Positional(values.collect()), ..QueryParams::default() };
     let done = session.processor.execute(&session.client, &insert.id, &params).await;
     done.unwrap_or_else(|error| panic!("{text}: {error}"));
-    let metadata = rt::shard::service::<cluster::MetadataService>().current();
+    let metadata = CLUSTER.metadata.get().current();
     let id = metadata.table("ks", table).expect("it was made").schema.id;
-    cluster::flush::flush(id).await.unwrap_or_else(|error| panic!("{table}: {error}"));
+    cluster::flush::flush(CLUSTER.engine, id).await.unwrap_or_else(|error| panic!("{table}: {error}"));
 }
 
 /// The bytes of all rows, and the size of the column descriptions for drivers.

@@ -1,6 +1,7 @@
 //! User types that are dropped and created again with the same name: values of the old type never
 //! get the fields of the new one, and never affect other columns.
 
+use crate::support::CLUSTER;
 use crate::support::{Session, values, with_node, with_restart};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
 use cql::{Answer, Error, Prepared, QueryParams};
@@ -20,9 +21,9 @@ const FORMS: [(&str, &str); 8] = [
 ];
 
 async fn flush(table: &str) {
-    let metadata = rt::shard::service::<cluster::MetadataService>().current();
+    let metadata = CLUSTER.metadata.get().current();
     let id = metadata.table("ks", table).expect("it was made").schema.id;
-    cluster::flush::flush(id).await.unwrap_or_else(|error| panic!("{table}: {error}"));
+    cluster::flush::flush(CLUSTER.engine, id).await.unwrap_or_else(|error| panic!("{table}: {error}"));
 }
 
 async fn refused(session: &Session, statement: &str) -> String {
@@ -151,9 +152,9 @@ fn dropped_columns_are_shown_without_user_types() {
         ];
         assert_eq!(shown, expected.map(|ty| format!("type='{ty}'")));
         // A table can be created again from its description although the type was dropped.
-        let metadata = rt::shard::service::<cluster::MetadataService>().current();
+        let metadata = CLUSTER.metadata.get().current();
         let schema = metadata.table("ks", "t2").expect("it is there").schema.clone();
-        let described = cql::describe::snapshot_schema(&schema);
+        let described = cql::describe::snapshot_schema(CLUSTER.metadata, &schema);
         session.ok("DROP TABLE t2").await;
         for statement in described.split_inclusive(';').filter(|statement| !statement.trim().is_empty()) {
             session.ok(statement).await;

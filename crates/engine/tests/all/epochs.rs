@@ -38,13 +38,13 @@ where
     let _lock = DataDir::open(&config.data_dir, "test", 1).await.unwrap();
     let old = commitlog::find_old(&config.data_dir.join("commitlog")).await.unwrap();
     let engine = Engine::open(config).await.unwrap();
-    rt::shard::install(engine.clone());
+    ENGINES.set(engine.clone());
     engine.catch_up_with_epoch(schema, epoch, rt::time::wall_micros()).await.unwrap();
     engine.reshard(schema.clone(), &tablets(2)).await.unwrap();
     engine.add_table(schema.clone(), tablets(2)).await.unwrap();
     engine.set_epoch(schema.id, epoch);
     before_replay(engine.clone()).await;
-    replay_logs(&old, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
+    replay_logs(&old, *ENGINES, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
     engine.replay_finished().await.unwrap();
     commitlog::retire(&old).await.unwrap();
     engine.start();

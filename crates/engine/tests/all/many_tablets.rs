@@ -350,9 +350,9 @@ fn making_replayed_data_safe_again_writes_nothing_again() {
 
         let old = commitlog::find_old(&scratch.0.join("commitlog")).await.unwrap();
         let engine = Engine::open(config()).await.unwrap();
-        rt::shard::install(engine.clone());
+        ENGINES.set(engine.clone());
         engine.add_table(schema.clone(), tablets(TABLETS)).await.unwrap();
-        replay_logs(&old, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
+        replay_logs(&old, *ENGINES, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
         engine.replay_finished().await.unwrap();
         let (first, end) = (engine.metrics(), engine.log_end());
         assert!(first.carried >= 50, "{} were carried", first.carried);

@@ -51,7 +51,8 @@ fn snapshots_link_files_and_outlive_the_table() {
         let scratch = Scratch::new("snapshot");
         let schema = quiet();
         let mut config = config(&scratch.0, 16 << 20);
-        config.describe = Some(|schema| format!("CREATE TABLE {}.{}", schema.keyspace, schema.name));
+        let describe = |schema: &model::TableSchema| format!("CREATE TABLE {}.{}", schema.keyspace, schema.name);
+        config.describe = Some(engine::DescribeSchema(Rc::new(describe)));
         let engine = open(config, &schema, &tablets(2)).await;
         for k in 0..20 {
             write(&engine, &schema, 1, insert(k, 0, "a")).await;

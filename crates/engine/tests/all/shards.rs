@@ -31,7 +31,7 @@ async fn add_table(dir: PathBuf, shards: usize, epoch: u64) {
     config.log.shard = shard;
     config.log.dir = dir.join("commitlog").join(shard.to_string());
     let engine = Engine::open(config).await.unwrap();
-    rt::shard::install(engine.clone());
+    ENGINES.set(engine.clone());
     if shard == ShardId(0) {
         engine.catch_up_with_epoch(&schema, epoch, rt::time::wall_micros()).await.unwrap();
     }
@@ -43,7 +43,7 @@ async fn add_table(dir: PathBuf, shards: usize, epoch: u64) {
 async fn replay_part(old: OldLogs, shards: usize) {
     let part = old.part(rt::shard::this(), shards as u16);
     let to = |_: TableId, key: &DecoratedKey| Some(route(key, shards));
-    replay_logs(&part, ReplayOptions::default(), to).await.unwrap();
+    replay_logs(&part, *ENGINES, ReplayOptions::default(), to).await.unwrap();
 }
 
 /// Starts a node with so many shards, runs `f` on shard 0, and ends it in order or as a crash does.
@@ -100,15 +100,15 @@ where
         rt::shard::call_all(move || replay_part(logs.clone(), shards)).await;
         if retires {
             rt::shard::call_all(|| async {
-                rt::shard::service::<Engine>().replay_finished().await.unwrap();
+                ENGINES.get().replay_finished().await.unwrap();
             })
             .await;
             commitlog::retire(&old).await.unwrap();
-            rt::shard::call_all(|| async { rt::shard::service::<Engine>().start() }).await;
+            ENGINES.call_all(|engine| async move { engine.start() }).await;
         }
         let out = f().await;
         rt::shard::call_all(move || async move {
-            let engine = rt::shard::service::<Engine>();
+            let engine = ENGINES.get();
             if crash { engine.abandon().await } else { drop(engine.stop().await) }
         })
         .await;
@@ -123,14 +123,14 @@ where
 async fn write_on_owner(k: i32, timestamp: i64, change: Change, shards: usize) {
     rt::shard::call(route(&key(k), shards), move || async move {
         let mutation = change.mutation(&schema(0, |_| {}), timestamp);
-        rt::shard::service::<Engine>().apply_durably(&mutation, &key(k)).await.unwrap();
+        ENGINES.get().apply_durably(&mutation, &key(k)).await.unwrap();
     })
     .await;
 }
 
 async fn read_all() -> Seen {
     let parts = rt::shard::call_all(|| async {
-        let engine = rt::shard::service::<Engine>();
+        let engine = ENGINES.get();
         read(&engine, schema(0, |_| {}).id, PartitionRange::FULL, Slice::full()).await
     })
     .await;
@@ -169,7 +169,7 @@ fn a_restart_with_another_number_of_shards_finds_everything() {
                 write_on_owner(change.k(), timestamp, change, shards).await;
                 if i == 30 {
                     rt::shard::call_all(|| async {
-                        let engine = rt::shard::service::<Engine>();
+                        let engine = ENGINES.get();
                         engine.flush(None).await.unwrap();
                         engine.compact_major(schema(0, |_| {}).id).await.unwrap();
                     })
@@ -193,13 +193,12 @@ fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
             for k in 0..60 {
                 write_on_owner(k, 1, insert(k, "old"), 3).await;
                 if k == 30 {
-                    rt::shard::call_all(|| async { rt::shard::service::<Engine>().flush(None).await.unwrap() }).await;
+                    ENGINES.call_all(|engine| async move { engine.flush(None).await.unwrap() }).await;
                 }
             }
             let table = schema(0, |_| {}).id;
-            let truncated = move || async move {
-                rt::shard::service::<Engine>().truncate_at(table, 8, rt::time::wall_micros()).await.map(drop)
-            };
+            let truncated =
+                move || async move { ENGINES.get().truncate_at(table, 8, rt::time::wall_micros()).await.map(drop) };
             rt::shard::call(ShardId(1), truncated).await.unwrap();
         });
         let left = run_in_epoch(scratch.0.clone(), after, 8, true, move || async move {
@@ -228,7 +227,7 @@ fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
             let table = schema(0, |_| {}).id;
             assert_eq!(read_all().await.len(), 60);
             rt::shard::call_all(move || async move {
-                rt::shard::service::<Engine>().truncate(table, rt::time::wall_micros()).await.unwrap();
+                ENGINES.get().truncate(table, rt::time::wall_micros()).await.unwrap();
             })
             .await;
             write_on_owner(1, 0, insert(1, "new"), after).await;
@@ -256,7 +255,7 @@ fn old_logs_that_are_kept_bring_nothing_back_into_a_tablet_that_was_away() {
     let range = own.range.clone();
     let inside = move |k: &i32| range.contains(&key(*k));
     run_with_old_logs(scratch.0.clone(), 1, move || async move {
-        let engine = rt::shard::service::<Engine>();
+        let engine = ENGINES.get();
         let table = schema(0, |_| {}).id;
         engine.drop_tablet(table, own.id).await.unwrap();
         engine.add_tablet(table, own).await.unwrap();

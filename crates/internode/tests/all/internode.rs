@@ -9,7 +9,7 @@ use internode::{
 use model::HostId;
 use rt::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt};
-use rt::shard::ShardId;
+use rt::shard::{PerShard, ShardId};
 use rt::sync::Deadline;
 use rt::time::{Duration, timeout};
 use rt::tls::{PeerFiles, PeerTls};
@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use uuid::Uuid;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -33,7 +34,11 @@ struct Node {
     address: SocketAddr,
 }
 
+/// The internode of every shard of every node.
+static SHARDS: LazyLock<PerShard<Internode>> = LazyLock::new(PerShard::new);
 /// The running internode of a node, kept on shard 0.
+static RUNNING: LazyLock<PerShard<Kept>> = LazyLock::new(PerShard::new);
+
 struct Kept(RefCell<Option<Running>>);
 
 async fn echo(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
@@ -59,9 +64,9 @@ async fn start(n: u128, shards: u16, cluster: &str, config: InternodeConfig, tls
             rack: "r1".into(),
             features: Vec::new(),
         };
-        internode::install(own, config, None, tls).await;
-        rt::shard::call_all(|| async { rt::shard::service::<Internode>().serve(Verb::Replica, echo) }).await;
-        rt::shard::install(Rc::new(Kept(RefCell::new(Some(internode::serve(listener))))));
+        internode::install(*SHARDS, own, config, None, tls).await;
+        SHARDS.call_all(|internode| async move { internode.serve(Verb::Replica, echo) }).await;
+        RUNNING.set(Rc::new(Kept(RefCell::new(Some(internode::serve(SHARDS.get(), listener))))));
         address
     });
     Node { machine, host: host(n), shards, address: up.await.expect("up") }
@@ -74,19 +79,22 @@ impl Node {
 
     async fn knows(&self, peers: &[(HostId, PeerAddress)]) {
         let book = AddressBook { peers: peers.iter().cloned().collect(), ..AddressBook::default() };
-        self.machine.call(ShardId(0), move || async move { internode::publish_book(book).await }).await.expect("told");
+        self.machine
+            .call(ShardId(0), move || async move { internode::publish_book(*SHARDS, book).await })
+            .await
+            .expect("told");
     }
 
     async fn call(&self, from: u16, to: Peer, body: Bytes) -> Result<Bytes, CallError> {
         let call = self.machine.call(ShardId(from), move || async move {
-            rt::shard::service::<Internode>().call(to, Verb::Replica, body, Deadline::after(SOON)).await
+            SHARDS.get().call(to, Verb::Replica, body, Deadline::after(SOON)).await
         });
         call.await.expect("ran")
     }
 
     async fn call_at(&self, address: SocketAddr) -> Result<HostId, CallError> {
         let call = self.machine.call(ShardId(0), move || async move {
-            let internode = rt::shard::service::<Internode>();
+            let internode = SHARDS.get();
             let answer = internode.call_at(address, Verb::Replica, Bytes::new(), Deadline::after(SOON)).await;
             answer.map(|(party, _)| party.host)
         });
@@ -94,13 +102,13 @@ impl Node {
     }
 
     async fn metrics(&self) -> InternodeMetrics {
-        let ask = || async { rt::shard::service::<Internode>().metrics() };
+        let ask = || async { SHARDS.get().metrics() };
         self.machine.call(ShardId(0), ask).await.expect("ran")
     }
 
     async fn stop(self) {
         let stopped = self.machine.call(ShardId(0), || async {
-            let running = rt::shard::service::<Kept>().0.borrow_mut().take();
+            let running = RUNNING.get().0.borrow_mut().take();
             if let Some(running) = running {
                 running.stop().await;
             }
@@ -167,7 +175,7 @@ fn strangers_are_turned_away_and_told_why() {
         }
         // A node that has left.
         let book = AddressBook { left: [b.host].into(), ..AddressBook::default() };
-        let tell = move || async move { internode::publish_book(book).await };
+        let tell = move || async move { internode::publish_book(*SHARDS, book).await };
         a.machine.call(ShardId(0), tell).await.expect("told");
         assert_eq!(code(b.call_at(a.address).await).0, RejectionCode::Left);
         // No listener, and a listener that is not a node.
@@ -273,7 +281,7 @@ fn encrypted_nodes_reach_each_other_and_nobody_else() {
         // Certificates can be changed: the node with the foreign certificate gets one of the
         // cluster's, for new connections.
         let tls = certificates("b", true);
-        let change = move || async move { rt::shard::service::<Internode>().set_tls(Some(tls)) };
+        let change = move || async move { SHARDS.get().set_tls(Some(tls)) };
         stranger.machine.call(ShardId(0), change).await.expect("ran");
         let mut reached = stranger.call_at(a.address).await;
         while let Err(CallError::Rejected(_) | CallError::Unreachable(_)) = reached {

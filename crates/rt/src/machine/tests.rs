@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::mailbox::MAILBOX_LIMIT;
+use crate::shard::PerShard;
 use crate::{shard, task, time};
+use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -69,20 +71,22 @@ fn a_call_to_the_own_shard_makes_no_task() {
 }
 
 #[test]
-fn services_belong_to_their_shard() {
+fn a_handle_reaches_the_instance_of_each_shard() {
     struct Named(u16);
-    on_machine(2, MachineConfig::default(), || async {
-        let seen = shard::call_all(|| async {
-            assert!(shard::try_service::<Named>().is_none());
-            shard::install(Rc::new(Named(shard::this().0 * 10)));
-            task::spawn(async { shard::service::<Named>().0 }).await.expect("ran")
+    let (named, other) = (PerShard::<Named>::new(), PerShard::<Named>::new());
+    on_machine(2, MachineConfig::default(), move || async move {
+        shard::call_all(move || async move {
+            assert!(named.try_get().is_none());
+            named.set(Rc::new(Named(shard::this().0 * 10)));
         })
         .await;
-        assert_eq!(seen, [0, 10]);
-        shard::uninstall::<Named>();
-        assert!(shard::try_service::<Named>().is_none());
-        let other = shard::call(ShardId(1), || async { shard::try_service::<Named>().is_some() }).await;
-        assert!(other);
+        assert_eq!(named.call_all(|named| async move { named.0 }).await, [0, 10]);
+        assert_eq!(named.call(ShardId(1), |named| async move { named.0 }).await, 10);
+        other.set(Rc::new(Named(7)));
+        assert_eq!((named.get().0, other.get().0), (0, 7), "two services of one type");
+        named.clear();
+        assert!(named.try_get().is_none());
+        assert_eq!((named.call(ShardId(1), |named| async move { named.0 }).await, other.get().0), (10, 7));
     });
 }
 

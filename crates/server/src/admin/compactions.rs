@@ -3,11 +3,11 @@
 use super::extract::{Path, Query};
 use super::operations::{self, Refusal, TableName};
 use super::rest::AdminState;
+use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use engine::{CompactionKind, CompactionProgress, Engine};
-use rt::Remote;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -66,12 +66,12 @@ impl RunningCompaction {
 
 /// Calls `f` on the engine of every shard.
 async fn on_engines<T: Send + 'static>(
-    remote: &Remote,
+    remote: &RemoteServices,
     f: impl Fn(&Engine) -> T + Clone + Send + 'static,
 ) -> Result<Vec<T>, Refusal> {
-    let asked = remote.call_all(move || {
+    let asked = remote.call_all(move |services| {
         let f = f.clone();
-        async move { f(&rt::shard::service::<Engine>()) }
+        async move { f(&services.engine.get()) }
     });
     asked.await.map_err(Refusal::failed)
 }
@@ -151,7 +151,7 @@ impl Stop {
     }
 }
 
-async fn stop_some(remote: &Remote, stop: &Stop, tables: Option<Vec<TableName>>) -> Answer {
+async fn stop_some(remote: &RemoteServices, stop: &Stop, tables: Option<Vec<TableName>>) -> Answer {
     let Some(kind) = stop.kind()? else { return Ok(Json(())) };
     let stopped = on_engines(remote, move |engine| match &tables {
         None => engine.stop_compactions(Some(kind), None),
@@ -217,7 +217,7 @@ struct Tables {
     cf: Option<String>,
 }
 
-async fn clean(remote: &Remote, tables: &[TableName]) -> Answer<u32> {
+async fn clean(remote: &RemoteServices, tables: &[TableName]) -> Answer<u32> {
     operations::on_every_shard(remote, tables, |engine, table| async move { engine.cleanup(table).await.map(|_| ()) })
         .await?;
     // As ScyllaDB answers when it is done.

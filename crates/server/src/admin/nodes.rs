@@ -7,14 +7,15 @@ use super::extract::{Path, Query};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
 use super::ring::{Entry, facts};
+use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cluster::topology::view::{self, NodeView};
-use cluster::{MetadataService, Node, NodeState};
+use cluster::{Node, NodeState};
 use coordinator::hints::MissedWrites;
+use rt::ShardId;
 use rt::task::Group;
-use rt::{Remote, ShardId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -100,9 +101,9 @@ impl Member {
 }
 
 /// All members, in the order of their ids.
-pub async fn members(remote: &Remote) -> Result<Vec<Member>, Refusal> {
-    let asked = remote.call(ShardId(0), || async {
-        let metadata = rt::shard::service::<MetadataService>().current();
+pub async fn members(remote: &RemoteServices) -> Result<Vec<Member>, Refusal> {
+    let asked = remote.call(ShardId(0), |services| async move {
+        let metadata = services.metadata.get().current();
         let mut tablets = BTreeMap::new();
         for table in metadata.tables() {
             let map = &table.tablets;
@@ -114,7 +115,7 @@ pub async fn members(remote: &Remote) -> Result<Vec<Member>, Refusal> {
             let count = tablets.get(&seen.node.host).copied().unwrap_or(0);
             Member::of(seen, count)
         };
-        view::nodes().into_iter().map(member).collect::<Vec<_>>()
+        view::nodes(services.cluster()).into_iter().map(member).collect::<Vec<_>>()
     });
     let mut members = asked.await.map_err(Refusal::failed)?;
     let load = operations::load(remote).await?;
@@ -137,10 +138,10 @@ async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> Answe
 }
 
 /// Writes of a node that no hint will bring, with the name of the table.
-async fn missed(remote: &Remote) -> Result<Vec<(MissedWrites, Option<String>)>, Refusal> {
-    let asked = remote.call(ShardId(0), || async {
-        let missed = coordinator::resync::missed().await;
-        let metadata = rt::shard::service::<MetadataService>().current();
+async fn missed(remote: &RemoteServices) -> Result<Vec<(MissedWrites, Option<String>)>, Refusal> {
+    let asked = remote.call(ShardId(0), |services| async move {
+        let missed = coordinator::resync::missed(services.resync()).await;
+        let metadata = services.metadata.get().current();
         let name = |one: &MissedWrites| {
             let table = metadata.table_by_id(one.table?)?;
             Some(format!("{}.{}", table.schema.keyspace, table.schema.name))
@@ -164,8 +165,9 @@ async fn resync(
     Query(query): Query<Forced>,
 ) -> Answer<Vec<String>> {
     let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
-    let done = state.remote.call(ShardId(0), move || async move {
-        let task = rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(host, query.force));
+    let done = state.remote.call(ShardId(0), move |services| async move {
+        let task =
+            rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(services.resync(), host, query.force));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
     });
     Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))
@@ -174,14 +176,16 @@ async fn resync(
 /// An operator says that a node has what it missed.
 async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<()> {
     let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
-    let done = state.remote.call(ShardId(0), move || async move { coordinator::resync::forget(host).await });
+    let done = state
+        .remote
+        .call(ShardId(0), move |services| async move { coordinator::resync::forget(services.resync(), host).await });
     Ok(Json(done.await.map_err(Refusal::failed)?))
 }
 
 /// Why this node has not carried out a committed change of the metadata for some time, if it is so.
-async fn stuck_change(remote: &Remote) -> Result<Option<String>, Refusal> {
-    let asked = remote.call(ShardId(0), || async {
-        rt::shard::try_service::<MetadataService>().and_then(|service| service.trouble().0)
+async fn stuck_change(remote: &RemoteServices) -> Result<Option<String>, Refusal> {
+    let asked = remote.call(ShardId(0), |services| async move {
+        services.metadata.try_get().and_then(|service| service.trouble().0)
     });
     asked.await.map_err(Refusal::failed)
 }

@@ -1,9 +1,9 @@
 //! What administrators can have done: on which tables, by which shards.
 
-use cluster::MetadataService;
+use crate::services::RemoteServices;
 use engine::{Engine, EngineError};
 use model::TableId;
-use rt::{Remote, ShardId};
+use rt::ShardId;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -52,9 +52,9 @@ pub struct TableName {
 }
 
 /// All keyspaces, those of virtual tables among them.
-pub async fn keyspaces(remote: &Remote) -> Result<Vec<String>, Refusal> {
-    let names = remote.call(ShardId(0), || async {
-        let metadata = rt::shard::service::<MetadataService>().current();
+pub async fn keyspaces(remote: &RemoteServices) -> Result<Vec<String>, Refusal> {
+    let names = remote.call(ShardId(0), |services| async move {
+        let metadata = services.metadata.get().current();
         let own = cql::system::KEYSPACES.iter().map(|name| (*name).to_owned());
         let mut names: Vec<String> = metadata.keyspaces.keys().cloned().chain(own).collect();
         names.sort();
@@ -64,9 +64,9 @@ pub async fn keyspaces(remote: &Remote) -> Result<Vec<String>, Refusal> {
 }
 
 /// All tables that hold data.
-pub async fn all_tables(remote: &Remote) -> Result<Vec<TableName>, Refusal> {
-    let tables = remote.call(ShardId(0), || async {
-        let metadata = rt::shard::service::<MetadataService>().current();
+pub async fn all_tables(remote: &RemoteServices) -> Result<Vec<TableName>, Refusal> {
+    let tables = remote.call(ShardId(0), |services| async move {
+        let metadata = services.metadata.get().current();
         let mut tables: Vec<TableName> = metadata
             .tables()
             .map(|table| TableName {
@@ -82,7 +82,7 @@ pub async fn all_tables(remote: &Remote) -> Result<Vec<TableName>, Refusal> {
 }
 
 /// The tables of `keyspace`: those in the comma-separated `names`, or all.
-pub async fn tables(remote: &Remote, keyspace: &str, names: Option<&str>) -> Result<Vec<TableName>, Refusal> {
+pub async fn tables(remote: &RemoteServices, keyspace: &str, names: Option<&str>) -> Result<Vec<TableName>, Refusal> {
     if !keyspaces(remote).await?.iter().any(|known| known == keyspace) {
         return Err(Refusal::Bad(format!("Can't find a keyspace {keyspace}")));
     }
@@ -99,16 +99,16 @@ pub async fn tables(remote: &Remote, keyspace: &str, names: Option<&str>) -> Res
 }
 
 /// Does `work` for each of `tables` on every shard.
-pub async fn on_every_shard<W, Fut>(remote: &Remote, tables: &[TableName], work: W) -> Result<(), Refusal>
+pub async fn on_every_shard<W, Fut>(remote: &RemoteServices, tables: &[TableName], work: W) -> Result<(), Refusal>
 where
     W: Fn(Rc<Engine>, TableId) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = Result<(), EngineError>> + 'static,
 {
     let tables = tables.to_vec();
-    let done = remote.call_all(move || {
+    let done = remote.call_all(move |services| {
         let (tables, work) = (tables.clone(), work.clone());
         async move {
-            let engine = rt::shard::service::<Engine>();
+            let engine = services.engine.get();
             for table in tables {
                 let done = work(engine.clone(), table.id).await.map_err(Refusal::of_engine);
                 done.map_err(|why| {
@@ -122,29 +122,32 @@ where
 }
 
 /// Flushes the memtables of `tables`.
-pub async fn flush(remote: &Remote, tables: &[TableName]) -> Result<(), Refusal> {
+pub async fn flush(remote: &RemoteServices, tables: &[TableName]) -> Result<(), Refusal> {
     on_every_shard(remote, tables, |engine, table| async move { engine.flush(Some(table)).await }).await
 }
 
 /// Merges all sstables of each tablet of `tables` into one.
-pub async fn compact(remote: &Remote, tables: &[TableName]) -> Result<(), Refusal> {
+pub async fn compact(remote: &RemoteServices, tables: &[TableName]) -> Result<(), Refusal> {
     on_every_shard(remote, tables, |engine, table| async move { engine.compact_major(table).await }).await
 }
 
 /// Loads the sstables in the `upload` directory of a table.
-pub async fn refresh(remote: &Remote, table: &TableName) -> Result<cluster::refresh::Refreshed, Refusal> {
+pub async fn refresh(remote: &RemoteServices, table: &TableName) -> Result<cluster::refresh::Refreshed, Refusal> {
     let id = table.id;
-    let loaded = remote.call(ShardId(0), move || cluster::refresh::refresh(id)).await.map_err(Refusal::failed)?;
-    loaded.map_err(|why| Refusal::Failed(format!("{}.{}: {why}", table.keyspace, table.name)))
+    let loaded = remote.call(ShardId(0), move |services| cluster::refresh::refresh(services.cluster(), id));
+    loaded
+        .await
+        .map_err(Refusal::failed)?
+        .map_err(|why| Refusal::Failed(format!("{}.{}: {why}", table.keyspace, table.name)))
 }
 
 /// Turns compaction by itself on or off for `tables`, until the node stops.
-pub async fn set_auto_compaction(remote: &Remote, tables: &[TableName], on: bool) -> Result<(), Refusal> {
+pub async fn set_auto_compaction(remote: &RemoteServices, tables: &[TableName], on: bool) -> Result<(), Refusal> {
     on_every_shard(remote, tables, move |engine, table| async move { engine.set_auto_compaction(table, on) }).await
 }
 
 /// Bytes that all sstables take on disk.
-pub async fn load(remote: &Remote) -> Result<u64, Refusal> {
-    let bytes = remote.call_all(|| async { rt::shard::service::<Engine>().metrics().disk_bytes });
+pub async fn load(remote: &RemoteServices) -> Result<u64, Refusal> {
+    let bytes = remote.call_all(|services| async move { services.engine.get().metrics().disk_bytes });
     Ok(bytes.await.map_err(Refusal::failed)?.iter().sum())
 }

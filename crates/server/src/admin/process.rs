@@ -7,12 +7,12 @@ use super::operations::Refusal;
 use super::rest::AdminState;
 use super::ring::facts;
 use super::snapshots;
+use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use cql::system::SettingsTable;
-use engine::{Engine, EngineMetrics};
-use rt::{Remote, ShardId};
+use engine::EngineMetrics;
+use rt::ShardId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ async fn zero() -> Json<u64> {
 }
 
 /// Milliseconds since the start.
-async fn uptime_ms(remote: &Remote) -> Result<i64, Refusal> {
+async fn uptime_ms(remote: &RemoteServices) -> Result<i64, Refusal> {
     let started = facts(remote).await?.node.started_micros;
     Ok((rt::time::wall_micros() - started).max(0) / 1000)
 }
@@ -73,7 +73,7 @@ async fn uptime(State(state): State<AdminState>) -> Answer<i64> {
 
 /// Empties the caches of pages and rows of every shard.
 async fn drop_caches(State(state): State<AdminState>) -> Answer<()> {
-    let dropped = state.remote.call_all(|| async { rt::shard::service::<Engine>().drop_caches() });
+    let dropped = state.remote.call_all(|services| async move { services.engine.get().drop_caches() });
     dropped.await.map(|_| Json(())).map_err(Refusal::failed)
 }
 
@@ -118,9 +118,9 @@ async fn sstable_version() -> Json<&'static str> {
 }
 
 /// A setting of `system.config` as JSON; `None` if there is none of that name.
-async fn setting_of(remote: &Remote, name: String) -> Result<Option<Value>, Refusal> {
-    let found = remote.call(ShardId(0), move || async move {
-        let table = rt::shard::try_service::<SettingsTable>()?;
+async fn setting_of(remote: &RemoteServices, name: String) -> Result<Option<Value>, Refusal> {
+    let found = remote.call(ShardId(0), move |services| async move {
+        let table = services.system.settings.try_get()?;
         table.0.list().into_iter().find(|setting| setting.name == name).map(|setting| setting.value)
     });
     let found = found.await.map_err(Refusal::failed)?;
@@ -153,8 +153,8 @@ async fn snapshots_size(State(state): State<AdminState>) -> Answer<u64> {
 }
 
 /// The store's numbers of all shards.
-async fn engines(remote: &Remote) -> Result<Vec<EngineMetrics>, Refusal> {
-    let asked = remote.call_all(|| async { rt::shard::service::<Engine>().metrics() });
+async fn engines(remote: &RemoteServices) -> Result<Vec<EngineMetrics>, Refusal> {
+    let asked = remote.call_all(|services| async move { services.engine.get().metrics() });
     asked.await.map_err(Refusal::failed)
 }
 

@@ -5,13 +5,13 @@ use super::operations::{self, Refusal};
 use super::snapshots;
 use super::table_stats;
 use super::tables::named;
-use crate::client_service::ClientService;
+use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use rt::{Remote, ShardId};
+use rt::ShardId;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub type LogControl = Arc<dyn Fn(&str, Option<&str>) -> Result<String, String> +
 #[derive(Clone)]
 pub struct AdminState {
     /// The shards.
-    pub remote: Remote,
+    pub remote: RemoteServices,
     /// The data directory.
     pub data_dir: PathBuf,
     /// The node's identity.
@@ -239,7 +239,7 @@ struct SnapshotQuery {
 }
 
 impl SnapshotQuery {
-    async fn tables(&self, remote: &Remote) -> Result<Vec<operations::TableName>, Refusal> {
+    async fn tables(&self, remote: &RemoteServices) -> Result<Vec<operations::TableName>, Refusal> {
         let Some(keyspaces) = self.kn.as_deref().filter(|names| !names.is_empty()) else {
             if self.cf.as_deref().is_some_and(|names| !names.is_empty()) {
                 return Err(Refusal::Bad("The keyspace of the column families must be given".to_owned()));
@@ -308,16 +308,16 @@ async fn operation_mode() -> Json<&'static str> {
 }
 
 async fn native_transport(State(state): State<AdminState>) -> Answer<bool> {
-    let serving = state.remote.call(ShardId(0), || async {
-        rt::shard::try_service::<ClientService>().is_some_and(|clients| clients.is_serving())
+    let serving = state.remote.call(ShardId(0), |services| async move {
+        services.clients.try_get().is_some_and(|clients| clients.is_serving())
     });
     Ok(Json(serving.await.map_err(Refusal::failed)?))
 }
 
 /// Opens the ports for clients.
 async fn serve_clients(State(state): State<AdminState>) -> Answer {
-    let opened = state.remote.call(ShardId(0), || async {
-        match rt::shard::try_service::<ClientService>() {
+    let opened = state.remote.call(ShardId(0), |services| async move {
+        match services.clients.try_get() {
             Some(clients) => clients.start().await.map_err(Refusal::failed),
             None => Err(Refusal::Failed("The node is starting or stopping".to_owned())),
         }
@@ -327,8 +327,8 @@ async fn serve_clients(State(state): State<AdminState>) -> Answer {
 
 /// Closes the ports for clients and their connections.
 async fn refuse_clients(State(state): State<AdminState>) -> Answer {
-    let closed = state.remote.call(ShardId(0), || async {
-        if let Some(clients) = rt::shard::try_service::<ClientService>() {
+    let closed = state.remote.call(ShardId(0), |services| async move {
+        if let Some(clients) = services.clients.try_get() {
             clients.stop().await;
         }
     });

@@ -7,15 +7,16 @@ use super::extract::{Path, Query};
 use super::nodes::{self, Member};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
+use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
+use cluster::NodeInfo;
 use cluster::tablets::TabletReplica;
-use cluster::{MetadataService, NodeInfo};
 use model::key::{self, DecoratedKey};
 use model::schema::TableSchema;
 use model::types::Value;
-use rt::{Remote, ShardId};
+use rt::ShardId;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
@@ -74,9 +75,9 @@ pub struct Facts {
 }
 
 /// Asks shard 0.
-pub async fn facts(remote: &Remote) -> Result<Facts, Refusal> {
-    let asked = remote.call(ShardId(0), || async {
-        let service = rt::shard::service::<MetadataService>();
+pub async fn facts(remote: &RemoteServices) -> Result<Facts, Refusal> {
+    let asked = remote.call(ShardId(0), |services| async move {
+        let service = services.metadata.get();
         Facts { node: service.info().as_ref().clone(), schema: service.current().version }
     });
     asked.await.map_err(Refusal::failed)
@@ -166,14 +167,14 @@ impl Tablet {
     }
 }
 
-async fn tablets(remote: &Remote, keyspace: &str, table: &str) -> Result<Vec<Tablet>, Refusal> {
+async fn tablets(remote: &RemoteServices, keyspace: &str, table: &str) -> Result<Vec<Tablet>, Refusal> {
     let found = operations::tables(remote, keyspace, Some(table)).await?;
     let [table] = &found[..] else {
         return Err(Refusal::Bad("One column family must be given".to_owned()));
     };
     let id = table.id;
-    let tablets = remote.call(ShardId(0), move || async move {
-        let metadata = rt::shard::service::<MetadataService>().current();
+    let tablets = remote.call(ShardId(0), move |services| async move {
+        let metadata = services.metadata.get().current();
         // A table that was dropped meanwhile has none.
         metadata.table_by_id(id).map_or(Vec::new(), |table| {
             let map = &table.tablets;
@@ -334,8 +335,8 @@ async fn natural_endpoints(
     };
     let tablets = tablets(&state.remote, &keyspace, table).await?;
     let name = (keyspace, table.to_owned());
-    let token = state.remote.call(ShardId(0), move || async move {
-        let metadata = rt::shard::service::<MetadataService>().current();
+    let token = state.remote.call(ShardId(0), move |services| async move {
+        let metadata = services.metadata.get().current();
         let table = metadata.table(&name.0, &name.1).ok_or_else(|| "the table is gone".to_owned())?;
         key_of(&table.schema, &text).map(|key| DecoratedKey::new(key.into()).token.0)
     });

@@ -3,12 +3,13 @@
 use super::extract::Query;
 use super::operations::Refusal;
 use super::rest::AdminState;
+use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use cql::{Processor, SlowLogSettings};
+use cql::SlowLogSettings;
 use model::time::MAX_TTL;
-use rt::{Remote, ShardId};
+use rt::ShardId;
 use serde::{Deserialize, Serialize};
 
 /// The paths of this file.
@@ -65,10 +66,10 @@ impl Wanted {
 }
 
 /// The settings of shard 0: those of all.
-async fn settings(remote: &Remote) -> Result<SlowLogSettings, Refusal> {
-    let settings = remote.call(ShardId(0), || async {
+async fn settings(remote: &RemoteServices) -> Result<SlowLogSettings, Refusal> {
+    let settings = remote.call(ShardId(0), |services| async move {
         // A node that does not serve logs nothing.
-        rt::shard::try_service::<Processor>().map(|processor| processor.slow_log()).unwrap_or_default()
+        services.processor.try_get().map(|processor| processor.slow_log()).unwrap_or_default()
     });
     settings.await.map_err(Refusal::failed)
 }
@@ -80,8 +81,8 @@ async fn shown(State(state): State<AdminState>) -> Result<Json<Shown>, Refusal> 
 
 async fn set(State(state): State<AdminState>, Query(wanted): Query<Wanted>) -> Result<Json<()>, Refusal> {
     let settings = wanted.applied_to(settings(&state.remote).await?)?;
-    let set = state.remote.call_all(move || async move {
-        if let Some(processor) = rt::shard::try_service::<Processor>() {
+    let set = state.remote.call_all(move |services| async move {
+        if let Some(processor) = services.processor.try_get() {
             processor.set_slow_log(settings);
         }
     });

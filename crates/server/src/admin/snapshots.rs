@@ -1,15 +1,16 @@
 //! Snapshots as an administrator sees them: names over all tables, found in the data directory.
 
 use super::operations::{self, Refusal, TableName};
+use crate::services::RemoteServices;
 use engine::datadir::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
 use engine::{Engine, EngineError, UNFINISHED_SNAPSHOT, is_snapshot_name};
+use rt::ShardId;
+use rt::shard::PerShard;
 use rt::sync::Semaphore;
-use rt::{Remote, ShardId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 /// A snapshot of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,9 +35,9 @@ pub struct Snapshot {
 }
 
 /// All snapshots, by name.
-pub async fn list(remote: &Remote, data_dir: &Path) -> Result<Vec<Snapshot>, Refusal> {
+pub async fn list(remote: &RemoteServices, data_dir: &Path) -> Result<Vec<Snapshot>, Refusal> {
     let root = data_dir.join("data");
-    let found = remote.call(ShardId(0), move || async move { scan(root).await });
+    let found = remote.call(ShardId(0), move |_| async move { scan(root).await });
     let found = found.await.map_err(Refusal::failed)?.map_err(Refusal::failed)?;
     Ok(found.into_iter().map(|(key, value)| Snapshot { key, value }).collect())
 }
@@ -80,34 +81,27 @@ async fn names(dir: &Path) -> io::Result<Vec<(String, u64)>> {
     Ok(entries(dir).await?.into_iter().filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect())
 }
 
-/// Lets one administrator's snapshot be taken at a time. On shard 0.
-struct Turn(Rc<Semaphore>);
-
-impl Turn {
-    fn of_shard() -> Rc<Semaphore> {
-        let turn = rt::shard::try_service::<Turn>().unwrap_or_else(|| {
-            let fresh = Rc::new(Turn(Rc::new(Semaphore::new(1))));
-            rt::shard::install(fresh.clone());
-            fresh
-        });
-        turn.0.clone()
-    }
-}
-
 /// Takes the snapshot `name` of `tables`; it must be a new one for each of them. It appears when all shards have linked all tables, or not
 /// at all, also if the caller goes away.
-pub async fn take(remote: &Remote, data_dir: &Path, tables: &[TableName], name: &str) -> Result<(), Refusal> {
+pub async fn take(remote: &RemoteServices, data_dir: &Path, tables: &[TableName], name: &str) -> Result<(), Refusal> {
     let (root, tables, name) = (data_dir.join("data"), tables.to_vec(), name.to_owned());
-    let taken = remote.call(ShardId(0), move || async move {
-        let task = rt::task::spawn(async move { take_here(&root, &tables, &name).await });
+    let taken = remote.call(ShardId(0), move |services| async move {
+        let (engines, turn) = (services.engine, services.snapshot_turn.get());
+        let task = rt::task::spawn(async move { take_here(engines, &turn, &root, &tables, &name).await });
         task.await.unwrap_or_else(|_| Err(Refusal::failed("the node is stopping")))
     });
     taken.await.map_err(Refusal::failed)?
 }
 
-/// As [`take`], on shard 0; `root` is the directory of the keyspaces.
-pub async fn take_here(root: &Path, tables: &[TableName], name: &str) -> Result<(), Refusal> {
-    let turn = Turn::of_shard();
+/// As [`take`], on shard 0; `root` is the directory of the keyspaces. One snapshot is taken at a
+/// time, by `turn`.
+pub async fn take_here(
+    engines: PerShard<Engine>,
+    turn: &Semaphore,
+    root: &Path,
+    tables: &[TableName],
+    name: &str,
+) -> Result<(), Refusal> {
     let _turn = turn.acquire().await.map_err(Refusal::failed)?;
     let known = scan(root.to_owned()).await.map_err(Refusal::failed)?;
     let same = known.get(name).map_or(&[][..], |same| &same[..]);
@@ -117,7 +111,7 @@ pub async fn take_here(root: &Path, tables: &[TableName], name: &str) -> Result<
     if !is_snapshot_name(name) {
         return Err(Refusal::of_engine(EngineError::SnapshotName(name.to_owned())));
     }
-    let taken = link_and_publish(tables, name).await;
+    let taken = link_and_publish(engines, tables, name).await;
     if taken.is_err() {
         // None of these was there before.
         for table in tables {
@@ -130,12 +124,11 @@ pub async fn take_here(root: &Path, tables: &[TableName], name: &str) -> Result<
     taken
 }
 
-async fn link_and_publish(tables: &[TableName], name: &str) -> Result<(), Refusal> {
+async fn link_and_publish(engines: PerShard<Engine>, tables: &[TableName], name: &str) -> Result<(), Refusal> {
     let (all, snapshot) = (tables.to_vec(), name.to_owned());
-    let linked = rt::shard::call_all(move || {
+    let linked = engines.call_all(move |engine| {
         let (tables, name) = (all.clone(), snapshot.clone());
         async move {
-            let engine = rt::shard::service::<Engine>();
             for table in &tables {
                 engine.snapshot(table.id, &name).await.map_err(|error| refusal(table, error))?;
             }
@@ -143,7 +136,7 @@ async fn link_and_publish(tables: &[TableName], name: &str) -> Result<(), Refusa
         }
     });
     linked.await.into_iter().collect::<Result<(), Refusal>>()?;
-    let engine = rt::shard::service::<Engine>();
+    let engine = engines.get();
     for table in tables {
         engine.complete_snapshot(table.id, name).await.map_err(|error| refusal(table, error))?;
     }
@@ -206,14 +199,14 @@ fn has(all: &Option<Vec<String>>, one: &str) -> bool {
 
 /// Removes snapshots, also those of tables that were dropped. An error if a keyspace or table is named that has neither data nor
 /// snapshots here.
-pub async fn clear(remote: &Remote, data_dir: &Path, chosen: Chosen) -> Result<(), Refusal> {
+pub async fn clear(remote: &RemoteServices, data_dir: &Path, chosen: Chosen) -> Result<(), Refusal> {
     if let Some(name) = chosen.name.as_ref().filter(|name| !is_snapshot_name(name)) {
         return Err(Refusal::of_engine(EngineError::SnapshotName(name.clone())));
     }
     let living = operations::all_tables(remote).await?;
     let root = data_dir.join("data");
-    let done = remote.call(ShardId(0), move || async move {
-        let turn = Turn::of_shard();
+    let done = remote.call(ShardId(0), move |services| async move {
+        let turn = services.snapshot_turn.get();
         // Not while one is taken.
         let _turn = turn.acquire().await.map_err(Refusal::failed)?;
         remove(&root, &chosen, &living).await

@@ -3,18 +3,19 @@
 
 use super::snapshots;
 use cql::system::{
-    RuntimeNumber, RuntimeNumbers, SnapshotList, SnapshotsFound, TableSnapshot, TabletSize, TabletSizes,
+    RuntimeNumber, RuntimeNumbers, SnapshotList, SnapshotsFound, SystemShards, TableSnapshot, TabletSize, TabletSizes,
 };
 use engine::Engine;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Installs the services on this shard.
-pub fn install(data_dir: &Path) {
+/// Sets the services of this shard.
+pub fn set(system: SystemShards, data_dir: &Path, engine: &Rc<Engine>) {
     let root = data_dir.join("data");
-    rt::shard::install(Rc::new(SnapshotList(Box::new(move || -> SnapshotsFound { Box::pin(find(root.clone())) }))));
-    rt::shard::install(Rc::new(TabletSizes(Box::new(tablet_sizes))));
-    rt::shard::install(Rc::new(RuntimeNumbers(Box::new(numbers))));
+    let (sizes, counters) = (engine.clone(), engine.clone());
+    system.snapshots.set(Rc::new(SnapshotList(Box::new(move || -> SnapshotsFound { Box::pin(find(root.clone())) }))));
+    system.tablet_sizes.set(Rc::new(TabletSizes(Box::new(move || tablet_sizes(&sizes)))));
+    system.runtime_numbers.set(Rc::new(RuntimeNumbers(Box::new(move || numbers(&counters)))));
 }
 
 async fn find(root: PathBuf) -> Vec<TableSnapshot> {
@@ -34,13 +35,11 @@ async fn find(root: PathBuf) -> Vec<TableSnapshot> {
     found.into_iter().flat_map(each).collect()
 }
 
-fn tablet_sizes() -> Vec<TabletSize> {
-    let Some(engine) = rt::shard::try_service::<Engine>() else { return Vec::new() };
+fn tablet_sizes(engine: &Engine) -> Vec<TabletSize> {
     engine.tablet_sizes().into_iter().map(|(table, tablet, bytes)| TabletSize { table, tablet, bytes }).collect()
 }
 
-fn numbers() -> Vec<RuntimeNumber> {
-    let Some(engine) = rt::shard::try_service::<Engine>() else { return Vec::new() };
+fn numbers(engine: &Engine) -> Vec<RuntimeNumber> {
     let (metrics, tables) = (engine.metrics(), engine.details());
     vec![
         ("cache", "entries", metrics.rows.partitions),

@@ -4,8 +4,8 @@
 
 use super::operations::{self, Refusal, TableName};
 use super::snapshots;
-use engine::{Engine, TableDetails};
-use rt::Remote;
+use crate::services::RemoteServices;
+use engine::TableDetails;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -123,12 +123,16 @@ impl TableNumbers {
 }
 
 /// The numbers of `tables`, in their order.
-pub async fn collect(remote: &Remote, data_dir: &Path, tables: &[TableName]) -> Result<Vec<TableNumbers>, Refusal> {
+pub async fn collect(
+    remote: &RemoteServices,
+    data_dir: &Path,
+    tables: &[TableName],
+) -> Result<Vec<TableNumbers>, Refusal> {
     let ids: Vec<_> = tables.iter().map(|table| table.id).collect();
-    let parts = remote.call_all(move || {
+    let parts = remote.call_all(move |services| {
         let ids = ids.clone();
         async move {
-            let engine = rt::shard::service::<Engine>();
+            let engine = services.engine.get();
             // A table that is dropped meanwhile counts nothing.
             ids.iter().map(|id| engine.table_details(*id).unwrap_or_default()).collect::<Vec<_>>()
         }
@@ -147,7 +151,7 @@ pub async fn collect(remote: &Remote, data_dir: &Path, tables: &[TableName]) -> 
 
 /// One number of one table, or of all together where `table` is not given.
 pub async fn metric(
-    remote: &Remote,
+    remote: &RemoteServices,
     data_dir: &Path,
     metric: &str,
     table: Option<&TableName>,

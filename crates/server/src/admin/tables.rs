@@ -4,13 +4,12 @@ use super::extract::Path;
 use super::operations::{self, Refusal, TableName};
 use super::rest::AdminState;
 use super::ring::Entry;
+use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use cluster::MetadataService;
-use engine::Engine;
 use model::options::TableOptions;
-use rt::{Remote, ShardId};
+use rt::ShardId;
 use serde_json::Value;
 
 type Answer<T = ()> = Result<Json<T>, Refusal>;
@@ -32,7 +31,7 @@ pub fn routes() -> Router<AdminState> {
 }
 
 /// The table that is called `keyspace:table`.
-pub async fn named(remote: &Remote, name: &str) -> Result<TableName, Refusal> {
+pub async fn named(remote: &RemoteServices, name: &str) -> Result<TableName, Refusal> {
     let Some((keyspace, table)) = name.split_once(':') else {
         return Err(Refusal::Bad("Column family name should be in keyspace:column_family format".to_owned()));
     };
@@ -43,8 +42,8 @@ pub async fn named(remote: &Remote, name: &str) -> Result<TableName, Refusal> {
 
 async fn options(state: &AdminState, name: &str) -> Result<TableOptions, Refusal> {
     let id = named(&state.remote, name).await?.id;
-    let found = state.remote.call(ShardId(0), move || async move {
-        let metadata = rt::shard::service::<MetadataService>().current();
+    let found = state.remote.call(ShardId(0), move |services| async move {
+        let metadata = services.metadata.get().current();
         metadata.table_by_id(id).map(|table| table.definition.options.clone())
     });
     let gone = || Refusal::Bad(format!("Can't find a column family {name}: it was dropped just now"));
@@ -95,9 +94,9 @@ async fn indexes(State(state): State<AdminState>, Path(name): Path<String>) -> A
 
 async fn is_compacted(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<bool> {
     let id = named(&state.remote, &name).await?.id;
-    let asked = state.remote.call_all(move || async move {
-        rt::shard::service::<Engine>().auto_compaction(id).map_err(Refusal::of_engine)
-    });
+    let asked = state
+        .remote
+        .call_all(move |services| async move { services.engine.get().auto_compaction(id).map_err(Refusal::of_engine) });
     let on: Result<Vec<bool>, Refusal> = asked.await.map_err(Refusal::failed)?.into_iter().collect();
     Ok(Json(on?.into_iter().all(|on| on)))
 }

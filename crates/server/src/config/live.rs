@@ -8,19 +8,15 @@ use super::handoff::Handoff;
 use super::keys::{Config, KEYS, Key};
 use super::setting::Raw;
 use super::source::{DEFAULT, Source};
+use crate::layers::Layers;
 use crate::stack::{hints_settings, language, large_data_thresholds, large_limits, page_limits};
-use cluster::MetadataService;
-use coordinator::Coordinator;
-use cql::Processor;
 use cql::system::{Setting, SettingRefused, Settings};
-use engine::Engine;
-use replica::Replica;
 use rt::ShardId;
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// What carries a changed value into the parts of this shard.
-type Carry = fn(&Config);
+type Carry = fn(Layers, &Config);
 
 /// The settings that can be changed.
 const LIVE: &[(&str, Carry)] = &[
@@ -69,50 +65,54 @@ const LIVE: &[(&str, Carry)] = &[
     ("large_data_cql_warnings", carry_language),
 ];
 
-fn carry_large_limits(config: &Config) {
-    rt::shard::service::<Engine>().set_large_limits(large_limits(config));
-    rt::shard::service::<Replica>().set_large_data_thresholds(large_data_thresholds(config));
+fn carry_large_limits(layers: Layers, config: &Config) {
+    layers.engine.get().set_large_limits(large_limits(config));
+    layers.replica.get().set_large_data_thresholds(large_data_thresholds(config));
 }
 
-fn carry_large_data(config: &Config) {
-    carry_large_limits(config);
-    carry_language(config);
+fn carry_large_data(layers: Layers, config: &Config) {
+    carry_large_limits(layers, config);
+    carry_language(layers, config);
 }
 
-fn carry_hints(config: &Config) {
-    if let Some(hints) = rt::shard::service::<Coordinator>().hints() {
+fn carry_hints(layers: Layers, config: &Config) {
+    if let Some(hints) = layers.coordinator.get().hints() {
         hints.set(hints_settings(config));
     }
     if rt::shard::this() == ShardId(0) {
-        let metadata = rt::shard::service::<MetadataService>().current();
+        let metadata = layers.metadata.get().current();
         Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.topology.datacenters());
     }
 }
 
 /// Sets the running shard's target for the latency of statements.
-pub(crate) fn carry_governor(config: &Config) {
+pub(crate) fn carry_governor(_: Layers, config: &Config) {
     rt::governor::set_target(Some(config.foreground_p99_target_in_ms.0));
 }
 
-fn carry_change_timeout(config: &Config) {
-    rt::shard::service::<MetadataService>().set_change_timeout(config.group0_raft_op_timeout_in_ms.0);
+fn carry_change_timeout(layers: Layers, config: &Config) {
+    layers.metadata.get().set_change_timeout(config.group0_raft_op_timeout_in_ms.0);
 }
 
-fn carry_page_limits(config: &Config) {
-    rt::shard::service::<Coordinator>().set_page_limits(page_limits(config));
+fn carry_page_limits(layers: Layers, config: &Config) {
+    layers.coordinator.get().set_page_limits(page_limits(config));
 }
 
-fn carry_language(config: &Config) {
-    rt::shard::service::<Processor>().set_config(language(config));
+fn carry_language(layers: Layers, config: &Config) {
+    layers.processor.get().set_config(language(config));
 }
 
-fn carry_both(config: &Config) {
-    carry_page_limits(config);
-    carry_language(config);
+fn carry_both(layers: Layers, config: &Config) {
+    carry_page_limits(layers, config);
+    carry_language(layers, config);
 }
 
 /// One shard's configuration.
-struct Live(RefCell<Config>);
+struct Live {
+    config: RefCell<Config>,
+    /// What it is carried into.
+    layers: Layers,
+}
 
 fn shown(key: &Key, config: &Config) -> Setting {
     Setting {
@@ -125,12 +125,12 @@ fn shown(key: &Key, config: &Config) -> Setting {
 
 impl Settings for Live {
     fn list(&self) -> Vec<Setting> {
-        let config = self.0.borrow();
+        let config = self.config.borrow();
         KEYS.iter().map(|key| shown(key, &config)).chain(fixed::settings(&config)).collect()
     }
 
     fn set(&self, name: &str, value: &str) -> Result<(), SettingRefused> {
-        let mut config = self.0.borrow_mut();
+        let mut config = self.config.borrow_mut();
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
             let fixed = fixed::settings(&config).iter().any(|setting| setting.name == name);
             return Err(if fixed { SettingRefused::NotLive } else { SettingRefused::Unknown });
@@ -138,14 +138,14 @@ impl Settings for Live {
         let (_, carry) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
         (key.set)(&mut config, &Raw::of_text(value)).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
         config.sources.set(key.name, Source::Cql);
-        carry(&config);
+        carry(self.layers, &config);
         Ok(())
     }
 }
 
 /// The settings of a shard.
-pub fn settings(config: Config) -> Rc<dyn Settings> {
-    Rc::new(Live(RefCell::new(config)))
+pub fn settings(config: Config, layers: Layers) -> Rc<dyn Settings> {
+    Rc::new(Live { config: RefCell::new(config), layers })
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     fn settings_show_name_source_type_and_value() {
         let mut config = Config::default();
         config.sources.set("cluster_name", Source::File);
-        let list = settings(config).list();
+        let list = settings(config, Layers::default()).list();
         let find = |name: &str| list.iter().find(|setting| setting.name == name).expect(name);
         let parts = |name| (find(name).source, find(name).kind, find(name).value.as_str());
         assert_eq!(parts("query_tombstone_page_limit"), ("default", "integer", "10000"));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_live_value_out_of_its_range_is_refused_and_changes_nothing() {
-        let settings = settings(Config::default());
+        let settings = settings(Config::default(), Layers::default());
         for (name, value, why) in [
             ("read_request_timeout_in_ms", "0", "from 10ms to 365d"),
             ("range_request_timeout_in_ms", "9ms", "from 10ms to 365d"),
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn only_what_is_live_is_changed() {
-        let settings = settings(Config::default());
+        let settings = settings(Config::default(), Layers::default());
         assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown));
         for name in ["api_port", "num_tokens", "tablets_mode_for_new_keyspaces"] {
             assert_eq!(settings.set(name, "1"), Err(SettingRefused::NotLive), "{name}");

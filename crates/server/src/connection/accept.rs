@@ -12,10 +12,10 @@ use super::drive;
 use super::seats::{Newcomer, Newcomers, STARTUP_GRACE, Seat, Spread};
 use super::service::Service;
 use super::tls::Tls;
-use super::transport::{Server, Transport};
+use super::transport::Server;
 use rt::LogThrottle;
 use rt::net::{AcceptErrors, Detached, TcpListener, TcpStream};
-use rt::shard::{self, ShardId};
+use rt::shard::{self, PerShard, ShardId};
 use rt::time::Duration;
 use std::io;
 use std::net::SocketAddr;
@@ -60,7 +60,7 @@ pub struct ClientPort {
     pub address: SocketAddr,
     /// How it chooses the shard.
     pub choice: Choice,
-    /// Whether it uses TLS. Then every shard has its [`Tls`] installed.
+    /// Whether it uses TLS. Then every shard has its [`Tls`].
     pub encrypted: bool,
 }
 
@@ -87,16 +87,32 @@ impl Listeners {
         self.ports.iter().map(|(listener, _)| listener.local_addr()).collect()
     }
 
-    /// Accepts connections for all shards until dropped. Every shard has its `Server<S>` installed.
-    pub async fn accept<S: Service>(self, spread: Spread) {
+    /// Accepts connections for all shards until dropped. Every shard has its server, and its
+    /// [`Tls`] if a port is encrypted.
+    pub async fn accept<S: Service>(self, spread: Spread, servers: PerShard<Server<S>>, tls: PerShard<Tls>) {
         let newcomers = Rc::new(Newcomers::new());
-        let accept = |(listener, port)| accept::<S>(listener, port, spread.clone(), newcomers.clone());
+        let shards = Shards { servers, tls };
+        let accept = |(listener, port)| accept(listener, port, spread.clone(), newcomers.clone(), shards);
         let loops = self.ports.into_iter().map(accept);
         let tasks: Vec<_> = loops.map(rt::task::spawn).collect();
         let _abort = AbortOnDrop(tasks);
         std::future::pending::<()>().await;
     }
 }
+
+/// What serves the connections.
+struct Shards<S> {
+    servers: PerShard<Server<S>>,
+    tls: PerShard<Tls>,
+}
+
+impl<S> Clone for Shards<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Shards<S> {}
 
 struct AbortOnDrop(Vec<rt::task::Task<()>>);
 
@@ -121,7 +137,13 @@ pub fn listen_error(address: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spread, newcomers: Rc<Newcomers>) {
+async fn accept<S: Service>(
+    listener: TcpListener,
+    port: ClientPort,
+    spread: Spread,
+    newcomers: Rc<Newcomers>,
+    shards: Shards<S>,
+) {
     let mut errors = AcceptErrors::new("a client");
     let (refusals, evictions) = (LogThrottle::default(), LogThrottle::default());
     loop {
@@ -135,7 +157,7 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
             }
         };
         errors.accepted();
-        if spread.is_full() && !make_room(&spread, &newcomers, &evictions).await {
+        if spread.is_full() && !make_room(&spread, &newcomers, &evictions, shards).await {
             if let Some(refused) = refusals.count(rt::time::now()) {
                 tracing::warn!(
                     most = spread.most(),
@@ -154,7 +176,7 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
         let seat = spread.take(to);
         newcomers.push(rt::time::now(), seat.newcomer.clone());
         match rt::net::detach(stream) {
-            Ok(detached) => rt::task::spawn(hand_over::<S>(to, detached, peer, seat, port.encrypted)).detach(),
+            Ok(detached) => rt::task::spawn(hand_over(shards, to, detached, peer, seat, port.encrypted)).detach(),
             Err(error) => tracing::debug!(%peer, %error, "a client disconnected before it was served"),
         }
     }
@@ -162,7 +184,12 @@ async fn accept<S: Service>(listener: TcpListener, port: ClientPort, spread: Spr
 
 /// Evicts the oldest connection without STARTUP that has exceeded [`STARTUP_GRACE`], and waits for
 /// its seat. False if no seat becomes free.
-async fn make_room(spread: &Spread, newcomers: &Newcomers, evictions: &LogThrottle) -> bool {
+async fn make_room<S: Service>(
+    spread: &Spread,
+    newcomers: &Newcomers,
+    evictions: &LogThrottle,
+    shards: Shards<S>,
+) -> bool {
     let Some(newcomer) = newcomers.evict_oldest(rt::time::now()) else { return false };
     if let Some(evicted) = evictions.count(rt::time::now()) {
         tracing::warn!(
@@ -172,18 +199,18 @@ async fn make_room(spread: &Spread, newcomers: &Newcomers, evictions: &LogThrott
             "all client connections are in use: closed connections without STARTUP to accept new ones"
         );
     }
-    rt::task::spawn(cut(newcomer)).detach();
+    rt::task::spawn(cut(shards, newcomer)).detach();
     let _ = rt::time::timeout(EVICTION_TIME, spread.free()).await;
     !spread.is_full()
 }
 
 /// Closes an evicted connection. During its TLS handshake, the connection is not in its shard's
 /// list yet, and ends by itself.
-async fn cut(newcomer: Arc<Newcomer>) {
+async fn cut<S: Service>(shards: Shards<S>, newcomer: Arc<Newcomer>) {
     shard::call(newcomer.shard, move || async move {
         // None when the node is stopping.
-        if let Some(transport) = shard::try_service::<Transport>() {
-            transport.evict(newcomer.id());
+        if let Some(server) = shards.servers.try_get() {
+            server.transport.evict(newcomer.id());
         }
     })
     .await;
@@ -210,17 +237,24 @@ async fn refuse(mut stream: TcpStream, encrypted: bool, most: usize) {
     .await;
 }
 
-async fn hand_over<S: Service>(to: ShardId, detached: Detached, peer: SocketAddr, seat: Seat, encrypted: bool) {
+async fn hand_over<S: Service>(
+    shards: Shards<S>,
+    to: ShardId,
+    detached: Detached,
+    peer: SocketAddr,
+    seat: Seat,
+    encrypted: bool,
+) {
     shard::call(to, move || async move {
         match detached.attach() {
             Ok(stream) => rt::task::spawn(async move {
                 let newcomer = seat.newcomer.clone();
                 let _seat = seat;
                 // None when the node is stopping.
-                let Some(server) = shard::try_service::<Server<S>>() else { return };
+                let Some(server) = shards.servers.try_get() else { return };
                 if encrypted {
                     // Boxed, so that the futures of other connections are not as large.
-                    Box::pin(serve_encrypted(server, stream, peer, newcomer)).await;
+                    Box::pin(serve_encrypted(&shards.tls.get(), server, stream, peer, newcomer)).await;
                 } else {
                     drive::serve(server, stream, peer, None, Some(newcomer)).await;
                 }
@@ -233,12 +267,12 @@ async fn hand_over<S: Service>(to: ShardId, detached: Detached, peer: SocketAddr
 }
 
 async fn serve_encrypted<S: Service>(
+    tls: &Tls,
     server: Rc<Server<S>>,
     stream: TcpStream,
     peer: SocketAddr,
     newcomer: Arc<Newcomer>,
 ) {
-    let tls = shard::service::<Tls>();
     let handshake = tokio::select! {
         handshake = tls.accept(stream) => handshake,
         () = newcomer.evicted() => return,

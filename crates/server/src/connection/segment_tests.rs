@@ -123,7 +123,7 @@ fn a_conversation_in_segments() {
             let register = raw(5, 0, 7, Opcode::Register as u8, b"\0\x01\0\x0dSCHEMA_CHANGE");
             assert_eq!(client.ask(&register).await.opcode, Opcode::Ready as u8);
             assert_eq!(client.ask(&query(8, "ddl t")).await.body[..4], [0, 0, 0, 5]);
-            crate::events::broadcast(vec![table_made()]).await;
+            crate::events::broadcast(world.servers, vec![table_made()]).await;
             let event = client.receive_or_end().await.expect("an event");
             assert_eq!((event.stream, event.version, event.opcode), (-1, 0x85, Opcode::Event as u8));
         });

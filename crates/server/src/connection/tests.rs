@@ -10,6 +10,7 @@ use cql::api::{
     Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams, ResultMetadata, Rows, SchemaAction, SchemaChange,
     SchemaTarget,
 };
+use rt::shard::PerShard;
 use rt::sync::{Notify, Semaphore};
 use rt::time::{Duration, timeout};
 use std::cell::{Cell, RefCell};
@@ -239,6 +240,7 @@ pub(super) fn limits() -> Limits {
 pub(super) struct World {
     pub fake: Rc<Fake>,
     pub server: Rc<Server<Fake>>,
+    pub servers: PerShard<Server<Fake>>,
 }
 
 impl World {
@@ -251,8 +253,9 @@ impl World {
             address: Ipv4Addr::LOCALHOST.into(),
         };
         let server = Server::new(fake.clone(), limits, node);
-        server.install();
-        World { fake, server }
+        let servers = PerShard::new();
+        servers.set(server.clone());
+        World { fake, server, servers }
     }
 
     pub fn connect(&self) -> Client {
@@ -458,12 +461,12 @@ fn events_reach_who_registered() {
         assert_eq!(two.ask(&register("STATUS_CHANGE")).await.opcode, Opcode::Ready as u8);
         let result = three.ask(&query(8, "ddl t")).await;
         assert_eq!(&result.body[..4], [0, 0, 0, 5]);
-        crate::events::broadcast(vec![table_made()]).await;
+        crate::events::broadcast(world.servers, vec![table_made()]).await;
         let event = one.receive().await;
         assert_eq!((event.stream, event.opcode), (-1, Opcode::Event as u8));
         assert_eq!(event.body, b"\0\x0dSCHEMA_CHANGE\0\x07CREATED\0\x05TABLE\0\x01k\0\x01t");
         let up = crate::protocol::Event::Status { up: true, node: SocketAddr::from((Ipv4Addr::LOCALHOST, 9042)) };
-        crate::events::broadcast(vec![up]).await;
+        crate::events::broadcast(world.servers, vec![up]).await;
         assert_eq!(two.receive().await.body, b"\0\x0dSTATUS_CHANGE\0\x02UP\x04\x7f\0\0\x01\0\0\x23\x52");
         assert_eq!(one.ask(&query(1, "rows 1")).await.stream, 1);
     });

@@ -7,6 +7,7 @@
 use cql::system::Encryption;
 use rt::Remote;
 use rt::net::TcpStream;
+use rt::shard::PerShard;
 use rt::time::Duration;
 use rustls::ServerConfig;
 use rustls::server::ServerSessionMemoryCache;
@@ -67,9 +68,9 @@ fn acceptor(config: &ServerConfig) -> TlsAcceptor {
 
 /// Reloads the files on every shard whenever they differ from `known` or from the last version.
 /// Runs until dropped, on the process's first thread.
-pub async fn watch(files: TlsFiles, known: Stamp, remote: Remote) {
-    let take = |config: Arc<ServerConfig>| {
-        if let Some(tls) = rt::shard::try_service::<Tls>() {
+pub async fn watch(shards: PerShard<Tls>, files: TlsFiles, known: Stamp, remote: Remote) {
+    let take = move |config: Arc<ServerConfig>| {
+        if let Some(tls) = shards.try_get() {
             tls.replace(&config);
         }
     };

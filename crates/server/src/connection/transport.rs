@@ -286,12 +286,6 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// Installs the server as a service of this shard, for acceptors, events and metrics.
-    pub fn install(self: &Rc<Self>) {
-        rt::shard::install(self.clone());
-        rt::shard::install(self.transport.clone());
-    }
-
     /// Accepts connections again after [`Server::stop`].
     pub fn start(&self) {
         if self.gate.borrow().is_closed() {

@@ -8,24 +8,24 @@ pub mod families;
 pub mod sample;
 pub mod text;
 
+use crate::services::RemoteServices;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use rt::Remote;
 use sample::Sample;
 
 /// The content type of Prometheus's text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The route `/metrics`.
-pub fn router(remote: Remote) -> Router {
-    Router::new().route("/metrics", get(scrape)).with_state(remote)
+/// The route `/metrics` of a node with `memory` bytes for each shard.
+pub fn router(remote: RemoteServices, memory: u64) -> Router {
+    Router::new().route("/metrics", get(scrape)).with_state((remote, memory))
 }
 
-async fn scrape(State(remote): State<Remote>) -> Response {
-    match remote.call_all(|| async { Sample::take() }).await {
+async fn scrape(State((remote, memory)): State<(RemoteServices, u64)>) -> Response {
+    match remote.call_all(move |services| async move { Sample::take(services, memory) }).await {
         Ok(samples) => {
             let body = text::write(families::FAMILIES, &samples);
             ([(header::CONTENT_TYPE, CONTENT_TYPE)], body).into_response()

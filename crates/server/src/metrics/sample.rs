@@ -3,22 +3,14 @@
 use crate::connection::Transport;
 use crate::connection::latency::{Did, HistogramNumbers};
 use crate::protocol::Opcode;
-use cluster::MetadataService;
-use coordinator::{Coordinator, CoordinatorMetrics};
-use cql::{Processor, StatementNumbers};
-use engine::{Engine, EngineMetrics, TableDetails};
-use internode::{Internode, InternodeMetrics, NodeStatus};
-use replica::{Replica, ReplicaMetrics};
+use crate::services::Services;
+use coordinator::CoordinatorMetrics;
+use cql::StatementNumbers;
+use engine::{EngineMetrics, TableDetails};
+use internode::{InternodeMetrics, NodeStatus};
+use replica::ReplicaMetrics;
 use rt::metrics::ShardMetrics;
 use std::collections::BTreeMap;
-use std::rc::Rc;
-
-/// The configured limits of the node, as a service of each shard.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// The memory budget of each shard, in bytes.
-    pub shard_memory: usize,
-}
 
 /// The metrics of a shard. The values of a layer that does not run yet are zero.
 #[derive(Debug, Default)]
@@ -95,28 +87,28 @@ pub struct TransportNumbers {
 }
 
 impl Sample {
-    /// The current metrics of this shard.
-    pub fn take() -> Sample {
-        let internode = service::<Internode>();
+    /// The current metrics of this shard, whose memory budget is `memory` bytes.
+    pub fn take(services: Services, memory: u64) -> Sample {
+        let internode = services.internode.try_get();
         let nodes = |status| match &internode {
             Some(internode) if rt::shard::this().0 == 0 => {
                 internode.liveness().nodes.values().filter(|node| node.status == status).count() as u64
             }
             _ => 0,
         };
-        let metadata = service::<MetadataService>().map(|metadata| metadata.trouble());
+        let metadata = services.metadata.try_get().map(|metadata| metadata.trouble());
         let (trouble, metadata_failures) = metadata.unwrap_or_default();
         Sample {
             shard: rt::shard::this().0,
-            memory: service::<Budget>().map_or(0, |budget| budget.shard_memory as u64),
+            memory,
             runtime: rt::metrics::snapshot(),
-            transport: service::<Transport>().map(|transport| transport_numbers(&transport)).unwrap_or_default(),
-            engine: service::<Engine>().map(|engine| engine.metrics()).unwrap_or_default(),
-            tables: service::<Engine>().map(|engine| engine.details()).unwrap_or_default(),
-            replica: service::<Replica>().map(|replica| replica.metrics()).unwrap_or_default(),
-            prepared: service::<Processor>().map(|processor| processor.prepared_statements()).unwrap_or_default(),
-            statements: service::<Processor>().map(|processor| processor.statistics()).unwrap_or_default(),
-            coordinator: service::<Coordinator>().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
+            transport: services.server.try_get().map(|server| transport_numbers(&server.transport)).unwrap_or_default(),
+            engine: services.engine.try_get().map(|engine| engine.metrics()).unwrap_or_default(),
+            tables: services.engine.try_get().map(|engine| engine.details()).unwrap_or_default(),
+            replica: services.replica.try_get().map(|replica| replica.metrics()).unwrap_or_default(),
+            prepared: services.processor.try_get().map(|processor| processor.prepared_statements()).unwrap_or_default(),
+            statements: services.processor.try_get().map(|processor| processor.statistics()).unwrap_or_default(),
+            coordinator: services.coordinator.try_get().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
             metadata_stuck: u64::from(trouble.is_some()),
             metadata_failures,
             nodes_up: nodes(NodeStatus::Up),
@@ -124,10 +116,6 @@ impl Sample {
             internode: internode.as_ref().map(|internode| internode.metrics()).unwrap_or_default(),
         }
     }
-}
-
-fn service<T: 'static>() -> Option<Rc<T>> {
-    rt::shard::try_service::<T>()
 }
 
 fn transport_numbers(transport: &Transport) -> TransportNumbers {

@@ -1,9 +1,9 @@
 //! Every file of a node's data directory is removed, cut in half, zeroed and replaced by a directory, one at a time, after a stop and after
 //! a kill: the next start is refused, names it and a way out, or nothing that was acknowledged is gone.
 
+use crate::support::LAYERS;
 use crate::support::{Scratch, ask, live};
 use cql::api::AnswerKind;
-use engine::Engine;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ async fn fill() {
         ask(&format!("INSERT INTO ks.truncated (k, v) VALUES ({k}, {k})")).await.expect("written");
     }
     ask("TRUNCATE ks.truncated").await.expect("truncated");
-    rt::shard::service::<Engine>().flush(None).await.expect("flushed");
+    LAYERS.engine.get().flush(None).await.expect("flushed");
     ask("CREATE TABLE ks.u (k int PRIMARY KEY, v int)").await.expect("made");
     for k in 0..ROWS {
         ask(&format!("INSERT INTO ks.t (k, v) VALUES ({}, {k})", ROWS + k)).await.expect("written");

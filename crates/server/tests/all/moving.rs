@@ -1,20 +1,19 @@
 //! Four nodes in one process, with all their floors but the ports for clients: a tablet moves from one to another while clients write, also
 //! over the restart of the node that leads, and while a node without a copy is down; a move that cannot be finished is given up.
+use crate::support::LAYERS;
 use bytes::Bytes;
-use cluster::metadata::MetadataService;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
 use cluster::topology::NodeState;
 use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
-use cql::Processor;
 use cql::api::{AnswerKind, ClientState, Consistency, QueryParams, Rows};
-use engine::Engine;
 use engine::commitlog::SyncMode;
 use futures_util::future::LocalBoxFuture;
 use internode::{InternodeConfig, LivenessConfig};
 use model::HostId;
 use model::id::TableId;
-use replica::{Replica, ReplicaConfig};
+use replica::ReplicaConfig;
+use rt::shard::PerShard;
 use rt::time::Duration;
 use rt::{Machine, MachineConfig, MachineHandle, ShardId};
 use server::membership::{ClusterConfig, ClusterSettings};
@@ -22,8 +21,8 @@ use server::stack::{self, StackConfig};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// Looks at what must come about soon, each this far from the one before.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -32,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const ROWS: i32 = 60;
 /// Of each shard, in bytes.
 const MEMORY: usize = 32 << 20;
+
+/// What the start of each node returned. On shard 0.
+static STACK: LazyLock<PerShard<stack::Stack>> = LazyLock::new(PerShard::new);
 
 struct Up {
     machine: MachineHandle,
@@ -75,7 +77,7 @@ async fn ask(text: &str, consistency: Consistency) -> Result<AnswerKind, String>
 }
 
 async fn ask_with(text: &str, params: QueryParams) -> Result<AnswerKind, String> {
-    let processor = rt::shard::service::<Processor>();
+    let processor = LAYERS.processor.get();
     let answer = processor.query(&client(), text, &params).await;
     answer.map(|answer| answer.kind).map_err(|error| format!("{text}: {error}"))
 }
@@ -112,7 +114,7 @@ async fn page(state: Option<Bytes>) -> Result<(Vec<i32>, Option<Bytes>), String>
 
 /// Readers that the shards of a node keep for next pages of clients.
 async fn readers() -> u64 {
-    let populations = rt::shard::call_all(|| async { rt::shard::service::<Replica>().metrics().queriers.population });
+    let populations = rt::shard::call_all(|| async { LAYERS.replica.get().metrics().queriers.population });
     populations.await.into_iter().sum()
 }
 
@@ -154,10 +156,11 @@ async fn start(path: PathBuf, address: SocketAddr, seeds: Vec<SocketAddr>, copie
     std::fs::create_dir_all(&path).expect("a directory can be made");
     let directory = path.clone();
     let started = machine.call(ShardId(0), move || async move {
-        let stack = stack::start(config(&directory, address, &seeds)).await.map_err(|error| error.to_string())?;
-        rt::shard::install(Rc::new(Streaming(Rc::new(ByRows(copies)))));
+        let stack =
+            stack::start(*LAYERS, config(&directory, address, &seeds)).await.map_err(|error| error.to_string())?;
+        LAYERS.streaming.set(Rc::new(Streaming(Rc::new(ByRows(copies)))));
         let host = stack.info.host_id;
-        rt::shard::install(Rc::new(stack));
+        STACK.set(Rc::new(stack));
         Ok::<_, String>(host)
     });
     let host = started.await.expect("it runs").expect("the node starts");
@@ -182,7 +185,7 @@ impl Up {
         let begun = rt::time::now();
         loop {
             let is_so = is_so.clone();
-            if self.on(move || async move { is_so(&rt::shard::service::<MetadataService>().current()) }).await {
+            if self.on(move || async move { is_so(&LAYERS.metadata.get().current()) }).await {
                 return;
             }
             assert!(begun.elapsed() < PATIENCE, "{what} does not come about");
@@ -192,9 +195,9 @@ impl Up {
 
     async fn stop(self) -> (PathBuf, SocketAddr) {
         self.on(|| async {
-            rt::shard::uninstall::<Streaming>();
-            stack::stop().await.expect("all is written");
-            rt::shard::uninstall::<stack::Stack>();
+            LAYERS.streaming.clear();
+            stack::stop(*LAYERS).await.expect("all is written");
+            STACK.clear();
         })
         .await;
         self.machine.stop();
@@ -215,7 +218,7 @@ impl Up {
     async fn bytes_of(&self, table: TableId, tablet: u32) -> Option<u64> {
         self.on(move || async move {
             let sizes = rt::shard::call_all(move || async move {
-                let sizes = rt::shard::service::<Engine>().tablet_sizes();
+                let sizes = LAYERS.engine.get().tablet_sizes();
                 sizes.into_iter().find(|(id, at, _)| (*id, *at) == (table, tablet)).map(|(.., bytes)| bytes)
             });
             sizes.await.into_iter().flatten().reduce(|a, b| a + b)
@@ -267,7 +270,7 @@ fn insert(k: i32) -> String {
 /// A table's tablet, where it is, and a node that has none of it.
 async fn tablet_to_move(node: &Up, hosts: Vec<HostId>) -> (TableId, Replicas, HostId) {
     node.on(move || async move {
-        let metadata = rt::shard::service::<MetadataService>().current();
+        let metadata = LAYERS.metadata.get().current();
         let table = metadata.table("ks", "t").expect("the table is there");
         let replicas = Replicas::from_slice(table.tablets.replicas(0));
         let other = hosts.into_iter().find(|host| replicas.iter().all(|replica| replica.host != *host));
@@ -303,10 +306,12 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         let leaving = old[0];
         let new: Replicas = old[1..].iter().copied().chain([TabletReplica { host: target, shard: 1 }]).collect();
         let begun = new.clone();
-        let begin = move || migration_driver::begin(table, 0, TransitionKind::Migration, begun);
+        let begin = move || migration_driver::begin(LAYERS.metadata, table, 0, TransitionKind::Migration, begun);
         nodes[0].on(begin).await.expect("it may move");
         let again = new.clone();
-        let twice = nodes[1].on(move || migration_driver::begin(table, 0, TransitionKind::Migration, again)).await;
+        let twice = nodes[1]
+            .on(move || migration_driver::begin(LAYERS.metadata, table, 0, TransitionKind::Migration, again))
+            .await;
         assert!(twice.expect_err("it moves").to_string().starts_with("the tablet is on the move already"));
 
         // Copying fails until it is told to work. Whoever leads restarts meanwhile; what is acknowledged stays.
@@ -319,7 +324,7 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         }
         let mut leader = 0;
         for (at, node) in nodes.iter().enumerate() {
-            if node.on(|| async { rt::shard::service::<MetadataService>().is_leader() }).await {
+            if node.on(|| async { LAYERS.metadata.get().is_leader() }).await {
                 leader = at;
             }
         }
@@ -352,11 +357,11 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         copies.store(false, Ordering::Relaxed);
         let back = old.clone();
         nodes[0]
-            .on(move || migration_driver::begin(table, 0, TransitionKind::Migration, back))
+            .on(move || migration_driver::begin(LAYERS.metadata, table, 0, TransitionKind::Migration, back))
             .await
             .expect("it may move");
         nodes[1].sees("copying", streaming).await;
-        nodes[2].on(move || migration_driver::give_up(table, 0)).await.expect("it can be given up");
+        nodes[2].on(move || migration_driver::give_up(LAYERS.metadata, table, 0)).await.expect("it can be given up");
         for node in &nodes {
             node.sees("the end of the move", |metadata| metadata.transitions().next().is_none()).await;
         }
@@ -399,7 +404,7 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
             assert_eq!(node.on(readers).await, 1, "each of the replicas keeps a reader");
         }
         let begun = new.clone();
-        let begin = move || migration_driver::begin(table, 0, TransitionKind::Migration, begun);
+        let begin = move || migration_driver::begin(LAYERS.metadata, table, 0, TransitionKind::Migration, begun);
         nodes[0].on(begin).await.expect("it may move");
         let moved = new.clone();
         let is_moved = move |metadata: &cluster::Metadata| {

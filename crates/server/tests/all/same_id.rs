@@ -1,7 +1,7 @@
 //! A table that is created with the id of a dropped one begins empty, whatever commitlogs and directories still hold of the dropped one.
 
+use crate::support::LAYERS;
 use crate::support::{Scratch, ask, keys, live};
-use engine::Engine;
 
 const ID: &str = "5a1c395e-b41f-11e5-9f22-ba0be0483c18";
 
@@ -19,7 +19,7 @@ async fn insert(table: &str, from: i32) {
 async fn fill_and_drop(table: &str, flushes: bool) {
     insert(table, 0).await;
     if flushes {
-        rt::shard::service::<Engine>().flush(None).await.expect("flushed");
+        LAYERS.engine.get().flush(None).await.expect("flushed");
         insert(table, 20).await;
     }
     ask(&format!("DROP TABLE ks.{table}")).await.expect("dropped");

@@ -1,17 +1,20 @@
 //! Snapshots: TRUNCATE and DROP TABLE take one for the operation and the table, with the rows of all shards; an administrator's are whole
 //! or not there.
 
+use crate::support::LAYERS;
 use crate::support::{Scratch, ask, config, live_with};
-use cluster::metadata::{Change, MetadataService};
+use cluster::metadata::Change;
 use engine::UNFINISHED_SNAPSHOT;
 use engine::datadir::table_dir_name;
 use rt::ShardId;
+use rt::sync::Semaphore;
 use rt::time::Duration;
 use server::admin::operations::TableName;
 use server::admin::snapshots::{remove_unfinished, take_here};
 use server::stack::StackConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::rc::Rc;
 
 const SHARDS: usize = 3;
 /// Longer than a millisecond, the unit of the names, and than a shard waits for its turn on a busy machine.
@@ -79,7 +82,7 @@ fn an_administrators_snapshot_is_whole_or_not_there() {
         ask("CREATE TABLE ks.t (k int PRIMARY KEY, v int)").await.expect("made");
         ask("CREATE TABLE ks.u (k int PRIMARY KEY, v int)").await.expect("made");
         insert().await;
-        let metadata = rt::shard::service::<MetadataService>().current();
+        let metadata = LAYERS.metadata.get().current();
         let mut tables: Vec<TableName> = metadata
             .tables()
             .map(|table| &table.schema)
@@ -93,14 +96,15 @@ fn an_administrators_snapshot_is_whole_or_not_there() {
         std::fs::create_dir_all(&other).expect("made");
         let file = other.join(format!("{UNFINISHED_SNAPSHOT}s"));
         std::fs::write(&file, b"").expect("written");
-        take_here(&keyspaces, &tables, "s").await.expect_err("a table fails");
+        let turn = Rc::new(Semaphore::new(1));
+        take_here(LAYERS.engine, &turn, &keyspaces, &tables, "s").await.expect_err("a table fails");
         assert_eq!(snapshots(&root).keys().collect::<Vec<_>>(), [&format!("{UNFINISHED_SNAPSHOT}s")], "the file");
         std::fs::remove_file(file).expect("removed");
 
         let mut all = Vec::new();
         for _ in 0..2 {
-            let (keyspaces, tables) = (keyspaces.clone(), tables.clone());
-            all.push(rt::task::spawn(async move { take_here(&keyspaces, &tables, "s").await }));
+            let (keyspaces, tables, turn) = (keyspaces.clone(), tables.clone(), turn.clone());
+            all.push(rt::task::spawn(async move { take_here(LAYERS.engine, &turn, &keyspaces, &tables, "s").await }));
         }
         let mut taken = Vec::new();
         for task in all {

@@ -8,9 +8,10 @@ use super::history::PARTITIONS;
 use super::pages;
 use super::shared::{Canary, Shared};
 use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
+use crate::layers::LAYERS;
 use crate::reads::{client, decode};
+use cql::Error;
 use cql::api::{AnswerKind, Consistency, QueryParams};
-use cql::{Error, Processor};
 use rt::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -57,7 +58,7 @@ pub async fn execute(text: &str, consistency: Consistency, page_size: i32) -> Re
     let client = client();
     let mut all = Vec::new();
     for _ in 0..MOST_PAGES {
-        let Some(processor) = rt::shard::try_service::<Processor>() else {
+        let Some(processor) = LAYERS.processor.try_get() else {
             return Err(Failed::Refused("the node does not serve".into()));
         };
         let began = rt::time::now();

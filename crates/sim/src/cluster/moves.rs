@@ -3,19 +3,19 @@
 
 use super::shared::{Canary, Plan, Shared};
 use super::workload::any;
-use cluster::metadata::MetadataService;
+use crate::layers::LAYERS;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
 use cluster::topology::NodeState;
 use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
-use internode::{Internode, Peer, Verb};
+use internode::{Peer, Verb};
 use model::fragment::Fragment;
 use model::id::HostId;
 use model::mutation::{Mutation, MutationBuilder, RangeTombstone};
 use model::range::Slice;
 use model::schema::TableSchema;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Class, Context, Limits, Output, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest};
+use replica::{Class, Context, Limits, Output, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -45,7 +45,7 @@ impl Streamer for ByWrites {
 }
 
 async fn copy(what: &StreamTask) -> Result<(), String> {
-    let metadata = rt::shard::service::<MetadataService>().current();
+    let metadata = LAYERS.metadata.get().current();
     let table = metadata.table_by_id(what.table).ok_or("the table is gone")?;
     let moving = table.tablets.transition(what.tablet).ok_or("the tablet does not move any more")?;
     // Data of another replica could lack writes, and a majority would lose them.
@@ -128,14 +128,10 @@ async fn ask(to: TabletReplica, request: ReplicaRequest, metadata_number: u64) -
         large_data: None,
     };
     let bytes = encode_request(&Header::of(&context), &request);
-    let answer = if to.host == rt::shard::service::<MetadataService>().info().host_id {
-        rt::shard::call(
-            ShardId(to.shard),
-            move || async move { rt::shard::service::<Replica>().serve(bytes, None).await },
-        )
-        .await
+    let answer = if to.host == LAYERS.metadata.get().info().host_id {
+        rt::shard::call(ShardId(to.shard), move || async move { LAYERS.replica.get().serve(bytes, None).await }).await
     } else {
-        let internode = rt::shard::service::<Internode>();
+        let internode = LAYERS.internode.get();
         let peer = Peer { host: to.host, shard: to.shard };
         internode.call(peer, Verb::Replica, bytes, context.deadline).await.map_err(|error| error.to_string())?.into()
     };
@@ -145,17 +141,17 @@ async fn ask(to: TabletReplica, request: ReplicaRequest, metadata_number: u64) -
 
 /// Makes copying of tablets possible. Runs on shard 0.
 pub fn serve(shared: &Rc<Shared>) {
-    rt::shard::install(Rc::new(Streaming(Rc::new(ByWrites(shared.clone())))));
+    LAYERS.streaming.set(Rc::new(Streaming(Rc::new(ByWrites(shared.clone())))));
 }
 
 /// Ends it. Runs on shard 0.
 pub fn stop() {
-    rt::shard::uninstall::<Streaming>();
+    LAYERS.streaming.clear();
 }
 
 /// Whether a tablet is moving, as far as this node knows.
 pub fn is_moving() -> bool {
-    rt::shard::service::<MetadataService>().current().transitions().next().is_some()
+    LAYERS.metadata.get().current().transitions().next().is_some()
 }
 
 /// Moves tablets, and aborts some moves, while clients work and until the node stops. Runs on shard
@@ -177,7 +173,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
 /// Begins to move a random tablet. Another node may have begun to move it; a refused change does no
 /// harm.
 async fn begin_one(plan: &Plan) -> Result<(), String> {
-    let metadata = rt::shard::service::<MetadataService>().current();
+    let metadata = LAYERS.metadata.get().current();
     let tables = if plan.paging { &TABLES[..] } else { &TABLES[..2] };
     let table = metadata.table("c", tables[any(tables.len() as i32) as usize]).ok_or("no table")?;
     let tablet = any(table.tablets.count() as i32) as u32;
@@ -191,13 +187,13 @@ async fn begin_one(plan: &Plan) -> Result<(), String> {
     let leaving = any(old.len() as i32) as usize;
     let mut new = Replicas::from_slice(old);
     new[leaving] = TabletReplica { host, shard: any(i32::from(shards)) as u16 };
-    let begun = migration_driver::begin(table.schema.id, tablet, TransitionKind::Migration, new).await;
+    let begun = migration_driver::begin(LAYERS.metadata, table.schema.id, tablet, TransitionKind::Migration, new).await;
     begun.map_err(|error| error.to_string())
 }
 
 async fn give_up_one() -> Result<(), String> {
-    let metadata = rt::shard::service::<MetadataService>().current();
+    let metadata = LAYERS.metadata.get().current();
     let moving: Vec<_> = metadata.transitions().map(|(table, tablet, _)| (table.schema.id, tablet)).collect();
     let (table, tablet) = *moving.get(any(moving.len() as i32) as usize).ok_or("nothing moves")?;
-    migration_driver::give_up(table, tablet).await.map_err(|error| error.to_string())
+    migration_driver::give_up(LAYERS.metadata, table, tablet).await.map_err(|error| error.to_string())
 }

@@ -9,13 +9,13 @@ use super::pages;
 use super::shared::{Canary, Command, Report, Shared};
 use super::truncations::KEYS;
 use super::workload::{COUNTERS, Read, any, setup};
-use cluster::metadata::{MetadataService, Table};
-use coordinator::Coordinator;
+use crate::layers::LAYERS;
+use cluster::metadata::Table;
 use coordinator::hints::{Hints, HintsConfig};
 use cql::api::Consistency;
 use engine::Engine;
 use engine::commitlog::SyncMode;
-use internode::{Internode, NodeStatus};
+use internode::NodeStatus;
 use model::range::Slice;
 use replica::{Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest};
 use rt::ShardId;
@@ -49,7 +49,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
         drop(clients);
         return;
     }
-    match stack::start(config(&shared, node)).await {
+    match stack::start(*LAYERS, config(&shared, node)).await {
         Err(error) => {
             shared.tell(|| format!("node {node} does not start: {error}"));
             shared.broken(format!("node {node} does not start: {error}"));
@@ -61,7 +61,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
             lead(&shared, node).await;
             moves::stop();
             // A failed stop is not an error here. The next start shows what is on the disk.
-            let _ = stack::stop().await;
+            let _ = stack::stop(*LAYERS).await;
             drop(stack);
         }
     }
@@ -70,7 +70,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
 
 /// Whether this node is a voter of the Raft group.
 fn votes() -> bool {
-    let service = rt::shard::service::<MetadataService>();
+    let service = LAYERS.metadata.get();
     service.group().is_some_and(|group| group.voters().contains(&service.info().host_id))
 }
 
@@ -96,7 +96,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
     while !state.is_stopping() {
         look_at_others(shared, node, &mut seen);
         rt::time::sleep(LOOK).await;
-        let metadata = rt::shard::service::<MetadataService>().current();
+        let metadata = LAYERS.metadata.get().current();
         shared.knows(node, metadata.number, metadata.version);
         state.moving.set(moves::is_moving());
         if let Some(command) = state.command.take() {
@@ -115,7 +115,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
 
 /// Records whether this node sees all others up, and prints changes.
 fn look_at_others(shared: &Shared, node: usize, seen: &mut Option<Vec<NodeStatus>>) {
-    let liveness = rt::shard::service::<Internode>().liveness();
+    let liveness = LAYERS.internode.get().liveness();
     let now: Vec<NodeStatus> = liveness.nodes.values().map(|other| other.status).collect();
     let up = now.iter().filter(|status| **status == NodeStatus::Up).count();
     shared.nodes[node].sees_all.set(up + 1 == shared.nodes.len());
@@ -131,7 +131,7 @@ fn look_at_others(shared: &Shared, node: usize, seen: &mut Option<Vec<NodeStatus
 /// Watches the logs. A log that fails ends the node, as in the server. No fault here breaks a log,
 /// so none may fail.
 async fn watch(shared: Rc<Shared>, node: usize) {
-    let group = rt::shard::service::<MetadataService>().group().cloned();
+    let group = LAYERS.metadata.get().group().cloned();
     if let Some(group) = group {
         rt::task::spawn({
             let shared = shared.clone();
@@ -142,14 +142,14 @@ async fn watch(shared: Rc<Shared>, node: usize) {
         })
         .detach();
     }
-    let why = rt::shard::call_all(|| async { rt::shard::service::<Engine>().failure().await.to_string() }).await;
+    let why = rt::shard::call_all(|| async { LAYERS.engine.get().failure().await.to_string() }).await;
     shared.broken(format!("the log of node {node} has failed: {why:?}"));
 }
 
 /// Makes the keyspace and the tables. Other nodes do the same at once. Clients start afterwards.
 async fn make_tables(shared: Rc<Shared>, node: usize) {
     // Waits for all nodes, as operators do, because tables are placed on the nodes that exist.
-    while rt::shard::service::<MetadataService>().current().topology.owners().count() < shared.nodes.len() {
+    while LAYERS.metadata.get().current().topology.owners().count() < shared.nodes.len() {
         rt::time::sleep(LOOK).await;
         if shared.nodes[node].is_stopping() {
             return;
@@ -239,7 +239,7 @@ async fn maintain(shared: Rc<Shared>, node: usize) {
 
 async fn on_engines<Fut: Future<Output = ()> + 'static>(work: impl Fn(Rc<Engine>) -> Fut + Copy + Send + 'static) {
     rt::shard::call_all(move || async move {
-        if let Some(engine) = rt::shard::try_service::<Engine>() {
+        if let Some(engine) = LAYERS.engine.try_get() {
             work(engine).await;
         }
     })
@@ -252,7 +252,7 @@ async fn forget_hints() {
     rt::shard::call_all(move || async move {
         let config = HintsConfig::new(Path::new(DIR).join("forgotten"), Path::new(DIR).join("forgotten-notes"), 0);
         let hints = Hints::open(config, rt::shard::this().0, shards).await.expect("the disk works");
-        rt::shard::service::<Coordinator>().set_hints(hints);
+        LAYERS.coordinator.get().set_hints(hints);
     })
     .await;
 }
@@ -270,7 +270,7 @@ async fn obey(shared: &Shared, command: Command) -> Result<Report, String> {
 /// shards.
 async fn deliver_hints() -> usize {
     let left = rt::shard::call_all(|| async {
-        let coordinator = rt::shard::service::<Coordinator>();
+        let coordinator = LAYERS.coordinator.get();
         coordinator.replay_hints().await;
         coordinator.hints().map_or(0, |hints| hints.targets().len())
     });
@@ -315,7 +315,7 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
 
 /// The tables that clients create and drop, as this node knows them.
 fn coming_and_going() -> Vec<String> {
-    let metadata = rt::shard::service::<MetadataService>().current();
+    let metadata = LAYERS.metadata.get().current();
     let own = metadata.tables().filter(|table| table.schema.keyspace == "c" && table.schema.name.starts_with('u'));
     let mut names: Vec<String> = own.map(|table| table.schema.name.clone()).collect();
     names.sort();
@@ -325,9 +325,9 @@ fn coming_and_going() -> Vec<String> {
 /// The metadata, tables and rows of this node.
 async fn report() -> Result<Report, String> {
     let shards = rt::shard::call_all(|| async {
-        let service = rt::shard::service::<MetadataService>();
+        let service = LAYERS.metadata.get();
         let (metadata, host) = (service.current(), service.info().host_id);
-        let replica = rt::shard::service::<Replica>();
+        let replica = LAYERS.replica.get();
         let mut copies = BTreeMap::new();
         for table in metadata.tables().filter(|table| table.schema.keyspace == "c") {
             for tablet in table.tablets.on_shard(host, rt::shard::this()) {

@@ -10,10 +10,10 @@
 use super::client::Failed;
 use super::shared::Shared;
 use super::workload::{any, int};
+use crate::layers::LAYERS;
 use crate::reads::{client, decode};
 use bytes::Bytes;
 use coordinator::PageLimits;
-use cql::Processor;
 use cql::api::{AnswerKind, Consistency, QueryParams};
 use std::collections::BTreeSet;
 
@@ -195,7 +195,7 @@ async fn execute(
 ) -> Result<(Vec<RowKey>, Option<Bytes>), String> {
     let params = QueryParams { page_size: Some(size), consistency, paging_state, ..QueryParams::default() };
     let client = client();
-    let Some(processor) = rt::shard::try_service::<Processor>() else {
+    let Some(processor) = LAYERS.processor.try_get() else {
         return Err(Failed::Refused("the node does not serve".into()).why());
     };
     let answer = processor.query(&client, text, &params).await.map_err(|error| format!("{text}: {error}"))?;

@@ -6,12 +6,11 @@
 //! times, or until the test repairs the disk.
 use cluster::NodeInfo;
 use cluster::metadata::{
-    Change, ChangeError, ColumnDefinition, KeyspaceDefinition, Metadata, MetadataService, Op, PagingKey,
-    TableDefinition, TabletsDefinition, TransitionDefinition, TypeDefinition, change,
+    Change, ChangeError, ColumnDefinition, KeyspaceDefinition, Metadata, Op, PagingKey, TableDefinition,
+    TabletsDefinition, TransitionDefinition, TypeDefinition, change,
 };
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Stage, TransitionKind};
-use engine::Engine;
 use model::id::{ColumnId, HostId, SchemaVersion, TableId};
 use model::options::{OptionMap, TableOptions};
 use model::schema::ColumnKind;
@@ -22,6 +21,7 @@ use server::stack::{self, StackConfig};
 use sim::cluster::Simulation;
 use sim::cluster::nemesis::PEACE;
 use sim::cluster::shared::Plan;
+use sim::layers::LAYERS;
 use sim::reads::execute;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -79,7 +79,7 @@ fn run_node<F>(
         let (shared, main) = (state.clone(), main.clone());
         async move {
             if shard == ShardId(0) {
-                let done = match stack::start(config(auto_snapshot)).await {
+                let done = match stack::start(*LAYERS, config(auto_snapshot)).await {
                     Err(error) => Err(format!("the node does not start: {error}")),
                     Ok(_stack) => main(shared.clone()).await,
                 };
@@ -106,8 +106,8 @@ fn run_node<F>(
 /// them.
 async fn known() -> Result<Known, String> {
     let all = rt::shard::call_all(|| async {
-        let service = rt::shard::service::<MetadataService>();
-        let (metadata, engine, own) = (service.current(), rt::shard::service::<Engine>(), rt::shard::this());
+        let service = LAYERS.metadata.get();
+        let (metadata, engine, own) = (service.current(), LAYERS.engine.get(), rt::shard::this());
         let mut tables = BTreeSet::new();
         for table in metadata.tables().filter(|table| !table.schema.keyspace.starts_with("system")) {
             let wanted: BTreeSet<u32> = table.tablets.on_shard(service.info().host_id, own).collect();
@@ -249,7 +249,7 @@ fn ops(step: &str, round: u128, metadata: &Metadata, info: &NodeInfo) -> Vec<Op>
 
 async fn make(step: &'static str, round: u128) -> Result<(), String> {
     let made: Result<(), ChangeError<String>> =
-        change(move |metadata, info| Ok((ops(step, round, metadata, info), ()))).await;
+        change(LAYERS.metadata, move |metadata, info| Ok((ops(step, round, metadata, info), ()))).await;
     made.map_err(|error| error.to_string())
 }
 
@@ -266,7 +266,7 @@ async fn fill() -> Result<(), String> {
 
 async fn flush() {
     // A flush that fails is retried by the engine.
-    rt::shard::call_all(|| async { drop(rt::shard::service::<Engine>().flush(None).await) }).await;
+    rt::shard::call_all(|| async { drop(LAYERS.engine.get().flush(None).await) }).await;
 }
 
 /// Makes every change while the operation `skip` below the data directory fails `times` in a row.
@@ -391,13 +391,13 @@ fn a_change_that_cannot_be_carried_out_is_not_shown_and_comes_later() {
                 assert!(why.contains("cannot carry out"), "{why}");
                 execute("INSERT INTO p.kept (k, v) VALUES (100, 1)").await?;
                 shared.rows.set(shared.rows.get() + 1);
-                let metrics = rt::shard::service::<MetadataService>().trouble();
+                let metrics = LAYERS.metadata.get().trouble();
                 assert!(metrics.0.is_some() && metrics.1 > 0, "{metrics:?}");
                 disk.refuse_nothing();
                 rt::time::sleep(Duration::from_secs(3)).await;
                 let after = known().await?;
                 assert_eq!(after.0, before.0 + 1, "{step}, {refusal:?}: it is carried out at last");
-                assert_eq!(rt::shard::service::<MetadataService>().trouble().0, None);
+                assert_eq!(LAYERS.metadata.get().trouble().0, None);
                 make("fence", 1).await?;
                 shared.acknowledged.replace(Some(known().await?));
                 Ok(())
@@ -540,7 +540,7 @@ fn a_node_that_cannot_follow_ends() {
         let disk = own.clone();
         async move {
             make("create keyspace", 1).await?;
-            let group = rt::shard::service::<MetadataService>().group().expect("shard 0").clone();
+            let group = LAYERS.metadata.get().group().expect("shard 0").clone();
             let before = known().await?;
             disk.refuse_below("/node/data/q", Refusal::NoAccess, 0, ENDLESS);
             make("create table", 1).await.expect_err("it cannot be carried out");
@@ -596,7 +596,7 @@ fn the_log_is_cut_without_descriptors() {
 fn a_change_that_does_not_fit_is_refused_now_and_after_a_restart() {
     let (mut world, disk, shared) = new_node(11, false);
     let main = |shared: Rc<Shared>| async move {
-        let service = rt::shard::service::<MetadataService>();
+        let service = LAYERS.metadata.get();
         let before = known().await?;
         let ops = vec![Op::Fence(0), Op::DropKeyspace("nowhere".into())];
         let wrong = Change { previous: before.1, new: Uuid::from_u128(5), ops };

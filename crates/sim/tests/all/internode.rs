@@ -12,13 +12,13 @@ use model::HostId;
 use rand::Rng;
 use rt::Pieces;
 use rt::net::{AsyncReadExt, AsyncWriteExt, TcpStream};
-use rt::shard::ShardId;
+use rt::shard::{PerShard, ShardId};
 use rt::sim::{Disk, World, trace};
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 const PORT: u16 = 7000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -27,6 +27,9 @@ const SHARDS: [u16; 3] = [2, 3, 1];
 const CLIENT: usize = 9;
 /// Longer than any silence that a node tolerates.
 const LONG: Duration = Duration::from_secs(9);
+
+/// The internode of every shard of every node.
+static INTERNODES: LazyLock<PerShard<Internode>> = LazyLock::new(PerShard::new);
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
@@ -117,7 +120,7 @@ async fn ask(shared: &Shared, own: usize, to: Peer, size: usize, allowed: Durati
     let mut body = id.to_le_bytes().to_vec();
     body.resize(8 + size, id as u8);
     let body = Bytes::from(body);
-    let internode = rt::shard::service::<Internode>();
+    let internode = INTERNODES.get();
     let began = rt::time::now();
     let verb = if id.is_multiple_of(7) { Verb::Raft } else { Verb::Replica };
     let answer = internode.call(to, verb, body.clone(), Deadline(began + allowed)).await;
@@ -169,13 +172,13 @@ async fn node(shard: ShardId, shared: Shared, own: usize) {
         rack: NAMES[own].into(),
         features: Vec::new(),
     };
-    internode::install(identity, InternodeConfig::default(), None, None).await;
-    internode::publish_book(shared.book(own)).await;
+    internode::install(*INTERNODES, identity, InternodeConfig::default(), None, None).await;
+    internode::publish_book(*INTERNODES, shared.book(own)).await;
     let on_shards = shared.clone();
     rt::shard::call_all(move || {
         let shared = on_shards.clone();
         async move {
-            let internode = rt::shard::service::<Internode>();
+            let internode = INTERNODES.get();
             for verb in [Verb::Replica, Verb::Raft] {
                 let shared = shared.clone();
                 internode.serve(verb, move |caller, body| handle(shared.clone(), caller, body));
@@ -192,11 +195,11 @@ async fn node(shard: ShardId, shared: Shared, own: usize) {
         }
     })
     .await;
-    let running = internode::serve(listener);
+    let running = internode::serve(INTERNODES.get(), listener);
     let stopping = rt::shard::stopping();
     while !stopping.is_cancelled() {
         rt::time::sleep(millis(50)).await;
-        let liveness = rt::shard::service::<Internode>().liveness();
+        let liveness = INTERNODES.get().liveness();
         shared.ledger().liveness.insert(own, Liveness::clone(&liveness));
     }
     running.stop().await;
@@ -400,8 +403,8 @@ where
                 rack: "client".into(),
                 features: Vec::new(),
             };
-            internode::install(identity, InternodeConfig::default(), None, None).await;
-            internode::publish_book(shared.book(CLIENT)).await;
+            internode::install(*INTERNODES, identity, InternodeConfig::default(), None, None).await;
+            internode::publish_book(*INTERNODES, shared.book(CLIENT)).await;
             main(shared).await;
         }
     });
@@ -413,7 +416,7 @@ const SOON: Duration = Duration::from_secs(20);
 fn a_long_request_keeps_its_connection() {
     let (mut world, shared) = world(5, false);
     with_client(&mut world, &shared, |_shared| async move {
-        let internode = rt::shard::service::<Internode>();
+        let internode = INTERNODES.get();
         // No other request uses the connection.
         let to = Peer { host: host(1), shard: 2 };
         let slow = internode.call(to, Verb::Join, Bytes::from_static(b"slow"), Deadline::after(SOON)).await;
@@ -541,7 +544,7 @@ fn a_connection_may_be_cut_at_every_byte() {
         async move {
             let mut book = shared.book(CLIENT);
             book.peers.get_mut(&host(0)).expect("there").address = address;
-            internode::publish_book(book).await;
+            internode::publish_book(*INTERNODES, book).await;
             let mut well = 0;
             while well < 20 {
                 let answer = ask(&shared, CLIENT, Peer { host: host(0), shard: 1 }, 50, millis(2000)).await;

@@ -151,7 +151,7 @@ fn a_leader_that_was_overtaken_does_nothing() {
 
 #[test]
 fn a_tablet_that_cannot_be_copied_is_told_of_once_in_a_while() {
-    let driver = MigrationDriver::new(None);
+    let driver = MigrationDriver::new(ClusterShards::default(), PerShard::new());
     let reported: Vec<bool> = (0..5).map(|_| driver.report_is_due(TABLE, 0)).collect();
     assert_eq!(reported, [true, false, false, false, false]);
     assert!(driver.report_is_due(TABLE, 1), "another one");

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use cluster::metadata::{
-    ColumnDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, change, open_log,
+    ChangeError, ColumnDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, change, open_log,
 };
 use cluster::tablets::TabletReplica;
-use cluster::{MetadataService, NodeInfo};
+use cluster::{ClusterShards, MetadataService, NodeInfo};
 use coordinator::hints::{Hints, HintsConfig, HintsSettings};
 use coordinator::{
     Consistency, Coordinator, CoordinatorError, NodeView, Nodes, PageLimits, PageRequest, Partitions, Query, QueryPage,
@@ -297,8 +297,8 @@ impl Cluster {
 
     /// Applies a change on one node: here each node has its own metadata group.
     pub async fn change(&self, node: usize, ops: Vec<Op>) {
-        rt::shard::install(self.nodes[node].metadata.clone());
-        let made: Result<(), cluster::metadata::ChangeError<String>> = change(move |_, _| Ok((ops.clone(), ()))).await;
+        let services = self.nodes[node].metadata.shards().metadata;
+        let made: Result<(), ChangeError<String>> = change(services, move |_, _| Ok((ops.clone(), ()))).await;
         made.expect("the change fits");
     }
 
@@ -484,14 +484,14 @@ async fn start_node(
         release_version: "4.1.7".into(),
         started_micros: 0,
     });
-    rt::shard::install(engine.clone());
+    let shards = ClusterShards::default();
     let (log, recovered) = open_log(&path, &info).await.expect("fresh metadata opens");
-    let metadata = MetadataService::start(engine.clone(), info, &recovered, Some(log)).await;
+    let metadata = MetadataService::start(engine.clone(), info, shards, &recovered, Some(log)).await;
     let metadata = metadata.unwrap_or_else(|_| panic!("fresh metadata starts"));
-    rt::shard::install(metadata.clone());
+    shards.metadata.set(metadata.clone());
     engine.replay_finished().await.expect("there is nothing to replay");
     engine.start();
-    let made: Result<(), cluster::metadata::ChangeError<String>> = change(move |_, _| Ok((ops.clone(), ()))).await;
+    let made: Result<(), ChangeError<String>> = change(shards.metadata, move |_, _| Ok((ops.clone(), ()))).await;
     made.expect("the table can be made");
     let replica = Replica::new(engine.clone(), replica_config);
     let clock = TimestampClock::above(i64::MIN);

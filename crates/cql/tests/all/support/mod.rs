@@ -5,10 +5,10 @@ pub mod statements;
 
 use bytes::Bytes;
 use cluster::metadata::open_log;
-use cluster::{MetadataService, NodeInfo};
+use cluster::{ClusterShards, MetadataService, NodeInfo};
 use coordinator::{Coordinator, PageLimits, TimestampClock};
 use cql::api::{BoundValue, BoundValues, Rows};
-use cql::{Answer, AnswerKind, ClientState, Config, Error, Processor, QueryParams};
+use cql::{Answer, AnswerKind, ClientState, Config, Error, Processor, ProcessorShards, QueryParams};
 use engine::datadir::DataDir;
 use engine::{Engine, EngineConfig};
 use model::CqlType;
@@ -19,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 /// The stack of a test's thread. Futures of unoptimized builds are large.
 const STACK: usize = 16 << 20;
@@ -44,17 +45,21 @@ fn run<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F) {
     rt::block_on(async {
         let _data_dir = start(path.clone()).await;
         test(Session::new()).await;
-        rt::shard::service::<Engine>().stop().await;
+        CLUSTER.engine.get().stop().await;
     });
     std::fs::remove_dir_all(&path).expect("the directory can be removed");
 }
+
+/// The services of every shard of every node.
+pub static CLUSTER: LazyLock<ClusterShards> = LazyLock::new(ClusterShards::default);
+pub static SHARDS: LazyLock<ProcessorShards> = LazyLock::new(ProcessorShards::default);
 
 async fn start(path: PathBuf) -> DataDir {
     let data_dir = DataDir::open(&path, "Test Cluster", 1).await.expect("a fresh data directory opens");
     let host = data_dir.host_id;
     let config = EngineConfig::new(path.clone(), ShardId(0), host, 64 << 20);
     let engine = Engine::open(config).await.expect("a fresh engine opens");
-    rt::shard::install(engine.clone());
+    CLUSTER.engine.set(engine.clone());
     let address: IpAddr = "127.0.0.1".parse().expect("an address");
     let info = Rc::new(NodeInfo {
         host_id: host,
@@ -71,18 +76,17 @@ async fn start(path: PathBuf) -> DataDir {
         release_version: "4.1.7".into(),
         started_micros: 0,
     });
-    rt::shard::install(info.clone());
     let (log, recovered) = open_log(&path, &info).await.expect("fresh metadata opens");
-    let metadata = MetadataService::start(engine.clone(), info, &recovered, Some(log)).await;
+    let metadata = MetadataService::start(engine.clone(), info, *CLUSTER, &recovered, Some(log)).await;
     let metadata = metadata.unwrap_or_else(|_| panic!("fresh metadata starts"));
-    rt::shard::install(metadata.clone());
+    CLUSTER.metadata.set(metadata.clone());
     engine.replay_finished().await.expect("there is nothing to replay");
     engine.start();
     let replica = Replica::new(engine, ReplicaConfig::with_memory(64 << 20));
-    rt::shard::install(replica.clone());
+    CLUSTER.replica.set(replica.clone());
     let coordinator = Coordinator::new(metadata, replica, TimestampClock::above(i64::MIN), PageLimits::default());
-    rt::shard::install(coordinator.clone());
-    rt::shard::install(Rc::new(Processor::with_config(coordinator, patient())));
+    SHARDS.coordinator.set(coordinator.clone());
+    SHARDS.processor.set(Rc::new(Processor::with_config(coordinator, patient(), *SHARDS)));
     data_dir
 }
 
@@ -116,7 +120,7 @@ impl Session {
             cancel: rt::sync::Cancel::new(),
             identity: Default::default(),
         });
-        Session { processor: rt::shard::service::<Processor>(), client }
+        Session { processor: SHARDS.processor.get(), client }
     }
 
     /// Another connection to the same node.
@@ -203,7 +207,7 @@ pub fn with_restart<T: Send, F: Future<Output = T>, G: Future<Output = ()>>(
         rt::block_on(async {
             let _data_dir = start(path.clone()).await;
             let kept = first(Session::new()).await;
-            rt::shard::service::<Engine>().stop().await;
+            CLUSTER.engine.get().stop().await;
             kept
         })
     });
@@ -211,7 +215,7 @@ pub fn with_restart<T: Send, F: Future<Output = T>, G: Future<Output = ()>>(
         rt::block_on(async {
             let _data_dir = start(path.clone()).await;
             second(Session::new(), kept).await;
-            rt::shard::service::<Engine>().stop().await;
+            CLUSTER.engine.get().stop().await;
         })
     });
     std::fs::remove_dir_all(&path).expect("the directory can be removed");

@@ -18,9 +18,11 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId, Token};
 use rt::ShardId;
+use rt::shard::PerShard;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::LazyLock;
 use uuid::Uuid;
 
 pub const NOW: i32 = 2_000_000_000;
@@ -287,15 +289,18 @@ pub fn config(dir: &Path, memory: usize) -> EngineConfig {
     config
 }
 
+/// The engine of every shard.
+pub static ENGINES: LazyLock<PerShard<Engine>> = LazyLock::new(PerShard::new);
+
 /// Opens an engine as a node's only shard does, replaying what earlier runs left.
 pub async fn open(config: EngineConfig, schema: &Rc<TableSchema>, tablets: &[TabletRange]) -> Rc<Engine> {
     let _lock = DataDir::open(&config.data_dir, "test", 1).await.unwrap();
     let old = commitlog::find_old(&config.data_dir.join("commitlog")).await.unwrap();
     let engine = Engine::open(config).await.unwrap();
-    rt::shard::install(engine.clone());
+    ENGINES.set(engine.clone());
     engine.reshard(schema.clone(), tablets).await.unwrap();
     engine.add_table(schema.clone(), tablets.to_vec()).await.unwrap();
-    replay_logs(&old, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
+    replay_logs(&old, *ENGINES, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
     engine.replay_finished().await.unwrap();
     commitlog::retire(&old).await.unwrap();
     engine.start();

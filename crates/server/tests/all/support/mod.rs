@@ -1,12 +1,15 @@
 //! A node alone in this process, without ports: starting it, asking it, ending it.
 
-use cql::Processor;
 use cql::api::{AnswerKind, ClientState, QueryParams};
 use rt::{Machine, MachineConfig, ShardId};
-use server::stack::{self, StackConfig};
+use server::stack::{self, Layers, StackConfig};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::LazyLock;
+
+/// The layers of every shard of every node.
+pub static LAYERS: LazyLock<Layers> = LazyLock::new(Layers::default);
 
 /// A directory of a test's own, removed at its end.
 pub struct Scratch(pub PathBuf);
@@ -59,10 +62,10 @@ pub fn live_with<T: Send + 'static, F: Future<Output = T> + 'static>(
     let remote = machine.remote();
     let done = rt::block_on(async {
         let done = remote.call(ShardId(0), move || async move {
-            let stack = stack::start(config).await.map_err(|error| error.to_string())?;
+            let stack = stack::start(*LAYERS, config).await.map_err(|error| error.to_string())?;
             let done = work().await;
             if stops {
-                stack::stop().await.map_err(|error| error.to_string())?;
+                stack::stop(*LAYERS).await.map_err(|error| error.to_string())?;
             }
             drop(stack);
             Ok(done)
@@ -83,7 +86,7 @@ pub async fn ask(text: &str) -> Result<AnswerKind, String> {
         cancel: rt::sync::Cancel::new(),
         identity: Default::default(),
     });
-    let answer = rt::shard::service::<Processor>().query(&client, text, &QueryParams::default()).await;
+    let answer = LAYERS.processor.get().query(&client, text, &QueryParams::default()).await;
     answer.map(|answer| answer.kind).map_err(|error| format!("{text}: {error}"))
 }
 

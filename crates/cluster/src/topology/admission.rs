@@ -1,0 +1,63 @@
+//! What shard 0 knows of nodes that join: this node, while it searches for its cluster, and others,
+//! which it admits.
+
+use super::discovery::Discovery;
+use super::locate::Locator;
+use crate::metadata::ClusterShards;
+use model::id::HostId;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The maximum number of hosts whose reason for refusal is remembered.
+const MOST_REPORTED: usize = 256;
+
+/// What this node knows of other nodes' ways into its cluster, and of its own. On shard 0.
+pub struct Admission {
+    pub(super) shards: ClusterShards,
+    pub(super) locator: Rc<Locator>,
+    /// The running search of this node.
+    pub(super) searching: RefCell<Option<Discovery>>,
+    /// This node can admit others: all of its shards follow changes of the metadata.
+    is_open: Cell<bool>,
+    /// The last logged reason why a node is not admitted, by host.
+    reported: RefCell<BTreeMap<HostId, String>>,
+}
+
+impl Admission {
+    /// Of a node that admits no others yet.
+    pub fn new(shards: ClusterShards) -> Rc<Admission> {
+        Rc::new(Admission {
+            shards,
+            locator: Rc::default(),
+            searching: RefCell::default(),
+            is_open: Cell::new(false),
+            reported: RefCell::default(),
+        })
+    }
+
+    /// The addresses that other nodes named.
+    pub fn locator(&self) -> &Rc<Locator> {
+        &self.locator
+    }
+
+    /// From now on this node admits others, because all of its shards follow changes of the
+    /// metadata.
+    pub fn open(&self) {
+        self.is_open.set(true);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.get()
+    }
+
+    /// Whether this reason differs from the last logged one.
+    pub(super) fn is_news(&self, host: HostId, why: &str) -> bool {
+        let mut reported = self.reported.borrow_mut();
+        // Unknown host ids may be invented, so the map is bounded.
+        if reported.len() >= MOST_REPORTED && !reported.contains_key(&host) {
+            reported.clear();
+        }
+        reported.insert(host, why.to_owned()).is_none_or(|before| before != why)
+    }
+}

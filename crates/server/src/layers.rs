@@ -1,0 +1,78 @@
+//! The layers of a node that have one instance on every shard, by a handle for each.
+
+use cluster::topology::migration_driver::Streaming;
+use cluster::{ClusterShards, MetadataService, NodeInfo};
+use coordinator::Coordinator;
+use coordinator::resync::ResyncShards;
+use cql::fragments::LocalSourcesService;
+use cql::system::SystemShards;
+use cql::{Processor, ProcessorShards};
+use engine::Engine;
+use engine::commitlog::ReplayReport;
+use engine::datadir::{DataDir, InventoryKeeper};
+use internode::{Internode, Running};
+use replica::Replica;
+use rt::shard::PerShard;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The layers of every shard of a node. Made once, before [`crate::stack::start`], which sets the
+/// instances.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Layers {
+    /// The storage engine.
+    pub engine: PerShard<Engine>,
+    /// The metadata.
+    pub metadata: PerShard<MetadataService>,
+    /// The transport to other nodes. Not set on a node that stays alone.
+    pub internode: PerShard<Internode>,
+    /// Reads and writes of the shard.
+    pub replica: PerShard<Replica>,
+    /// The requests to replicas.
+    pub coordinator: PerShard<Coordinator>,
+    /// The query processor.
+    pub processor: PerShard<Processor>,
+    /// What system tables show.
+    pub system: SystemShards,
+    /// What MUTATION_FRAGMENTS shows.
+    pub fragments: PerShard<LocalSourcesService>,
+    /// What writes the inventory of the data directory. On shard 0.
+    pub inventory: PerShard<InventoryKeeper>,
+    /// The open transport to other nodes. On shard 0.
+    pub wire: PerShard<OpenWire>,
+    /// What streams tablets to other nodes. On shard 0, if set.
+    pub streaming: PerShard<Streaming>,
+}
+
+impl Layers {
+    /// Those that the control plane uses.
+    pub fn cluster(self) -> ClusterShards {
+        let Layers { metadata, engine, replica, internode, .. } = self;
+        ClusterShards { metadata, engine, replica, internode }
+    }
+
+    /// Those that the query processor uses.
+    pub fn cql(self) -> ProcessorShards {
+        let Layers { processor, coordinator, system, fragments, .. } = self;
+        ProcessorShards { processor, coordinator, system, fragments }
+    }
+
+    /// Those that a resync uses.
+    pub fn resync(self) -> ResyncShards {
+        ResyncShards { cluster: self.cluster(), coordinator: self.coordinator }
+    }
+}
+
+/// The open transport to other nodes, until it is closed.
+pub struct OpenWire(pub(crate) RefCell<Option<Running>>);
+
+/// A node's running layers. Kept by shard 0.
+pub struct Stack {
+    /// What the node is.
+    pub info: NodeInfo,
+    /// What replay found.
+    pub replayed: ReplayReport,
+    /// The lock on the data directory.
+    #[expect(dead_code, reason = "held until the node stops")]
+    pub(crate) data_dir: Rc<DataDir>,
+}

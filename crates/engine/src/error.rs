@@ -1,6 +1,6 @@
 //! What can go wrong in a shard's store.
 
-use crate::journal::is_full;
+use crate::files::may_pass;
 use model::TableId;
 use model::token::Token;
 use std::io;
@@ -97,7 +97,7 @@ impl EngineError {
             EngineError::Log(error) => return error.may_pass(),
             _ => return false,
         };
-        is_full(source) || sstable::is_out_of_files(source)
+        may_pass(source)
     }
 
     /// For `map_err` on an I/O operation at `path`.

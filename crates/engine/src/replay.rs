@@ -6,7 +6,7 @@
 //! be retired.
 //! No compaction runs before that, so replaying the same log again after a crash changes nothing.
 
-use crate::commitlog::{LogError, OldLogs, Position, Replay, ReplayOptions, ReplayReport, shard_of_segment};
+use crate::commitlog::{LogError, OldLogs, Position, Replay, ReplayOptions, ReplayReport};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::max_of_row;
@@ -93,7 +93,7 @@ impl Engine {
     pub fn replayed(&self, mutation: &Mutation, key: &DecoratedKey, position: Position) -> bool {
         let taken = self.table(mutation.table()).and_then(|table| {
             let tablet = table.tablet_of(key)?;
-            let done = table.marks_skip(tablet.id, position) || tablet.covers(key, position);
+            let done = table.skips_replay_of(tablet.id, position) || tablet.covers(key, position);
             (!done).then_some((table, tablet))
         });
         let Some((table, tablet)) = taken else {
@@ -113,7 +113,7 @@ impl Engine {
     /// alone, so that retries do not fill a disk further.
     pub async fn replay_finished(&self) -> Result<(), EngineError> {
         self.detached(|engine| async move {
-            engine.carry_replayed().await;
+            engine.relog_replayed().await;
             let (mut running, mut result) = (VecDeque::new(), Ok(()));
             for table in engine.all_tables() {
                 for tablet in table.tablets().iter().filter(|tablet| tablet.needs_old_logs()) {
@@ -137,11 +137,6 @@ impl Engine {
 
 async fn ended(flush: Task<Result<(), EngineError>>) -> Result<(), EngineError> {
     flush.await.unwrap_or(Err(EngineError::Cancelled))
-}
-
-/// Whether two positions are of one shard's log, and so can be compared.
-pub(crate) fn same_log(a: Position, b: Position) -> bool {
-    shard_of_segment(a.segment) == shard_of_segment(b.segment)
 }
 
 fn max_timestamp(mutation: &Mutation) -> i64 {

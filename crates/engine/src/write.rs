@@ -6,9 +6,8 @@
 use crate::commitlog::{Appended, Entry, LogError, Position};
 use crate::engine::Engine;
 use crate::error::{ApplyError, NoSuchTable};
-use crate::pressure::NoRoom;
-use crate::table::Table;
-use crate::tablet::Tablet;
+use crate::memtable::NoRoom;
+use crate::table::{Table, Tablet};
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
 use std::rc::Rc;

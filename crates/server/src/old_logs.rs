@@ -6,8 +6,9 @@
 
 use crate::inventory::InventoryRecord;
 use crate::start_error::StartError;
+use engine::DiskReserve;
 use engine::commitlog::{self, LogError, OldLogs};
-use engine::datadir::{DataDirError, DiskReserve};
+use engine::datadir::DataDirError;
 use engine::{Engine, EngineError};
 use rt::time::Duration;
 

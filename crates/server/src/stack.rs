@@ -20,9 +20,9 @@ use cql::guardrails::Guardrails;
 use cql::large_data::LargeDataLimits;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport};
-use engine::datadir::{DataDir, DiskReserve, InventoryKeeper};
-use engine::deletion_log::LastWriter;
-use engine::{CompactionRecord, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits, Unwritten};
+use engine::datadir::{DataDir, InventoryKeeper};
+use engine::{CompactionRecord, DiskReserve, Engine, EngineConfig, LastWriter};
+use engine::{Large, LargeData, LargeKind, LargeLimits, Unwritten};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
@@ -437,7 +437,7 @@ async fn replay(logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport,
                 Some(ShardId(tablets.shard_on(tablets.tablet_of(key.token), host).unwrap_or(0)))
             };
             let options = ReplayOptions { ignore_corruption, host: Some(host) };
-            engine::replay::replay_logs(&part, options, route).await.map_err(StartError::because)
+            engine::replay_logs(&part, options, route).await.map_err(StartError::because)
         }
     })
     .await;

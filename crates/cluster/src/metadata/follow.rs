@@ -29,7 +29,7 @@ use super::service::{Dropped, MetadataService, forget_queriers};
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::{Machine, Outcome};
-use engine::datadir::DiskReserve;
+use engine::DiskReserve;
 use engine::{Engine, EngineError};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;

@@ -14,8 +14,7 @@ use super::{builtin, decode, encode};
 use crate::raft::{self, Opened};
 use crate::tablets::{self, TabletReplica};
 use crate::topology::{self, Node, NodeState, features};
-use engine::journal::{Journal, JournalError};
-use engine::raft_log::RaftLog;
+use engine::metadata_log::{self, JournalError, RaftLog};
 use model::id::{HostId, TableId};
 use rt::ShardId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -256,7 +255,7 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
 }
 
 async fn read_journal(dir: &Path) -> Result<Recovered, JournalError> {
-    let (_, entries, snapshot) = Journal::open(dir).await?;
+    let (entries, snapshot) = metadata_log::read_journal(dir).await?;
     Ok(Recovered {
         snapshot: snapshot.map(|snapshot| snapshot.body.to_vec()),
         changes: entries.into_iter().map(|entry| entry.body.to_vec()).collect(),

@@ -3,8 +3,7 @@
 use super::saved::Saved;
 use super::stored::{Opened, SnapshotFile, SnapshotHead, decode, encode};
 use super::{Entry, LogId, Member, Membership, StorageError, Types};
-use engine::journal::JournalError;
-use engine::raft_log::RaftLog;
+use engine::metadata_log::{JournalError, RaftLog};
 use futures_util::future::LocalBoxFuture;
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EmptyNode, EntryPayload, RaftSnapshotBuilder, SnapshotMeta, StorageIOError};

@@ -8,8 +8,7 @@
 
 use super::{Command, Entry, LogId, Member, Membership, Vote};
 use bytes::Bytes;
-use engine::journal::JournalError;
-use engine::raft_log::RaftLog;
+use engine::metadata_log::{JournalError, RaftLog};
 use model::id::HostId;
 use openraft::{CommittedLeaderId, EmptyNode, EntryPayload};
 use serde::de::DeserializeOwned;

@@ -1,13 +1,13 @@
 //! How a log is tuned.
 
-use crate::datadir::DiskReserve;
+use crate::files::DiskReserve;
 use model::HostId;
 use rt::ShardId;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// So many segments of a log that is full are kept for records that let older segments go ([`super::Commitlog::append_carried`]).
-const SEGMENTS_FOR_CARRYING: usize = 1;
+/// So many segments of a log that is full are kept for records that let older segments go ([`super::Commitlog::append_relogged`]).
+const SEGMENTS_FOR_RELOGGING: usize = 1;
 
 /// Segments that writes may fill, however small the limit is.
 const LEAST_SEGMENTS_FOR_WRITES: usize = 4;
@@ -72,7 +72,7 @@ impl CommitlogConfig {
 
     /// The least `total_size_limit` that has an effect with segments of this size, in bytes.
     pub fn least_total_size(segment_size: u64) -> u64 {
-        (LEAST_SEGMENTS_FOR_WRITES + SEGMENTS_FOR_CARRYING) as u64 * segment_size
+        (LEAST_SEGMENTS_FOR_WRITES + SEGMENTS_FOR_RELOGGING) as u64 * segment_size
     }
 
     /// The longest body of a record.
@@ -84,11 +84,11 @@ impl CommitlogConfig {
     /// possible for the first to be flushed.
     pub(super) fn segments_for_writes(&self) -> usize {
         let segments = (self.total_size_limit / u64::from(self.segment_size)) as usize;
-        segments.saturating_sub(SEGMENTS_FOR_CARRYING).max(LEAST_SEGMENTS_FOR_WRITES)
+        segments.saturating_sub(SEGMENTS_FOR_RELOGGING).max(LEAST_SEGMENTS_FOR_WRITES)
     }
 
     /// The number of segments that may exist.
     pub(super) fn max_segments(&self) -> usize {
-        self.segments_for_writes() + SEGMENTS_FOR_CARRYING
+        self.segments_for_writes() + SEGMENTS_FOR_RELOGGING
     }
 }

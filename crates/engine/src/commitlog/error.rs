@@ -1,5 +1,6 @@
 //! What can go wrong with a log.
 
+use crate::files::may_pass;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,16 +112,4 @@ impl LogError {
         let path = path.to_path_buf();
         move |error| LogError::Io { path, error: Arc::new(error) }
     }
-}
-
-/// Whether the disk (or a quota) is full.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// Whether what failed may succeed later without anyone's loss: a full disk, or too many open files.
-pub(super) fn may_pass(error: &io::Error) -> bool {
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    is_full(error) || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }

@@ -30,6 +30,7 @@
 //! position that it names as synced. Nothing here may panic on foreign bytes.
 
 use super::position::Position;
+use crate::files::bytes::{is_sealed_header, seal_header, u32_at, u64_at};
 
 /// Length of a segment's header.
 pub(super) const SEGMENT_HEADER: u32 = 64;
@@ -105,8 +106,7 @@ impl SegmentHeader {
         out[24..32].copy_from_slice(&self.run.to_le_bytes());
         out[32..40].copy_from_slice(&self.created_micros.to_le_bytes());
         out[40..48].copy_from_slice(&self.node.to_le_bytes());
-        let crc = crc32fast::hash(&out[..60]);
-        out[60..64].copy_from_slice(&crc.to_le_bytes());
+        seal_header(&mut out);
         out
     }
 
@@ -115,7 +115,7 @@ impl SegmentHeader {
         if header[0..8] != MAGIC {
             return Err(Bad::Damaged("not a commitlog segment"));
         }
-        if u32_at(header, 60) != crc32fast::hash(&header[..60]) {
+        if !is_sealed_header(header) {
             return Err(Bad::Damaged("the checksum of the segment's header does not match"));
         }
         let format = u32_at(header, 8);
@@ -300,14 +300,6 @@ pub(super) fn mutations(image: &[u8], record: &Record) -> Option<Vec<std::ops::R
             rest.is_empty().then_some(out)
         }
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 /// Reads any bytes as a segment, in every way that replay does. For fuzzing: it must not panic or loop.

@@ -6,7 +6,7 @@
 //! instead, which replay takes as forgotten.
 
 use super::config::CommitlogConfig;
-use super::error::{LogError, is_full, may_pass};
+use super::error::LogError;
 use super::format::{SEGMENT_HEADER, SegmentHeader};
 use super::log::Commitlog;
 use super::manifest::{Manifest, segment_path};
@@ -15,7 +15,7 @@ use super::position::{Position, segment_id, sequence_of};
 use super::runs;
 use super::state::Segment;
 use super::synced::SyncedFile;
-use crate::owner::NodeDigest;
+use crate::files::{NodeDigest, is_full, may_pass};
 use rt::fs::{self, IoClass, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};

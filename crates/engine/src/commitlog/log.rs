@@ -81,7 +81,7 @@ pub struct Appended {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     ForWrites,
-    /// Also what is kept for carrying.
+    /// Also what is reserved for relogging.
     All,
 }
 
@@ -181,7 +181,7 @@ impl Commitlog {
     }
 
     /// As [`Commitlog::append_group`], for records that make older ones superfluous: they have room in a log that is full for others.
-    pub fn append_carried(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
+    pub fn append_relogged(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
         assert!(!entries.is_empty(), "a group has mutations");
         self.put(entries, Room::All)
     }
@@ -203,7 +203,7 @@ impl Commitlog {
         }
     }
 
-    /// Waits until a busy log may have room again for what is carried. False if none comes within `limit`, or none will before memtables
+    /// Waits until a busy log may have room again for relogging. False if none comes within `limit`, or none will before memtables
     /// are flushed.
     pub async fn room_within(&self, limit: Duration) -> bool {
         let mut room = pin!(self.signals.room.notified());

@@ -2,7 +2,7 @@
 
 use super::error::LogError;
 use super::position::Position;
-use crate::sealed::{self, Unsealed};
+use crate::files::sealed::{self, Unsealed};
 use model::HostId;
 use serde::{Deserialize, Serialize};
 use std::io;

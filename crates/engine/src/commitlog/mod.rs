@@ -46,6 +46,7 @@ pub use format::fuzz_segment;
 pub use log::{Appended, Commitlog, Entry};
 pub use mapping::{ColumnMapping, MappedColumn};
 pub use metrics::Metrics;
+pub(crate) use position::same_log;
 pub use position::{Position, SlotId, shard_of_segment};
 pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail, replay};
 pub use runs::{LoggedRun, OldLogs, OldRun, ends, find_old, missing, old_spans, retire, runs_in};

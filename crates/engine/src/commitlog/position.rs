@@ -47,3 +47,8 @@ pub(super) fn sequence_of(segment: u64) -> u64 {
 pub fn shard_of_segment(segment: u64) -> ShardId {
     ShardId((segment >> SEQUENCE_BITS) as u16)
 }
+
+/// Whether two positions are in the log of the same shard. Only such positions can be compared.
+pub(crate) fn same_log(a: Position, b: Position) -> bool {
+    shard_of_segment(a.segment) == shard_of_segment(b.segment)
+}

@@ -13,7 +13,7 @@ use super::mapping::ColumnMapping;
 use super::position::Position;
 use super::runs::{OldLogs, OldRun};
 use super::synced;
-use crate::owner::NodeDigest;
+use crate::files::NodeDigest;
 use bytes::Bytes;
 use model::{HostId, SchemaVersion, TableId};
 use rt::ShardId;

@@ -17,7 +17,8 @@
 
 use super::error::LogError;
 use super::position::Position;
-use crate::owner::NodeDigest;
+use crate::files::NodeDigest;
+use crate::files::bytes::{u32_at, u64_at};
 use bytes::Bytes;
 use model::HostId;
 use rt::fs::{self, File, IoClass, OpenOptions};
@@ -93,17 +94,11 @@ fn encode(run: u64, host: Option<HostId>, synced: Position) -> [u8; LEN] {
 /// A later version would be appended to, so its beginning means the same.
 fn decode(bytes: &[u8], run: u64, host: Option<HostId>) -> Option<Position> {
     let (known, _) = bytes.split_first_chunk::<LEN>()?;
-    let [crc, version, offset, node] = [0, 4, 24, 28].map(|at| u32::from_le_bytes(word(known, at)));
-    let [of, segment] = [8, 16].map(|at| u64::from_le_bytes(word(known, at)));
+    let [crc, version, offset, node] = [0, 4, 24, 28].map(|at| u32_at(known, at));
+    let [of, segment] = [8, 16].map(|at| u64_at(known, at));
     let whole = crc == crc32fast::hash(&known[4..]) && version >= VERSION && of == run;
     let is_own = host.is_none_or(|host| NodeDigest::of(host).accepts_short(node));
     (whole && is_own).then_some(Position { segment, offset })
-}
-
-fn word<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[at..at + N]);
-    out
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@
 //! call fsync, because a future that is dropped half-way through must not forget a file that was not synced.
 
 use super::config::SyncMode;
-use super::error::{is_full, may_pass};
 use super::log::Commitlog;
 use super::metrics::add;
 use super::position::Position;
 use super::state::{Chunk, Segment};
 use super::waiters;
+use crate::files::{is_full, may_pass};
 use bytes::Bytes;
 use rt::fs::IoClass;
 use std::rc::Rc;

@@ -7,19 +7,18 @@
 //! bounds, whatever crashes: a run or a directory is named when it is complete on the device; a run
 //! is no longer named before it is removed, and the directory of a table is removed after the
 //! metadata has forgotten the table. How far the Raft log went since then is in `messina.raft-end`
-//! ([`crate::raft_log::read_end`]).
+//! ([`crate::metadata_log::raft_log::read_end`]).
 //!
 //! A directory that an earlier release wrote has no inventory. Nothing is known of it, and nothing is refused.
 
 use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};
 use crate::deletion_log::{LastWriter, QUARANTINE};
-use crate::epoch::{self, epoch_path};
-use crate::journal::JournalError;
-use crate::marks::{self, marks_path};
-use crate::owner::IS_FOREIGN;
-use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd};
-use crate::sealed::{self, Unusable};
+use crate::files::IS_FOREIGN;
+use crate::files::sealed::{self, Unusable};
+use crate::metadata_log::JournalError;
+use crate::metadata_log::raft_log::{self, FoundLog, LogEnd, NotedEnd};
+use crate::table_dir::{epoch_file, replay_filters};
 use model::schema::TableSchema;
 use model::{HostId, TableId};
 use rt::ShardId;
@@ -49,12 +48,12 @@ pub struct Inventory {
     /// The epochs that tables have begun. What is noted of a table counts only as long as it is in this epoch, or in 0 if none is noted.
     #[serde(default)]
     pub epochs: BTreeMap<TableId, u64>,
-    /// The shards that have marks of a table, which say what of the commitlog is not replayed.
-    #[serde(default)]
-    pub marks: BTreeMap<TableId, BTreeSet<u16>>,
-    /// How often each shard has written its marks of a table. Nothing is known of marks that are not named here.
-    #[serde(default)]
-    pub marks_written: BTreeMap<TableId, BTreeMap<u16, u64>>,
+    /// The shards that have replay filters of a table, which say what of the commitlog is not replayed.
+    #[serde(default, rename = "marks")]
+    pub filters: BTreeMap<TableId, BTreeSet<u16>>,
+    /// How often each shard has written its replay filters of a table. Nothing is known of replay filters that are not named here.
+    #[serde(default, rename = "marks_written")]
+    pub filters_written: BTreeMap<TableId, BTreeMap<u16, u64>>,
     /// The files of notes of hints, by their names, which say that other nodes miss writes. They
     /// lie in `hint-notes`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -75,8 +74,8 @@ pub struct HintNotes {
 pub enum Made {
     /// The directory.
     Directory(TableId),
-    /// The marks of a shard, which were written so many times.
-    Marks(TableId, ShardId, u64),
+    /// The replay filters of a shard, which were written so many times.
+    ReplayFilters(TableId, ShardId, u64),
     /// An epoch has begun.
     Epoch(TableId, u64),
     /// An epoch has begun in a directory that is new, or was emptied: what was noted before counts no more.
@@ -86,8 +85,8 @@ pub enum Made {
 impl Made {
     /// Adds this to what waits to be noted, in the place of an earlier state of the same file.
     pub fn add_to(self, all: &mut Vec<Made>) {
-        if let Made::Marks(table, shard, _) = self {
-            all.retain(|made| !matches!(*made, Made::Marks(of, by, _) if (of, by) == (table, shard)));
+        if let Made::ReplayFilters(table, shard, _) = self {
+            all.retain(|made| !matches!(*made, Made::ReplayFilters(of, by, _) if (of, by) == (table, shard)));
         }
         all.push(self);
     }
@@ -100,17 +99,17 @@ impl Inventory {
             Made::Directory(table) => {
                 self.tables.insert(table);
             }
-            Made::Marks(table, shard, sequence) => {
-                self.marks.entry(table).or_default().insert(shard.0);
-                let written = self.marks_written.entry(table).or_default().entry(shard.0).or_default();
+            Made::ReplayFilters(table, shard, sequence) => {
+                self.filters.entry(table).or_default().insert(shard.0);
+                let written = self.filters_written.entry(table).or_default().entry(shard.0).or_default();
                 *written = sequence.max(*written);
             }
             Made::Epoch(table, epoch) => {
                 self.epochs.insert(table, epoch);
             }
             Made::Emptied(table, epoch) => {
-                self.marks.remove(&table);
-                self.marks_written.remove(&table);
+                self.filters.remove(&table);
+                self.filters_written.remove(&table);
                 self.tables.insert(table);
                 self.epochs.insert(table, epoch);
             }
@@ -121,8 +120,8 @@ impl Inventory {
     pub fn retain(&mut self, is_kept: impl Fn(TableId) -> bool) {
         self.tables.retain(|table| is_kept(*table));
         self.epochs.retain(|table, _| is_kept(*table));
-        self.marks.retain(|table, _| is_kept(*table));
-        self.marks_written.retain(|table, _| is_kept(*table));
+        self.filters.retain(|table, _| is_kept(*table));
+        self.filters_written.retain(|table, _| is_kept(*table));
     }
 }
 
@@ -323,21 +322,21 @@ impl DataDir {
             }
         }
         if epoch > 0 {
-            let path = epoch_path(&dir);
-            let defect = epoch::defect(&path, epoch, self.host_id).await.map_err(self.failed(&path))?;
+            let path = epoch_file::path(&dir);
+            let defect = epoch_file::defect(&path, epoch, self.host_id).await.map_err(self.failed(&path))?;
             missing.extend(defect.map(|defect| {
                 // The node counts the rows as truncated.
-                Missing::file(path, defect, epoch::HOLDS, Lacks::Table(id))
+                Missing::file(path, defect, epoch_file::HOLDS, Lacks::Table(id))
             }));
         }
-        let written = inventory.marks_written.get(&id);
-        for shard in inventory.marks.get(&id).into_iter().flatten() {
-            let path = marks_path(&dir, ShardId(*shard));
+        let written = inventory.filters_written.get(&id);
+        for shard in inventory.filters.get(&id).into_iter().flatten() {
+            let path = replay_filters::path(&dir, ShardId(*shard));
             let sequence = written.and_then(|written| written.get(shard)).copied().unwrap_or(0);
-            let defect = marks::defect(&path, sequence, self.host_id).await.map_err(self.failed(&path))?;
-            missing.extend(defect.map(|defect| Missing::file(path, defect, marks::HOLDS, Lacks::Nothing)));
+            let defect = replay_filters::defect(&path, sequence, self.host_id).await.map_err(self.failed(&path))?;
+            missing.extend(defect.map(|defect| Missing::file(path, defect, replay_filters::HOLDS, Lacks::Nothing)));
         }
-        let is_noted = |shard: u16| inventory.marks.get(&id).is_some_and(|shards| shards.contains(&shard));
+        let is_noted = |shard: u16| inventory.filters.get(&id).is_some_and(|shards| shards.contains(&shard));
         missing.extend(self.unusable_in(&dir, epoch == 0, is_noted).await?);
         Ok(missing)
     }
@@ -358,10 +357,10 @@ impl DataDir {
         };
         for entry in names {
             let path = dir.join(&entry.name);
-            let (defect, holds) = if marks::shard_of_name(&entry.name).is_some_and(|shard| !is_noted(shard)) {
-                (marks::defect(&path, 0, self.host_id).await, marks::HOLDS)
-            } else if of_epoch && path == epoch_path(dir) {
-                (epoch::defect(&path, 0, self.host_id).await, epoch::HOLDS)
+            let (defect, holds) = if replay_filters::shard_of_name(&entry.name).is_some_and(|shard| !is_noted(shard)) {
+                (replay_filters::defect(&path, 0, self.host_id).await, replay_filters::HOLDS)
+            } else if of_epoch && path == epoch_file::path(dir) {
+                (epoch_file::defect(&path, 0, self.host_id).await, epoch_file::HOLDS)
             } else {
                 continue;
             };

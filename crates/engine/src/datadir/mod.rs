@@ -19,15 +19,15 @@
 
 mod inventory;
 mod layout;
-mod reserve;
 mod stamp;
 
+pub use crate::table_dir::TABLE_SNAPSHOTS;
 pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
-pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
-pub use reserve::DiskReserve;
+pub use layout::{table_dir_name, table_of_dir_name};
 pub use stamp::{FORMAT, Stamp};
 
-use crate::sealed::{self, Unsealed};
+use crate::files::may_pass;
+use crate::files::sealed::{self, Unsealed};
 use model::HostId;
 use rt::fs::{self, FileLock};
 use std::io;
@@ -119,7 +119,7 @@ pub enum DataDirError {
 impl DataDirError {
     /// Whether the operation may succeed later without anyone's loss: the disk is full, or the process has no descriptors left.
     pub fn may_pass(&self) -> bool {
-        matches!(self, DataDirError::Io { error, .. } if crate::journal::is_full(error) || sstable::is_out_of_files(error))
+        matches!(self, DataDirError::Io { error, .. } if may_pass(error))
     }
 }
 

@@ -89,17 +89,17 @@ impl Chunks {
 }
 
 /// A tree that nobody needs any more, to be freed chunk by chunk.
-pub(crate) struct Rubble {
+pub(crate) struct DeferredFree {
     nodes: Vec<Rc<Node>>,
 }
 
-impl From<Chunks> for Rubble {
+impl From<Chunks> for DeferredFree {
     fn from(chunks: Chunks) -> Self {
-        Rubble { nodes: vec![chunks.root] }
+        DeferredFree { nodes: vec![chunks.root] }
     }
 }
 
-impl Rubble {
+impl DeferredFree {
     /// Frees about one chunk, unless a reader still has it; `false` when nothing is left.
     pub fn free_some(&mut self) -> bool {
         while let Some(node) = self.nodes.pop() {

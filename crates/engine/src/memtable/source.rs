@@ -8,7 +8,7 @@ use super::Stored;
 use super::chunks::Cursor;
 use super::partition::{Body, Partition, Rows};
 use super::range_tombstones::{Change, RangeTombstones};
-use crate::slices::{Slices, Wanted};
+use crate::memtable::{Slices, Wanted};
 use model::fragment::Fragment;
 use model::key::{ClusteringCut, DecoratedKey};
 use model::range::{PartitionRange, RowRange};

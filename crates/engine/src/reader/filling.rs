@@ -4,7 +4,7 @@
 use super::source::SstableSource;
 use crate::error::ReadError;
 use crate::memtable::Stored;
-use crate::row_cache::{CachedTablet, Content, RowCache};
+use crate::table::{CachedTablet, Content, RowCache};
 use model::fragment::Fragment;
 use model::key::DecoratedKey;
 use model::merge::{Merger, Step};

@@ -7,19 +7,18 @@
 
 mod filling;
 mod source;
+mod source_dump;
 mod suspend;
 
+pub use source_dump::Origin;
 pub use suspend::{PartitionHead, Resumed, Stale, Suspended};
 
 use crate::config::FILL_BYTES;
 use crate::engine::Engine;
 use crate::error::{NoSuchTable, ReadError};
-use crate::memtable::MemtableSource;
+use crate::memtable::{MemtableSource, Slices};
 use crate::metrics::Counters;
-use crate::slices::Slices;
-use crate::sstable_set::Attached;
-use crate::table::Table;
-use crate::tablet::Tablet;
+use crate::table::{Attached, Table, Tablet};
 use filling::Filling;
 use model::TableId;
 use model::fragment::Fragment;

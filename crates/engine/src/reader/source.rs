@@ -3,7 +3,7 @@
 use super::filling::Filling;
 use crate::error::ReadError;
 use crate::memtable::MemtableSource;
-use crate::sstable_set::Attached;
+use crate::table::Attached;
 use model::fragment::Fragment;
 use model::merge::Rest;
 use std::collections::VecDeque;

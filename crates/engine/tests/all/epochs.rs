@@ -3,7 +3,7 @@
 use crate::support::*;
 use engine::commitlog::{self, ReplayOptions};
 use engine::datadir::DataDir;
-use engine::replay::replay_logs;
+use engine::replay_logs;
 use engine::{Engine, EngineConfig};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;

@@ -3,7 +3,7 @@
 use crate::support::*;
 use engine::commitlog::{self, OldLogs, ReplayOptions};
 use engine::datadir::DataDir;
-use engine::replay::replay_logs;
+use engine::replay_logs;
 use engine::{Engine, TabletRange};
 use model::TableId;
 use model::key::DecoratedKey;

@@ -1,7 +1,7 @@
 //! Sstables from elsewhere become part of a table: all of them or none, split by tablet, seen by readers at once.
 
 use crate::support::*;
-use engine::upload::Uploaded;
+use engine::Uploaded;
 use engine::{Engine, EngineError, TabletRange};
 use model::fragment::Fragment;
 use model::key::Clustering;

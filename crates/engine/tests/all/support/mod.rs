@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use engine::commitlog::{self, ReplayOptions};
 use engine::datadir::DataDir;
-use engine::replay::replay_logs;
+use engine::replay_logs;
 use engine::{Engine, EngineConfig, ReadOptions, TabletRange};
 use model::compact::{Cover, live_cells, live_marker};
 use model::fragment::Fragment;

@@ -1,0 +1,549 @@
+//! The log of a Raft group on this node's disk: entries, the vote, how far is committed, and the latest snapshot. All bodies are opaque.
+//!
+//! ```text
+//! raft/log-<n>     a header, then records in the order in which they were made; a purge begins the next one
+//! raft/snapshot    what all entries up to some index amount to
+//! ```
+//!
+//! The entries after the last purge are kept in memory too, as they were given.
+//!
+//! Files of another node are refused: a node that votes by them could vote twice.
+//!
+//! Invariants: what a call returned `Ok` for is there after any crash; a torn tail is cut off at open; damage to what was durable is an
+//! error. A failed fsync ends the log: every later call fails, and the node must stop. The log must never look into a body.
+//!
+//! Once room was reserved the log has some on the device beyond its end, after a purge too: votes and marks can be written down on a full disk.
+
+mod end;
+mod format;
+
+pub use end::{FoundLog, LogEnd, NotedEnd, look, read_end};
+
+use super::record::Bad;
+use super::{JournalError, MAX_BODY, io_error, log_path};
+use crate::files::{NodeDigest, is_full, may_pass};
+use bytes::Bytes;
+use format::{Kind, Record, Scan, Tail};
+use model::HostId;
+use rt::fs::{self, File, IoClass, OpenOptions};
+use rt::sync::{Deadline, Semaphore};
+use rt::time::Duration;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Space is reserved on the device in steps of this many bytes.
+const RESERVE: u64 = 1 << 20;
+
+/// How long an operation that cannot be taken back waits for a descriptor.
+const DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
+/// The pause before it is tried again.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
+
+/// An open Raft log.
+pub struct RaftLog {
+    dir: PathBuf,
+    /// Whose log it is.
+    node: NodeDigest,
+    /// One write at a time.
+    turn: Semaphore,
+    state: RefCell<State>,
+}
+
+struct State {
+    /// Where the next record goes.
+    tail: Tail,
+    file: File,
+    /// Up to where space is reserved.
+    reserved: u64,
+    content: Content,
+    failed: Option<String>,
+    /// Where the log's end is written down.
+    end_file: Option<File>,
+}
+
+/// What the records amount to.
+#[derive(Clone, Default)]
+struct Content {
+    vote: Option<Bytes>,
+    committed: Option<u64>,
+    /// The last purged index, and its id.
+    purged: Option<(u64, Bytes)>,
+    /// The index of the first of `entries`.
+    first: u64,
+    entries: VecDeque<Bytes>,
+}
+
+impl Content {
+    fn next(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// Whether a record fits, and what it does.
+    fn apply(&mut self, record: &Record) -> Result<(), Bad> {
+        let index = record.index;
+        match record.kind {
+            Kind::Entry if self.entries.is_empty() && self.purged.is_none() => {
+                self.first = index;
+                self.entries.push_back(record.body.clone());
+            }
+            Kind::Entry if index == self.next() => self.entries.push_back(record.body.clone()),
+            Kind::Entry => return Err(Bad::Wrong("an entry does not follow the one before it")),
+            Kind::Vote => self.vote = Some(record.body.clone()),
+            Kind::Truncated if index < self.first => return Err(Bad::Wrong("purged entries cannot be truncated")),
+            Kind::Truncated => self.entries.truncate((index - self.first) as usize),
+            Kind::Committed => self.committed = Some(index),
+            Kind::Purged if self.entries.is_empty() && self.purged.is_none() => {
+                self.purged = Some((index, record.body.clone()));
+                self.first = index.checked_add(1).ok_or(Bad::Wrong("an index is out of range"))?;
+            }
+            Kind::Purged => return Err(Bad::Wrong("what was purged does not come first")),
+            Kind::End => {}
+        }
+        Ok(())
+    }
+
+    /// The records that lead to this.
+    fn records(&self) -> Vec<Record> {
+        let mut records = Vec::with_capacity(self.entries.len() + 3);
+        records.extend(self.purged.iter().map(|(index, id)| Record {
+            kind: Kind::Purged,
+            index: *index,
+            body: id.clone(),
+        }));
+        records.extend(self.vote.iter().map(|vote| Record { kind: Kind::Vote, index: 0, body: vote.clone() }));
+        records.extend((self.first..).zip(&self.entries).map(|(index, body)| entry(index, body)));
+        records.extend(self.committed.map(|index| Record { kind: Kind::Committed, index, body: Bytes::new() }));
+        records
+    }
+
+    /// This without the entries up to an index.
+    fn purged(&self, upto: u64, id: Bytes) -> Content {
+        let gone = (upto + 1).saturating_sub(self.first).min(self.entries.len() as u64) as usize;
+        let entries = self.entries.iter().skip(gone).cloned().collect();
+        Content { purged: Some((upto, id)), first: upto + 1, entries, ..self.clone() }
+    }
+}
+
+fn entry(index: u64, body: &Bytes) -> Record {
+    Record { kind: Kind::Entry, index, body: body.clone() }
+}
+
+/// Repeats an operation while the process has no descriptors left, for [`DESCRIPTOR_WAIT`].
+async fn with_descriptors<T>(operation: impl AsyncFn() -> io::Result<T>) -> io::Result<T> {
+    let until = Deadline::after(DESCRIPTOR_WAIT);
+    loop {
+        match operation().await {
+            Err(error) if sstable::is_out_of_files(&error) && !until.is_past() => {
+                rt::time::sleep(DESCRIPTOR_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Up to where space is reserved for a log that ends at `end` and is to take `bytes` more.
+fn room(end: u64, bytes: u64) -> u64 {
+    (end + bytes + RESERVE / 4).next_multiple_of(RESERVE)
+}
+
+impl RaftLog {
+    /// Whether there is a log in `dir`.
+    pub async fn exists(dir: &Path) -> Result<bool, JournalError> {
+        match fs::read_dir(dir).await {
+            Ok(entries) => Ok(entries.iter().any(|entry| number_of(&entry.name).is_some())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io_error(dir)(error)),
+        }
+    }
+
+    /// Makes a log of the node `host` in `dir` which begins with a snapshot of the entries up to
+    /// `index`, whose id is `id`. A crash leaves either no log or a whole one.
+    pub async fn create(
+        dir: &Path,
+        host: HostId,
+        vote: &[u8],
+        index: u64,
+        id: &[u8],
+        snapshot: &[u8],
+    ) -> Result<(), JournalError> {
+        let node = NodeDigest::of(host);
+        fs::create_dir_all(dir).await.map_err(io_error(dir))?;
+        if let Some(parent) = dir.parent() {
+            fs::sync_dir(parent).await.map_err(io_error(parent))?;
+        }
+        let path = snapshot_path(dir);
+        fs::write_durably(&path, &format::encode_snapshot(node, snapshot)).await.map_err(io_error(&path))?;
+        let content = Content {
+            vote: Some(Bytes::copy_from_slice(vote)),
+            committed: Some(index),
+            purged: Some((index, Bytes::copy_from_slice(id))),
+            first: index + 1,
+            entries: VecDeque::new(),
+        };
+        let (path, bytes) = (log_path(dir, 1), log_bytes(node, 1, &content).0);
+        fs::write_durably(&path, &bytes).await.map_err(io_error(&path))
+    }
+
+    /// Opens the log of the node `host` in `dir`, making an empty one if there is none.
+    pub async fn open(dir: &Path, host: HostId) -> Result<RaftLog, JournalError> {
+        let node = NodeDigest::of(host);
+        fs::create_dir_all(dir).await.map_err(io_error(dir))?;
+        let names = fs::read_dir(dir).await.map_err(io_error(dir))?;
+        let number = match names.iter().filter_map(|entry| number_of(&entry.name)).max() {
+            Some(number) => number,
+            None => {
+                if let Some(parent) = dir.parent() {
+                    fs::sync_dir(parent).await.map_err(io_error(parent))?;
+                }
+                let path = log_path(dir, 1);
+                let bytes = log_bytes(node, 1, &Content::default()).0;
+                fs::write_durably(&path, &bytes).await.map_err(io_error(&path))?;
+                1
+            }
+        };
+        let state = read_log(dir, node, number).await?;
+        // What an interrupted purge left: older logs, temporary files.
+        for entry in &names {
+            let older = number_of(&entry.name).is_some_and(|other| other != number);
+            if older || entry.name.ends_with(".tmp") {
+                remove_if_there(&dir.join(&entry.name)).await?;
+            }
+        }
+        fs::sync_dir(dir).await.map_err(io_error(dir))?;
+        Ok(RaftLog { dir: dir.to_path_buf(), node, turn: Semaphore::new(1), state: RefCell::new(state) })
+    }
+
+    /// The vote.
+    pub fn vote(&self) -> Option<Bytes> {
+        self.state.borrow().content.vote.clone()
+    }
+
+    /// Up to which index entries are known to be committed.
+    pub fn committed(&self) -> Option<u64> {
+        self.state.borrow().content.committed
+    }
+
+    /// The last purged index, and its id.
+    pub fn purged(&self) -> Option<(u64, Bytes)> {
+        self.state.borrow().content.purged.clone()
+    }
+
+    /// The index and body of the last entry.
+    pub fn last(&self) -> Option<(u64, Bytes)> {
+        let state = self.state.borrow();
+        let last = state.content.entries.back()?;
+        Some((state.content.next() - 1, last.clone()))
+    }
+
+    /// The entries of `from..to` that there are.
+    pub fn entries(&self, from: u64, to: u64) -> Vec<Bytes> {
+        let state = self.state.borrow();
+        let content = &state.content;
+        let (from, to) = (from.max(content.first), to.min(content.next()));
+        if from >= to {
+            return Vec::new();
+        }
+        content.entries.range((from - content.first) as usize..(to - content.first) as usize).cloned().collect()
+    }
+
+    /// Bytes of the log since the last purge.
+    pub fn log_bytes(&self) -> u64 {
+        self.state.borrow().tail.at
+    }
+
+    /// Appends entries, the first of which has index `from`. Returns when they are durable.
+    pub async fn append(&self, from: u64, bodies: &[Bytes]) -> Result<(), JournalError> {
+        if let Some(body) = bodies.iter().find(|body| body.len() > MAX_BODY) {
+            return Err(JournalError::TooLarge(body.len()));
+        }
+        let records: Vec<Record> = (from..).zip(bodies).map(|(index, body)| entry(index, body)).collect();
+        self.write(&records).await
+    }
+
+    /// Makes `vote` the vote. Returns when it is durable.
+    pub async fn save_vote(&self, vote: Bytes) -> Result<(), JournalError> {
+        self.write(&[Record { kind: Kind::Vote, index: 0, body: vote }]).await
+    }
+
+    /// Remembers that the entries up to `index` are committed. Returns when that is durable.
+    pub async fn save_committed(&self, index: u64) -> Result<(), JournalError> {
+        self.write(&[Record { kind: Kind::Committed, index, body: Bytes::new() }]).await
+    }
+
+    /// Takes the entries from `index` on away. Returns when that is durable.
+    pub async fn truncate(&self, index: u64) -> Result<(), JournalError> {
+        self.write(&[Record { kind: Kind::Truncated, index, body: Bytes::new() }]).await
+    }
+
+    /// Makes sure that `bytes` of bodies can be appended even if the disk is full by then. An error says that they cannot: nothing was
+    /// done, and the log is as good as before.
+    pub async fn reserve(&self, bytes: u64) -> Result<(), JournalError> {
+        let _turn = self.turn().await?;
+        let (file, end, reserved) = {
+            let state = self.state.borrow();
+            state.check()?;
+            (state.file.clone(), state.tail.at, state.reserved)
+        };
+        if end + bytes + RESERVE / 4 <= reserved {
+            return Ok(());
+        }
+        let reserved = room(end, bytes);
+        file.allocate(reserved).await.map_err(io_error(file.path()))?;
+        self.state.borrow_mut().reserved = reserved;
+        Ok(())
+    }
+
+    /// Forgets the entries up to `upto`, whose id is `id`; what they amount to must be in a saved snapshot. With a full disk they are
+    /// kept for this time.
+    pub async fn purge(&self, upto: u64, id: Bytes) -> Result<(), JournalError> {
+        let _turn = self.turn().await?;
+        let (number, content) = {
+            let state = self.state.borrow();
+            state.check()?;
+            if state.content.purged.as_ref().is_some_and(|(index, _)| *index >= upto) {
+                return Ok(());
+            }
+            (state.tail.number, state.content.purged(upto, id))
+        };
+        let next = number + 1;
+        let (bytes, tail) = log_bytes(self.node, next, &content);
+        let path = log_path(&self.dir, next);
+        // With less room than the log has now a vote could fail that was no problem before.
+        let reserved = room(tail.at, 0);
+        let armed = FailOnDrop { log: self, why: Some("a purge was interrupted".into()) };
+        let mut written = fs::write_durably_with_room(&path, &bytes, reserved).await;
+        if let Err(error) = &written {
+            match fs::exists(&path).await {
+                false if may_pass(error) => {
+                    armed.finish(None);
+                    tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
+                    return Ok(());
+                }
+                // All but the directory is synced, which had no descriptor.
+                true if sstable::is_out_of_files(error) => {
+                    written = with_descriptors(async || fs::sync_dir(&self.dir).await).await;
+                }
+                _ => {}
+            }
+        }
+        if let Err(error) = written {
+            // Whether the name is there is not known: nothing may be appended to the old log any more.
+            armed.finish(Some(format!("a purge could not be written: {error}")));
+            return Err(io_error(&path)(error));
+        }
+        let file = match open_log(&path).await {
+            Ok(file) => file,
+            Err(error) => {
+                armed.finish(Some(format!("the new log cannot be opened: {error}")));
+                return Err(error);
+            }
+        };
+        armed.finish(None);
+        {
+            let mut state = self.state.borrow_mut();
+            (state.tail, state.file, state.reserved, state.content) = (tail, file, reserved, content);
+        }
+        self.note_end().await;
+        remove_if_there(&log_path(&self.dir, number)).await
+    }
+
+    /// Saves a snapshot, in place of an earlier one. Returns when it is durable. After an error the earlier one is still there, or this
+    /// one already is.
+    pub async fn save_snapshot(&self, body: &[u8]) -> Result<(), JournalError> {
+        if body.len() > MAX_BODY {
+            return Err(JournalError::TooLarge(body.len()));
+        }
+        let _turn = self.turn().await?;
+        self.state.borrow().check()?;
+        let path = snapshot_path(&self.dir);
+        fs::write_durably(&path, &format::encode_snapshot(self.node, body)).await.map_err(io_error(&path))
+    }
+
+    /// The latest snapshot of the node `host` in `dir`, of a log that is not open.
+    pub async fn snapshot_in(dir: &Path, host: HostId) -> Result<Option<Bytes>, JournalError> {
+        read_snapshot(&snapshot_path(dir), NodeDigest::of(host)).await
+    }
+
+    /// The latest snapshot.
+    pub async fn snapshot(&self) -> Result<Option<Bytes>, JournalError> {
+        let _turn = self.turn().await?;
+        read_snapshot(&snapshot_path(&self.dir), self.node).await
+    }
+
+    /// Writes records behind the last, durably, and does what they say.
+    async fn write(&self, records: &[Record]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.turn().await?;
+        let (file, at, bytes, tail, content) = {
+            let state = self.state.borrow();
+            state.check()?;
+            let mut content = state.content.clone();
+            for record in records {
+                content.apply(record).map_err(|bad| bad.at(state.file.path(), state.tail.at))?;
+            }
+            let (mut bytes, mut tail, at) = (Vec::new(), state.tail, state.tail.at);
+            for record in records {
+                tail.encode(&mut bytes, at, record);
+            }
+            (state.file.clone(), at, bytes, tail, content)
+        };
+        // Armed until all is durable: a write that is dropped half-way leaves the file's end unknown.
+        let armed = FailOnDrop { log: self, why: Some("a write was interrupted".into()) };
+        if let Err(error) = file.write_at(at, bytes, IoClass::Log).await {
+            // Of a full disk nothing is lost: what was written of it lies behind the end, and the next record is written over it.
+            let full = is_full(&error);
+            armed.finish(if full { None } else { Some(format!("a write failed: {error}")) });
+            return Err(io_error(file.path())(error));
+        }
+        if let Err(error) = file.sync_data().await {
+            armed.finish(Some(format!("an fsync failed: {error}")));
+            return Err(io_error(file.path())(error));
+        }
+        if let Err(why) = check_there(file.path()).await {
+            armed.finish(Some(why.clone()));
+            return Err(JournalError::Failed(why));
+        }
+        {
+            let mut state = self.state.borrow_mut();
+            (state.tail, state.content) = (tail, content);
+        }
+        self.note_end().await;
+        // Without the mark damage to the last record would go unnoticed, and nothing worse: the record itself is safe.
+        let mut failed = None;
+        if let Err(error) = file.write_at(tail.at, tail.end_mark(), IoClass::Log).await {
+            tracing::warn!(file = %file.path().display(), %error, "the end of the Raft log could not be marked");
+        } else if let Err(error) = file.sync_data().await {
+            failed = Some(format!("an fsync failed: {error}"));
+        }
+        armed.finish(failed);
+        Ok(())
+    }
+
+    /// Whether its file has its name yet. A log without a name is gone when the node ends, whatever was synced.
+    pub async fn check_there(&self) -> Result<(), JournalError> {
+        let file = self.state.borrow().file.clone();
+        check_there(file.path()).await.map_err(JournalError::Failed)
+    }
+
+    async fn turn(&self) -> Result<rt::sync::SemaphorePermit<'_>, JournalError> {
+        self.turn.acquire().await.map_err(|_| JournalError::Failed("it was closed".into()))
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), JournalError> {
+        match &self.failed {
+            Some(why) => Err(JournalError::Failed(why.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Fails the log unless told otherwise.
+struct FailOnDrop<'a> {
+    log: &'a RaftLog,
+    why: Option<String>,
+}
+
+impl FailOnDrop<'_> {
+    fn finish(mut self, why: Option<String>) {
+        self.why = why;
+    }
+}
+
+impl Drop for FailOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(why) = self.why.take() {
+            self.log.state.borrow_mut().failed = Some(why);
+        }
+    }
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    name.strip_prefix("log-")?.parse().ok()
+}
+
+async fn check_there(path: &Path) -> Result<(), String> {
+    match fs::metadata(path).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
+            "{} was removed while the node ran: what it held is lost (docs/faults.md, \"The metadata log is lost\")",
+            path.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn snapshot_path(dir: &Path) -> PathBuf {
+    dir.join("snapshot")
+}
+
+async fn remove_if_there(path: &Path) -> Result<(), JournalError> {
+    match fs::remove_file(path).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+async fn read_snapshot(path: &Path, node: NodeDigest) -> Result<Option<Bytes>, JournalError> {
+    let bytes = match with_descriptors(async || fs::read(path).await).await {
+        Ok(bytes) => Bytes::from(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error(path)(error)),
+    };
+    format::decode_snapshot(&bytes, node).map(Some).map_err(|bad| bad.at(path, 0))
+}
+
+/// The bytes of a whole log, and what comes behind its last record.
+fn log_bytes(node: NodeDigest, number: u64, content: &Content) -> (Vec<u8>, Tail) {
+    let (mut bytes, mut tail) = (format::log_header(node, number), Tail::first(number));
+    for record in content.records() {
+        // The file becomes durable as a whole: whatever is damaged in it was.
+        tail.encode(&mut bytes, 0, &record);
+    }
+    bytes.extend_from_slice(&tail.end_mark());
+    (bytes, tail)
+}
+
+async fn open_log(path: &Path) -> Result<File, JournalError> {
+    let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+    with_descriptors(async || fs::open(path, &options).await).await.map_err(io_error(path))
+}
+
+async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, JournalError> {
+    let path = log_path(dir, number);
+    let file = open_log(&path).await?;
+    let bytes = Bytes::from(fs::read(&path).await.map_err(io_error(&path))?);
+    format::check_log_header(&bytes, node, number).map_err(|bad| bad.at(&path, 0))?;
+    let Scan { records, tail, bad, was_durable, marked } = format::scan(&bytes, number);
+    let end = tail.at;
+    if let Some(bad) = bad
+        && was_durable
+    {
+        return Err(bad.at(&path, end));
+    }
+    let mut content = Content::default();
+    for (record, at) in &records {
+        content.apply(record).map_err(|bad| bad.at(&path, *at))?;
+    }
+    let mark = tail.end_mark();
+    if !marked || bytes.len() as u64 != end + mark.len() as u64 {
+        if !marked && end < bytes.len() as u64 {
+            let torn = bytes.len() as u64 - end;
+            tracing::warn!(file = %path.display(), at = end, bytes = torn, "the torn tail of the Raft log is cut off");
+        }
+        // Nothing that a failed write has left behind the end may ever be taken for a record.
+        file.set_len(end).await.map_err(io_error(&path))?;
+        // What was read may be in the page cache only.
+        file.sync_all().await.map_err(io_error(&path))?;
+        file.write_at(end, mark, IoClass::Log).await.map_err(io_error(&path))?;
+        file.sync_data().await.map_err(io_error(&path))?;
+    }
+    Ok(State { tail, file, reserved: 0, content, failed: None, end_file: None })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! DROP TABLE: the table leaves this shard at once, its files follow.
+//!
+//! Nothing has to be remembered for replay: records of unknown tables are skipped, and a later table with the same id begins with
+//! an epoch, which makes void what was logged before ([`Engine::begin_empty`]).
+//! The directory is every shard's: it goes when all of them have dropped the table ([`Engine::remove_directory`]), but for snapshots.
+//! What a crash kept from that is made up for at the next start ([`Engine::sweep_dropped`]), and only for tables of which the
+//! caller knows that they were dropped: an unknown directory is nobody's to remove.
+
+use crate::deletion_log::{QUARANTINE, UPLOAD};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::table::Table;
+use crate::table_dir::{SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, remove_all};
+use model::TableId;
+use model::schema::TableSchema;
+use sstable::{Component, SstablePath};
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+impl Engine {
+    /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken
+    /// first. `at_micros` is the time of the drop, in microseconds since 1970. It names the
+    /// snapshot, so all shards are given the same. Readers that are open may go on. May be called
+    /// again after an error; `NoSuchTable` then means that only files are left, which
+    /// [`Engine::sweep_dropped`] removes.
+    pub async fn drop_table(&self, id: TableId, at_micros: i64) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(move |engine| async move { engine.drop_whole(&table, at_micros).await }).await
+    }
+
+    async fn drop_whole(&self, table: &Rc<Table>, at_micros: i64) -> Result<(), EngineError> {
+        let _paused = table.pause_compactions();
+        table.stop_compactions().await;
+        if self.config().auto_snapshot && self.has_data(table) {
+            self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
+        }
+        // Refuses flushes from now on, and waits for those that run.
+        table.work.close().await;
+        if self.registry().remove(table.schema().id).is_none() {
+            return Ok(());
+        }
+        // What a start found of it says nothing of a later table with the same id.
+        self.prepared().borrow_mut().remove(&table.schema().id);
+        let mut sstables = Vec::new();
+        for tablet in table.served_and_leaving() {
+            let set = tablet.sstables();
+            let gone: Vec<_> = set.iter().cloned().collect();
+            tablet.replace(&gone, []);
+            sstables.extend(gone);
+            tablet.seal();
+            for memtable in tablet.sealed() {
+                tablet.forget(&memtable);
+            }
+            self.log().clean(tablet.slot, crate::commitlog::Position::MAX);
+        }
+        self.delete_files(table, &sstables).await
+    }
+
+    /// Removes the directory of a table that every shard has dropped, unless an sstable is left in it; snapshots stay. To be called
+    /// once, on one shard.
+    pub async fn remove_directory(&self, schema: &TableSchema) -> Result<(), EngineError> {
+        remove_directory(&self.table_dir(schema)).await
+    }
+
+    /// Removes what a crash in the middle of a drop has left of a table: its sstables and its
+    /// directory; snapshots stay, and with `auto_snapshot` there is one of these sstables too.
+    /// `schema` is the table as it was when it was dropped, `at_micros` the time for the name of
+    /// the snapshot. To be called on one shard, at start before any shard opens its tables, or when
+    /// no shard has the table any more. False if nothing was left.
+    pub async fn sweep_dropped(&self, schema: &TableSchema, at_micros: i64) -> Result<bool, EngineError> {
+        let dir = self.table_dir(schema);
+        let left = match rt::fs::read_dir(&dir).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                sync_removal(&dir).await?;
+                return Ok(false);
+            }
+            Err(error) => return Err(EngineError::io(dir)(error)),
+        };
+        if !left.is_empty()
+            && left
+                .iter()
+                .all(|entry| entry.is_dir && [TABLE_SNAPSHOTS, UPLOAD, QUARANTINE].contains(&entry.name.as_str()))
+        {
+            sync_removal(&dir).await?;
+            return Ok(false);
+        }
+        let sstables = finish_interrupted(&dir, self.config()).await?.places;
+        if self.config().auto_snapshot && !sstables.is_empty() {
+            SnapshotWriter::of(self.config()).take(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
+        }
+        remove_all(&dir, &sstables).await?;
+        remove_directory(&dir).await?;
+        tracing::info!(keyspace = schema.keyspace, table = schema.name, id = %schema.id, sstables = sstables.len(),
+            "removed what a crash had left of a dropped table");
+        Ok(true)
+    }
+}
+
+/// The name of the snapshot that a drop at this time takes.
+fn snapshot_name(schema: &TableSchema, at_micros: i64) -> String {
+    format!("dropped-{}-{}", at_micros / 1000, schema.name)
+}
+
+async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
+    // What an operator has put there stays.
+    let uploads = dir.join(UPLOAD);
+    if rt::fs::read_dir(&uploads).await.is_ok_and(|left| left.is_empty()) {
+        rt::fs::remove_dir_all(&uploads).await.map_err(EngineError::io(&uploads))?;
+    }
+    let entries = match rt::fs::read_dir(dir).await {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return sync_removal(dir).await,
+        Err(error) => return Err(EngineError::io(dir)(error)),
+    };
+    let is_sealed = |name: &str| matches!(SstablePath::parse_name(dir, name), Some((_, Component::Toc)));
+    if entries.iter().any(|entry| is_sealed(&entry.name)) {
+        return Ok(());
+    }
+    let removed = if entries.iter().any(|entry| entry.is_dir) {
+        let mut removed = Ok(());
+        for entry in entries.iter().filter(|entry| !entry.is_dir) {
+            removed = removed.and(rt::fs::remove_file(&dir.join(&entry.name)).await);
+        }
+        removed
+    } else {
+        rt::fs::remove_dir_all(dir).await
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EngineError::io(dir)(error)),
+        _ => {}
+    }
+    sync_removal(dir).await
+}
+
+/// Makes durable what was removed of a table's directory, by this process or by one that was killed: the log may forget the table after
+/// this, so nothing of it must come back with a power loss.
+async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
+    let Some(gone_from) = (if rt::fs::exists(dir).await { Some(dir) } else { dir.parent() }) else { return Ok(()) };
+    match rt::fs::sync_dir(gone_from).await {
+        // The keyspace has no directory either.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(EngineError::io(gone_from)),
+    }
+}

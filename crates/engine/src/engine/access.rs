@@ -1,4 +1,5 @@
-//! What the server asks of a shard's store, and the parts that the other modules of this crate use.
+//! The parts of a shard's store: what the server asks of them, and what the modules of this crate
+//! use.
 
 use super::{Engine, TableRegistry};
 use crate::commitlog::{Commitlog, LoggedRun, Position};
@@ -41,8 +42,8 @@ impl Engine {
         self.config.host_id
     }
 
-    /// The greatest timestamp (below the year 2200) found in sstables when they were opened, and in what was replayed; `i64::MIN`
-    /// for none.
+    /// The greatest timestamp (below the year 2200) in the sstables that were opened and in the
+    /// replayed mutations; `i64::MIN` for none.
     pub fn max_timestamp_seen(&self) -> i64 {
         self.max_timestamp.get()
     }
@@ -52,7 +53,7 @@ impl Engine {
         self.log.logged_run()
     }
 
-    /// The disk space that the node holds back.
+    /// The disk space that the node reserves.
     pub fn disk_reserve(&self) -> DiskReserve {
         DiskReserve::of(&self.config.data_dir, self.config.disk_reserve)
     }
@@ -62,33 +63,33 @@ impl Engine {
         self.cache.large_reads()
     }
 
-    /// Makes the caches do without `bytes` until what it gives is dropped.
+    /// Reduces the budget of the caches by `bytes` until the loan is dropped.
     pub fn lend_cache(&self, bytes: usize) -> Loan {
         self.cache.lend(bytes)
     }
 
-    /// Closes half of the files of sstables that are open on this shard, for an operation that
-    /// needs descriptors more.
+    /// Closes half of the open sstable files of this shard, for an operation that needs
+    /// descriptors.
     pub fn give_back_files(&self) {
         self.cache.files().give_back();
     }
 
-    /// The memory of flushes and compactions that hold large rows.
+    /// The memory of flushes and compactions with large rows.
     pub(crate) fn large_jobs(&self) -> &Rc<LargeReads> {
         self.cache.large_jobs()
     }
 
-    /// What counts as large in the sstables that are written from now on.
+    /// Sets the limits above which data counts as large in sstables written from now on.
     pub fn set_large_limits(&self, limits: LargeLimits) {
         self.large.set(limits);
     }
 
-    /// What counts as large now.
+    /// The limits above which data counts as large.
     pub(crate) fn large_limits(&self) -> LargeLimits {
         self.large.get()
     }
 
-    /// Counts what is found to be large while sstables are written.
+    /// Counters of large data in the sstables that are written.
     pub(crate) fn large_counts(&self) -> &Rc<LargeCounts> {
         &self.large_counts
     }
@@ -114,7 +115,7 @@ impl Engine {
         self.config.data_dir.join("data").join(&schema.keyspace).join(table_dir_name(&schema.name, schema.id))
     }
 
-    /// Whether all that earlier runs logged has come back, their logs are gone, and compaction runs.
+    /// Whether the logs of earlier runs are replayed and retired, and compaction runs.
     pub(crate) fn is_started(&self) -> bool {
         self.started.get()
     }
@@ -135,7 +136,7 @@ impl Engine {
         &self.prepared
     }
 
-    /// Everything that earlier runs logged is below.
+    /// The position at which the log of this run begins: records of earlier runs lie below it.
     pub(crate) fn log_begun(&self) -> Position {
         self.log_begun
     }

@@ -1,37 +1,39 @@
-//! The end of a shard's store, and its beginning once replay is over.
+//! Starting compaction once replay is over, and stopping the store of a shard.
 
 use super::Engine;
 use crate::commitlog::{CloseError, LogError, OldRun};
 use crate::error::EngineError;
 use std::rc::Rc;
 
-/// What a shard could not write until it stopped.
+/// Data that a shard could not write before it stopped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unwritten {
-    /// Tables whose last flush failed. What it would have written is in the commitlog.
+    /// Tables whose last flush failed. The data is in the commitlog.
     pub tables: Vec<String>,
-    /// What became of the commitlog, if it could not be closed.
+    /// The state of the commitlog, if it could not be closed.
     pub log: Option<LogLeft>,
 }
 
-/// A commitlog that a stop could not close.
+/// A commitlog that could not be closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogLeft {
-    /// Acknowledged writes may be neither in the log nor in an sstable. Why.
+    /// Acknowledged writes may be neither in the log nor in an sstable. The reason.
     MayLackWrites(String),
-    /// Nothing is lost, but the next start replays records that it would not need. Why.
+    /// Nothing is lost, but the next start replays records that it would not need. The reason.
     NotEnded(String),
-    /// Files of it were removed, replaced or cut off while the node ran. All its writes are in sstables.
+    /// Files of the log were removed, replaced or cut off while the node ran. All its writes are
+    /// in sstables.
     Removed {
-        /// Which files.
+        /// The files.
         what: String,
-        /// The run that nobody needs: the next start must neither miss it nor replay what is left of it.
+        /// The run of the log. The next start must neither report it as missing nor replay what
+        /// is left of it.
         run: OldRun,
     },
 }
 
 impl Engine {
-    /// Lets compaction run. To be called once, when replay is over and its logs are retired.
+    /// Starts compaction. Call it once, after replay is over and the old logs are retired.
     pub fn start(self: &Rc<Self>) {
         if self.started.replace(true) {
             return;
@@ -47,8 +49,8 @@ impl Engine {
         self.compactions.wake();
     }
 
-    /// Stops flushing and compacting, waits for what runs, and syncs the log. What is in memtables
-    /// stays in the log. Only where the log has failed are they flushed. Says what could not be
+    /// Stops flushes and compactions, waits for those that run, and syncs the log. Memtables stay
+    /// in the log only; they are flushed if the log has failed. Returns what could not be
     /// written.
     pub async fn stop(&self) -> Unwritten {
         let removed = self.log.check_there().await;
@@ -91,12 +93,12 @@ impl Engine {
         unwritten
     }
 
-    /// Makes everything that was applied so far durable, whatever the log's sync mode.
+    /// Makes all mutations applied so far durable, whatever the log's sync mode.
     pub async fn sync_log(&self) -> Result<(), EngineError> {
         Ok(self.log.sync_now().await?)
     }
 
-    /// Stops at once and leaves the disk as it is, as a crash of the process would. For tests of what comes after.
+    /// Stops at once and leaves the disk as a crash of the process would. For tests of recovery.
     pub async fn abandon(&self) {
         self.stop.cancel();
         self.compactions.wake_all();
@@ -109,7 +111,7 @@ impl Engine {
         self.loops.close().await;
     }
 
-    /// Waits until the log has failed: the node must stop then.
+    /// Waits until the log fails. The node must stop then.
     pub async fn failure(&self) -> LogError {
         self.log.failure().await
     }

@@ -1,10 +1,17 @@
-//! One shard's store: opening it, its tables, and its end.
+//! One shard's store: its parts, and how it is opened.
 //!
-//! A node starts so: [`Engine::open`] on every shard; [`Engine::add_table`] for each table, first on shard 0 (with
-//! [`Engine::reshard`] before it where sstables may span tablets), then on the others (which may be told by [`Engine::expect`] what shard 0 has
-//! found); then the old logs are replayed, each record to [`Engine::replayed`] on the shard that
-//! owns its key; when that is over [`Engine::replay_finished`] on every shard, which makes safe what came back; then the old logs are
-//! retired; then [`Engine::start`] on every shard. Compaction begins only there: before, a purge could lose what replay needs.
+//! A node starts in this order:
+//!
+//! 1. [`Engine::open`] on every shard.
+//! 2. [`Engine::add_table`] for each table, first on shard 0, then on the others. Where sstables
+//!    may span tablets, [`Engine::reshard`] comes before it. [`Engine::expect`] gives the other
+//!    shards what shard 0 has found.
+//! 3. The old logs are replayed ([`crate::replay_logs`]): each mutation goes to the shard that
+//!    owns its key now.
+//! 4. [`Engine::replay_finished`] on every shard makes the replayed mutations durable.
+//! 5. The old logs are retired.
+//! 6. [`Engine::start`] on every shard begins compaction. Before that, a purge could remove
+//!    tombstones that replay needs.
 
 mod access;
 mod directory_changes;
@@ -34,7 +41,7 @@ use sstable::{LargeCounts, LargeLimits, OpenFiles, PageCache};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// How often the log is asked whether it has grown too large.
+/// How often the size of the log is checked.
 const LOG_WATCH: Duration = Duration::from_millis(100);
 /// The year 2200, in microseconds since 1970.
 const BEYOND_CLOCKS: i64 = 7_258_118_400_000_000;
@@ -42,13 +49,13 @@ const BEYOND_CLOCKS: i64 = 7_258_118_400_000_000;
 /// A tablet that lives on this shard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TabletRange {
-    /// Its number within its table.
+    /// The tablet's number within its table.
     pub id: u32,
-    /// Its part of the ring.
+    /// The tablet's part of the ring.
     pub range: PartitionRange,
 }
 
-/// One shard's store. Everything in it belongs to one shard; several shards share only the directories.
+/// One shard's store. All of it belongs to one shard. Shards share only directories.
 pub struct Engine {
     me: Weak<Engine>,
     config: EngineConfig,
@@ -59,26 +66,26 @@ pub struct Engine {
     registry: TableRegistry,
     counters: Counters,
     compactions: Compactions,
-    /// What counts as large in the sstables that are written from now on.
+    /// The limits above which data counts as large in sstables written from now on.
     large: Cell<LargeLimits>,
     large_counts: Rc<LargeCounts>,
     max_timestamp: Cell<i64>,
-    /// The newest epoch that any table has had.
+    /// The newest epoch of all tables.
     newest_epoch: Cell<u64>,
-    /// What is known of tables' sstables while the node starts.
+    /// What is known of the sstables of tables during startup.
     prepared: RefCell<HashMap<TableId, Prepared>>,
     changes: DirectoryChanges,
-    /// Where this run's log begins.
+    /// The position at which the log of this run begins.
     log_begun: Position,
-    /// Fired by [`Engine::stop`].
+    /// Cancelled by [`Engine::stop`].
     stop: Cancel,
-    /// The engine's own loops are inside.
+    /// Entered by the engine's own loops.
     loops: Gate,
     started: Cell<bool>,
 }
 
 impl Engine {
-    /// A store without tables. Opens a new run of the log: list the old ones before.
+    /// A store without tables. It begins a new run of the log, so old runs must be listed before.
     pub async fn open(config: EngineConfig) -> Result<Rc<Engine>, EngineError> {
         let mut log = config.log.clone();
         log.reserve = (config.disk_reserve > 0).then(|| DiskReserve::of(&config.data_dir, config.disk_reserve));
@@ -137,7 +144,7 @@ impl Engine {
         .detach();
     }
 
-    /// Runs `f` to its end even if the caller stops waiting for it.
+    /// Runs `f` to completion even if the caller is dropped.
     pub(crate) async fn detached<T, F>(&self, f: impl FnOnce(Rc<Engine>) -> F) -> Result<T, EngineError>
     where
         T: 'static,
@@ -147,8 +154,9 @@ impl Engine {
         rt::task::spawn(f(engine)).await.unwrap_or(Err(EngineError::Cancelled))
     }
 
-    /// What lies beyond any clock's time does not count: files without any timestamp name the greatest possible one, and clients
-    /// that count in nanoseconds must not set the node's clock.
+    /// Records a timestamp. Timestamps beyond the year 2200 are ignored: files without any
+    /// timestamp contain the greatest possible one, and clients that count in nanoseconds must
+    /// not advance the node's clock.
     pub(crate) fn saw_timestamp(&self, timestamp: i64) {
         if timestamp < BEYOND_CLOCKS {
             self.max_timestamp.set(self.max_timestamp.get().max(timestamp));

@@ -1,4 +1,4 @@
-//! The shard's store and its tables in numbers, and what is large in them.
+//! Statistics of the shard's store and its tables, and the large data in them.
 
 use super::Engine;
 use crate::error::NoSuchTable;
@@ -9,7 +9,7 @@ use model::key::DecoratedKey;
 use sstable::{Component, LargeData};
 
 impl Engine {
-    /// The store in numbers.
+    /// The statistics of this shard.
     pub fn metrics(&self) -> EngineMetrics {
         let counters = self.counters();
         let mut metrics = EngineMetrics {
@@ -62,7 +62,7 @@ impl Engine {
         metrics
     }
 
-    /// A table in numbers.
+    /// The statistics of a table on this shard.
     pub fn table_stats(&self, id: TableId) -> Result<TableStats, NoSuchTable> {
         let table = self.table(id).ok_or(NoSuchTable(id))?;
         let mut stats = TableStats { unreadable: table.unreadable.borrow().len() as u64, ..TableStats::default() };
@@ -103,7 +103,8 @@ impl Engine {
         Ok(details)
     }
 
-    /// What is large in the sstables of this shard, with their tables and the names of their Data.db.
+    /// The large data of the sstables on this shard, each with its table and the name of its
+    /// Data.db.
     pub fn large_data(&self) -> Vec<(TableId, String, LargeData)> {
         let mut found = Vec::new();
         for table in self.all_tables() {
@@ -131,7 +132,7 @@ impl Engine {
         sizes
     }
 
-    /// All tables of this shard together; partitions, cells and levels of sstables are left out.
+    /// The sum over all tables of this shard, without partitions, cells and levels of sstables.
     pub fn details(&self) -> TableDetails {
         let mut details = TableDetails::default();
         for table in self.all_tables() {
@@ -141,7 +142,7 @@ impl Engine {
         details
     }
 
-    /// What is known to be large of a partition; `None` if its tablet is not here.
+    /// The known large data of a partition; `None` if its tablet is not on this shard.
     pub fn large_view(&self, table: TableId, key: &DecoratedKey) -> Option<LargeView> {
         let table = self.table(table)?;
         let tablet = table.tablet_of(key)?;

@@ -1,8 +1,12 @@
-//! Flushing: a sealed memtable becomes an sstable, then the log lets go of its records.
+//! Flushing: a sealed memtable becomes an sstable, and its log records are no longer needed.
 //!
-//! Order of a flush: write and seal the sstable (its statistics name the log interval it covers); in one step attach it and
-//! take the memtable away; then tell the log. A crash between any two of them repeats work and loses nothing.
-//! Memory pressure flushes the tablet that frees most; a full log flushes the tablets that hold its oldest segments.
+//! A flush writes and seals the sstable; its statistics name the log interval that it covers. One
+//! synchronous step then attaches the sstable and removes the memtable. Last, the log is told. A
+//! crash between two of these steps repeats work and loses nothing.
+//!
+//! - `output`: an sstable that is being written.
+//! - `watch`: starts flushes when memtables or the log are full.
+//! - `relog`: writes small memtables to the log again instead of flushing them.
 
 mod output;
 mod relog;
@@ -27,7 +31,7 @@ use std::rc::Rc;
 const BUFFER_BYTES: usize = 64 << 10;
 
 impl Engine {
-    /// Flushes what is in the memtables of a table, or of all tables, when called.
+    /// Flushes the memtables of a table, or of all tables.
     pub async fn flush(&self, table: Option<TableId>) -> Result<(), EngineError> {
         let tables = match table {
             Some(id) => vec![self.table_or_error(id)?],
@@ -41,7 +45,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Flushes all memtables of the shard, also after an error. False if one could not be flushed.
+    /// Flushes all memtables of the shard, and does not stop at errors. False if one failed.
     pub(crate) async fn flush_all_tablets(&self) -> bool {
         let mut all = true;
         for table in self.all_tables() {
@@ -52,8 +56,8 @@ impl Engine {
         all
     }
 
-    /// Flushes what is in a tablet's memtables when called. Goes on when the caller goes away: a sealed sstable that is not
-    /// attached must not stay behind, for a restart would find it.
+    /// Flushes the memtables that a tablet has now. The flush continues if the caller is dropped:
+    /// a restart would find a sealed sstable that was never attached.
     pub(crate) async fn flush_tablet(&self, table: &Rc<Table>, tablet: &Rc<Tablet>) -> Result<(), EngineError> {
         tablet.seal();
         if !tablet.is_flushing() {
@@ -98,7 +102,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A flush that failed for lack of disk space or descriptors makes full memtables and a full log refuse writes until a flush succeeds.
+    /// After a flush that failed for lack of disk space or descriptors, full memtables and a full
+    /// log refuse writes until a flush succeeds.
     fn report_failed_flush(&self, table: &Table, tablet: &Tablet, error: &EngineError) {
         let (name, tablet) = (&table.schema().name, tablet.id);
         if !error.may_pass() {
@@ -141,7 +146,7 @@ impl Engine {
         let job = self.large_jobs().next_id(None);
         loop {
             let more = source.fill(&mut buffer, BUFFER_BYTES);
-            // The writer has a large row once more, in the form of the file.
+            // The writer holds a large row a second time, in the form of the file.
             let large: usize = buffer.iter().map(Fragment::weight).filter(|weight| *weight >= LARGE).sum();
             let _held = match large {
                 0 => None,

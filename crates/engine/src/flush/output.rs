@@ -1,5 +1,4 @@
-//! An sstable that a flush or a start writes, and the options with which sstables of a table are
-//! written.
+//! An sstable that is being written by a flush or a start, and the writer's options for a table.
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -16,7 +15,7 @@ use std::rc::Rc;
 /// The longest chunk of a compressed sstable that a table may ask for, in bytes.
 const LARGEST_CHUNK: usize = 1 << 20;
 impl Engine {
-    /// How sstables of a table are written.
+    /// The options with which sstables of a table are written.
     pub(crate) fn writer_options(&self, schema: &TableSchema) -> WriterOptions {
         WriterOptions {
             compression: compression_of(&schema.options.compression),
@@ -29,7 +28,8 @@ impl Engine {
     }
 }
 
-/// The compression that a table's options ask for. An empty class means none; a class that is not known is the default.
+/// The compression that a table's options ask for. An empty class means none. An unknown class is
+/// the default.
 pub(crate) fn compression_of(options: &OptionMap) -> Option<Compression> {
     if options.is_empty() {
         return None;
@@ -72,7 +72,7 @@ impl Output {
         Ok(())
     }
 
-    /// Seals and opens it; `None` if nothing was written, and then nothing is left on disk.
+    /// Seals and opens the sstable. `None` if nothing was written; then nothing is left on disk.
     pub async fn finish(
         self,
         intervals: &[Interval],
@@ -84,14 +84,15 @@ impl Output {
         if sealed.is_err()
             && let Err(error) = sstable::directory::remove(&place).await
         {
-            // It may be sealed on disk: a restart would find it, so nothing that covers its data may be purged in this run.
+            // It may be sealed on disk, and a restart would find it. So nothing that covers its
+            // data may be purged in this run.
             tracing::error!(generation = %place.generation, %error, "an sstable that failed stays behind");
             table.unreadable.borrow_mut().push(place.path(Component::Data));
         }
         sealed
     }
 
-    /// Seals and opens it. On an error a sealed sstable may be left.
+    /// Seals and opens the sstable. On an error a sealed sstable may be left.
     pub async fn seal(self, intervals: &[Interval], engine: &Engine) -> Result<Option<Rc<Attached>>, EngineError> {
         let covered: Vec<_> = intervals.iter().map(|interval| interval.to_stats()).collect();
         let Some(sealed) = self.writer.finish(&covered).await? else { return Ok(None) };
@@ -99,7 +100,7 @@ impl Output {
         Ok(Some(Attached::new(sstable, intervals.to_vec())))
     }
 
-    /// Gives up; nothing is left on disk.
+    /// Removes what was written.
     pub async fn abandon(self) {
         self.writer.abort().await;
     }

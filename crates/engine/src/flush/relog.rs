@@ -1,13 +1,17 @@
-//! Carrying small memtables forward in the log instead of flushing them.
+//! Relogging: writing the contents of small memtables to the running log again instead of
+//! flushing them.
 //!
-//! The log is kept within its size by flushing what its oldest segment needs, and a start makes safe what it replayed. Where many tablets
-//! hold a few rows each, either would make thousands of tiny sstables. The contents of such a memtable are written to the running log once
-//! more, at its end, and when they are on the device the old records are not needed any more. A crash in between replays both, which is
-//! the same as one.
+//! The size of the log is limited by flushing the memtables that need its oldest segment. A start
+//! makes replayed mutations durable. With many tablets that hold a few rows each, both would
+//! write thousands of tiny sstables. Instead the contents of such a memtable are appended to the
+//! log. Once they are on the device, the old records are no longer needed. After a crash in
+//! between, both are replayed, which gives the same result.
 //!
-//! What is relogged for a segment that goes costs at most an eighth of what that gives back, and has room in a full log too
-//! ([`crate::commitlog::Commitlog::append_relogged`]). A start carries at most a quarter of the log. What is larger, or does not fit, is
-//! flushed. Nothing is taken off old records here before the new ones are on the device.
+//! Relogging for a segment writes at most an eighth of what that segment frees, and has reserved
+//! room in a full log ([`crate::commitlog::Commitlog::append_relogged`]). A start relogs at most
+//! a quarter of the log. Memtables that are larger, or do not fit, are flushed.
+//!
+//! Invariant: old records are released only after the new ones are on the device.
 
 use crate::commitlog::{Entry, LogError, Position, SlotId};
 use crate::engine::Engine;
@@ -25,31 +29,33 @@ use rt::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// So many small sstables at a time are no burden: nothing is relogged for fewer.
+/// This many small sstables are acceptable: nothing is relogged for fewer memtables.
 const FEW: usize = 16;
-/// A memtable with more than this many bytes of mutations is worth an sstable.
+/// A memtable with more bytes of mutations than this is flushed.
 const SMALL: u64 = 16 << 10;
-/// How long the log is waited for when it is busy.
+/// How long relogging waits for a busy log.
 const ROOM_COMES: Duration = Duration::from_secs(5);
-/// The part of a segment that may be relogged for another that goes: an eighth.
+/// Relogging for a segment may write this part of it: an eighth.
 const SHARE: u64 = 8;
-/// The part of the log that a start may fill with what it replayed: a quarter. So it is not under pressure as soon as clients come.
+/// A start may relog this part of the log's size: a quarter, so that the log is not under
+/// pressure when clients connect.
 const START_SHARE: u64 = 4;
 
 impl Engine {
-    /// Carries those of the slots' memtables forward that are small, if there are many. Gives the slots that are to be flushed.
+    /// Relogs the small memtables of these slots, if there are many. Returns the slots to be
+    /// flushed.
     pub(crate) async fn relog_small(&self, slots: Vec<SlotId>) -> Vec<SlotId> {
         let most = u64::from(self.config().log.segment_size) / SHARE;
         let Ok(relogged) = self.relog(&slots, most).await else { return slots };
         for (slot, position) in &relogged {
-            // All that the slot has in earlier segments was in the memtable then, or was safe before.
+            // All that the slot has in earlier segments was in the memtable then, or is durable.
             self.log().clean(*slot, Position { segment: position.segment, offset: 0 });
         }
         slots.into_iter().filter(|slot| !relogged.iter().any(|(other, _)| other == slot)).collect()
     }
 
-    /// Carries what was replayed into the running log, as far as it is in small memtables, and many of them, and is not relogged yet. The
-    /// others are to be flushed before the old logs go.
+    /// Relogs the memtables with replayed mutations that are small and not relogged yet, if there
+    /// are many. The others have to be flushed before the old logs are retired.
     pub(crate) async fn relog_replayed(&self) {
         let mut memtables = HashMap::default();
         for table in self.all_tables() {
@@ -76,8 +82,8 @@ impl Engine {
         }
     }
 
-    /// Logs the small memtables among the slots' once more, the smallest first, and no more than `most` bytes of mutations. When it comes
-    /// back well, what it names is on the device.
+    /// Relogs the small memtables of the slots, the smallest first, up to `most` bytes of
+    /// mutations. On success the returned slots are on the device, up to these positions.
     async fn relog(&self, slots: &[SlotId], most: u64) -> Result<Vec<(SlotId, Position)>, LogError> {
         let mut small: Vec<(u64, SlotId)> = slots.iter().filter_map(|&slot| Some((self.small(slot)?, slot))).collect();
         if small.len() <= FEW {
@@ -92,7 +98,7 @@ impl Engine {
             }
             left -= written;
             let mut appended = self.relog_slot(slot);
-            // Room may be on its way: a write to the device, the next segment.
+            // There may be room soon: after a write to the device, or with the next segment.
             while matches!(appended, Err(LogError::Busy)) && self.log().room_within(ROOM_COMES).await {
                 appended = self.relog_slot(slot);
             }
@@ -109,14 +115,14 @@ impl Engine {
         Ok(relogged)
     }
 
-    /// The bytes of mutations in a slot's memtable, if it is one that can be relogged.
+    /// The bytes of mutations in a slot's memtable, if it can be relogged.
     fn small(&self, slot: SlotId) -> Option<u64> {
         let (_, tablet) = self.registry().tablet_of_slot(slot)?;
         let active = tablet.active();
         (active.written() <= SMALL && !active.is_empty() && !tablet.is_flushing()).then(|| active.written())
     }
 
-    /// Logs the contents of a slot's memtable once more, in one step. `None` if there is nothing to be logged.
+    /// Relogs a slot's memtable in one synchronous step. `None` if there is nothing to log.
     fn relog_slot(&self, slot: SlotId) -> Result<Option<Position>, LogError> {
         let Some((table, tablet)) = self.registry().tablet_of_slot(slot) else { return Ok(None) };
         if tablet.is_flushing() {
@@ -135,7 +141,7 @@ impl Engine {
     }
 }
 
-/// What the active memtable of a tablet holds, as one mutation per partition.
+/// The contents of a tablet's active memtable, as one mutation per partition.
 fn contents(table: &Table, tablet: &Tablet) -> Vec<Mutation> {
     let schema = table.schema();
     let slices = Slices::new(&schema, Rc::new(Slice::full()));

@@ -11,13 +11,13 @@ use rt::time::Duration;
 use std::rc::Rc;
 
 impl Engine {
-    /// Flushes whenever memtables hold more than they should. Runs for the engine's life.
+    /// Flushes whenever memtables exceed their threshold. Runs until the engine stops.
     pub(crate) async fn watch_memory(&self) {
         loop {
             self.pool().flush.notified().await;
             while self.pool().wants_flush() {
                 let Some((table, tablet)) = self.largest_memtable() else {
-                    // All of it is being flushed already, by others.
+                    // All of it is being flushed already.
                     rt::time::sleep(Duration::from_millis(1)).await;
                     continue;
                 };
@@ -28,7 +28,7 @@ impl Engine {
         }
     }
 
-    /// The tablet whose flush frees most; those whose flushes fail come last.
+    /// The tablet whose flush frees most memory. Tablets whose flushes fail come last.
     fn largest_memtable(&self) -> Option<(Rc<Table>, Rc<Tablet>)> {
         let mut best = None;
         let mut best_rank = (std::cmp::Reverse(u32::MAX), 0);
@@ -44,10 +44,12 @@ impl Engine {
         best
     }
 
-    /// Flushes the tablets that hold up the log, when it is large. Runs for the engine's life.
+    /// Flushes the tablets that hold the oldest segments, when the log is large. Runs until the
+    /// engine stops.
     pub(crate) async fn watch_log(&self, every: Duration) {
         loop {
-            // The log tells when it begins a segment; a look now and then catches what was dirty at that moment.
+            // The log notifies when it begins a segment. The timeout catches segments that were
+            // dirty then.
             let _ = rt::time::timeout(every, self.log().pressure()).await;
             while self.log().wants_flush() {
                 let slots = self.log().oldest_dirty_slots();

@@ -27,7 +27,7 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// What was done with a table on this shard since it was opened.
+/// Counters of a table on this shard since it was opened.
 #[derive(Default)]
 pub(crate) struct Done {
     pub reads: Cell<u64>,
@@ -45,31 +45,32 @@ pub(crate) struct Table {
     /// Tablets that are not served any more and whose data is not removed yet.
     leaving: RefCell<Vec<Rc<Tablet>>>,
     pub auto_compaction: Cell<bool>,
-    /// Fired and renewed to stop the compactions that run.
+    /// Cancelled and renewed to stop the running compactions.
     compactions: RefCell<Cancel>,
-    /// Flushes and compactions are inside; closed by drop.
+    /// Entered by flushes and compactions; closed by DROP.
     pub work: Gate,
-    /// See [`crate::epoch`].
+    /// See `table_ops/epoch.rs`.
     pub epoch: Cell<u64>,
-    /// Writes are inside that were let in and wait for room.
+    /// Entered by writes that were admitted and wait for room.
     pub waiting_writes: RefCell<Gate>,
-    /// It was truncated before what earlier runs logged came back.
+    /// The table was truncated before the logs of earlier runs were replayed.
     pub old_logs_truncated: Cell<bool>,
-    /// What replay must skip, by the shard that said so.
+    /// The records that replay skips, by the shard that wrote the filters.
     filters: RefCell<Vec<(ShardId, ReplayFilters)>>,
-    /// One change of the replay filters at a time.
+    /// Serialises changes of the replay filters.
     pub filters_turn: Semaphore,
-    /// Files that could not be opened: they are left alone, and since what they hold is unknown, nothing is purged.
+    /// Files that could not be opened. They are left alone. What they hold is unknown, so nothing
+    /// is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
-    /// An sstable that is not among those served although it holds data: reads fail.
+    /// An sstable that holds data and is not served: reads fail.
     pub missing: RefCell<Option<Rc<Corrupt>>>,
-    /// How many want no compaction to start by itself.
+    /// How many guards keep compactions from starting without a request.
     paused: Cell<u32>,
-    /// How many make data void: no compaction may start at all, also if it is asked for.
+    /// How many guards keep all compactions from starting, also requested ones.
     voiding: Cell<u32>,
-    /// The compaction work that runs now, for whoever has to wait for its end.
+    /// Entered by running compactions.
     pub compacting: RefCell<Gate>,
-    /// Readers opened, mutations applied, memtables flushed since the table was opened here.
+    /// Counters since the table was opened on this shard.
     pub done: Done,
 }
 
@@ -110,7 +111,7 @@ impl Table {
         self.schema.borrow().clone()
     }
 
-    /// Takes over a newer version.
+    /// Sets a newer version.
     pub fn set_schema(&self, schema: Rc<TableSchema>) {
         let before = self.schema.replace(schema);
         drop(before);
@@ -122,7 +123,7 @@ impl Table {
         self.tablets.borrow().clone()
     }
 
-    /// Takes a tablet in.
+    /// Adds a tablet.
     pub fn add_tablet(&self, tablet: Rc<Tablet>) {
         let mut tablets = self.tablets().to_vec();
         tablets.push(tablet);
@@ -142,7 +143,7 @@ impl Table {
         self.leaving.borrow().iter().find(|own| own.id == id).cloned()
     }
 
-    /// The data of a removed tablet is gone.
+    /// Forgets a removed tablet whose data is removed.
     pub fn has_left(&self, tablet: &Rc<Tablet>) {
         self.leaving.borrow_mut().retain(|own| !Rc::ptr_eq(own, tablet));
     }
@@ -171,17 +172,17 @@ impl Table {
             .collect()
     }
 
-    /// The token by which the compactions that are started now can be stopped.
+    /// The token that stops the compactions that are started now.
     pub fn compaction_cancel(&self) -> Cancel {
         self.compactions.borrow().clone()
     }
 
-    /// Whether a record of an earlier log was truncated, or is known to be done with.
+    /// Whether replay skips a record of an earlier log.
     pub fn skips_replay_of(&self, tablet: u32, position: Position) -> bool {
         self.old_logs_truncated.get() || self.filters.borrow().iter().any(|(_, filters)| filters.skip(tablet, position))
     }
 
-    /// The replay filters of a shard, which may be one that is no more.
+    /// The replay filters that a shard wrote; the shard may no longer exist.
     pub fn filters_of(&self, shard: ShardId) -> ReplayFilters {
         let filters = self.filters.borrow();
         filters.iter().find(|(of, _)| *of == shard).map(|(_, filters)| filters.clone()).unwrap_or_default()
@@ -194,28 +195,29 @@ impl Table {
         all.push((shard, filters));
     }
 
-    /// The shards that have replay filters, and how often these were written.
+    /// The shards that have replay filters, and how often each has written them.
     pub fn filter_sequences(&self) -> Vec<(ShardId, u64)> {
         self.filters.borrow().iter().map(|(shard, filters)| (*shard, filters.sequence)).collect()
     }
 
-    /// Whether compactions may start without being asked.
+    /// Whether compactions may start without a request.
     pub fn may_compact_by_itself(&self) -> bool {
         self.auto_compaction.get() && self.paused.get() == 0 && !self.is_voiding()
     }
 
-    /// No compaction starts by itself as long as the guard lives.
+    /// Keeps compactions from starting without a request while the guard lives.
     pub fn pause_compactions(self: &Rc<Self>) -> Paused {
         self.paused.set(self.paused.get() + 1);
         Paused(self.clone())
     }
 
-    /// Whether data are being made void: what is compacted meanwhile would come back as the compaction's output.
+    /// Whether data is being truncated or removed. A compaction that ran meanwhile would write
+    /// that data again.
     pub fn is_voiding(&self) -> bool {
         self.voiding.get() > 0
     }
 
-    /// No compaction starts as long as the guard lives. Those that run are stopped, and have ended when it is there.
+    /// Stops the running compactions and keeps others from starting while the guard lives.
     pub async fn without_compactions(self: &Rc<Self>) -> CompactionBarrier {
         self.voiding.set(self.voiding.get() + 1);
         let guard = CompactionBarrier(self.clone());
@@ -223,7 +225,7 @@ impl Table {
         guard
     }
 
-    /// Stops the compactions that run and waits for their end. Those started later are not affected.
+    /// Stops the running compactions and waits for their end. Later ones are not affected.
     pub async fn stop_compactions(&self) {
         self.compactions.replace(Cancel::new()).cancel();
         let running = self.compacting.replace(Gate::new());

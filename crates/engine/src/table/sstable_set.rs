@@ -1,4 +1,5 @@
-//! The sstables of a tablet, as an immutable set that is replaced whole: a reader keeps the set it began with.
+//! The sstables of a tablet, as an immutable set that is replaced entirely. A reader keeps the
+//! set it began with.
 
 use crate::memtable::Interval;
 use model::HostId;
@@ -10,20 +11,21 @@ use std::rc::Rc;
 /// An sstable that belongs to a tablet.
 pub(crate) struct Attached {
     pub sstable: Rc<Sstable>,
-    /// Its position intervals in logs of this node.
+    /// The log intervals of this node that it covers.
     pub intervals: Vec<Interval>,
-    /// A reader found it corrupt: reads that need it fail, compaction leaves it alone.
+    /// A reader found it corrupt. Reads that need it fail, and it is not compacted.
     pub corrupt: Cell<bool>,
-    /// A compaction works on it.
+    /// A compaction reads it.
     pub compacting: Cell<bool>,
-    /// The version of its set with which it came in; 0 before that.
+    /// The version of the set that it was added with; 0 before.
     since: Cell<u64>,
-    /// The version with which the newest of its contents came in: a compaction's output is as old as its inputs.
+    /// The version in which the newest part of its contents was added: the output of a compaction
+    /// is as old as its inputs.
     contents_since: Cell<u64>,
 }
 
 impl Attached {
-    /// An sstable that was opened; the intervals count only if this node wrote it.
+    /// An sstable that was opened. Its log intervals count only if this node wrote it.
     pub fn open(sstable: Rc<Sstable>, host_id: HostId) -> Rc<Attached> {
         let stats = sstable.stats();
         let intervals = match stats.host_id == Some(host_id) {
@@ -48,22 +50,22 @@ impl Attached {
         self.sstable.generation()
     }
 
-    /// Whether Messina's own format: what is not is served, and left as it is.
+    /// Whether it has Messina's own format. Others are served and never compacted.
     pub fn is_ours(&self) -> bool {
         self.sstable.version() == Version::Me
     }
 
-    /// How many partitions it has.
+    /// The number of its partitions.
     pub fn partitions(&self) -> u64 {
         self.sstable.stats().partition_sizes.count()
     }
 
-    /// Whether somebody else has it open: a reader, also one that waits for its next page.
+    /// Whether it is open elsewhere: in a reader, or a suspended reader.
     pub fn is_read(&self) -> bool {
         Rc::strong_count(&self.sstable) > 1
     }
 
-    /// Whether compaction may take it.
+    /// Whether it may be compacted.
     pub fn is_free(&self) -> bool {
         !self.compacting.get() && !self.corrupt.get() && self.is_ours()
     }
@@ -89,11 +91,12 @@ impl Attached {
 pub(crate) struct SstableSet {
     sstables: Vec<Rc<Attached>>,
     version: u64,
-    /// The version at which an sstable last left it.
+    /// The version in which an sstable was last removed.
     shrunk: u64,
-    /// The version at which something last came in that was not there before.
+    /// The version in which new contents were last added.
     news: u64,
-    /// The newest `contents_since` of those that left it: what they brought may have been purged on the way into others.
+    /// The newest `contents_since` of the removed sstables. A compaction may have purged their
+    /// contents on the way into others.
     lost_news: u64,
 }
 
@@ -106,39 +109,41 @@ impl SstableSet {
         self.sstables.len()
     }
 
-    /// Each set that replaces another has the next number.
+    /// The number of the set: each replacement adds one.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Those that came in after a version of the set; all of them after 0.
+    /// The sstables that were added after a version; all of them after 0.
     pub fn attached_after(&self, version: u64) -> impl Iterator<Item = &Rc<Attached>> {
         self.sstables.iter().filter(move |own| own.since.get() > version)
     }
 
-    /// Whether it lost an sstable after a version.
+    /// Whether an sstable was removed after a version.
     pub fn shrunk_after(&self, version: u64) -> bool {
         self.shrunk > version
     }
 
-    /// The version at which something last came in that was not there before.
+    /// The version in which new contents were last added.
     #[inline]
     pub fn news(&self) -> u64 {
         self.news
     }
 
-    /// What came in after an earlier version than this may have been merged and purged, so that no filter tells of it any more.
+    /// Contents that were added after an earlier version than this may have been purged by a
+    /// compaction, so that no bloom filter knows them.
     #[inline]
     pub fn lost_news(&self) -> u64 {
         self.lost_news
     }
 
-    /// Those that may hold what came in after a version.
+    /// The sstables that may hold contents added after a version.
     pub fn news_after(&self, version: u64) -> impl Iterator<Item = &Rc<Attached>> {
         self.sstables.iter().filter(move |own| own.contents_since.get() > version)
     }
 
-    /// The set without some and with others. What comes in instead of others holds what they held.
+    /// The set without `remove` and with `add`. If something is removed, `add` holds its
+    /// contents.
     pub fn replace(&self, remove: &[Rc<Attached>], add: impl IntoIterator<Item = Rc<Attached>>) -> SstableSet {
         let mut sstables: Vec<_> =
             self.sstables.iter().filter(|own| !remove.iter().any(|gone| Rc::ptr_eq(own, gone))).cloned().collect();
@@ -162,8 +167,8 @@ impl SstableSet {
 }
 
 impl Attached {
-    /// Sets a corrupt sstable apart and says so, once. It stays in its set, so that reads which need it fail instead of
-    /// missing what it holds.
+    /// Marks a corrupt sstable and logs it once. It stays in its set, so that reads that need it
+    /// fail instead of missing its data.
     pub fn note_error(&self, error: &sstable::Error) {
         if matches!(error, sstable::Error::Corrupt(_)) && !self.corrupt.replace(true) {
             tracing::error!(generation = %self.generation(), %error, "corrupt sstable: it is kept and no longer compacted");

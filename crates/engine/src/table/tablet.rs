@@ -1,7 +1,9 @@
-//! One tablet's data on this shard: the memtable that takes writes, those being flushed, and the sstables.
+//! One tablet's data on this shard: the active memtable, the memtables being flushed, and the
+//! sstables.
 //!
-//! Invariant: at any moment every write of the tablet is in one of the three, so a reader that takes them in one synchronous
-//! step misses nothing. A flushed memtable leaves in the same step in which its sstable is attached.
+//! Invariant: at any moment every write of the tablet is in one of the three, so a reader that
+//! takes them in one synchronous step misses nothing. A flushed memtable is removed in the same
+//! step that attaches its sstable.
 
 use super::{Attached, CachedTablet, LargeIndex, RowCache, SstableSet};
 use crate::commitlog::{Position, SlotId};
@@ -26,13 +28,14 @@ pub(crate) struct Tablet {
     sstables: RefCell<Rc<SstableSet>>,
     rows: Rc<RowCache>,
     cached: Cell<CachedTablet>,
-    /// What is large in the sstables of a version of the set, once somebody has asked.
+    /// The large data in the sstables of a version of the set. It is computed on demand.
     large: RefCell<Option<(u64, Rc<LargeIndex>)>>,
     /// One flush at a time, so that the log is cleaned in order.
     pub flush_turn: Semaphore,
-    /// When the last flush failed, as a count: flushes by pressure look elsewhere first.
+    /// How many flushes have failed since the last success. Flushes under memory pressure choose
+    /// other tablets first.
     pub failed_flushes: Cell<u32>,
-    /// What compaction has found here.
+    /// The last result of the compaction picker.
     pub last_look: LastLook,
 }
 
@@ -80,7 +83,7 @@ impl Tablet {
         self.sstables.borrow().clone()
     }
 
-    /// What is large in its sstables.
+    /// The large data in the sstables.
     pub fn large_index(&self) -> Rc<LargeIndex> {
         let version = self.sstables.borrow().version();
         if let Some((known, index)) = &*self.large.borrow()
@@ -100,7 +103,7 @@ impl Tablet {
         bytes
     }
 
-    /// Whether a memtable holds what only the logs of earlier runs have.
+    /// Whether a memtable holds mutations that only the logs of earlier runs have.
     pub fn needs_old_logs(&self) -> bool {
         let mut needs = false;
         self.for_each_memtable(|memtable| needs |= memtable.needs_old_logs());
@@ -112,7 +115,7 @@ impl Tablet {
         !self.flushing.borrow().is_empty()
     }
 
-    /// Stops writing to the active memtable; it waits to be flushed now. A new one takes its place.
+    /// Seals the active memtable for a flush. A new one takes its place.
     pub fn seal(&self) {
         if self.active.borrow().is_empty() {
             return;
@@ -131,7 +134,7 @@ impl Tablet {
         self.flushing.borrow().first().cloned()
     }
 
-    /// Puts a flushed memtable's sstable in its place; without one when nothing was left to write.
+    /// Replaces a flushed memtable by its sstable; `None` if there was nothing to write.
     pub fn attach_flushed(&self, memtable: &Rc<Memtable>, sstable: Option<Rc<Attached>>) {
         if let Some(sstable) = sstable {
             self.replace(&[], [sstable]);
@@ -139,18 +142,18 @@ impl Tablet {
         self.forget(memtable);
     }
 
-    /// Takes a sealed memtable away.
+    /// Removes a sealed memtable.
     pub fn forget(&self, memtable: &Rc<Memtable>) {
         self.flushing.borrow_mut().retain(|own| !Rc::ptr_eq(own, memtable));
         memtable.retire();
     }
 
-    /// The cache of rows, and its number there.
+    /// The row cache, and the tablet's number in it.
     pub fn cached(&self) -> (&Rc<RowCache>, CachedTablet) {
         (&self.rows, self.cached.get())
     }
 
-    /// Forgets the cached rows.
+    /// Invalidates the cached rows.
     pub fn forget_rows(&self) {
         self.cached.set(self.rows.register());
     }
@@ -159,14 +162,15 @@ impl Tablet {
     pub fn replace(&self, remove: &[Rc<Attached>], add: impl IntoIterator<Item = Rc<Attached>>) {
         let next = Rc::new(self.sstables.borrow().replace(remove, add));
         if next.len() + remove.len() == self.sstables.borrow().len() {
-            // Nothing came instead.
+            // No sstable came in exchange.
             self.forget_rows();
         }
         let before = self.sstables.replace(next);
         drop(before);
     }
 
-    /// The least timestamp that memtables hold for a key; the greatest possible when they hold nothing.
+    /// The least timestamp of a key in the memtables; the greatest possible one if they do not
+    /// have the key.
     pub fn min_timestamp_in_memtables(&self, key: &DecoratedKey) -> Timestamp {
         let mut least = Timestamp::MAX;
         self.for_each_memtable(|memtable| least = least.min(memtable.min_timestamp_of(key).unwrap_or(Timestamp::MAX)));

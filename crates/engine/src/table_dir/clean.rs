@@ -9,17 +9,17 @@ use rt::ShardId;
 use sstable::SstablePath;
 use std::path::Path;
 
-/// A table's directory when nothing is left undone in it.
+/// The content of a table's directory after interrupted operations were finished.
 #[derive(Default)]
 pub(crate) struct CleanDirectory {
-    /// The sealed sstables that are not void.
+    /// The sealed sstables that were not truncated.
     pub places: Vec<SstablePath>,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
 }
 
-/// Finishes what the last run left undone in a table's directory, and says which files there nobody can read. Only one shard may
-/// do this, and only while no other uses the directory.
+/// Finishes the operations that the last run left undone in a table's directory, and logs files
+/// of unknown formats. Only one shard may do this, and only while no other uses the directory.
 pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Result<CleanDirectory, EngineError> {
     let mut names = names_in(dir).await?;
     if names.is_empty() {
@@ -29,8 +29,8 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
         tracing::warn!(dir = %dir.display(), files = files.len(), first = files[0], format,
             "files of a format that cannot be read lie in a table's directory: what they hold is not served");
     }
-    // A killed process may leave names that were never synced. Replay skips what a sealed sstable covers, so its name must not
-    // go with the power after the log was retired.
+    // A killed process may leave names that were never synced. Replay skips what a sealed sstable
+    // covers, so its name must survive a power loss after the log is retired.
     rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
     let finished = deletion_log::finish_pending(dir, config.last_writer).await?;
     if !finished.deleted.is_empty() || !finished.orphans.is_empty() {

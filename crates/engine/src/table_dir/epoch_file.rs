@@ -12,16 +12,16 @@ const KIND: &str = "epoch";
 const FORMAT: u32 = 1;
 const FILE: &str = "epoch";
 
-/// What the file holds, for messages.
+/// What the file holds, for error messages.
 pub(crate) const HOLDS: &str =
     "the proof that the rows of the table are not truncated ones: without it this node removes all it has of the table";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
     epoch: u64,
-    /// Whose file it is: another node may have removed what this one has not. `None` by an earlier
-    /// state of the development.
+    /// The node that wrote it: another node may have removed data that this node still has.
+    /// `None` in files of earlier development states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<FileOwner>,
 }
@@ -33,12 +33,12 @@ pub(crate) async fn write(dir: &Path, epoch: u64, host: HostId) -> Result<(), En
     sealed::write(&path, KIND, FORMAT, &Written { epoch, owner }).await.map_err(EngineError::io(path))
 }
 
-/// The file in a table's directory that says which epoch the node has begun.
+/// The path of the file in a table's directory.
 pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// The epoch that the node `host` has begun last, by a table's directory.
+/// The newest epoch that the node `host` has begun, according to a table's directory.
 pub(crate) async fn begun(dir: &Path, host: HostId) -> Result<u64, EngineError> {
     let path = self::path(dir);
     match read_at(&path, host).await.map_err(EngineError::io(&path))? {
@@ -57,7 +57,7 @@ async fn read_at(path: &Path, host: HostId) -> io::Result<Result<Written, Unusab
     }))
 }
 
-/// What is wrong with the file of a table that has begun this epoch on the node `host`.
+/// What is wrong with the file of a table whose epoch on the node `host` is `epoch`.
 pub(crate) async fn defect(path: &Path, epoch: u64, host: HostId) -> io::Result<Option<Unusable>> {
     Ok(match read_at(path, host).await? {
         Ok(written) if written.epoch >= epoch => None,

@@ -1,4 +1,5 @@
-//! What a start finds in the directory of a table, so that other shards need not look again.
+//! What shard 0 finds in the directory of a table at startup, so that other shards need not look
+//! again.
 
 use super::ReplayFilters;
 use model::key::DecoratedKey;
@@ -6,32 +7,34 @@ use rt::ShardId;
 use sstable::{Sstable, SstablePath};
 use std::rc::Rc;
 
-/// What is known of a table's sstables when it is added, from [`Engine::reshard`]. Looking for them costs trips to the disk, and with many
-/// tables most of them are another shard's.
+/// What [`crate::Engine::reshard`] found in a table's directory. It saves disk accesses when the
+/// table is added: with many tables most sstables belong to other shards.
 pub(crate) struct Prepared {
     pub found: FoundSstables,
-    /// Those that shard 0 has opened, for itself.
+    /// The sstables that shard 0 has opened, for itself.
     pub open: Vec<Rc<Sstable>>,
 }
 
 impl Prepared {
-    /// For adding the table; what was found stays, for other shards.
+    /// Takes the open sstables. The rest stays, for other shards.
     pub fn take(&mut self) -> Prepared {
         Prepared { found: self.found.clone(), open: std::mem::take(&mut self.open) }
     }
 }
 
-/// What shard 0 found in a table's directory when what a crash interrupted there was finished. It holds until the first compaction.
+/// What shard 0 found in a table's directory after interrupted operations were finished. It is
+/// valid until the first compaction.
 #[derive(Clone, Debug, Default)]
 pub struct FoundSstables {
-    /// The sealed ones that are not void.
+    /// The sealed sstables that were not truncated.
     pub(crate) places: Vec<SstablePath>,
-    /// The first and last key of those that could be opened. They never change: files are written once.
+    /// The first and last key of those that could be opened. They never change, because files are
+    /// written once.
     pub(crate) keys: Vec<SstableKeys>,
     pub(crate) filters: Vec<(ShardId, ReplayFilters)>,
 }
 
-/// The range that an sstable spans.
+/// The first and last key of an sstable.
 #[derive(Clone, Debug)]
 pub struct SstableKeys {
     pub(crate) place: SstablePath,

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Whether a truncation made an sstable void.
+/// Whether an sstable was truncated.
 pub(crate) fn is_truncated(filters: &[(ShardId, ReplayFilters)], place: &SstablePath) -> bool {
     let generation = place.generation.to_string();
     filters.iter().any(|(_, filters)| filters.truncated_sstables.contains(&generation))
 }
 
-/// Whether there is nothing at a path. Looking needs no file descriptor.
+/// Whether there is nothing at a path. This needs no file descriptor.
 pub(crate) async fn is_absent(path: &Path) -> Result<bool, EngineError> {
     match rt::fs::metadata(path).await {
         Ok(_) => Ok(false),
@@ -24,8 +24,9 @@ pub(crate) async fn is_absent(path: &Path) -> Result<bool, EngineError> {
     }
 }
 
-/// Whether an entry counts as a file. A directory in the place of a TOC.txt does: its sstable was sealed, and cannot be read. So does one in
-/// the place of replay filters: without them truncated rows would return.
+/// Whether an entry counts as a file. Directories count in two places: of a TOC.txt, because its
+/// sstable was sealed and cannot be read; and of replay filters, because truncated rows would
+/// return without them.
 fn is_file(dir: &Path, entry: &rt::fs::DirEntry) -> bool {
     !entry.is_dir
         || is_name_of_filters(&entry.name)
@@ -52,7 +53,7 @@ pub(crate) fn sealed_places(dir: &Path, names: &[String]) -> Vec<SstablePath> {
         .collect()
 }
 
-/// The files among the names of a directory that bear the name of an sstable of a format that cannot be read, by format.
+/// The files that have the name of an sstable of an unknown format, by format.
 pub(crate) fn foreign_files(names: &[String]) -> BTreeMap<String, Vec<&str>> {
     let mut foreign: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for name in names {
@@ -63,7 +64,7 @@ pub(crate) fn foreign_files(names: &[String]) -> BTreeMap<String, Vec<&str>> {
     foreign
 }
 
-/// Removes sstables of a directory: those of our own format all or none, whatever happens.
+/// Removes sstables of a directory. Of those in Messina's own format, a crash leaves all or none.
 pub(crate) async fn remove_all(dir: &Path, places: &[SstablePath]) -> Result<(), EngineError> {
     let (own, foreign): (Vec<_>, Vec<_>) = places.iter().partition(|place| place.version == Version::Me);
     if !own.is_empty() {

@@ -1,7 +1,9 @@
-//! What replay must skip although no sstable says so: truncations, and compactions that left nothing.
+//! Records of the commitlog that replay must skip although no sstable covers them: truncated
+//! records, and records whose compaction left nothing.
 //!
-//! One small file per table and shard, replaced durably: `replay-marks-<shard>` in the table's directory. Writing it is the
-//! moment at which a truncation happens: it also names the sstables that are void from then on, whose files may still be there.
+//! There is one small file per table and shard, `replay-marks-<shard>` in the table's directory.
+//! It is replaced durably. A truncation takes effect when the file is written: the file also
+//! names the truncated sstables, whose files may still exist.
 
 use crate::commitlog::{Position, same_log};
 use crate::error::EngineError;
@@ -18,15 +20,15 @@ const KIND: &str = "replay-marks";
 const FORMAT: u32 = 1;
 const PREFIX: &str = "replay-marks-";
 
-/// What the file holds, for messages.
+/// What the file holds, for error messages.
 pub(crate) const HOLDS: &str = "what of the commitlog was truncated or removed: it returns";
 
-/// When, and where in a shard's log, a table was truncated.
+/// When a table was truncated, and at which position of a shard's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TruncateRecord {
-    /// Microseconds since 1970.
+    /// The time in microseconds since 1970.
     pub at_micros: i64,
-    /// Nothing of the table below this position is replayed.
+    /// Records of the table below this position are not replayed.
     pub below: Position,
 }
 
@@ -35,23 +37,24 @@ pub struct TruncateRecord {
 pub(crate) struct ReplayFilters {
     /// The last truncation.
     pub truncated: Option<TruncateRecord>,
-    /// By tablet: log intervals whose records are in no sstable any more, because nothing of them was left.
+    /// By tablet: log intervals whose records are in no sstable, because a compaction purged all
+    /// of them or the tablet was removed.
     pub covered: Vec<(u32, Interval)>,
-    /// Generations of sstables that the truncation made void.
+    /// The generations of the truncated sstables.
     #[serde(rename = "void")]
     pub truncated_sstables: Vec<String>,
-    /// How often the file was written; 0 by a release that did not count. The inventory of the data directory has it, too, so that a start
-    /// notices an older copy of the file.
+    /// How often the file was written; 0 by a release that did not count. The inventory of the
+    /// data directory has this number, too, so that a start notices an older copy of the file.
     #[serde(default)]
     pub sequence: u64,
-    /// Whose replay filters these are: what another node has truncated says nothing of this node's log.
-    /// `None` by an earlier state of the development.
+    /// The node that wrote the file: the truncations of another node say nothing about this
+    /// node's log. `None` in files of earlier development states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<FileOwner>,
 }
 
 impl ReplayFilters {
-    /// Whether a record of the log need not be replayed.
+    /// Whether replay skips a record.
     pub fn skip(&self, tablet: u32, position: Position) -> bool {
         let truncated =
             self.truncated.as_ref().is_some_and(|record| same_log(record.below, position) && position < record.below);
@@ -70,7 +73,8 @@ impl ReplayFilters {
         sealed::write(&path, KIND, FORMAT, self).await.map_err(EngineError::io(path))
     }
 
-    /// All shards' replay filters in a table's directory of the node `host`, of the names in it.
+    /// The replay filters of all shards in a table's directory of the node `host`. `names` are
+    /// the files in it.
     pub async fn read_all(
         dir: &Path,
         names: &[String],
@@ -98,7 +102,7 @@ async fn read_at(path: &Path, host: HostId) -> io::Result<Result<ReplayFilters, 
     }))
 }
 
-/// What is wrong with the replay filters of a shard of the node `host` that were written `sequence` times.
+/// What is wrong with the file of a shard of the node `host` that was written `sequence` times.
 pub(crate) async fn defect(path: &Path, sequence: u64, host: HostId) -> io::Result<Option<Unusable>> {
     Ok(match read_at(path, host).await? {
         Ok(filters) if filters.sequence >= sequence => None,
@@ -110,17 +114,17 @@ pub(crate) async fn defect(path: &Path, sequence: u64, host: HostId) -> io::Resu
     })
 }
 
-/// Whether a name is that of a file with replay filters.
+/// Whether a name is that of a file of replay filters.
 pub(crate) fn is_name_of_filters(name: &str) -> bool {
     shard_of_name(name).is_some()
 }
 
-/// The shard of a file with replay filters.
+/// The shard that a file of replay filters belongs to.
 pub(crate) fn shard_of_name(name: &str) -> Option<u16> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// The file of a shard's replay filters in a table's directory.
+/// The path of a shard's file in a table's directory.
 pub(crate) fn path(dir: &Path, shard: ShardId) -> PathBuf {
     dir.join(format!("{PREFIX}{shard}"))
 }

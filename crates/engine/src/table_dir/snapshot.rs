@@ -1,4 +1,5 @@
-//! Hard links to sstables of a table in a directory of its snapshots, with a manifest and the schema.
+//! Hard links to sstables of a table in a directory of its snapshots, with a manifest and a
+//! schema.
 
 use super::{TABLE_SNAPSHOTS, names_in};
 use crate::config::EngineConfig;
@@ -9,18 +10,18 @@ use sstable::{Component, SstablePath};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The name of the file that names all Data files of a snapshot.
+/// The file that names all Data files of a snapshot.
 pub(crate) const MANIFEST: &str = "manifest.json";
 const SCHEMA: &str = "schema.cql";
-/// What the directory of an unfinished snapshot is called, before the snapshot's name.
+/// The prefix of the directory of an unfinished snapshot, before the snapshot's name.
 pub const UNFINISHED_SNAPSHOT: &str = ".unfinished-";
-/// The most times the manifest is written anew because another shard linked more.
+/// How often the manifest is written again because another shard has linked more files.
 const MANIFEST_TRIES: u32 = 100;
 
 /// Links and describes snapshots for one shard.
 pub(crate) struct SnapshotWriter {
     shard: ShardId,
-    /// The CQL text that makes a table.
+    /// Describes a table as CQL text.
     describe: Option<fn(&TableSchema) -> String>,
 }
 
@@ -30,7 +31,8 @@ impl SnapshotWriter {
         SnapshotWriter { shard: config.shard, describe: config.describe }
     }
 
-    /// Links sstables of a table's directory into its snapshot `name`. Nobody may remove them meanwhile.
+    /// Links sstables into the snapshot `name` of their table. They must not be removed
+    /// meanwhile.
     pub async fn take(
         &self,
         schema: &TableSchema,
@@ -43,7 +45,7 @@ impl SnapshotWriter {
         self.describe(schema, &to).await
     }
 
-    /// Links sstables of a table's directory into a directory of its snapshots, durably.
+    /// Links sstables durably into a directory of their table's snapshots.
     pub async fn link_all(&self, dir: &Path, places: &[SstablePath], to: &Path) -> Result<(), EngineError> {
         rt::fs::create_dir_all(to).await.map_err(EngineError::io(to))?;
         let files = names_in(dir).await?;
@@ -85,7 +87,8 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Names all Data files of a snapshot in its manifest. Every shard does so; what one misses, the other has seen.
+    /// Names all Data files of a snapshot in its manifest. Every shard does this, so the last one
+    /// names all.
     async fn write_manifest(&self, dir: &Path) -> Result<(), EngineError> {
         for _ in 0..MANIFEST_TRIES {
             let files = data_files(dir).await?;
@@ -101,7 +104,7 @@ impl SnapshotWriter {
     }
 }
 
-/// Where the unfinished snapshot `name` of a table is. No snapshot's name begins so.
+/// The directory of the unfinished snapshot `name` of a table. No valid name has this prefix.
 pub(crate) fn unfinished(table_dir: &Path, name: &str) -> PathBuf {
     table_dir.join(TABLE_SNAPSHOTS).join(format!("{UNFINISHED_SNAPSHOT}{name}"))
 }
@@ -117,7 +120,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Letters, digits, `-`, `_` and `.`, so that a name cannot leave the directory.
+/// Whether a name is valid: letters, digits, `-`, `_` and `.`, so that it stays in the directory.
 pub fn is_snapshot_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 200

@@ -1,7 +1,8 @@
-//! Opening the sstables of a table's directory, and sorting them by tablet.
+//! Adding a table: its sstables are opened and assigned to its tablets.
 //!
-//! A file that cannot be opened is reported and left alone, not deleted. Nobody knows which keys it held, so reads of its table
-//! fail: without it they would miss rows, and find deleted ones. Nor does compaction purge anything of the table.
+//! A file that cannot be opened is reported and left alone. Its keys are unknown, so reads of the
+//! table fail: without it they would miss rows and return deleted ones. For the same reason
+//! nothing of the table is purged.
 
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
@@ -18,12 +19,12 @@ use sstable::{Component, Corrupt, Sstable, SstablePath};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// What a table's directory holds for this shard.
+/// The content of a table's directory for this shard.
 pub(crate) struct Opened {
-    /// One set per tablet, in the order of the tablets that were asked for.
+    /// One set per tablet, in the order in which the tablets were given.
     pub sets: Vec<SstableSet>,
     pub unreadable: Vec<PathBuf>,
-    /// Why the first of these cannot be read.
+    /// The error of the first of these.
     pub missing: Option<Corrupt>,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
@@ -32,10 +33,10 @@ pub(crate) struct Opened {
 impl Engine {
     /// Adds a table with the tablets that this shard has, and opens their sstables.
     ///
-    /// An sstable that lies in no tablet of this shard is another shard's; one that lies in several
-    /// is an error ([`Engine::reshard`] splits them). Files that cannot be opened are reported,
-    /// left alone, and counted. After an error the table is not here, and the call may be repeated.
-    /// A table without a directory needs no file descriptor.
+    /// An sstable outside of all tablets of this shard belongs to another shard. An sstable in
+    /// several tablets is an error ([`Engine::reshard`] splits them). Files that cannot be opened
+    /// are logged, left alone, and counted. After an error the table is not added, and the call
+    /// may be repeated. A table without a directory needs no file descriptor.
     pub async fn add_table(&self, schema: Rc<TableSchema>, tablets: Vec<TabletRange>) -> Result<(), EngineError> {
         let id = schema.id;
         if self.table(id).is_some() {
@@ -69,7 +70,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes over a newer version of a table's schema. Unknown tables are ignored.
+    /// Sets a newer version of a table's schema. Unknown tables are ignored.
     pub fn update_schema(&self, schema: Rc<TableSchema>) {
         if let Some(table) = self.table(schema.id) {
             table.set_schema(schema);
@@ -77,19 +78,19 @@ impl Engine {
         }
     }
 
-    /// What [`Engine::reshard`] found, for other shards' [`Engine::expect`].
+    /// What [`Engine::reshard`] found, for [`Engine::expect`] on other shards.
     pub fn found_sstables(&self) -> Vec<(TableId, FoundSstables)> {
         self.prepared().borrow().iter().map(|(table, prepared)| (*table, prepared.found.clone())).collect()
     }
 
-    /// Takes over what shard 0 found, so that nothing is looked for again and only this shard's sstables are opened. Holds until
-    /// [`Engine::start`].
+    /// Takes what shard 0 found, so that this shard opens only its own sstables and searches no
+    /// directory. It is valid until [`Engine::start`].
     pub fn expect(&self, found: Vec<(TableId, FoundSstables)>) {
         let prepared = found.into_iter().map(|(table, found)| (table, Prepared { found, open: Vec::new() }));
         self.prepared().borrow_mut().extend(prepared);
     }
 
-    /// Opens what belongs to these tablets.
+    /// Opens the sstables of these tablets.
     pub(crate) async fn open_sstables(
         &self,
         dir: &Path,
@@ -127,9 +128,10 @@ impl Engine {
             };
             let sstable = match opening.await {
                 Ok(sstable) => sstable,
-                // Another shard's compaction, or drop, has just removed it: its TOC.txt goes first.
+                // A compaction or DROP of another shard has just removed it: TOC.txt is removed
+                // first.
                 Err(_) if !is_sealed(&place).await => continue,
-                // Not for the sstable's sake: it can be served at the next start.
+                // The sstable itself may be intact: the next start can serve it.
                 Err(error) if error.is_of_process() => return Err(error.into()),
                 Err(error) => {
                     tracing::error!(generation = %place.generation, dir = %dir.display(), %error,
@@ -155,7 +157,8 @@ impl Engine {
     }
 }
 
-/// The tablet that holds both keys; `None` if the keys lie outside of all; an error if they lie in more than one place.
+/// The tablet that holds both keys. `None` if they are outside of all tablets; an error if they
+/// are in different ones.
 fn owner(tablets: &[TabletRange], first: &DecoratedKey, last: &DecoratedKey) -> Result<Option<usize>, ()> {
     let holds = |key| tablets.iter().position(|tablet| tablet.range.contains(key));
     let (a, b) = (holds(first), holds(last));

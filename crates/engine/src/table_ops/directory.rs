@@ -1,4 +1,4 @@
-//! The directory of a table: made before its first file, and cleared of sstables that were replaced.
+//! The directory of a table: created before its first file, and cleared of replaced sstables.
 
 use crate::datadir::Made;
 use crate::engine::Engine;
@@ -10,8 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 impl Engine {
-    /// Makes sure, once per run and before anything is put into it, that a table's directory is there and would be after a power
-    /// loss.
+    /// Creates a table's directory durably, once per run and before the first file.
     pub(crate) async fn make_directory(&self, table: &Table) -> Result<(), EngineError> {
         if table.has_directory.get() {
             return Ok(());
@@ -32,7 +31,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the files of sstables that are no longer in any set, all of them or, after a crash, none or all.
+    /// Removes the files of sstables that are in no set any more. A crash leaves all or none of
+    /// them.
     pub(crate) async fn delete_files(&self, table: &Table, sstables: &[Rc<Attached>]) -> Result<(), EngineError> {
         if sstables.is_empty() {
             return Ok(());

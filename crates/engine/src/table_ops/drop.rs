@@ -1,10 +1,12 @@
-//! DROP TABLE: the table leaves this shard at once, its files follow.
+//! DROP TABLE: removes a table from this shard, then its files.
 //!
-//! Nothing has to be remembered for replay: records of unknown tables are skipped, and a later table with the same id begins with
-//! an epoch, which makes void what was logged before ([`Engine::begin_empty`]).
-//! The directory is every shard's: it goes when all of them have dropped the table ([`Engine::remove_directory`]), but for snapshots.
-//! What a crash kept from that is made up for at the next start ([`Engine::sweep_dropped`]), and only for tables of which the
-//! caller knows that they were dropped: an unknown directory is nobody's to remove.
+//! Replay needs no record of it: records of unknown tables are skipped. A later table with the
+//! same id begins with an epoch, which discards the earlier records ([`Engine::begin_empty`]).
+//!
+//! All shards share the directory. It is removed after all of them have dropped the table
+//! ([`Engine::remove_directory`]), except for snapshots. After a crash, the next start removes
+//! the rest ([`Engine::sweep_dropped`]), but only for tables that the caller knows as dropped: an
+//! unknown directory is never removed.
 
 use crate::deletion_log::{QUARANTINE, UPLOAD};
 use crate::engine::Engine;
@@ -21,8 +23,8 @@ use std::rc::Rc;
 impl Engine {
     /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken
     /// first. `at_micros` is the time of the drop, in microseconds since 1970. It names the
-    /// snapshot, so all shards are given the same. Readers that are open may go on. May be called
-    /// again after an error; `NoSuchTable` then means that only files are left, which
+    /// snapshot, so all shards are given the same. Open readers continue. May be called again
+    /// after an error; `NoSuchTable` then means that only files are left, which
     /// [`Engine::sweep_dropped`] removes.
     pub async fn drop_table(&self, id: TableId, at_micros: i64) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
@@ -40,7 +42,7 @@ impl Engine {
         if self.registry().remove(table.schema().id).is_none() {
             return Ok(());
         }
-        // What a start found of it says nothing of a later table with the same id.
+        // A later table with the same id has other sstables.
         self.prepared().borrow_mut().remove(&table.schema().id);
         let mut sstables = Vec::new();
         for tablet in table.served_and_leaving() {
@@ -57,17 +59,17 @@ impl Engine {
         self.delete_files(table, &sstables).await
     }
 
-    /// Removes the directory of a table that every shard has dropped, unless an sstable is left in it; snapshots stay. To be called
-    /// once, on one shard.
+    /// Removes the directory of a table that every shard has dropped, unless an sstable is left
+    /// in it. Snapshots stay. Call it once, on one shard.
     pub async fn remove_directory(&self, schema: &TableSchema) -> Result<(), EngineError> {
         remove_directory(&self.table_dir(schema)).await
     }
 
-    /// Removes what a crash in the middle of a drop has left of a table: its sstables and its
-    /// directory; snapshots stay, and with `auto_snapshot` there is one of these sstables too.
-    /// `schema` is the table as it was when it was dropped, `at_micros` the time for the name of
-    /// the snapshot. To be called on one shard, at start before any shard opens its tables, or when
-    /// no shard has the table any more. False if nothing was left.
+    /// Removes what an interrupted drop has left of a table: its sstables and its directory.
+    /// Snapshots stay, and with `auto_snapshot` these sstables get one, too. `schema` is the
+    /// table when it was dropped, `at_micros` the time for the name of the snapshot. Call it on
+    /// one shard, at start before any shard opens its tables, or when no shard has the table any
+    /// more. False if nothing was left.
     pub async fn sweep_dropped(&self, schema: &TableSchema, at_micros: i64) -> Result<bool, EngineError> {
         let dir = self.table_dir(schema);
         let left = match rt::fs::read_dir(&dir).await {
@@ -98,13 +100,13 @@ impl Engine {
     }
 }
 
-/// The name of the snapshot that a drop at this time takes.
+/// The name of the snapshot of a drop at this time.
 fn snapshot_name(schema: &TableSchema, at_micros: i64) -> String {
     format!("dropped-{}-{}", at_micros / 1000, schema.name)
 }
 
 async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
-    // What an operator has put there stays.
+    // Files of an operator stay.
     let uploads = dir.join(UPLOAD);
     if rt::fs::read_dir(&uploads).await.is_ok_and(|left| left.is_empty()) {
         rt::fs::remove_dir_all(&uploads).await.map_err(EngineError::io(&uploads))?;
@@ -134,8 +136,8 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
     sync_removal(dir).await
 }
 
-/// Makes durable what was removed of a table's directory, by this process or by one that was killed: the log may forget the table after
-/// this, so nothing of it must come back with a power loss.
+/// Makes removals in a table's directory durable, by this process or by one that was killed. The
+/// log may forget the table after this, so its files must not return after a power loss.
 async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
     let Some(gone_from) = (if rt::fs::exists(dir).await { Some(dir) } else { dir.parent() }) else { return Ok(()) };
     match rt::fs::sync_dir(gone_from).await {

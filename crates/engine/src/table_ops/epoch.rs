@@ -1,10 +1,17 @@
-//! The epoch of a table: since which number of the cluster's metadata its data count. What is older was truncated.
+//! The epoch of a table: the number of the cluster's metadata from which on its data counts.
+//! Older data was truncated.
 //!
-//! A TRUNCATE in a cluster begins an epoch. Every shard refuses from then on what was routed by metadata from before, and makes void what it
-//! has ([`Engine::truncate_at`]); when all shards of the node have done so, and before any of them takes in something of the new epoch, shard
-//! 0 writes it down ([`Engine::begin_epoch`]): a small file per table, replaced durably, `epoch` in the table's directory. So a start that
-//! finds an earlier epoch there than the metadata say knows that all that the node has of the table is void, whichever shard it was of and
-//! however many shards there are now ([`Engine::catch_up_with_epoch`]). What a node stores by itself is truncated without epochs.
+//! A TRUNCATE in a cluster begins an epoch:
+//!
+//! 1. Every shard refuses requests that are based on older metadata, and truncates
+//!    ([`Engine::truncate_at`]).
+//! 2. When all shards of the node have done so, and before any of them accepts data of the new
+//!    epoch, shard 0 writes the file `epoch` in the table's directory ([`Engine::begin_epoch`]).
+//!
+//! At startup, if the file has an earlier epoch than the metadata, the node discards all its data
+//! of the table, whichever shard wrote it and however many shards there are now
+//! ([`Engine::catch_up_with_epoch`]). Tables that are local to a node are truncated without
+//! epochs.
 
 use super::truncate::snapshot_name;
 use crate::commitlog::{self, Position};
@@ -20,18 +27,20 @@ use rt::sync::GateGuard;
 use std::collections::BTreeMap;
 
 impl Engine {
-    /// The epoch of a table on this shard; 0 if it was never truncated in a cluster, or is not here.
+    /// The epoch of a table on this shard; 0 if it was never truncated in a cluster, or is not
+    /// here.
     pub fn epoch(&self, id: TableId) -> u64 {
         self.table(id).map_or(0, |table| table.epoch.get())
     }
 
-    /// No table of this shard has an epoch beyond this one.
+    /// The newest epoch of all tables on this shard.
     #[inline]
     pub fn newest_epoch(&self) -> u64 {
         self.epochs_up_to().get()
     }
 
-    /// A table has come to this shard that was truncated before. Unknown tables are ignored.
+    /// Sets the epoch of a table that was truncated before it was added. Unknown tables are
+    /// ignored.
     pub fn set_epoch(&self, id: TableId, epoch: u64) {
         if let Some(table) = self.table(id) {
             self.raise_epoch(&table, epoch);
@@ -43,18 +52,20 @@ impl Engine {
         self.epochs_up_to().set(self.newest_epoch().max(epoch));
     }
 
-    /// Waits until the writes are through or given up that were let in and wait for room: nothing of an earlier epoch comes after them.
+    /// Waits until all admitted writes that wait for room are applied or refused: no write of an
+    /// earlier epoch follows.
     pub(crate) async fn waiting_writes_are_done(&self, table: &Table) {
         table.waiting_writes.take().close().await;
     }
 
-    /// Has truncations of these tables wait until the guards are dropped.
+    /// Delays truncations of these tables until the guards are dropped.
     pub(crate) fn wait_inside(&self, tables: impl Iterator<Item = TableId>) -> Vec<GateGuard> {
         tables.filter_map(|id| self.table(id)?.waiting_writes.borrow().enter()).collect()
     }
 
-    /// Writes down that the epoch has begun, durably. To be called on one shard, when [`Engine::truncate_at`] has returned on all of them and
-    /// before anything of the epoch is taken in.
+    /// Records durably that the epoch has begun. Call it on one shard, after
+    /// [`Engine::truncate_at`] has returned on all of them, and before any accepts data of the
+    /// epoch.
     pub async fn begin_epoch(&self, schema: &TableSchema, epoch: u64) -> Result<(), EngineError> {
         let dir = self.table_dir(schema);
         self.make_directories(&dir).await?;
@@ -63,9 +74,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes void what the node has of a table if a crash kept it from beginning this epoch; with `auto_snapshot` there is a snapshot of what
-    /// was flushed, named after the time `at_micros`. To be called on shard 0 at start, before any shard opens the table and before other
-    /// shards open their logs. Whether there was anything to do.
+    /// Discards the node's data of a table if a crash interrupted the truncation to this epoch.
+    /// With `auto_snapshot`, the flushed data gets a snapshot that is named after the time
+    /// `at_micros` (microseconds since 1970). Call it on shard 0 at start, before any shard opens
+    /// the table and before other shards open their logs. Whether there was anything to discard.
     pub async fn catch_up_with_epoch(
         &self,
         schema: &TableSchema,
@@ -76,14 +88,16 @@ impl Engine {
         self.begin_empty(schema, epoch, &[(self.config().shard, self.log_begun())], at_micros).await
     }
 
-    /// Where the next write to this shard's log will stand, for [`Engine::begin_empty`].
+    /// The position of the next write to this shard's log, for [`Engine::begin_empty`].
     pub fn log_end(&self) -> (ShardId, Position) {
         (self.config().shard, self.log().position())
     }
 
-    /// Begins the epoch of a table that no shard of this node has open, without anything that the node may have of the table, or of an
-    /// earlier table with the same id. `running` says up to where the logs of running shards are void; logs of other shards are void
-    /// entirely. `at_micros` is the time of the truncation, for the name of the snapshot. May be called again after an error. To be called on
+    /// Begins the epoch of a table that no shard of this node has open, and discards all data
+    /// that the node may have of the table, or of an earlier table with the same id. `running`
+    /// gives the positions below which the logs of running shards are discarded; logs of other
+    /// shards are discarded entirely. `at_micros` is the time of the truncation in microseconds
+    /// since 1970, for the name of the snapshot. May be called again after an error. Call it on
     /// one shard. False if the epoch had begun before.
     pub async fn begin_empty(
         &self,
@@ -104,7 +118,7 @@ impl Engine {
                 .await?;
         }
         self.make_directories(&dir).await?;
-        // Replay leaves out what any shard has logged, also one that is no more.
+        // Replay skips records of all shards, also of shards that no longer exist.
         let mut ends: BTreeMap<ShardId, Position> = self.log_ends().await?.into_iter().collect();
         ends.extend(running.iter().copied());
         let mut filters: BTreeMap<ShardId, ReplayFilters> = found.filters.into_iter().collect();
@@ -131,7 +145,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Positions behind all that the logs on disk hold, of every shard that has any.
+    /// The ends of the logs on disk, of every shard that has any.
     async fn log_ends(&self) -> Result<Vec<(ShardId, Position)>, EngineError> {
         match self.config().log.dir.parent() {
             Some(root) => Ok(commitlog::ends(root).await?),

@@ -1,8 +1,10 @@
-//! Preparing a table's directory at start-up, on one shard and before any shard adds the table.
+//! Preparing a table's directory at startup, on one shard and before any shard adds the table.
 //!
-//! Finishes what a crash interrupted and removes what was never sealed or is void (shard 0 does so for every table that it adds
-//! before [`Engine::start`]); splits sstables that span tablets (put there by hand, or written when the tablets were others), so
-//! that each belongs to one tablet and so to one shard. What was opened for that is kept for [`Engine::add_table`].
+//! This finishes interrupted operations and removes sstables that were never sealed or were
+//! truncated. (Shard 0 does that for every table that it adds before [`Engine::start`].) Sstables
+//! that span tablets are split, so that each belongs to one tablet and one shard. Such sstables
+//! were put there by an operator, or written when the tablets were different. Open sstables are
+//! kept for [`Engine::add_table`].
 
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
@@ -17,7 +19,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 impl Engine {
-    /// See the module. `tablets` are all of the table's tablets on this node, of every shard.
+    /// See the module. `tablets` are all tablets of the table on this node, of every shard.
     pub async fn reshard(&self, schema: Rc<TableSchema>, tablets: &[TabletRange]) -> Result<(), EngineError> {
         let dir = self.table_dir(&schema);
         let finished = finish_interrupted(&dir, self.config()).await?;
@@ -40,7 +42,7 @@ impl Engine {
                     }
                 }
                 Err(error) if error.is_of_process() => return Err(error.into()),
-                // Whoever adds the table reports it.
+                // [`Engine::add_table`] reports it.
                 Err(_) => {}
             }
         }

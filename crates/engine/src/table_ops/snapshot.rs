@@ -1,10 +1,15 @@
-//! Snapshots: hard links to a table's sstables, in `snapshots/<name>/` of its directory. `manifest.json` names all Data files, and
-//! `schema.cql` says how to make the table, if the configuration knows how to describe one. Snapshots outlive their tables.
+//! Snapshots: hard links to a table's sstables, in `snapshots/<name>/` of its directory.
+//! `manifest.json` names all Data files, and `schema.cql` has the statement that creates the
+//! table, if the configuration can describe tables. Snapshots stay when their tables are dropped.
 //!
-//! An administrator's snapshot comes in steps: every shard links its sstables into a directory with a name that no snapshot has
-//! ([`Engine::snapshot`]); the caller completes that directory when all shards are done, and then gives it its name. So what has
-//! the name of a snapshot is whole. What TRUNCATE and DROP TABLE remove gets its name at once: each shard links before it removes
-//! its own data, and a crash between two shards must not take away what the first one has removed already.
+//! A snapshot of an administrator takes three steps. Every shard links its sstables into a
+//! directory with a temporary name ([`Engine::snapshot`]). When all shards are done, the caller
+//! completes the directory, and then gives it its name. So a directory with the name of a
+//! snapshot is complete.
+//!
+//! The snapshots of TRUNCATE and DROP TABLE have their names from the start. Each shard links its
+//! sstables before it removes them, and after a crash between two shards the links of the first
+//! must still be there.
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -16,8 +21,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 impl Engine {
-    /// Flushes a table and links this shard's sstables into the unfinished snapshot `name`. The caller makes sure that the name is a new
-    /// one, and that nobody else takes a snapshot of this name meanwhile.
+    /// Flushes a table and links this shard's sstables into the unfinished snapshot `name`. The
+    /// caller ensures that the name is new, and that no other snapshot of this name is taken
+    /// meanwhile.
     pub async fn snapshot(&self, table: TableId, name: &str) -> Result<(), EngineError> {
         if !is_snapshot_name(name) {
             return Err(EngineError::SnapshotName(name.to_string()));
@@ -26,7 +32,8 @@ impl Engine {
         self.link_table(&table, &unfinished(&table.dir, name)).await
     }
 
-    /// Writes down what an unfinished snapshot holds. To be called on one shard when all have linked their sstables.
+    /// Writes the manifest and the schema of an unfinished snapshot. Call it on one shard, after
+    /// all have linked their sstables.
     pub async fn complete_snapshot(&self, table: TableId, name: &str) -> Result<(), EngineError> {
         let table = self.table_or_error(table)?;
         SnapshotWriter::of(self.config()).describe(&table.schema(), &unfinished(&table.dir, name)).await
@@ -55,7 +62,7 @@ impl Engine {
             self.flush_tablet(table, tablet).await?;
         }
         self.make_directory(table).await?;
-        // Without compactions nothing is unlinked while it is linked.
+        // While compactions are paused, no sstable is removed.
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
         let places: Vec<SstablePath> = table

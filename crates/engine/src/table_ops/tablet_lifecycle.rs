@@ -1,13 +1,14 @@
-//! The tablets of a table that this shard has: they come and go while the table is served.
+//! Tablets that are added to a shard and removed from it while their table is served.
 //!
-//! A tablet that comes is empty, whatever lies in the directory: what an earlier stay of it left there is removed first. One that goes takes
-//! its data along: first nobody finds it any more, then replay is told to leave its records alone (the tablet may come back, and they must
-//! not), then its files go. What a crash keeps from that is made up for at the next start ([`Engine::sweep_tablet`]), before any shard
-//! opens the table.
+//! An added tablet is empty: files that an earlier stay of it left in the directory are removed
+//! first. A tablet is removed in three steps. Requests no longer find it. Replay filters then
+//! skip its log records, because the tablet may return and they must not. Last, its files are
+//! removed. After a crash in between, the next start removes the rest ([`Engine::sweep_tablet`]),
+//! before any shard opens the table.
 //!
-//! Both calls may fail at any file operation and are then called again: a call resumes where the
-//! failed one ended. A tablet whose removal failed is not in the table any more, but is kept in
-//! [`Table::leaving`] until its data is removed.
+//! Both calls may fail at any file operation and are then repeated: a call resumes where the
+//! failed one ended. A tablet whose removal failed is no longer in the table, but is kept in
+//! [`crate::table::Table::leaving`] until its data is removed.
 
 use crate::commitlog::Position;
 use crate::engine::{Engine, TabletRange};
@@ -28,9 +29,8 @@ impl Engine {
         self.table(id).map(|table| table.tablets().iter().map(|tablet| tablet.id).collect()).unwrap_or_default()
     }
 
-    /// Takes a tablet in, without any data. One that is there already stays as it is. If the tablet
-    /// was here before and its removal failed, the removal is completed first. May be called again
-    /// after an error.
+    /// Adds a tablet without any data. An existing one stays as it is. If an earlier removal of
+    /// the tablet failed, that is completed first. May be called again after an error.
     pub async fn add_tablet(&self, id: TableId, tablet: TabletRange) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         if table.tablets().iter().any(|own| own.id == tablet.id) {
@@ -46,9 +46,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a tablet with all its data from this shard. One that is not there was removed
-    /// before. May be called again after an error, and must be until it succeeds: without that a
-    /// restart may replay writes to the tablet.
+    /// Removes a tablet with all its data from this shard. Does nothing if it was removed before.
+    /// May be called again after an error, and must be until it succeeds: otherwise a restart may
+    /// replay writes to the tablet.
     pub async fn drop_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {
@@ -56,11 +56,11 @@ impl Engine {
             let _barrier = table.without_compactions().await;
             let here = table.tablets().iter().find(|own| own.id == tablet).cloned();
             let Some(gone) = here.or_else(|| table.leaving(tablet)) else { return Ok(()) };
-            // A flush that runs is waited for: none attaches afterwards what nobody would remove.
+            // A running flush would attach an sstable afterwards, which would stay behind.
             let _turn = gone.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
             table.remove_tablet(&gone);
             let mut all = vec![Interval { first: engine.log_begun(), last: engine.log().position() }];
-            // Old logs that are not retired yet are replayed once more after a crash.
+            // After a crash, old logs that are not retired yet are replayed again.
             let old = engine.old_log_spans().await?;
             all.extend(old.into_iter().map(|(_, first, last)| Interval { first, last }));
             engine.remember_covered(&table, tablet, &all).await?;
@@ -81,15 +81,15 @@ impl Engine {
         .await
     }
 
-    /// Removes what a crash has left of a tablet that this node has parted with. To be called on one shard at start, before any shard opens
-    /// the table. How many sstables there were.
+    /// Removes what an interrupted removal has left of a tablet. Call it on one shard at start,
+    /// before any shard opens the table. Returns the number of sstables.
     pub async fn sweep_tablet(&self, schema: &TableSchema, range: &PartitionRange) -> Result<usize, EngineError> {
         let dir = self.table_dir(schema);
         finish_interrupted(&dir, self.config()).await?;
         self.remove_within(&dir, range).await
     }
 
-    /// Removes the sealed sstables that lie within a range of which this node serves nothing.
+    /// Removes the sealed sstables within a range that this node does not serve.
     async fn remove_within(&self, dir: &Path, range: &PartitionRange) -> Result<usize, EngineError> {
         let mut left: Vec<SstablePath> = Vec::new();
         for place in sealed_places(dir, &names_in(dir).await?) {
@@ -97,7 +97,7 @@ impl Engine {
                 Ok(sstable) if range.contains(sstable.first_key()) && range.contains(sstable.last_key()) => {
                     left.push(place);
                 }
-                // What cannot be read is reported where the table is opened.
+                // Unreadable sstables are reported when the table is opened.
                 _ => {}
             }
         }

@@ -1,8 +1,9 @@
-//! TRUNCATE: everything of a table on this shard is void from one moment on.
+//! TRUNCATE: discards all data of a table on this shard that was written before one moment.
 //!
-//! That moment is the writing of the file of replay filters (see [`crate::table_dir::ReplayFilters`]): it names the log position below which nothing is
-//! replayed and the sstables that are void. Before it nothing has changed; after it a restart finishes the work. Writes that come
-//! in meanwhile go to fresh memtables and stay. In a cluster those stay that belong to the epoch that begins (see [`crate::epoch`]).
+//! That moment is when the file of [`ReplayFilters`] is written. The file names the log position
+//! below which nothing is replayed, and the truncated sstables. Before it nothing has changed;
+//! after it a restart finishes the work. Concurrent writes go to new memtables and stay. In a
+//! cluster, writes of the new epoch stay (see `table_ops/epoch.rs`).
 
 use crate::commitlog::{self, Position, same_log};
 use crate::datadir::Made;
@@ -17,16 +18,19 @@ use rt::ShardId;
 use std::rc::Rc;
 
 impl Engine {
-    /// Removes all data of a table on this shard that was written before the call; durable when it returns. With
-    /// `auto_snapshot`, a snapshot is taken first. `at_micros` is the time of the truncation, in microseconds since 1970. It names the
-    /// snapshot, so all shards are given the same.
+    /// Removes all data of a table on this shard that was written before the call. It is durable
+    /// when the call returns. With `auto_snapshot`, a snapshot is taken first. `at_micros` is the
+    /// time of the truncation, in microseconds since 1970. It names the snapshot, so all shards
+    /// are given the same.
     pub async fn truncate(&self, id: TableId, at_micros: i64) -> Result<TruncateRecord, EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move { engine.truncate_table(&table, None, at_micros).await }).await
     }
 
-    /// The same, and no later than the data go [`Engine::epoch`] says that only requests of this epoch are to be let in; writes that were let
-    /// in before are gone with the data. May be called again when it failed, as long as nothing of the epoch was let in.
+    /// As [`Engine::truncate`], in a cluster. No later than the data is removed,
+    /// [`Engine::epoch`] admits only requests of this epoch. Writes that were admitted before are
+    /// removed with the data. May be called again after an error, as long as no data of the epoch
+    /// was accepted.
     pub async fn truncate_at(&self, id: TableId, epoch: u64, at_micros: i64) -> Result<TruncateRecord, EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move { engine.truncate_table(&table, Some(epoch), at_micros).await }).await
@@ -48,15 +52,16 @@ impl Engine {
             self.waiting_writes_are_done(table).await;
         }
         if !self.is_started() {
-            // What earlier runs logged is still to come, from any shard: in this run, or in the next one if the old logs are kept so long.
+            // The logs of earlier runs may still be replayed: in this run, or in the next one if
+            // the old logs are kept.
             table.old_logs_truncated.set(true);
             self.truncate_logs_of_absent_shards(table, at_micros).await?;
         } else if !self.has_data(table) {
-            // What the log may have of it was flushed and is covered, or was truncated, and that is on record.
+            // Everything in the log was flushed and is covered, or was truncated before.
             return Ok(TruncateRecord { at_micros, below: self.log().position() });
         }
         let tablets = table.tablets();
-        // Flushes that run are waited for, so that none attaches afterwards what is void.
+        // A running flush could attach truncated data afterwards.
         let mut turns = Vec::new();
         for tablet in tablets.iter() {
             turns.push(tablet.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?);
@@ -90,7 +95,8 @@ impl Engine {
         Ok(record)
     }
 
-    /// Makes void what earlier runs logged on shards that this run does not have. The shards that it has do so by their own replay filters.
+    /// Truncates the old logs of shards that this run does not have. Running shards write their
+    /// own replay filters.
     async fn truncate_logs_of_absent_shards(&self, table: &Table, at_micros: i64) -> Result<(), EngineError> {
         if self.config().shard != ShardId(0) {
             return Ok(());
@@ -103,7 +109,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What earlier runs have logged and is not known to be safe, by shard.
+    /// The log spans of earlier runs that may not be durable elsewhere, by shard.
     pub(crate) async fn old_log_spans(&self) -> Result<Vec<(ShardId, Position, Position)>, EngineError> {
         match self.config().log.dir.parent() {
             Some(root) if !self.is_started() => Ok(commitlog::old_spans(root, rt::shard::count() as u16).await?),
@@ -115,7 +121,7 @@ impl Engine {
         table.tablets().iter().any(|tablet| tablet.memtable_bytes() > 0 || tablet.sstables().len() > 0)
     }
 
-    /// Remembers that the records of these intervals are done with.
+    /// Records that replay skips the records of these intervals.
     pub(crate) async fn remember_covered(
         &self,
         table: &Table,
@@ -125,7 +131,7 @@ impl Engine {
         let (begun, started) = (self.log_begun(), self.is_started());
         self.change_filters(table, |filters| {
             filters.covered.extend(intervals.iter().map(|interval| (tablet, *interval)));
-            // What earlier runs logged was replayed and retired, once the engine has started.
+            // Once the engine has started, the logs of earlier runs were replayed and retired.
             filters
                 .covered
                 .retain(|(_, interval)| !started || (same_log(interval.last, begun) && interval.last >= begun));
@@ -155,7 +161,7 @@ impl Engine {
     }
 }
 
-/// The name of the snapshot that a truncation at this time takes.
+/// The name of the snapshot of a truncation at this time.
 pub(crate) fn snapshot_name(schema: &TableSchema, at_micros: i64) -> String {
     format!("truncated-{}-{}", at_micros / 1000, schema.name)
 }

@@ -1,13 +1,17 @@
 //! Loading sstables that an operator put into a table's `upload` directory.
 //!
-//! They may come from anywhere: a snapshot of this node, another node, Cassandra. So nothing of them is believed: each is read through
-//! and verified, then copied by tablet into sstables of our own, which carry no commitlog intervals (those of a file may speak of
-//! another node's log, or of another table's records in ours). A write-ahead note ([`deletion_log::load`]) then seals all copies
-//! and removes all originals: after a crash at any moment either all were loaded or all still lie in `upload`.
+//! The files may come from anywhere: a snapshot of this node, another node, Cassandra. So nothing
+//! in them is trusted. Each sstable is read entirely and verified, then copied by tablet into new
+//! sstables without commitlog intervals: the intervals of a foreign file may refer to another
+//! node's log, or to records of another table. A record in the deletion log
+//! ([`deletion_log::load`]) then seals all copies and removes all originals. After a crash at any
+//! moment either all are loaded, or all are still in `upload`.
 //!
-//! The steps are apart because a table's tablets live on several shards: [`Engine::uploaded`] on one, [`Engine::copy_uploaded`] on all,
-//! [`Engine::seal_loaded`] on one, [`Engine::attach_loaded`] on all. Whoever takes them makes sure that a table is loaded once at a
-//! time. Nothing but `upload` is ever removed before the seal, and nothing in it that is not an sstable that was loaded.
+//! There are several steps because the tablets of a table are on several shards:
+//! [`Engine::uploaded`] on one shard, [`Engine::copy_uploaded`] on all, [`Engine::seal_loaded`]
+//! on one, [`Engine::attach_loaded`] on all. The caller ensures that only one load of a table
+//! runs at a time. Before the seal nothing in `upload` is removed, and afterwards only sstables
+//! that were loaded.
 
 use crate::deletion_log::{self, UPLOAD};
 use crate::engine::{Engine, TabletRange};
@@ -27,7 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// They are read once, and must not change the cache, nor believe it.
+/// The files are read once: the reads neither fill the cache nor use it.
 const READ: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGROUND };
 
 /// An sstable in an `upload` directory.
@@ -53,15 +57,16 @@ impl Engine {
         Ok(self.table_or_error(id)?.dir.join(UPLOAD))
     }
 
-    /// The sstables in a table's `upload` directory, which is made if it is not there. What cannot be one for us (an unknown version, a
-    /// missing file) is an error.
+    /// The sstables in a table's `upload` directory, which is created if needed. An unknown
+    /// version or a missing file is an error.
     pub async fn uploaded(&self, id: TableId) -> Result<Vec<Uploaded>, EngineError> {
         let table = self.table_or_error(id)?;
         self.make_directory(&table).await?;
         let dir = table.dir.join(UPLOAD);
         rt::fs::create_dir_all(&dir).await.map_err(EngineError::io(&dir))?;
         let names = names_in(&dir).await?;
-        // By all their files: an sstable without Data.db would be left out silently otherwise.
+        // Grouped by all their files: an sstable without Data.db would be ignored silently
+        // otherwise.
         let mut sstables: BTreeMap<(Version, Generation), (SstablePath, Vec<&str>)> = BTreeMap::new();
         for name in &names {
             match SstablePath::of_file(&dir, name) {
@@ -85,8 +90,9 @@ impl Engine {
         Ok(sstables.into_values().map(|(place, _)| Uploaded(place)).collect())
     }
 
-    /// Verifies uploaded sstables and copies them, one piece per tablet. `tablets` are all of the table's tablets on this node. The
-    /// pieces are durable but not sealed: a restart removes them. On an error none is left.
+    /// Verifies uploaded sstables and copies them, one piece per tablet. `tablets` are all
+    /// tablets of the table on this node. The pieces are durable but not sealed: a restart
+    /// removes them. On an error none is left.
     pub async fn copy_uploaded(
         &self,
         id: TableId,
@@ -112,14 +118,15 @@ impl Engine {
         .await
     }
 
-    /// Gives up pieces that are not sealed.
+    /// Removes pieces that are not sealed.
     pub async fn discard_loaded(&self, id: TableId, pieces: &[LoadedPiece]) -> Result<(), EngineError> {
         remove_pieces(&self.table_or_error(id)?.dir, pieces).await;
         Ok(())
     }
 
-    /// The moment at which the pieces take the place of the uploaded sstables. Every shard has to attach its own afterwards. On an error
-    /// the pieces are removed, unless the note was written: then a restart finishes what it says.
+    /// Atomically replaces the uploaded sstables by the pieces. Every shard has to attach its own
+    /// pieces afterwards. On an error the pieces are removed, unless the record was written: then
+    /// a restart completes it.
     pub async fn seal_loaded(
         &self,
         id: TableId,
@@ -143,8 +150,8 @@ impl Engine {
         .await
     }
 
-    /// Opens the pieces of this shard's tablets, and shows all of them to readers at once. If one cannot be opened, reads of the table
-    /// fail from then on: it is part of the table.
+    /// Opens the pieces of this shard's tablets and attaches them in one step. If one cannot be
+    /// opened, reads of the table fail from then on, because it is part of the table.
     pub async fn attach_loaded(&self, id: TableId, pieces: Vec<LoadedPiece>) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(|engine| async move {
@@ -219,12 +226,12 @@ impl Engine {
     }
 }
 
-/// Whether a name can only be that of an sstable's file of a version that cannot be read.
+/// Whether a name is that of an sstable of an unknown version.
 fn is_foreign(name: &str) -> bool {
     unreadable_format(name).is_some() || name.ends_with(&format!("-{}", Component::Data.name()))
 }
 
-/// Refuses an sstable that lacks its table of contents, or a file that is listed there.
+/// Refuses an sstable without a table of contents, or without a file that is listed there.
 async fn check_whole(place: &SstablePath, components: &[&str]) -> Result<(), EngineError> {
     let missing = |component: &str| EngineError::Upload {
         path: place.dir.join(place.file_name(component)),
@@ -243,8 +250,8 @@ async fn check_whole(place: &SstablePath, components: &[&str]) -> Result<(), Eng
     }
 }
 
-/// Refuses an upload that lacks a file that the manifest of its snapshot names. ScyllaDB's newer manifests have another form, and say
-/// nothing here.
+/// Refuses an upload without a file that the manifest of its snapshot names. Newer manifests of
+/// ScyllaDB have another form and are not checked.
 async fn check_manifest(dir: &Path, names: &[String]) -> Result<(), EngineError> {
     #[derive(serde::Deserialize)]
     struct Manifest {
@@ -264,7 +271,7 @@ async fn check_manifest(dir: &Path, names: &[String]) -> Result<(), EngineError>
     }
 }
 
-/// Whether all that the sstable may hold has a place in the table. Types are compared when it is read.
+/// Whether the table has all columns of the sstable. Types are compared when it is read.
 fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
     let header = sstable.header();
     for (columns, own) in [(&header.statics, &schema.statics), (&header.regulars, &schema.regulars)] {
@@ -280,7 +287,7 @@ fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies the partitions of a range; on an error nothing is left of the copy.
+/// Copies the partitions of a range. On an error nothing of the copy is left.
 async fn copy(
     table: &Table,
     sstable: &Rc<Sstable>,

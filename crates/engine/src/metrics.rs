@@ -1,4 +1,4 @@
-//! What the store counts about itself. The server turns it into metrics with ScyllaDB's names.
+//! The counters of the store. The server exports them as metrics with ScyllaDB's names.
 
 use crate::table::RowCacheStats;
 use std::cell::Cell;
@@ -45,7 +45,7 @@ pub(crate) fn add(counter: &Cell<u64>, n: u64) {
     counter.set(counter.get().wrapping_add(n));
 }
 
-/// One more of something that runs, until dropped.
+/// Counts a running operation until it is dropped.
 pub(crate) struct Running<'a>(&'a Cell<u64>);
 
 impl<'a> Running<'a> {
@@ -61,7 +61,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// An sstable that is being written, until dropped.
+/// Counts an sstable that is being written until it is dropped.
 pub(crate) struct Writing(Counters);
 
 impl Writing {
@@ -78,7 +78,7 @@ impl Drop for Writing {
     }
 }
 
-/// A shard's store in numbers.
+/// The statistics of a shard's store.
 #[derive(Clone, Debug, Default)]
 pub struct EngineMetrics {
     /// Bytes of memory that memtables hold (`scylla_memtables_...`, `scylla_memory_dirty_bytes`).
@@ -101,7 +101,7 @@ pub struct EngineMetrics {
     pub flush_failures: u64,
     /// Flushes that run now (`scylla_memtables_pending_flushes`).
     pub flushes_running: u64,
-    /// Memtables that were logged once more instead of being flushed, because they were small and many.
+    /// Memtables that were relogged instead of being flushed, because they were small and many.
     pub relogged: u64,
     /// Bytes written by flushes.
     pub flushed_bytes: u64,
@@ -117,7 +117,8 @@ pub struct EngineMetrics {
     pub compactions_pending: u64,
     /// Bytes that compaction has still to write, about (`scylla_compaction_manager_backlog`).
     pub compaction_backlog: u64,
-    /// The part of the shard's time that background work gets while requests wait, in 1/1000; 0 until there was any.
+    /// The part of the shard's time that background work gets while requests wait, in 1/1000; 0
+    /// until there was any.
     pub background_share: u64,
     /// Bytes read by compactions.
     pub compacted_bytes_in: u64,
@@ -133,7 +134,8 @@ pub struct EngineMetrics {
     pub replayed: u64,
     /// Records of old logs that were in sstables, truncated or dropped.
     pub replay_skipped: u64,
-    /// Sstables being written by flushes and compactions (`scylla_sstables_currently_open_for_writing`).
+    /// Sstables being written by flushes and compactions
+    /// (`scylla_sstables_currently_open_for_writing`).
     pub sstables_writing: u64,
     /// Sstables ever begun by them.
     pub sstables_begun: u64,

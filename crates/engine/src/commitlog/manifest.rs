@@ -1,4 +1,5 @@
-//! The manifest of a run: which segments replay needs. Written durably before a segment is used, and after its last use.
+//! The manifest of a run: which segments replay needs. Written durably before a segment is used,
+//! and after its last use.
 
 use super::error::LogError;
 use super::position::Position;

@@ -1,4 +1,4 @@
-//! Where things lie in a data directory, and how directories of tables are called.
+//! Paths in a data directory, and the names of tables' directories.
 
 use super::DataDir;
 use crate::table_dir::TABLE_SNAPSHOTS;

@@ -1,21 +1,24 @@
 //! Replacing sstables by others, atomically over a crash.
 //!
-//! An sstable is there if and only if its `me-<generation>-big-TOC.txt` is; while it is written,
-//! the table of contents is called `TOC.txt.tmp`, and is the first file to be made and the last one
-//! to be removed. A replacement is written down durably as `replacement-<id>.log` in the table's
-//! directory before any of its steps: this is the moment at which the outputs take the inputs'
-//! place. Then the outputs are sealed, the inputs removed, and the log after them.
-//! [`finish_pending`] does at start-up what a crash left undone, and removes files with a
-//! `TOC.txt.tmp`, which were never sealed. Files with neither are not the remains of a crash: if
-//! only the `TOC.txt` is missing it is written again, and otherwise the files are moved to the
-//! table's `quarantine` directory, never deleted. Earlier releases wrote no `TOC.txt.tmp` at the
-//! beginning ([`LastWriter`]): there, a `me` sstable without `Checksums.db`, which is written when
-//! the data is complete, is the remains of a crash too. Files that were put into the table's
-//! `upload` directory are replaced in the same way ([`load`]).
+//! An sstable exists if and only if its `me-<generation>-big-TOC.txt` does. While it is written,
+//! the table of contents is named `TOC.txt.tmp`; it is the first file to be created and the last
+//! one to be removed.
 //!
-//! Invariants: after `finish_pending` either all inputs or all outputs of a replacement are there,
-//! never both, never neither; doing it again changes nothing. A file of a format that cannot be
-//! read, or whose name is not that of an sstable's component is never touched.
+//! A replacement is recorded durably as `replacement-<id>.log` in the table's directory. This is
+//! the moment at which the outputs replace the inputs. Then the outputs are sealed, the inputs
+//! removed, and the record after them. Files in the table's `upload` directory are replaced in
+//! the same way ([`load`]).
+//!
+//! At startup [`finish_pending`] finishes what a crash interrupted, and removes files with a
+//! `TOC.txt.tmp`, which were never sealed. Files with neither were not left by a crash. If only
+//! the `TOC.txt` is missing it is written again; otherwise the files are moved to the table's
+//! `quarantine` directory, never deleted. Earlier releases wrote `TOC.txt.tmp` last
+//! ([`LastWriter`]): with them, a `me` sstable without `Checksums.db`, which is written when the
+//! data is complete, was left by a crash, too.
+//!
+//! Invariants: after `finish_pending` either all inputs or all outputs of a replacement exist,
+//! never both, never neither; repeating it changes nothing. Files of unknown formats, and files
+//! that are no component of an sstable, are never touched.
 
 use crate::files::sealed::{self, Unsealed};
 use rt::fs;
@@ -32,15 +35,15 @@ const SUFFIX: &str = ".log";
 const TOC: &str = "TOC.txt";
 const TEMPORARY_TOC: &str = "TOC.txt.tmp";
 const CHECKSUMS: &str = "Checksums.db";
-/// The directory within a table's into which operators put sstables that are to be loaded.
+/// The directory in a table's directory for sstables that are to be loaded.
 pub const UPLOAD: &str = "upload";
-/// The directory within a table's that takes files of sstables whose origin is not known.
+/// The directory in a table's directory for files of sstables of unknown origin.
 pub const QUARANTINE: &str = "quarantine";
-/// How many files of one name the quarantine takes.
+/// The most files of one name in the quarantine.
 const QUARANTINE_NAMES: u32 = 10_000;
 
-/// Which release wrote a data directory last. It decides what files without a table of contents
-/// are.
+/// The release that wrote a data directory last. It decides what files without a table of
+/// contents mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LastWriter {
     /// One that marks unfinished sstables with `TOC.txt.tmp` from their first file on.
@@ -50,21 +53,22 @@ pub enum LastWriter {
     DoesNotMark,
 }
 
-/// Which sstables take the place of which, by generation (the part between `me-` and `-big`).
+/// Which sstables replace which, by generation (the part between `me-` and `-big`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replacement {
-    /// Complete and durable, but for the name of their table of contents.
+    /// Complete and durable, except for the name of their table of contents.
     pub seal: Vec<String>,
     /// To be removed.
     pub delete: Vec<String>,
 }
 
-/// A replacement as it is written down.
+/// A replacement as it is stored.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Written {
     #[serde(flatten)]
     replacement: Replacement,
-    /// What is to be removed from the `upload` directory: beginnings of file names, up to and including `-big-`.
+    /// Uploaded sstables to be removed: the prefixes of their file names, up to and including
+    /// `-big-`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     uploads: Vec<String>,
 }
@@ -74,7 +78,7 @@ struct Written {
 pub struct Finished {
     /// Generations that were sealed.
     pub sealed: Vec<String>,
-    /// Generations that were removed because others took their place.
+    /// Generations that were removed because they were replaced.
     pub deleted: Vec<String>,
     /// Generations that were removed because they were never sealed.
     pub orphans: Vec<String>,
@@ -113,7 +117,7 @@ pub enum DeletionLogError {
         /// Why.
         error: io::Error,
     },
-    /// An output is gone, and with it data, because its inputs may be too.
+    /// An output is missing, and its inputs may be removed: data is lost.
     #[error("{file} names the sstable {generation}, of which there is no table of contents")]
     Lost {
         /// The replacement.
@@ -150,7 +154,8 @@ fn component(name: &str) -> Option<(&str, &str)> {
     Some((sstable.strip_prefix("me-")?.strip_suffix("-big-")?, component))
 }
 
-/// The name of a file of an sstable in a format that can be read, in two parts: `<version>-<generation>-big-`, and the component.
+/// Splits the file name of an sstable in a known format: `<version>-<generation>-big-`, and the
+/// component.
 fn parts(name: &str) -> Option<(&str, &str)> {
     let (version, rest) = name.split_once('-')?;
     let known = Version::ALL.iter().any(|known| known.name() == version);
@@ -166,15 +171,15 @@ fn file_of(dir: &Path, generation: &str, component: &str) -> PathBuf {
     dir.join(format!("me-{generation}-big-{component}"))
 }
 
-/// Seals `replacement.seal` and removes `replacement.delete`, in the table directory `dir`. After any error but
-/// [`DeletionLogError::NotBegun`] the inputs must not be used any more, nor the outputs before a restart has finished the
-/// replacement.
+/// Seals `replacement.seal` and removes `replacement.delete` in the table directory `dir`. After
+/// any error but [`DeletionLogError::NotBegun`] the inputs must not be used any more, nor the
+/// outputs before a restart has finished the replacement.
 pub async fn replace(dir: &Path, replacement: &Replacement) -> Result<(), DeletionLogError> {
     carry_out(dir, Written { replacement: replacement.clone(), uploads: Vec::new() }).await
 }
 
-/// Seals sstables of the table directory `dir` in the place of uploaded ones, which are named by the beginnings of their files'
-/// names. The same holds as for [`replace`].
+/// Seals sstables of the table directory `dir` in place of uploaded ones, which are given by the
+/// prefixes of their file names. Errors mean the same as for [`replace`].
 pub async fn load(dir: &Path, seal: Vec<String>, uploads: Vec<String>) -> Result<(), DeletionLogError> {
     carry_out(dir, Written { replacement: Replacement { seal, delete: Vec::new() }, uploads }).await
 }
@@ -187,7 +192,7 @@ async fn carry_out(dir: &Path, written: Written) -> Result<(), DeletionLogError>
     finish(dir, &path, &written, &mut Finished::default()).await
 }
 
-/// Makes sure that a replacement whose writing failed is not there after a restart either.
+/// Ensures that a replacement that could not be written does not exist after a restart either.
 async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogError {
     let taken_back = async {
         if fs::exists(path).await {
@@ -203,8 +208,8 @@ async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogErro
     }
 }
 
-/// Finishes the replacements that a crash interrupted in the table directory `dir`, and removes sstables that were never
-/// sealed. Must run before any sstable of the directory is opened or written.
+/// Finishes interrupted replacements in the table directory `dir`, and removes sstables that were
+/// never sealed. It must run before any sstable of the directory is opened or written.
 pub async fn finish_pending(dir: &Path, writer: LastWriter) -> Result<Finished, DeletionLogError> {
     let mut finished = Finished::default();
     let mut changed = false;
@@ -216,7 +221,7 @@ pub async fn finish_pending(dir: &Path, writer: LastWriter) -> Result<Finished, 
             let written = read(&path).await?;
             finish(dir, &path, &written, &mut finished).await?;
         } else {
-            // A replacement that was being written down when the crash came never began.
+            // A replacement whose record was not complete never began.
             fs::remove_file(&path).await.map_err(io_error(&path))?;
             changed = true;
         }
@@ -224,7 +229,7 @@ pub async fn finish_pending(dir: &Path, writer: LastWriter) -> Result<Finished, 
     if !pending.is_empty() {
         entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
     }
-    // A directory in the place of a TOC.txt stays: who opens the sstable reports it.
+    // A directory in place of a TOC.txt stays: it is reported when the sstable is opened.
     let files: Vec<(&str, &str)> = entries
         .iter()
         .filter_map(|entry| parts(&entry.name).filter(|(_, name)| !entry.is_dir || *name == TOC))
@@ -253,8 +258,8 @@ pub async fn finish_pending(dir: &Path, writer: LastWriter) -> Result<Finished, 
     Ok(finished)
 }
 
-/// Whether an sstable without a table of contents is what a crash of an earlier release has left.
-/// `files` are all of the directory, in two parts.
+/// Whether an sstable without a table of contents was left by a crash of an earlier release.
+/// `files` are the split names of the directory.
 fn is_unmarked_orphan(writer: LastWriter, sstable: &str, files: &[(&str, &str)]) -> bool {
     let is_own = sstable.split('-').next() == Some(Version::Me.name());
     writer == LastWriter::DoesNotMark && is_own && !files.contains(&(sstable, CHECKSUMS))
@@ -266,7 +271,7 @@ async fn rebuild_toc(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError
     rebuilt.map_err(|error| DeletionLogError::Rebuild { path: place.path(Component::Data), error })
 }
 
-/// Moves files to the quarantine, and says where they are there. A file that is there already stays.
+/// Moves files to the quarantine. Returns their new paths. Existing files there are kept.
 async fn quarantine(dir: &Path, names: Vec<String>) -> Result<Vec<PathBuf>, DeletionLogError> {
     let to = dir.join(QUARANTINE);
     fs::create_dir_all(&to).await.map_err(io_error(&to))?;
@@ -305,7 +310,7 @@ async fn read(path: &Path) -> Result<Written, DeletionLogError> {
     Ok(written)
 }
 
-/// Does what is left to do of a replacement that is written down at `path`.
+/// Completes the replacement that is recorded at `path`.
 async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finished) -> Result<(), DeletionLogError> {
     let Written { replacement, uploads } = written;
     for generation in &replacement.seal {
@@ -321,7 +326,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
             }
         }
     }
-    // The outputs' names are durable before the first input goes.
+    // The names of the outputs are durable before the first input is removed.
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
     for generation in &replacement.delete {
         if remove(dir, &format!("me-{generation}-big-")).await? {
@@ -331,7 +336,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
     remove_uploads(dir, uploads).await?;
     fs::remove_file(path).await.map_err(io_error(path))?;
-    // So that the log cannot come back after its outputs were replaced in their turn.
+    // The record must not return after its outputs were replaced.
     fs::sync_dir(dir).await.map_err(io_error(dir))
 }
 
@@ -342,7 +347,7 @@ fn is_upload(name: &str) -> bool {
     matches!(parts.as_slice(), [version, generation, "big", ""] if plain(version) && plain(generation))
 }
 
-/// Removes uploaded sstables that others took the place of. Durable before the log that names them goes.
+/// Removes uploaded sstables that were loaded, durably, before the record that names them.
 async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLogError> {
     if uploads.is_empty() {
         return Ok(());
@@ -361,8 +366,8 @@ async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLo
     fs::sync_dir(dir).await.map_err(io_error(dir))
 }
 
-/// Removes all components of an sstable, which is given by the beginning of their names: the table of contents first, the mark of
-/// an unfinished sstable last. False when there was none.
+/// Removes all components of an sstable, given by the prefix of their names: the table of
+/// contents first, the mark of an unfinished sstable last. False if there was none.
 async fn remove(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
     let entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
     let mut names: Vec<&str> = entries

@@ -147,7 +147,8 @@ fn lost_outputs_and_damaged_logs_are_errors() {
     });
 }
 
-/// The power goes at every write of a replacement and of its finishing: inputs or outputs, never both, never neither.
+/// The power goes at every write of a replacement and of its finishing: inputs or outputs, never
+/// both, never neither.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_at_any_write_leaves_inputs_or_outputs() {

@@ -1,18 +1,18 @@
-//! Which node a file belongs to: written into files that would be taken for this node's own if they
-//! were copied from another one.
+//! The node that a file belongs to. It is written into files that a node would accept as its own
+//! if they were copied from another node.
 //!
-//! Sealed texts have the host id, binary headers a digest of it. Earlier states of the development
-//! wrote neither: such files are accepted.
+//! Sealed texts have the host id, binary headers a digest of it. Earlier development states wrote
+//! neither: such files are accepted.
 
 use model::{HostId, TableId};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use uuid::Uuid;
 
-/// What is wrong with a file of another node, to follow its path in a message.
+/// The message for a file of another node, after its path.
 pub(crate) const IS_FOREIGN: &str = "is of another node";
 
-/// The digest of a host id in a header. 0 in a file that does not say whose it is.
+/// The digest of a host id in a header; 0 in a file that names no node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDigest(u64);
 
@@ -48,7 +48,7 @@ impl NodeDigest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileOwner {
     pub host: HostId,
-    /// `None` in a directory that is not called as one of a table.
+    /// `None` in a directory whose name is not that of a table's directory.
     pub table: Option<TableId>,
 }
 
@@ -60,7 +60,7 @@ impl FileOwner {
         FileOwner { host, table: id.map(TableId) }
     }
 
-    /// Why a file that says `written` cannot be used, to follow its path in a message.
+    /// Why a file with the owner `written` cannot be used, for a message after its path.
     pub fn refuses(&self, written: Option<FileOwner>) -> Option<String> {
         let written = written?;
         if written.host != self.host {

@@ -1,11 +1,12 @@
-//! Disk space that a running node holds back: the file `messina.reserve`.
+//! Disk space that a running node reserves: the file `messina.reserve`.
 //!
-//! Two steps must not fail on a full disk, and need a little space. A start needs manifests, directories and the first segment of each
-//! commitlog: without them not even reads would be served. A committed change of the metadata needs replay filters and epochs of truncated
-//! tables. Both release the reserve when they need it, and take it again afterwards. Meanwhile the commitlog makes no segment of it
-//! ([`DiskReserve::missing`]).
+//! Two operations must not fail on a full disk. A start needs manifests, directories and the
+//! first segment of each commitlog: without them not even reads would be served. A committed
+//! change of the metadata needs replay filters and epochs of truncated tables. Both release the
+//! reserve when they need it, and take it again afterwards. Meanwhile the commitlog creates no
+//! segment in its space ([`DiskReserve::missing`]).
 //!
-//! The reserve is a convenience: a missing or shorter one refuses nothing.
+//! The reserve is optional: a missing or shorter one is no error.
 
 use super::is_full;
 use rt::fs::{self, OpenOptions};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "messina.reserve";
 
-/// A reserve below this size, in bytes, is not worth a file.
+/// A smaller reserve, in bytes, is not worth a file.
 const SMALLEST: u64 = 1 << 20;
 
 /// The file of the reserve could not be removed.
@@ -33,7 +34,7 @@ pub struct DiskReserve {
 }
 
 impl DiskReserve {
-    /// The reserve of a data directory, whether it is there or not, of at most `bytes`; 0 for none.
+    /// The reserve of a data directory of at most `bytes`, whether it exists or not; 0 for none.
     pub fn of(data_dir: &Path, bytes: u64) -> DiskReserve {
         DiskReserve { path: data_dir.join(NAME), bytes }
     }
@@ -44,7 +45,7 @@ impl DiskReserve {
         self.bytes.saturating_sub(taken)
     }
 
-    /// Gives the reserved space back to the file system.
+    /// Returns the reserved space to the file system.
     pub async fn release(&self) -> Result<(), ReserveError> {
         self.remove().await.map_err(|error| ReserveError { path: self.path.clone(), error })
     }

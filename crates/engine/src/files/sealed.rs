@@ -5,8 +5,9 @@
 //! <JSON>
 //! ```
 //!
-//! They are replaced whole and durably ([`rt::fs::write_durably`]): after a crash the old or the new text is there.
-//! A reader must never use the JSON of a file whose checksum or format it does not know.
+//! They are replaced entirely and durably ([`rt::fs::write_durably`]): after a crash the old or
+//! the new text is there. A reader must never use the JSON of a file with a bad checksum or an
+//! unknown format.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -59,16 +60,17 @@ pub(crate) fn unseal<T: DeserializeOwned>(kind: &str, known: u32, text: &[u8]) -
     serde_json::from_str(json).map_err(|_| Unsealed::Corrupt("the JSON does not have the fields it should have"))
 }
 
-/// Why a sealed file that should be there cannot be used.
+/// Why a required sealed file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unusable {
-    /// To follow the file's path in a message.
+    /// For a message after the file's path.
     pub why: String,
-    /// Something stands at the path.
+    /// Something exists at the path.
     pub is_there: bool,
 }
 
-/// The value in the file at `path`, or why there is none. An error is one of the system, or says that a later release wrote the file.
+/// The value in the file at `path`, or why there is none. An error comes from the operating
+/// system, or a later release wrote the file.
 pub(crate) async fn read<T: DeserializeOwned>(path: &Path, kind: &str, known: u32) -> io::Result<Result<T, Unusable>> {
     let unusable = |why: String, is_there| Ok(Err(Unusable { why, is_there }));
     match rt::fs::metadata(path).await {

@@ -1,8 +1,9 @@
-//! A tablet's newest data, in memory: partitions in ring order, each a snapshot away from its readers.
+//! A tablet's newest data, in memory: partitions in ring order, of which readers take snapshots.
 //!
-//! Memory is counted exactly enough to be a budget: bytes of keys and rows, their places in the trees, their allocations. It
-//! is charged to the shard's [`Pool`] for as long as it is not in an sstable; what a reader holds beyond that is its own.
-//! Never waits and never does I/O.
+//! The charged memory is exact enough for a budget: bytes of keys and rows, their places in the
+//! trees, their allocations. It is charged to the shard's [`Pool`] until the memtable is flushed.
+//! Memory that a reader holds after that is charged to the reader. Nothing here waits or does
+//! I/O.
 
 mod chunks;
 mod packed;
@@ -38,16 +39,18 @@ use sstable::LogInterval;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What one reference-counted buffer costs beside its bytes: the allocator's rounding and the count.
+/// What one reference-counted buffer costs beside its bytes: the allocator's rounding and the
+/// count.
 pub(crate) const ALLOCATION: usize = 40;
 
-/// Memtables that took in more bytes than this are freed bit by bit.
+/// Memtables with more bytes of mutations than this are freed in steps.
 const FREED_AT_ONCE: u64 = 512 << 10;
 
-/// The most partitions that are looked at to find a least timestamp.
+/// The most partitions that are scanned for a least timestamp.
 const SCANNED_PARTITIONS: usize = 1_000;
 
-/// The first and last position in one shard's log of what a memtable holds. Everything of its tablet between them is in it.
+/// The first and last position of a memtable's records in one shard's log. All records of its
+/// tablet between them are in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Interval {
     pub first: Position,
@@ -71,7 +74,7 @@ impl Interval {
         LogInterval { start: pair(self.first), end: pair(self.last) }
     }
 
-    /// From an sstable; `None` for what is not of a log of ours.
+    /// From an sstable; `None` for the interval of another database's log.
     pub fn of_stats(interval: &LogInterval) -> Option<Interval> {
         let position = |(segment, offset): (i64, i32)| {
             Some(Position { segment: u64::try_from(segment).ok()?, offset: u32::try_from(offset).ok()? })
@@ -89,12 +92,12 @@ pub(crate) struct Memtable {
     written: Cell<u64>,
     pool: Rc<Pool>,
     logged: Cell<Option<Interval>>,
-    /// It holds what an earlier run logged, and this run has not logged again.
+    /// It holds mutations that only the logs of earlier runs have.
     needs_old_logs: Cell<bool>,
 }
 
 impl Memtable {
-    /// Of a tablet with this range.
+    /// A memtable of a tablet with this range.
     pub fn new(pool: Rc<Pool>, range: &PartitionRange) -> Rc<Self> {
         Rc::new(Memtable {
             partitions: RefCell::new(Partitions::new(range)),
@@ -107,7 +110,7 @@ impl Memtable {
         })
     }
 
-    /// Merges a mutation in.
+    /// Merges a mutation into its partition.
     pub fn apply(&self, schema: &TableSchema, key: &DecoratedKey, mutation: &Mutation) {
         let parts = mutation.parts();
         let (mut partitions, mut arena) = (self.partitions.borrow_mut(), self.arena.borrow_mut());
@@ -127,7 +130,7 @@ impl Memtable {
         self.pool.change(bytes, now);
     }
 
-    /// Notes where in this shard's log what was just applied stands.
+    /// Extends the log interval to the position of the mutation that was just applied.
     pub fn logged_at(&self, position: Position) {
         let first = self.logged.get().map_or(position, |interval| interval.first);
         self.logged.set(Some(Interval { first, last: position }));
@@ -143,7 +146,7 @@ impl Memtable {
         self.needs_old_logs.get()
     }
 
-    /// What was just applied is of an earlier run's log, or what it holds is in this run's log now.
+    /// Sets whether it holds mutations that only the logs of earlier runs have.
     pub fn set_needs_old_logs(&self, needs: bool) {
         self.needs_old_logs.set(needs);
     }
@@ -162,22 +165,22 @@ impl Memtable {
         self.bytes.get()
     }
 
-    /// Bytes of the mutations that it took in.
+    /// Bytes of all mutations applied to it.
     pub fn written(&self) -> u64 {
         self.written.get()
     }
 
-    /// Stops charging its memory: it is in an sstable now, and only readers may still hold it.
+    /// Stops charging its memory after its flush: only readers may still hold it.
     pub fn retire(&self) {
         self.pool.change(self.bytes.replace(0), 0);
     }
 
-    /// The least timestamp that it holds for a key; `None` if it holds nothing.
+    /// The least timestamp of a key; `None` if it does not have the key.
     pub fn min_timestamp_of(&self, key: &DecoratedKey) -> Option<Timestamp> {
         self.partitions.borrow().get(key).map(Stored::min_timestamp)
     }
 
-    /// A bound below every timestamp that it holds between two keys; `None` if it holds nothing there.
+    /// A lower bound of the timestamps between two keys; `None` if there is nothing.
     pub fn min_timestamp_within(&self, first: &DecoratedKey, last: &DecoratedKey) -> Option<Timestamp> {
         let range = PartitionRange { start: RingCut::before_key(first), end: RingCut::after_key(last) };
         let (mut least, mut seen) = (None, 0);
@@ -205,7 +208,8 @@ impl Memtable {
         self.partitions.borrow().get(key).map(Stored::snapshot)
     }
 
-    /// Calls `f` with each partition of a range that comes after a key, in order, until it says `false`.
+    /// Calls `f` with each partition of a range that comes after a key, in order, until it says
+    /// `false`.
     fn for_each(&self, range: &PartitionRange, after: Option<&DecoratedKey>, f: impl FnMut(Token, &Stored) -> bool) {
         self.partitions.borrow().for_each(range, after, f);
     }
@@ -221,7 +225,7 @@ impl Drop for Memtable {
     }
 }
 
-/// Frees partitions without holding up the shard.
+/// Frees partitions without blocking the shard.
 async fn free(partitions: Partitions) {
     for (freed, partition) in partitions.into_stored().enumerate() {
         if let Some(mut deferred) = partition.into_large().map(DeferredFree::from) {

@@ -1,7 +1,9 @@
-//! The memtables' memory budget: when to flush, and how writes are held up when flushing falls behind.
+//! The memtables' memory budget: when to flush, and how writes are delayed when flushes are too
+//! slow.
 //!
-//! The delay of a write grows with the square of the fill level between "slow from" and full, so that clients feel a slope and
-//! not a wall; only at the limit itself do writes wait for room. Replay and flush never wait here.
+//! The delay of a write grows with the square of the fill level between `SLOW_FROM` and full, so
+//! that clients slow down gradually. Only at the limit do writes wait for room. Replay and
+//! flushes never wait here.
 
 use crate::config::{FLUSH_FROM, LONGEST_DELAY, SLOW_FROM, WAIT_FOR_ROOM};
 use rt::sync::Notify;
@@ -18,7 +20,7 @@ pub(crate) enum NoRoom {
     FlushesBlocked,
 }
 
-/// What the memtables of a shard hold, against what they may hold.
+/// The memory that the memtables of a shard hold, and their limit.
 pub(crate) struct Pool {
     used: Cell<usize>,
     limit: usize,
@@ -26,7 +28,7 @@ pub(crate) struct Pool {
     delayed: Cell<u64>,
     /// The last flush failed for lack of disk space or descriptors.
     flushes_blocked: Cell<bool>,
-    /// Told when there is reason to flush.
+    /// Notified when a flush is needed.
     pub flush: Notify,
     room: Notify,
 }
@@ -77,12 +79,13 @@ impl Pool {
         self.waiting.get()
     }
 
-    /// Writes ever held up.
+    /// Writes ever delayed.
     pub fn delayed(&self) -> u64 {
         self.delayed.get()
     }
 
-    /// Records whether flushes fail for lack of disk space or descriptors. Writes that wait for room are then refused.
+    /// Records whether flushes fail for lack of disk space or descriptors. Writes that wait for
+    /// room are refused then.
     pub fn set_flushes_blocked(&self, blocked: bool) {
         self.flushes_blocked.set(blocked);
         if blocked {
@@ -95,20 +98,20 @@ impl Pool {
         self.flushes_blocked.get()
     }
 
-    /// Whether a write may go on at once.
+    /// Whether a write may proceed at once.
     #[inline]
     pub fn is_free(&self) -> bool {
         (self.used.get() as f64) < self.limit as f64 * SLOW_FROM
     }
 
-    /// Holds a write up as the fill level asks for.
+    /// Delays a write according to the fill level.
     pub async fn admit(&self) -> Result<(), NoRoom> {
         if self.is_free() {
             return Ok(());
         }
         self.delayed.set(self.delayed.get() + 1);
         let delay = delay_at(self.used.get() as f64 / self.limit as f64);
-        // Timers tick in milliseconds: a shorter delay becomes a chance of one.
+        // Timers tick in milliseconds: a shorter delay becomes a probability of one.
         let micros = delay.as_micros() as u64;
         let millis = micros / 1000 + u64::from(rt::random::below(1000) < micros % 1000);
         if millis > 0 {

@@ -1,4 +1,4 @@
-//! A reader's slice in the order in which it is read. Costs nothing to make for a reader in the table's own order.
+//! A reader's slice in the order of reading. In the table's own order it costs nothing.
 
 use model::key::DecoratedKey;
 use model::range::{RowRange, Slice};

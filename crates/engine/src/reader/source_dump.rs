@@ -1,7 +1,7 @@
-//! What each source holds of a partition, apart from the others: for whoever wants to see what a read merges.
+//! The contents of each source of a partition, unmerged, to examine what a read merges.
 //!
-//! It is for people who look for a mistake, not for serving: each fragment is handed on as it is found, so that whoever asks decides how
-//! much of it is kept.
+//! It is for debugging, not for serving: each fragment is handed to the caller as it is found,
+//! and the caller decides how much to keep.
 
 use super::ReadOptions;
 use crate::config::FILL_BYTES;
@@ -20,23 +20,23 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Where fragments come from.
+/// The source of a fragment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// A memtable: 0 is the one that takes writes, higher ones wait to be flushed.
+    /// A memtable: 0 is the active one, higher ones wait to be flushed.
     Memtable(usize),
-    /// The cache of rows.
+    /// The row cache.
     RowCache,
     /// An sstable, by its Data file.
     Sstable(PathBuf),
 }
 
-/// Takes each fragment with where it comes from, and says whether more are wanted.
+/// Takes a fragment with its source, and returns whether more are wanted.
 pub type Take<'t> = &'t mut dyn FnMut(&Origin, &Fragment) -> ControlFlow<()>;
 
 impl Engine {
-    /// Hands on what each source on this shard holds of a partition: memtables from the newest to the oldest, the cache of rows, sstables.
-    /// Nothing if the key is not of this shard. Stops where `take` says so.
+    /// Hands the fragments of each source of a partition to `take`: memtables from the newest to
+    /// the oldest, the row cache, sstables. Nothing if the key is not on this shard.
     pub async fn dump_sources(&self, table: TableId, key: &DecoratedKey, take: Take<'_>) -> Result<(), ReadError> {
         let table = self.table(table).ok_or(NoSuchTable(table))?;
         let Some(tablet) = table.tablet_of(key) else { return Ok(()) };
@@ -55,7 +55,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Empties the caches of this shard: what is read next comes from disk.
+    /// Empties the caches of this shard: the next reads come from disk.
     pub fn drop_caches(&self) {
         for table in self.all_tables() {
             table.tablets().iter().for_each(|tablet| tablet.forget_rows());
@@ -63,7 +63,7 @@ impl Engine {
         self.cache().clear();
     }
 
-    /// The keys of a range on this shard in the order of the ring, those of deleted partitions among them; `most` at most.
+    /// Up to `most` keys of a range on this shard in ring order, including deleted partitions.
     pub async fn keys(
         &self,
         table: TableId,

@@ -1,4 +1,4 @@
-//! One table on one shard in detail, for administrators. Adds up over shards.
+//! One table on one shard in detail, for administrators. Values of several shards can be added.
 
 use super::{Attached, Tablet};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub struct TableDetails {
     pub tablets: u64,
     /// Sstables attached.
     pub sstables: u64,
-    /// Those of them of which a file is open: they are opened when they are read.
+    /// Sstables with an open file: files are opened when they are read.
     #[serde(default)]
     pub open_sstables: u64,
     /// How many of them are on each level of leveled compaction.
@@ -28,7 +28,8 @@ pub struct TableDetails {
     pub content_bytes: u64,
     /// Partitions of sstables and memtables, without regard to overlap.
     pub partitions: u64,
-    /// The least size of a partition in an sstable, in bytes; rounded up, as the histograms are. `None` without any.
+    /// The least size of a partition in an sstable, in bytes, rounded up like the histograms.
+    /// `None` without any.
     pub least_partition_bytes: Option<u64>,
     /// The greatest.
     pub greatest_partition_bytes: Option<u64>,
@@ -44,7 +45,7 @@ pub struct TableDetails {
     /// The summaries of indexes.
     #[serde(default)]
     pub summary_bytes: u64,
-    /// Where chunks lie in compressed files.
+    /// The offsets of chunks in compressed files.
     #[serde(default)]
     pub chunk_offset_bytes: u64,
     /// Partitions in memtables.
@@ -57,7 +58,7 @@ pub struct TableDetails {
     pub pending_flushes: u64,
     /// Bytes of memory that these hold.
     pub pending_flush_bytes: u64,
-    /// Readers opened since the start: one for every page that was not read on.
+    /// Readers opened since the start: one for every page that did not resume a reader.
     #[serde(default)]
     pub reads: u64,
     /// Mutations applied since the start.
@@ -69,7 +70,7 @@ pub struct TableDetails {
 }
 
 impl TableDetails {
-    /// Adds another shard's part, or another table.
+    /// Adds the values of another shard, or of another table.
     pub fn add(&mut self, other: &TableDetails) {
         self.tablets += other.tablets;
         self.sstables += other.sstables;
@@ -113,7 +114,7 @@ impl TableDetails {
         if partitions == 0 { 0 } else { (self.partition_bytes / partitions as f64) as u64 }
     }
 
-    /// What costs nothing to know.
+    /// Adds the values that need no read of the statistics.
     pub(crate) fn outside(&mut self, own: &Attached) {
         self.sstables += 1;
         self.open_sstables += u64::from(own.sstable.is_open());
@@ -128,10 +129,10 @@ impl TableDetails {
         self.chunk_offset_bytes += kept.chunks as u64;
     }
 
-    /// What its histograms say.
+    /// Adds the values of the histograms.
     pub(crate) fn inside(&mut self, own: &Attached) {
         let stats = own.sstable.stats();
-        // A file may claim any number.
+        // The level in a file can be any number.
         let level = (stats.level as usize).min(MAX_LEVEL);
         self.levels.resize(self.levels.len().max(level + 1), 0);
         self.levels[level] += 1;

@@ -1,5 +1,5 @@
-//! What is known to be large in a tablet: from its sstables, which list what was large when they were written, and in its
-//! memtables. The large-data guardrails of writes ask for it, so it is gathered when it is asked for.
+//! The known large data of a tablet: as listed by its sstables when they were written, and in its
+//! memtables. The large-data guardrails of writes ask for it, so it is collected on demand.
 
 use super::Tablet;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use rt::hash::HashMap;
 use sstable::LargeKind;
 use std::rc::Rc;
 
-/// The sizes of a partition in the sstable that has most of it.
+/// The sizes of a partition in the sstable that has the largest part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LargePartition {
     /// Bytes before compression.
@@ -22,7 +22,7 @@ pub struct LargePartition {
 /// The sizes of a row's collections, by column.
 type Collections = Vec<(String, u64)>;
 
-/// What is large in the sstables of one version of a tablet's set.
+/// The large data in the sstables of one version of a tablet's set.
 #[derive(Default, Debug)]
 pub(crate) struct LargeIndex {
     partitions: HashMap<Bytes, LargePartition>,
@@ -31,7 +31,7 @@ pub(crate) struct LargeIndex {
 }
 
 impl LargeIndex {
-    /// Of a tablet's sstables as they are now.
+    /// Collects the large data of a tablet's sstables.
     pub(crate) fn of(tablet: &Tablet) -> LargeIndex {
         let mut index = LargeIndex::default();
         let sstables = tablet.sstables();
@@ -61,7 +61,7 @@ impl LargeIndex {
     }
 }
 
-/// What is known to be large of one partition.
+/// The known large data of one partition.
 pub struct LargeView {
     tablet: Rc<Tablet>,
     index: Rc<LargeIndex>,
@@ -70,7 +70,7 @@ pub struct LargeView {
 }
 
 impl LargeView {
-    /// What is known to be large of a partition of a tablet.
+    /// The known large data of a partition of a tablet.
     pub(crate) fn new(tablet: Rc<Tablet>, schema: Rc<TableSchema>, key: &DecoratedKey) -> LargeView {
         LargeView { index: tablet.large_index(), tablet, schema, key: key.clone() }
     }
@@ -80,8 +80,8 @@ impl LargeView {
         self.index.partitions.get(&self.key.key).copied()
     }
 
-    /// The bytes of a row (without a clustering key, the static row) where that is known to be large: of more than `least`
-    /// bytes in a memtable, or listed by an sstable.
+    /// The bytes of a row if it is known to be large: more than `least` bytes in a memtable, or
+    /// listed by an sstable. Without a clustering key, the static row.
     pub fn row(&self, clustering: Option<&Clustering>, least: u64) -> u64 {
         let listed = self.listed(clustering).map_or(0, |(bytes, _)| *bytes);
         let mut most = listed;
@@ -92,13 +92,14 @@ impl LargeView {
         most
     }
 
-    /// The elements of a collection of a row. In memory they are counted in rows of more than `least` elements or so.
+    /// The elements of a collection of a row. In memtables only rows of about `least` elements
+    /// and more are counted.
     pub fn collection(&self, clustering: Option<&Clustering>, column: model::ColumnId, least: u64) -> u64 {
         let name = self.schema.column(column).map_or("", |column| column.name.as_str());
         let listed = self.listed(clustering).and_then(|(_, all)| all.iter().find(|(known, _)| known == name));
         let mut most = listed.map_or(0, |(_, elements)| *elements);
         self.for_each_in_memory(clustering, &mut |row| {
-            // An element takes more bytes than two.
+            // An element takes more than two bytes.
             if row.len() as u64 / 2 > least {
                 let is_element = |cell: &model::row::Cell<'_>| cell.column == column && cell.path.is_some();
                 most = most.max(row.cells().filter(is_element).count() as u64);

@@ -1,18 +1,27 @@
-//! The cache of rows: what all sstables of a tablet hold of a partition, merged once, for tables whose partitions are one row.
+//! The row cache: the merged contents of all sstables of a tablet for a partition, for tables
+//! whose partitions are one row.
 //!
-//! A point read of such a table otherwise asks every sstable's filter, summary, index and data for a few hundred bytes; here it is one
-//! lookup, whatever the number of sstables. Partitions of tables with clustering columns are left to the cache of pages.
+//! Without it, a point read of such a table asks filter, summary, index and data of every sstable
+//! for a few hundred bytes. Here it is one lookup. Partitions of tables with clustering columns
+//! are cached by the page cache only.
 //!
-//! Invariant: an entry holds everything that the sstables which were in the tablet's set at its version hold of the key. So it is never
-//! invalidated when a memtable is flushed: a reader asks the sstables that brought something new since then, by their filters, and
-//! only if one may have the key the entry goes. Compaction brings nothing new, but it may purge what came in after an entry's version, so that
-//! no filter tells of it any more: then the entry goes as well. And it may purge deletions that an entry holds, which would then cover
-//! what is written with an older timestamp only in here: an entry that holds any goes with the next compaction. Where data leaves a tablet without going anywhere
-//! (TRUNCATE), and where the schema changes, the tablet gets another number here, and its entries are found no more.
+//! Invariant: an entry holds everything that the sstables in the tablet's set at the entry's
+//! version hold of the key.
 //!
-//! Eviction is CLOCK: a hand goes round the entries and takes those that nobody asked for since it came by last. What rows take of the
-//! budget the pages' cache has to give up, up to three quarters. Nothing here ever takes long: the maps are many and small, the entries
-//! stand in pieces, and the hand stops after some steps.
+//! - A flush does not invalidate entries. A reader asks the filters of the sstables with newer
+//!   contents, and drops the entry if one may have the key.
+//! - A compaction adds no contents, but it may purge contents that were added after an entry's
+//!   version, so that no filter has them: then the entry is dropped.
+//! - A compaction may also purge deletions that an entry holds. They would then cover writes with
+//!   older timestamps in the cache only. An entry with deletions is dropped after the next
+//!   compaction.
+//! - Where data is removed (TRUNCATE), and where the schema changes, the tablet gets another
+//!   number here, and its entries are not found any more.
+//!
+//! Eviction is CLOCK: a hand passes over the entries and evicts those that were not used since
+//! its last pass. The page cache gives up the memory of rows, up to three quarters of the budget.
+//! No step takes long: the maps are many and small, the entries are in pieces, and the hand stops
+//! after a number of steps.
 
 use super::SstableSet;
 use crate::memtable::Stored;
@@ -23,31 +32,31 @@ use sstable::PageCache;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What an entry costs beside its row: its place, its share of a map, its allocation.
+/// The overhead of an entry beside its row: its place, its share of a map, its allocation.
 const OVERHEAD: usize = 144;
-/// Larger partitions are not kept, in bytes: they cost a page, and gain little.
+/// Larger partitions, in bytes, are not cached: they cost a page, and gain little.
 const LARGEST: usize = 8 << 10;
-/// What the pages keep of the budget, as its fourth part: what they are needed for is mostly what rows do not hold.
+/// The page cache keeps a fourth of the budget: it mostly has what rows do not hold.
 const SHARE_OF_PAGES: usize = 4;
-/// Maps, told apart by the last bits of the token.
+/// The number of maps, selected by the last bits of the token.
 const MAPS: usize = 256;
 /// Entries of a piece.
 const PIECE: usize = 1024;
-/// How many entries the hand passes for one that comes in.
+/// How many entries the hand passes for each insertion.
 const STEPS: usize = 256;
-/// The pages' budget follows in steps of this many bytes.
+/// The page cache's budget changes in steps of this many bytes.
 const BUDGET_STEP: usize = 1 << 20;
 
-/// Numbers of the cache.
+/// Statistics of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowCacheStats {
     /// Partitions found.
     pub hits: u64,
-    /// Partitions looked for and not found, or not complete any more.
+    /// Partitions that were not found, or were outdated.
     pub misses: u64,
-    /// Partitions that came in.
+    /// Partitions inserted.
     pub insertions: u64,
-    /// Partitions that had to leave.
+    /// Partitions evicted.
     pub evictions: u64,
     /// Partitions held now.
     pub partitions: u64,
@@ -55,13 +64,13 @@ pub struct RowCacheStats {
     pub bytes: u64,
 }
 
-/// What comes in of a partition.
+/// The contents of a partition.
 pub(crate) struct Content {
     /// What the sstables hold, merged.
     pub stored: Stored,
-    /// What it takes.
+    /// Its bytes.
     pub bytes: usize,
-    /// Whether a compaction may purge some of it: deletions, and what expires.
+    /// Whether a compaction may purge some of it: deletions, and expiring cells.
     pub may_purge: bool,
 }
 
@@ -94,7 +103,7 @@ struct Inner {
     free: Vec<u32>,
     hand: u32,
     bytes: usize,
-    /// What the pages' cache was told to do without.
+    /// The memory that the page cache was told to give up.
     taken: usize,
     stats: RowCacheStats,
 }
@@ -114,13 +123,13 @@ impl RowCache {
         Rc::new(RowCache { inner: RefCell::new(inner), pages, budget, next_tablet: Cell::new(0) })
     }
 
-    /// A number for a tablet, or a new one for a tablet whose entries hold no more.
+    /// A new number for a tablet. Entries under its earlier number are not found any more.
     pub fn register(&self) -> CachedTablet {
         self.next_tablet.set(self.next_tablet.get() + 1);
         CachedTablet(self.next_tablet.get())
     }
 
-    /// What the sstables hold of a key; `None` if it is not here.
+    /// The contents of a key in the sstables; `None` if it is not cached.
     #[inline]
     pub fn get(&self, tablet: CachedTablet, key: &DecoratedKey, set: &SstableSet) -> Option<Stored> {
         let mut inner = self.inner.borrow_mut();
@@ -140,7 +149,8 @@ impl RowCache {
             return None;
         }
         if set.news() > entry.version {
-            // A tombstone that came in since then may have been purged together with what it covers, and be in no filter.
+            // A tombstone that was added since then may have been purged together with what it
+            // covers, and be in no filter.
             let untold = set.lost_news() > entry.version;
             if untold || set.news_after(entry.version).any(|attached| attached.may_contain(key)) {
                 inner.stats.misses += 1;
@@ -154,7 +164,7 @@ impl RowCache {
         Some(entry.stored.clone())
     }
 
-    /// Keeps what the sstables of a set of this version hold of a key.
+    /// Caches the contents of a key in the sstables of a set of this version.
     pub fn insert(&self, tablet: CachedTablet, token: Token, version: u64, content: Content) {
         let Content { stored, bytes, may_purge } = content;
         let cost = bytes + OVERHEAD;
@@ -181,7 +191,7 @@ impl RowCache {
         }
     }
 
-    /// How it does.
+    /// The statistics.
     pub fn stats(&self) -> RowCacheStats {
         let inner = self.inner.borrow();
         let partitions = inner.maps.iter().map(|map| map.len() as u64).sum();
@@ -202,7 +212,7 @@ impl Inner {
         }
     }
 
-    /// A new place.
+    /// A new entry.
     fn grow(&mut self) -> u32 {
         if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
             self.pieces.push(Vec::with_capacity(PIECE));
@@ -212,7 +222,8 @@ impl Inner {
         (piece * PIECE + self.pieces[piece].len() - 1) as u32
     }
 
-    /// Evicts until no more than `target` bytes are left. After some steps it takes what it meets.
+    /// Evicts until at most `target` bytes are left. After a number of steps it also evicts used
+    /// entries.
     fn make_room(&mut self, target: usize) {
         let mut steps = 0;
         while self.bytes > target {

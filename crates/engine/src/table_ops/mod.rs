@@ -1,6 +1,7 @@
 //! Operations on entire tables and tablets of a shard.
 //!
-//! - `add`: adds a table and opens its sstables; `reshard` splits sstables that span tablets before.
+//! - `add`: adds a table and opens its sstables; `reshard` splits sstables that span tablets
+//!   before.
 //! - `tablet_lifecycle`: adds and removes tablets.
 //! - `truncate`, `epoch`: TRUNCATE on one shard, and its order in a cluster.
 //! - `drop`: DROP TABLE.

@@ -1,6 +1,7 @@
-//! Writers, readers, flushes, compactions and snapshots at the same time, given up half-way at random, on the simulated machine:
-//! every seed is another interleaving, and the power goes at a random write. What was acknowledged survives, nothing deleted
-//! returns, and readers never see a partition in a state that it never had.
+//! Writers, readers, flushes, compactions and snapshots at the same time, given up half-way at
+//! random, on the simulated machine: every seed is another interleaving, and the power goes at a
+//! random write. What was acknowledged survives, nothing deleted returns, and readers never see a
+//! partition in a state that it never had.
 //!
 //! `CONCURRENT_SEEDS` says how many seeds are tried.
 

@@ -1,4 +1,5 @@
-//! Truncation by epochs: what is older is void, whatever crashes in between, and what was let in before does not come after it.
+//! Truncation by epochs: what is older is void, whatever crashes in between, and what was let in
+//! before does not come after it.
 
 use crate::support::*;
 use engine::commitlog::{self, ReplayOptions};
@@ -24,8 +25,8 @@ async fn keys(engine: &Engine, schema: &TableSchema) -> Vec<i32> {
     read(engine, schema.id, PartitionRange::FULL, Slice::full()).await.into_keys().collect()
 }
 
-/// Opens an engine as a node's only shard does, of a table that the metadata say to be in this epoch. `before_replay` is done where the node
-/// catches up with changes of the metadata.
+/// Opens an engine as a node's only shard does, of a table that the metadata say to be in this
+/// epoch. `before_replay` is done where the node catches up with changes of the metadata.
 async fn open_at<F>(
     config: EngineConfig,
     schema: &Rc<TableSchema>,
@@ -172,7 +173,8 @@ fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
     });
 }
 
-/// What was let in before and waits for room is gone with what was written before, or was told that it failed; nothing of it comes later.
+/// What was let in before and waits for room is gone with what was written before, or was told that
+/// it failed; nothing of it comes later.
 #[test]
 fn writes_that_wait_for_room_are_truncated_too() {
     rt::block_on(async {

@@ -1,4 +1,5 @@
-//! Many tablets with little in each: the log stays within its size without a tiny sstable for every one of them, and nothing is lost.
+//! Many tablets with little in each: the log stays within its size without a tiny sstable for every
+//! one of them, and nothing is lost.
 
 use crate::support::*;
 use engine::commitlog::{self, ReplayOptions};
@@ -15,8 +16,8 @@ use std::rc::Rc;
 
 const TABLETS: u64 = 64;
 
-/// Writes something of every kind into every tablet; then so much into one partition that the log has to give up segments
-/// again and again. `naive` is told what was acknowledged.
+/// Writes something of every kind into every tablet; then so much into one partition that the log
+/// has to give up segments again and again. `naive` is told what was acknowledged.
 async fn fill(engine: &Engine, schema: &TableSchema, naive: &mut Naive, megabytes: i64) {
     let mut timestamp = 0;
     let mut write = async |naive: &mut Naive, change: Change| {
@@ -142,7 +143,8 @@ fn a_power_loss_while_relogging_loses_nothing() {
     assert!(relogged > 0, "memtables were relogged");
 }
 
-/// A log that is filled faster than its segments go: there is room for relogging nevertheless, and no file for each small tablet.
+/// A log that is filled faster than its segments go: there is room for relogging nevertheless, and
+/// no file for each small tablet.
 #[cfg(feature = "sim")]
 #[test]
 fn a_full_log_relogs_too() {
@@ -191,8 +193,9 @@ fn a_full_log_relogs_too() {
     });
 }
 
-/// A start replays many small memtables and logs them once more. Wherever the power goes meanwhile, and again during the start after
-/// that, nothing is lost. `POWER_LOSS_STEP=1` takes every write; by default every third.
+/// A start replays many small memtables and logs them once more. Wherever the power goes meanwhile,
+/// and again during the start after that, nothing is lost. `POWER_LOSS_STEP=1` takes every write;
+/// by default every third.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_in_a_start_that_relogs_loses_nothing() {
@@ -336,7 +339,8 @@ fn what_each_source_holds_is_shown_apart() {
     });
 }
 
-/// A start on a full disk tries again and again to make safe what it replayed. What is safe already is not written once more.
+/// A start on a full disk tries again and again to make safe what it replayed. What is safe already
+/// is not written once more.
 #[test]
 fn making_replayed_data_safe_again_writes_nothing_again() {
     rt::block_on(async {

@@ -1,4 +1,5 @@
-//! Files of sstables that are gone when an engine starts: no row is lost silently, and no file is deleted.
+//! Files of sstables that are gone when an engine starts: no row is lost silently, and no file is
+//! deleted.
 
 use crate::support::*;
 use engine::commitlog::{self, OldLogs};
@@ -17,7 +18,8 @@ fn quiet() -> Rc<TableSchema> {
     })
 }
 
-/// An engine with two sstables, each with half of the rows, that was killed later. The directory of its table.
+/// An engine with two sstables, each with half of the rows, that was killed later. The directory of
+/// its table.
 async fn prepared(root: &Path, schema: &Rc<TableSchema>) -> PathBuf {
     let engine = open(config(root, 16 << 20), schema, &tablets(1)).await;
     for half in 0..2 {
@@ -74,7 +76,8 @@ fn a_lost_toc_is_rebuilt() {
     });
 }
 
-/// A lost component is reported when the table is read; without the TOC.txt as well, the files are moved aside.
+/// A lost component is reported when the table is read; without the TOC.txt as well, the files are
+/// moved aside.
 #[test]
 fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
     rt::block_on(async {
@@ -181,7 +184,8 @@ fn manifest(root: &Path) -> PathBuf {
     of_log(root).into_iter().find(|path| path.ends_with("manifest")).unwrap()
 }
 
-/// Waits until the log has its next segment: it writes no manifest then until that is used, and so does not mend what an attack does.
+/// Waits until the log has its next segment: it writes no manifest then until that is used, and so
+/// does not mend what an attack does.
 async fn is_settled(root: &Path) {
     let names_two = || {
         let text = std::fs::read_to_string(manifest(root)).unwrap_or_default();
@@ -261,8 +265,9 @@ fn a_log_that_was_changed_behind_the_engine_fails_soon() {
     });
 }
 
-/// An operator puts an older copy of a table's directory in its place, or something else stands there for a file. By what an older copy
-/// says, acknowledged rows would be removed, or truncated ones would return.
+/// An operator puts an older copy of a table's directory in its place, or something else stands
+/// there for a file. By what an older copy says, acknowledged rows would be removed, or truncated
+/// ones would return.
 #[test]
 fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
     rt::block_on(async {

@@ -1,9 +1,11 @@
-//! Power loss at every write of a small random workload, on the simulated disk: what was acknowledged survives, and nothing
-//! deleted returns.
+//! Power loss at every write of a small random workload, on the simulated disk: what was
+//! acknowledged survives, and nothing deleted returns.
 //!
-//! By default every 23rd write, from another one on for each seed; `POWER_LOSS_STEP=1` takes every write (ten minutes).
+//! By default every 23rd write, from another one on for each seed; `POWER_LOSS_STEP=1` takes every
+//! write (ten minutes).
 //!
-//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine --features sim --test all power_loss::
+//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine
+//! --features sim --test all power_loss::
 
 use crate::support::*;
 use engine::Engine;
@@ -199,8 +201,9 @@ async fn open_in_epoch(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
     engine
 }
 
-/// The power goes at every write of a truncation by epoch, of what comes before and after it, and of the recovery from that: once the epoch was
-/// agreed upon nothing older is seen, and what was acknowledged since it began is there.
+/// The power goes at every write of a truncation by epoch, of what comes before and after it, and
+/// of the recovery from that: once the epoch was agreed upon nothing older is seen, and what was
+/// acknowledged since it began is there.
 #[test]
 fn an_epoch_begins_once_whenever_the_power_goes() {
     let (dir, old, new) = (Path::new("/data"), 0..6, 10..14);
@@ -279,7 +282,8 @@ fn synced_writes_survive_power_loss_in_periodic_mode() {
     }
 }
 
-/// A kill leaves names that were never synced; the next run relies on them, and then the power goes.
+/// A kill leaves names that were never synced; the next run relies on them, and then the power
+/// goes.
 #[test]
 fn an_sstable_that_a_kill_left_half_sealed_outlives_a_power_loss() {
     let (schema, dir, disk) = (schema(0, |_| {}), Path::new("/data"), Disk::new(7));

@@ -1,5 +1,5 @@
-//! The cache of rows is never stale: whatever flushes, compactions, truncates and schema changes come between writes and reads, a
-//! read through it sees what a read past it sees.
+//! The cache of rows is never stale: whatever flushes, compactions, truncates and schema changes
+//! come between writes and reads, a read through it sees what a read past it sees.
 
 use crate::support::*;
 use engine::{Engine, ReadOptions};

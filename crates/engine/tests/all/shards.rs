@@ -54,7 +54,8 @@ where
     run_in_epoch(dir, shards, 0, crash, f)
 }
 
-/// A life on a full disk: what is replayed cannot be made safe, and the old logs are kept. It ends as a crash does.
+/// A life on a full disk: what is replayed cannot be made safe, and the old logs are kept. It ends
+/// as a crash does.
 fn run_with_old_logs<T: Send + 'static, F>(dir: PathBuf, shards: usize, f: impl FnOnce() -> F + Send + 'static) -> T
 where
     F: Future<Output = T> + 'static,
@@ -183,7 +184,8 @@ fn a_restart_with_another_number_of_shards_finds_everything() {
     }
 }
 
-/// One of three shards has truncated its part when the node dies; what the others had logged and flushed is void, whoever owns it afterwards.
+/// One of three shards has truncated its part when the node dies; what the others had logged and
+/// flushed is void, whoever owns it afterwards.
 #[test]
 fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
@@ -213,7 +215,8 @@ fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
     }
 }
 
-/// Three shards logged rows. With fewer shards, and their logs still there, the table is truncated; then the node is killed.
+/// Three shards logged rows. With fewer shards, and their logs still there, the table is truncated;
+/// then the node is killed.
 #[test]
 fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
@@ -242,7 +245,8 @@ fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
     }
 }
 
-/// A tablet leaves a shard while old logs are kept, and comes back empty: what they hold of it stays away over a crash.
+/// A tablet leaves a shard while old logs are kept, and comes back empty: what they hold of it
+/// stays away over a crash.
 #[test]
 fn old_logs_that_are_kept_bring_nothing_back_into_a_tablet_that_was_away() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };

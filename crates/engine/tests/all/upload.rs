@@ -1,4 +1,5 @@
-//! Sstables from elsewhere become part of a table: all of them or none, split by tablet, seen by readers at once.
+//! Sstables from elsewhere become part of a table: all of them or none, split by tablet, seen by
+//! readers at once.
 
 use crate::support::*;
 use engine::Uploaded;
@@ -141,7 +142,8 @@ fn an_open_reader_keeps_what_it_began_with() {
     });
 }
 
-/// The set of sstables has a new version after a load although nothing left it: by that the cache of rows takes notice.
+/// The set of sstables has a new version after a load although nothing left it: by that the cache
+/// of rows takes notice.
 #[test]
 fn cached_rows_take_notice() {
     rt::block_on(async {
@@ -195,7 +197,8 @@ fn cached_rows_take_notice() {
     });
 }
 
-/// The same node's files carry intervals of its log, maybe of another table's records: they must not make replay skip anything.
+/// The same node's files carry intervals of its log, maybe of another table's records: they must
+/// not make replay skip anything.
 #[test]
 fn intervals_of_uploaded_files_are_not_believed() {
     rt::block_on(async {
@@ -210,7 +213,8 @@ fn intervals_of_uploaded_files_are_not_believed() {
         write(&engine, &schema, &mut old, 3, Change::Insert { k: 3, c: 1, value: "last".into() }).await;
         engine.sync_log().await.unwrap();
         let log = names_below(&scratch.0.join("commitlog")).await;
-        // A copy of the log as it is now, to come back after the crash as if nothing had been flushed.
+        // A copy of the log as it is now, to come back after the crash as if nothing had been
+        // flushed.
         let mut saved = Vec::new();
         for path in log {
             saved.push((path.clone(), rt::fs::read(&path).await.unwrap()));
@@ -322,7 +326,8 @@ fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
     });
 }
 
-/// The power goes at every write of a refresh: afterwards all is loaded and `upload` is empty, or nothing is and `upload` is whole.
+/// The power goes at every write of a refresh: afterwards all is loaded and `upload` is empty, or
+/// nothing is and `upload` is whole.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_at_any_write_loads_all_or_nothing() {

@@ -9,14 +9,17 @@
 //! All integers are little-endian.
 //!
 //! ```text
-//! log header (48)       "MESSINAJ", u32 format, u32 zero, u64 number, 16 base id, u32 zero, u32 CRC32 of what precedes
+//! log header (48)       "MESSINAJ", u32 format, u32 zero, u64 number, 16 base id, u32 zero,
+//!                       u32 CRC32 of what precedes
 //! entry (56 + body)     u32 CRC32 of log number, offset, and the 52 bytes that follow
-//!                       u32 CRC32 of the body, u32 body length, u8 version, u8 kind (0), 10 zero, 16 previous, 16 id
+//!                       u32 CRC32 of the body, u32 body length, u8 version, u8 kind (0),
+//!                       10 zero, 16 previous, 16 id
 //!                       body, zeros up to a multiple of 8
-//! end mark (56)         as an entry of kind 1 without body and id, behind the last entry: that one is durable, so
-//!                       damage to it is no torn tail. The next entry is written over it.
-//! snapshot (64 + body)  "MESSINAS", u32 format, u32 zero, u64 number, 16 id, u64 body length, u32 zero,
-//!                       u32 CRC32 of the body, 4 zero, u32 CRC32 of what precedes
+//! end mark (56)         as an entry of kind 1 without body and id, behind the last entry: that
+//!                       one is durable, so damage to it is no torn tail. The next entry is
+//!                       written over it.
+//! snapshot (64 + body)  "MESSINAS", u32 format, u32 zero, u64 number, 16 id, u64 body length,
+//!                       u32 zero, u32 CRC32 of the body, 4 zero, u32 CRC32 of what precedes
 //! ```
 //!
 //! An entry names the id it follows and its own id. A snapshot began a new log with the entries

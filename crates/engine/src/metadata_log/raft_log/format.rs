@@ -5,20 +5,20 @@
 //!                       u32 high half of the node's digest, u32 CRC32 of what precedes
 //! record (32 + body)    u32 CRC32 of log number, offset, and the 28 bytes that follow
 //!                       u32 CRC32 of the body, u32 body length, u8 version, u8 kind, u16 zero
-//!                       u64 index, u32 the checksum that the record before begins with (0 for the first),
+//!                       u64 index, u32 the checksum that the record before begins with (0 for the
+//!                       first record),
 //!                       u32 how many bytes back all was durable when this was written
 //!                       body, zeros up to a multiple of 8
-//! snapshot (24 + body)  "MESSINAG", u32 format, u32 CRC32 of the body, u32 short digest of the
-//! node,
-//!                       u32 CRC32 of what precedes, body
+//! snapshot (24 + body)  "MESSINAG", u32 format, u32 CRC32 of the body,
+//!                       u32 short digest of the node, u32 CRC32 of what precedes, body
 //! ```
 //!
-//! The digest ([`NodeDigest`]) is that of the node's host id: a node must never vote by the log of
-//! another one. It is 0 in files of earlier states of the development.
+//! The digest ([`NodeDigest`]) is that of the node's host id: a node must never vote with the log
+//! of another one. It is 0 in files of earlier development states.
 //!
-//! Records that are written together point back to the same place, the first of them: damage behind it may be a torn write,
-//! damage before it cannot. A record that does not continue the one before it was left by a write that failed, and is no record. Nothing here
-//! may panic on foreign bytes.
+//! Records that are written together point back to the first of them: damage behind that position
+//! may be a torn write, damage before it cannot. A record that does not continue the one before
+//! it was left by a failed write and does not count. Nothing here may panic on foreign bytes.
 
 use super::super::record::{
     ALIGN, Bad, FORMAT, RECORD_VERSION, body_at, check_version, file_header, has_header, header_at, header_crc,
@@ -35,7 +35,7 @@ const LOG_MAGIC: [u8; 8] = *b"MESSINAR";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"MESSINAG";
 const NOT_OURS: &str = "not a file of the Raft log";
 
-/// What a record says. Append-only: the number is written down.
+/// The kind of a record. The numbers are stored: only add new ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -43,13 +43,14 @@ pub(super) enum Kind {
     Entry = 1,
     /// The vote, in place of an earlier one.
     Vote = 2,
-    /// Entries from an index on are gone.
+    /// Entries from an index on are removed.
     Truncated = 3,
     /// Entries up to an index are committed.
     Committed = 4,
-    /// Entries up to an index were purged; the body is the id of the last of them. The first record of a log, if at all.
+    /// Entries up to an index were purged. The body is the id of the last of them. Only the first
+    /// record of a log.
     Purged = 5,
-    /// The end: all before it is durable. The next record is written over it.
+    /// The end: all before it is durable. The next record overwrites it.
     End = 15,
 }
 
@@ -117,7 +118,7 @@ pub(super) fn decode_snapshot(bytes: &Bytes, node: NodeDigest) -> Result<Bytes, 
     Ok(body)
 }
 
-/// Where records go: behind the last one of a log.
+/// The position of the next record: behind the last one of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tail {
     /// The log.
@@ -134,7 +135,8 @@ impl Tail {
         Tail { number, at: LOG_HEADER, chain: 0 }
     }
 
-    /// Appends the bytes of a record to `out`, written together with what comes from offset `together` on, and goes behind it.
+    /// Appends the bytes of a record to `out` and moves behind it. Records from offset `together`
+    /// on are written together.
     pub fn encode(&mut self, out: &mut Vec<u8>, together: u64, record: &Record) {
         let from = out.len();
         out.resize(from + RECORD_HEADER, 0);
@@ -154,7 +156,7 @@ impl Tail {
         self.chain = crc;
     }
 
-    /// The mark that all before this place is durable.
+    /// The mark that all before this position is durable.
     pub fn end_mark(mut self) -> Vec<u8> {
         let (mut out, together) = (Vec::new(), self.at);
         self.encode(&mut out, together, &Record { kind: Kind::End, index: 0, body: Bytes::new() });
@@ -162,21 +164,21 @@ impl Tail {
     }
 }
 
-/// What a log holds.
+/// The contents of a log.
 pub(super) struct Scan {
     /// The records, and where each begins in the file.
     pub records: Vec<(Record, u64)>,
     /// The end of the good part.
     pub tail: Tail,
-    /// Why it ends there, if not at the end of the file or at an end mark.
+    /// Why it ends there, unless it is the end of the file or an end mark.
     pub bad: Option<Bad>,
-    /// Whether what is bad was durable once.
+    /// Whether the bad bytes were durable once.
     pub was_durable: bool,
     /// Whether it ends with an end mark.
     pub marked: bool,
 }
 
-/// Reads the records of log `number`, whose bytes are given whole.
+/// Reads the records of log `number` from the bytes of the entire file.
 pub(super) fn scan(bytes: &Bytes, number: u64) -> Scan {
     let mut records = Vec::new();
     let (mut tail, mut marked) = (Tail::first(number), false);

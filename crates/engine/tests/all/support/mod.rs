@@ -1,4 +1,5 @@
-//! What the engine's tests share: a table, a naive model of it, and opening an engine as a node does.
+//! What the engine's tests share: a table, a naive model of it, and opening an engine as a node
+//! does.
 
 #![allow(dead_code, reason = "each program uses its part")]
 
@@ -147,7 +148,8 @@ impl Change {
     }
 }
 
-/// What a reader sees: by key, the static value and the rows; a row is whether its marker lives, and its value.
+/// What a reader sees: by key, the static value and the rows; a row is whether its marker lives,
+/// and its value.
 pub type Seen = BTreeMap<i32, (Option<String>, BTreeMap<i32, (bool, Option<String>)>)>;
 
 /// The table as a list of changes, read in the most naive way.

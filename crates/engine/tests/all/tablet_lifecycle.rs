@@ -26,7 +26,8 @@ fn of(tablet: &TabletRange) -> usize {
     (0..KEYS).filter(|k| tablet.range.contains(&key(*k))).count()
 }
 
-/// What a tablet had here is gone with it: from memory, from the disk, and from what replay brings back, also when the tablet comes again.
+/// What a tablet had here is gone with it: from memory, from the disk, and from what replay brings
+/// back, also when the tablet comes again.
 #[test]
 fn a_tablet_that_leaves_takes_its_data_along_for_good() {
     for flushed in [false, true] {

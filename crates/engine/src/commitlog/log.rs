@@ -44,7 +44,7 @@ pub struct Commitlog {
     segments_for_writes: usize,
     pub(super) synced_file: SyncedFile,
     pub(super) state: RefCell<State>,
-    /// Every record that begins below is acknowledged.
+    /// All records that begin below are acknowledged.
     pub(super) acknowledged: Cell<Position>,
     pub(super) waiters: RefCell<Waiters>,
     pub(super) signals: Signals,
@@ -354,7 +354,7 @@ impl Commitlog {
     }
 
     /// Waits until the log begins another segment while [`Commitlog::wants_flush`] holds, or
-    /// appends wait for its limit. For one waiter.
+    /// appends wait for its limit. At most one task may wait.
     pub async fn pressure(&self) {
         self.signals.pressure.notified().await;
     }
@@ -497,7 +497,7 @@ impl Commitlog {
         self.signals.room.notify_waiters();
     }
 
-    /// Wakes all who wait for an acknowledgement, whatever batch they are in.
+    /// Wakes all waiters for acknowledgements, of both batches.
     pub(super) fn wake_everyone(&self) {
         let mut all = self.waiters.borrow_mut().take_all();
         waiters::wake(&mut all);

@@ -1,4 +1,4 @@
-//! Who may open a data directory, and what of it survives a power loss.
+//! Which process may open a data directory, and what of it survives a power loss.
 
 use super::*;
 use crate::scratch::Scratch;

@@ -68,6 +68,14 @@ impl Engine {
         self.cache.lend(bytes)
     }
 
+    /// Empties the caches of this shard: the next reads come from disk.
+    pub fn drop_caches(&self) {
+        for table in self.all_tables() {
+            table.tablets().iter().for_each(|tablet| tablet.forget_rows());
+        }
+        self.cache().clear();
+    }
+
     /// Closes half of the open sstable files of this shard, for an operation that needs
     /// descriptors.
     pub fn give_back_files(&self) {

@@ -13,6 +13,24 @@
 //! 6. [`Engine::start`] on every shard begins compaction. Before that, a purge could remove
 //!    tombstones that replay needs.
 
+//!
+//! The methods of [`Engine`], by the files that have them:
+//!
+//! | what | methods | file |
+//! |---|---|---|
+//! | life | `open`, `start`, `stop`, `abandon`, `failure`, `sync_log` | `engine/lifecycle.rs` |
+//! | write | `apply`, `apply_durably`, `apply_group`, `acknowledged` | `write.rs` |
+//! | read | `reader`, `keys`, `dump_sources` | `reader` |
+//! | flush | `flush` | `flush` |
+//! | compaction | `compact_major`, `cleanup`, progress and history | `compaction` |
+//! | startup | `reshard`, `expect`, `replayed`, `replay_finished` | `table_ops`, `replay.rs` |
+//! | tables | `add_table`, `update_schema`, `truncate`, `drop_table` | `table_ops` |
+//! | tablets | `tablets_of`, `add_tablet`, `drop_tablet` | `table_ops/tablet_lifecycle.rs` |
+//! | epochs | `epoch`, `truncate_at`, `begin_epoch`, `begin_empty` | `table_ops/epoch.rs` |
+//! | snapshots | `snapshot`, `complete_snapshot`, `publish_snapshot` | `table_ops/snapshot.rs` |
+//! | loading sstables | `uploaded`, `copy_uploaded`, `seal_loaded` | `table_ops/upload.rs` |
+//! | statistics | `metrics`, `table_details`, `large_data` | `engine/statistics.rs` |
+
 mod access;
 mod directory_changes;
 mod lifecycle;

@@ -1,9 +1,8 @@
 //! Flushing: a sealed memtable becomes an sstable, and its log records are no longer needed.
 //!
 //! A flush writes and seals the sstable; its statistics name the log interval that it covers. One
-//! synchronous step then attaches the sstable and removes the memtable. Last, the log is told. A
-//! crash between two of these steps repeats work and loses nothing.
-//!
+//! synchronous step then attaches the sstable and removes the memtable. Last, the log releases
+//! the records. A crash between two of these steps repeats work and loses nothing.
 //! - `output`: an sstable that is being written.
 //! - `watch`: starts flushes when memtables or the log are full.
 //! - `relog`: writes small memtables to the log again instead of flushing them.

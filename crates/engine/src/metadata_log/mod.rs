@@ -23,7 +23,7 @@ pub const MAX_BODY: usize = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The body is too large.
-    #[error("a body of {0} bytes is too large for the journal")]
+    #[error("a body of {0} bytes is too large for the metadata log")]
     TooLarge(usize),
     /// Something that was durable is damaged.
     #[error(
@@ -49,7 +49,7 @@ pub enum JournalError {
     )]
     Foreign(PathBuf),
     /// A later release wrote it.
-    #[error("the journal {file} was written by a later release (format {found}, this one knows up to {known})")]
+    #[error("{file} was written by a later release (format {found}, this one knows up to {known})")]
     Newer {
         /// The file.
         file: PathBuf,
@@ -59,7 +59,7 @@ pub enum JournalError {
         known: u32,
     },
     /// An earlier write or fsync failed: the node must stop.
-    #[error("the journal has failed: {0}")]
+    #[error("the metadata log has failed: {0}")]
     Failed(String),
     /// The operating system refused.
     #[error("{path}: {error}{}", fs::way_out(.path, .error))]

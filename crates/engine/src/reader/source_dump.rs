@@ -55,14 +55,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Empties the caches of this shard: the next reads come from disk.
-    pub fn drop_caches(&self) {
-        for table in self.all_tables() {
-            table.tablets().iter().for_each(|tablet| tablet.forget_rows());
-        }
-        self.cache().clear();
-    }
-
     /// Up to `most` keys of a range on this shard in ring order, including deleted partitions.
     pub async fn keys(
         &self,

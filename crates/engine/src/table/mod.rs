@@ -67,7 +67,7 @@ pub(crate) struct Table {
     /// How many guards keep compactions from starting without a request.
     paused: Cell<u32>,
     /// How many guards keep all compactions from starting, also requested ones.
-    voiding: Cell<u32>,
+    barriers: Cell<u32>,
     /// Entered by running compactions.
     pub compacting: RefCell<Gate>,
     /// Counters since the table was opened on this shard.
@@ -100,7 +100,7 @@ impl Table {
             unreadable: RefCell::new(unreadable),
             missing: RefCell::default(),
             paused: Cell::new(0),
-            voiding: Cell::new(0),
+            barriers: Cell::new(0),
             compacting: RefCell::default(),
             done: Done::default(),
         })
@@ -214,12 +214,12 @@ impl Table {
     /// Whether data is being truncated or removed. A compaction that ran meanwhile would write
     /// that data again.
     pub fn is_voiding(&self) -> bool {
-        self.voiding.get() > 0
+        self.barriers.get() > 0
     }
 
     /// Stops the running compactions and keeps others from starting while the guard lives.
     pub async fn without_compactions(self: &Rc<Self>) -> CompactionBarrier {
-        self.voiding.set(self.voiding.get() + 1);
+        self.barriers.set(self.barriers.get() + 1);
         let guard = CompactionBarrier(self.clone());
         self.stop_compactions().await;
         guard
@@ -238,7 +238,7 @@ pub(crate) struct CompactionBarrier(Rc<Table>);
 
 impl Drop for CompactionBarrier {
     fn drop(&mut self) {
-        self.0.voiding.set(self.0.voiding.get() - 1);
+        self.0.barriers.set(self.0.barriers.get() - 1);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Many tablets with little in each: the log stays within its size without a tiny sstable for every
-//! one of them, and nothing is lost.
+//! Many tablets with little data in each: the log stays within its size without a tiny sstable
+//! for each of them, and nothing is lost.
 
 use crate::support::*;
 use engine::commitlog::{self, ReplayOptions};
@@ -16,8 +16,8 @@ use std::rc::Rc;
 
 const TABLETS: u64 = 64;
 
-/// Writes something of every kind into every tablet; then so much into one partition that the log
-/// has to give up segments again and again. `naive` is told what was acknowledged.
+/// Writes every kind of data into every tablet, then so much into one partition that the log must
+/// free segments repeatedly. `naive` gets all acknowledged mutations.
 async fn fill(engine: &Engine, schema: &TableSchema, naive: &mut Naive, megabytes: i64) {
     let mut timestamp = 0;
     let mut write = async |naive: &mut Naive, change: Change| {
@@ -79,7 +79,7 @@ fn small_memtables_are_relogged() {
     });
 }
 
-/// The power goes while memtables are relogged: what was acknowledged (in batch mode) is there.
+/// A power loss while memtables are relogged: acknowledged writes (in batch mode) survive.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_while_relogging_loses_nothing() {
@@ -143,8 +143,8 @@ fn a_power_loss_while_relogging_loses_nothing() {
     assert!(relogged > 0, "memtables were relogged");
 }
 
-/// A log that is filled faster than its segments go: there is room for relogging nevertheless, and
-/// no file for each small tablet.
+/// A log that fills faster than its segments are freed still has room for relogging, and no small
+/// tablet gets a file.
 #[cfg(feature = "sim")]
 #[test]
 fn a_full_log_relogs_too() {
@@ -193,9 +193,9 @@ fn a_full_log_relogs_too() {
     });
 }
 
-/// A start replays many small memtables and logs them once more. Wherever the power goes meanwhile,
-/// and again during the start after that, nothing is lost. `POWER_LOSS_STEP=1` takes every write;
-/// by default every third.
+/// A start replays many small memtables and relogs them. A power loss at any write of it, and
+/// another one during the next start, lose nothing. `POWER_LOSS_STEP=1` tests every write; by
+/// default every third.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_in_a_start_that_relogs_loses_nothing() {
@@ -339,8 +339,8 @@ fn what_each_source_holds_is_shown_apart() {
     });
 }
 
-/// A start on a full disk tries again and again to make safe what it replayed. What is safe already
-/// is not written once more.
+/// A start on a full disk retries to make the replayed mutations durable. Durable ones are not
+/// written again.
 #[test]
 fn making_replayed_data_safe_again_writes_nothing_again() {
     rt::block_on(async {

@@ -1,5 +1,5 @@
-//! The engine against a naive model: random changes, flushes, compactions, restarts and crashes of
-//! the process. Whatever the order and the budgets, a read gives what the model says.
+//! The engine against a simple model: random changes, flushes, compactions, restarts and crashes
+//! of the process. For every order and budget, a read returns what the model has.
 
 use crate::support::*;
 use engine::{Engine, EngineConfig};
@@ -180,7 +180,7 @@ fn eager(gc_grace: i32) -> Rc<TableSchema> {
     })
 }
 
-/// How many stories are told: few, because each takes a tenth of a second.
+/// The number of random histories: few, because each takes a tenth of a second.
 fn cases() -> u32 {
     ProptestConfig::default().cases / 21
 }

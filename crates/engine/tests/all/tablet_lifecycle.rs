@@ -1,4 +1,5 @@
-//! Tablets that come to a shard and leave it while their table is served, over crashes.
+//! Tablets that are added to a shard and removed from it while their table is served, over
+//! crashes.
 
 use crate::support::*;
 use engine::{Engine, TabletRange};
@@ -16,7 +17,7 @@ async fn write_all(engine: &Engine, schema: &TableSchema, value: &str) {
     }
 }
 
-/// How many partitions of a tablet an engine has.
+/// The number of partitions of a tablet that an engine has.
 async fn held(engine: &Engine, schema: &Rc<TableSchema>, tablet: &TabletRange) -> usize {
     let seen = read_fragments(engine, schema.id, tablet.range.clone(), Slice::full(), Default::default()).await;
     seen.iter().filter(|fragment| matches!(fragment, model::fragment::Fragment::PartitionStart { .. })).count()
@@ -26,8 +27,8 @@ fn of(tablet: &TabletRange) -> usize {
     (0..KEYS).filter(|k| tablet.range.contains(&key(*k))).count()
 }
 
-/// What a tablet had here is gone with it: from memory, from the disk, and from what replay brings
-/// back, also when the tablet comes again.
+/// The data of a removed tablet is gone: from memory, from the disk, and from replay, also when
+/// the tablet is added again.
 #[test]
 fn a_tablet_that_leaves_takes_its_data_along_for_good() {
     for flushed in [false, true] {
@@ -73,7 +74,7 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
     }
 }
 
-/// A crash may come between the end of a move and the removal of the files.
+/// A crash between the end of a move and the removal of the files.
 #[test]
 fn what_a_crash_left_of_a_tablet_goes_before_it_can_come_back() {
     let scratch = Scratch::new("swept");

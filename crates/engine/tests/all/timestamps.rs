@@ -1,4 +1,5 @@
-//! The greatest timestamp that was ever written, from which a node's clock goes on after a restart.
+//! The greatest timestamp that was ever written: a node's clock continues from it after a
+//! restart.
 
 use crate::support::*;
 use model::mutation::MutationBuilder;

@@ -177,7 +177,7 @@ fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
     });
 }
 
-/// What is written to a file without a name is gone with the process.
+/// Writes to a file without a name are lost with the process.
 #[test]
 fn a_log_that_was_removed_acknowledges_nothing() {
     rt::block_on(async {

@@ -12,7 +12,8 @@
 //! |---|---|
 //! | `files` | small files: sealed texts, their owner, reserved disk space |
 //! | [`commitlog`] | the log of acknowledged writes |
-//! | [`metadata_log`] | the log of the metadata's Raft group |
+//! | [`raft_log`] | the log of the metadata's Raft group |
+//! | [`journal`] | the journal of releases before the Raft group; it is only read |
 //! | `deletion_log` | replaces sstables by others, atomically over crashes |
 //! | `memtable` | the newest data of a tablet, in memory, and its memory budget |
 //! | `table_dir` | the directory of a table and its small files |
@@ -28,7 +29,8 @@
 
 pub mod commitlog;
 pub mod datadir;
-pub mod metadata_log;
+pub mod journal;
+pub mod raft_log;
 
 mod compaction;
 mod config;

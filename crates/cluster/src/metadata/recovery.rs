@@ -14,7 +14,8 @@ use super::{builtin, decode, encode};
 use crate::raft::{self, Opened};
 use crate::tablets::{self, TabletReplica};
 use crate::topology::{self, Node, NodeState, features};
-use engine::metadata_log::{self, JournalError, RaftLog};
+use engine::journal;
+use engine::raft_log::{RaftLog, RaftLogError};
 use model::id::{HostId, TableId};
 use rt::ShardId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ use uuid::Uuid;
 pub enum OpenError {
     /// The log is damaged or cannot be read.
     #[error("metadata: {0}")]
-    Log(#[from] JournalError),
+    Log(#[from] RaftLogError),
     /// A logged change does not fit.
     #[error("metadata: {0}")]
     Metadata(#[from] MetadataError),
@@ -224,13 +225,13 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
         // Errors in the journal are reported by the check below, which has a precise error type.
         let snapshot = recovered.metadata().map(|metadata| snapshot_of(&metadata));
         before = Some(recovered);
-        snapshot.map_err(|error| JournalError::Corrupt { file: journal_dir.clone(), offset: 0, why: error.to_string() })
+        snapshot.map_err(|error| RaftLogError::Corrupt { file: journal_dir.clone(), offset: 0, why: error.to_string() })
     };
     let mut opened = raft::open(&dir, info.host_id, first).await?;
     if rt::fs::exists(&journal_dir).await {
         // The log has the content of the journal, durably.
         let removed = rt::fs::remove_dir_all(&journal_dir).await;
-        removed.map_err(|error| JournalError::Io { path: journal_dir, error })?;
+        removed.map_err(|error| RaftLogError::Io { path: journal_dir, error })?;
     }
     keep_end(&opened, data_dir).await;
     // Only the journal has the drops that a crash interrupted.
@@ -254,8 +255,8 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
     Ok((MetadataLog { opened, dir }, recovered))
 }
 
-async fn read_journal(dir: &Path) -> Result<Recovered, JournalError> {
-    let (entries, snapshot) = metadata_log::read_journal(dir).await?;
+async fn read_journal(dir: &Path) -> Result<Recovered, RaftLogError> {
+    let (entries, snapshot) = journal::read_journal(dir).await?;
     Ok(Recovered {
         snapshot: snapshot.map(|snapshot| snapshot.body.to_vec()),
         changes: entries.into_iter().map(|entry| entry.body.to_vec()).collect(),

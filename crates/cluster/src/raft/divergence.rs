@@ -14,7 +14,7 @@
 
 use super::network::RaftRequest;
 use super::stored::{FORMAT, Position, StoredVote, decode};
-use engine::metadata_log::RaftLog;
+use engine::raft_log::RaftLog;
 use model::id::HostId;
 use rt::sync::Notify;
 use std::cell::{Cell, RefCell};

@@ -9,7 +9,7 @@ use super::store::Store;
 use super::stored::{Opened, Position, decode, encode};
 use super::{Command, Member, Types};
 use bytes::Bytes;
-use engine::metadata_log::RaftLog;
+use engine::raft_log::RaftLog;
 use futures_util::future::{Either, select};
 use model::id::HostId;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};

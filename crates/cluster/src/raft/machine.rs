@@ -3,7 +3,8 @@
 use super::saved::Saved;
 use super::stored::{Opened, SnapshotFile, SnapshotHead, decode, encode};
 use super::{Entry, LogId, Member, Membership, StorageError, Types};
-use engine::metadata_log::{JournalError, RaftLog};
+use engine::raft_log::RaftLog;
+use engine::raft_log::RaftLogError;
 use futures_util::future::LocalBoxFuture;
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EmptyNode, EntryPayload, RaftSnapshotBuilder, SnapshotMeta, StorageIOError};
@@ -82,7 +83,7 @@ impl Applier {
 
     /// Saves a snapshot of the leader. Waits for free disk space, because nothing after the
     /// snapshot can be applied before.
-    async fn save(&self, file: &SnapshotFile) -> Result<(), JournalError> {
+    async fn save(&self, file: &SnapshotFile) -> Result<(), RaftLogError> {
         let bytes = encode(file);
         let Some(_turn) = self.saved.turn(file.head.meta().last_log_id).await else { return Ok(()) };
         loop {

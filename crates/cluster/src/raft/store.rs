@@ -4,7 +4,7 @@ use super::saved::Saved;
 use super::stored::{Members, Opened, Position, Record, StoredVote, decode, encode};
 use super::{Entry, LogId, StorageError, Types, Vote};
 use bytes::Bytes;
-use engine::metadata_log::RaftLog;
+use engine::raft_log::RaftLog;
 use model::id::HostId;
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{AnyError, EntryPayload, LogState, RaftLogReader, StorageIOError};

@@ -8,7 +8,8 @@
 
 use super::{Command, Entry, LogId, Member, Membership, Vote};
 use bytes::Bytes;
-use engine::metadata_log::{JournalError, RaftLog};
+use engine::raft_log::RaftLog;
+use engine::raft_log::RaftLogError;
 use model::id::HostId;
 use openraft::{CommittedLeaderId, EmptyNode, EntryPayload};
 use serde::de::DeserializeOwned;
@@ -218,15 +219,15 @@ pub struct Opened {
     pub commands: Vec<Vec<u8>>,
 }
 
-fn damaged(dir: &Path, what: &str, why: String) -> JournalError {
-    JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be understood: {why}") }
+fn damaged(dir: &Path, what: &str, why: String) -> RaftLogError {
+    RaftLogError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be understood: {why}") }
 }
 
 /// Opens the group of this node in `dir`. If there is none, creates a group of this node alone. Its
 /// log begins with the snapshot that `first` returns.
-pub async fn open<F>(dir: &Path, host: HostId, first: F) -> Result<Opened, JournalError>
+pub async fn open<F>(dir: &Path, host: HostId, first: F) -> Result<Opened, RaftLogError>
 where
-    F: AsyncFnOnce() -> Result<Vec<u8>, JournalError>,
+    F: AsyncFnOnce() -> Result<Vec<u8>, RaftLogError>,
 {
     if !RaftLog::exists(dir).await? {
         check_unused(dir, host).await?;
@@ -243,7 +244,7 @@ where
     {
         // A snapshot is durable before its entries are purged.
         let why = format!("the entries up to {purged} are in no snapshot: `snapshot` is missing, or an old one");
-        return Err(JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why });
+        return Err(RaftLogError::Corrupt { file: dir.to_path_buf(), offset: 0, why });
     }
     let saved = applied;
     let mut membership = snapshot.as_ref().map(|snapshot| snapshot.head.membership()).unwrap_or_default();
@@ -285,29 +286,29 @@ where
 
 /// Refuses a directory that has a snapshot and no log. A snapshot of the first entry is allowed: a
 /// crash during the creation of a group leaves one.
-async fn check_unused(dir: &Path, host: HostId) -> Result<(), JournalError> {
+async fn check_unused(dir: &Path, host: HostId) -> Result<(), RaftLogError> {
     let Some(bytes) = RaftLog::snapshot_in(dir, host).await? else { return Ok(()) };
     let snapshot = decode::<SnapshotFile>(&bytes).map_err(|why| damaged(dir, "the snapshot", why))?;
     match snapshot.head.last {
         Some(last) if last.index > FIRST_INDEX => {
             let why = "there is a snapshot, and its log is missing".to_owned();
-            Err(JournalError::Corrupt { file: dir.to_path_buf(), offset: 0, why })
+            Err(RaftLogError::Corrupt { file: dir.to_path_buf(), offset: 0, why })
         }
         _ => Ok(()),
     }
 }
 
 /// Opens the log of a node in `dir` that is, or is to be, added to a group.
-pub async fn open_to_join(dir: &Path, host: HostId) -> Result<Opened, JournalError> {
+pub async fn open_to_join(dir: &Path, host: HostId) -> Result<Opened, RaftLogError> {
     // The log may be empty: the group sends its first entries or a snapshot.
     drop(RaftLog::open(dir, host).await?);
-    let none = async || Err(JournalError::Failed("there is no log".into()));
+    let none = async || Err(RaftLogError::Failed("there is no log".into()));
     open(dir, host, none).await
 }
 
 /// Makes the only voter the leader: ensures that its stored vote is for itself, so that no election
 /// is needed.
-async fn lead(dir: &Path, log: &RaftLog, host: HostId, applied: Option<LogId>) -> Result<(), JournalError> {
+async fn lead(dir: &Path, log: &RaftLog, host: HostId, applied: Option<LogId>) -> Result<(), RaftLogError> {
     let vote = log.vote().map(|vote| decode(&vote)).transpose();
     let before: Option<StoredVote> = vote.map_err(|why| damaged(dir, "the vote", why))?;
     if before.is_some_and(|vote| vote.committed && vote.node == host.0) {
@@ -319,7 +320,7 @@ async fn lead(dir: &Path, log: &RaftLog, host: HostId, applied: Option<LogId>) -
 }
 
 /// Creates the log of a group of one node, with that node as the leader.
-async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), JournalError> {
+async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), RaftLogError> {
     let first = Position { term: 1, leader: host.0, index: FIRST_INDEX };
     let head = SnapshotHead { last: Some(first), members_at: Some(first), members: Members::only(host) };
     let vote = StoredVote { term: 1, node: host.0, committed: true };
@@ -330,9 +331,9 @@ async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), JournalEr
 impl Opened {
     /// From now on the file at `path` records where the log ends, so that the next start notices a
     /// log that was removed or cut off.
-    pub async fn keep_end(&self, path: &Path) -> Result<(), JournalError> {
+    pub async fn keep_end(&self, path: &Path) -> Result<(), RaftLogError> {
         let kept = self.log.keep_end(path).await;
-        kept.map_err(|error| JournalError::Io { path: path.to_path_buf(), error })
+        kept.map_err(|error| RaftLogError::Io { path: path.to_path_buf(), error })
     }
 
     /// Whether this node is the only voter.
@@ -342,11 +343,11 @@ impl Opened {
 
     /// Appends a command that counts as committed and applied at once. Only if this node is the
     /// only voter.
-    pub async fn append(&mut self, command: Vec<u8>) -> Result<(), JournalError> {
+    pub async fn append(&mut self, command: Vec<u8>) -> Result<(), RaftLogError> {
         assert!(self.alone, "others have to agree");
         let term = match self.log.vote().map(|vote| decode::<StoredVote>(&vote)) {
             Some(Ok(stored)) => stored.term,
-            _ => return Err(JournalError::Failed("there is no vote".into())),
+            _ => return Err(RaftLogError::Failed("there is no vote".into())),
         };
         let at = Position { term, leader: self.host.0, index: self.applied.map_or(1, |applied| applied.index + 1) };
         let record = Record { at, payload: Payload::Command(command) };

@@ -3,7 +3,7 @@
 
 use super::*;
 use bytes::Bytes;
-use engine::metadata_log::RaftLog;
+use engine::raft_log::RaftLog;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use rt::hash::HashMap;

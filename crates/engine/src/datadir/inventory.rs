@@ -9,7 +9,7 @@
 //! The inventory is a lower bound after any crash. A run or a directory is named after it is
 //! complete on the device. A run is dropped from the inventory before it is removed. The
 //! directory of a table is removed after the metadata has forgotten the table. The later end of
-//! the Raft log is in `messina.raft-end` ([`crate::metadata_log::raft_log::read_end`]).
+//! the Raft log is in `messina.raft-end` ([`crate::raft_log::read_end`]).
 //!
 //! A directory of an earlier release has no inventory: nothing is known of it, and nothing is
 //! refused.
@@ -19,8 +19,7 @@ use crate::commitlog::{self, LoggedRun};
 use crate::deletion_log::{LastWriter, QUARANTINE};
 use crate::files::IS_FOREIGN;
 use crate::files::sealed::{self, Unusable};
-use crate::metadata_log::JournalError;
-use crate::metadata_log::raft_log::{self, FoundLog, LogEnd, NotedEnd};
+use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd, RaftLogError};
 use crate::table_dir::{epoch_file, replay_filters};
 use model::schema::TableSchema;
 use model::{HostId, TableId};
@@ -206,7 +205,7 @@ impl DataDir {
         let mut missing = Vec::new();
         let found = match raft_log::look(&self.raft_dir(), self.host_id).await {
             Ok(found) => found,
-            Err(JournalError::Foreign(file)) => {
+            Err(RaftLogError::Foreign(file)) => {
                 missing.push(Missing::foreign_raft(&file, self.raft_dir()));
                 None
             }

@@ -12,7 +12,6 @@
 //! 5. The old logs are retired.
 //! 6. [`Engine::start`] on every shard begins compaction. Before that, a purge could remove
 //!    tombstones that replay needs.
-
 //!
 //! The methods of [`Engine`], by the files that have them:
 //!

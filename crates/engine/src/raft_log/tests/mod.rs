@@ -84,7 +84,7 @@ pub(super) fn plan(model: &mut Model, step: &Step) {
 }
 
 /// Takes a step.
-pub(super) async fn take(log: &RaftLog, model: &mut Model, step: &Step) -> Result<(), JournalError> {
+pub(super) async fn take(log: &RaftLog, model: &mut Model, step: &Step) -> Result<(), RaftLogError> {
     let next = model.next();
     let first = model.entries.first().map_or(next, |(index, _)| *index);
     plan(model, step);
@@ -169,7 +169,7 @@ fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
             match RaftLog::open(scratch.path(), NODE).await {
                 Ok(log) => assert_eq!(Model::of(&log), model, "byte {at}: padding, or the mark at the end"),
                 Err(error) => {
-                    let corrupt = matches!(error, JournalError::Corrupt { .. });
+                    let corrupt = matches!(error, RaftLogError::Corrupt { .. });
                     assert!(corrupt && (at as u64) < ends[ends.len() - 1], "byte {at}: {error}");
                 }
             }
@@ -225,7 +225,7 @@ fn a_log_made_from_a_snapshot_goes_on_behind_it() {
         assert_eq!(log.snapshot().await.expect("read").expect("there"), &b"all of it"[..]);
         assert_eq!((log.purged(), log.committed()), (Some((41, Bytes::from_static(b"id"))), Some(41)));
         let error = log.append(41, &[body(1, 41)]).await.expect_err("purged");
-        assert!(matches!(error, JournalError::Corrupt { .. }), "{error}");
+        assert!(matches!(error, RaftLogError::Corrupt { .. }), "{error}");
         log.append(42, &[body(1, 42)]).await.expect("appended");
         log.reserve(100).await.expect("there is space");
         log.save_snapshot(b"more").await.expect("saved");
@@ -319,8 +319,8 @@ fn files_of_another_node_are_refused() {
         RaftLog::create(&dir, NODE, b"vote", 41, b"id", b"all of it").await.expect("made");
         open(&dir).await.keep_end(&end).await.expect("noted");
         let other = HostId(uuid::Uuid::from_u128(2));
-        let is_foreign = |error: JournalError, name: &str| {
-            matches!(&error, JournalError::Foreign(file) if file.ends_with(name))
+        let is_foreign = |error: RaftLogError, name: &str| {
+            matches!(&error, RaftLogError::Foreign(file) if file.ends_with(name))
                 && error.to_string().contains("--accept-loss")
         };
         assert!(look(&dir, NODE).await.expect("its own").is_some());

@@ -1,29 +1,15 @@
-//! The log of a node's metadata on its disk.
-//!
-//! - [`raft_log`]: the log of the metadata's Raft group, its vote and its snapshot.
-//! - [`journal`]: the journal of releases before there was a group. It is only read.
-//! - `record`: the parts of their file formats that are the same.
+//! Errors of a Raft log.
 
-pub mod journal;
-pub mod raft_log;
-mod record;
-
-pub use journal::{Entry, Snapshot, read_journal};
-pub use raft_log::RaftLog;
-
-use crate::files;
+use crate::files::{is_full, may_pass};
 use rt::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The longest body of an entry or a snapshot: 1 GiB.
-pub const MAX_BODY: usize = 1 << 30;
-
-/// What can go wrong with a log of the metadata.
+/// Why an operation on a Raft log failed.
 #[derive(Debug, thiserror::Error)]
-pub enum JournalError {
+pub enum RaftLogError {
     /// The body is too large.
-    #[error("a body of {0} bytes is too large for the metadata log")]
+    #[error("a body of {0} bytes is too large for the log of the metadata")]
     TooLarge(usize),
     /// Something that was durable is damaged.
     #[error(
@@ -35,7 +21,7 @@ pub enum JournalError {
     Corrupt {
         /// The file.
         file: PathBuf,
-        /// Where.
+        /// Offset in the file, in bytes.
         offset: u64,
         /// What is wrong.
         why: String,
@@ -59,7 +45,7 @@ pub enum JournalError {
         known: u32,
     },
     /// An earlier write or fsync failed: the node must stop.
-    #[error("the metadata log has failed: {0}")]
+    #[error("the log of the metadata has failed: {0}")]
     Failed(String),
     /// The operating system refused.
     #[error("{path}: {error}{}", fs::way_out(.path, .error))]
@@ -71,24 +57,21 @@ pub enum JournalError {
     },
 }
 
-impl JournalError {
+impl RaftLogError {
     /// Whether the disk (or a quota) is full.
     pub fn is_full(&self) -> bool {
-        matches!(self, JournalError::Io { error, .. } if files::is_full(error))
+        matches!(self, RaftLogError::Io { error, .. } if is_full(error))
     }
 
     /// Whether the disk is full, or there are no descriptors left: nothing is wrong with the
     /// device, and the same may succeed later.
     pub fn may_pass(&self) -> bool {
-        matches!(self, JournalError::Io { error, .. } if files::may_pass(error))
+        matches!(self, RaftLogError::Io { error, .. } if may_pass(error))
     }
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+/// For `map_err` on an I/O operation at `path`.
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RaftLogError {
     let path = path.to_path_buf();
-    move |error| JournalError::Io { path, error }
-}
-
-fn log_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("log-{number}"))
+    move |error| RaftLogError::Io { path, error }
 }

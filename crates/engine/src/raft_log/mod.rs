@@ -19,16 +19,19 @@
 //! votes and marks can be written on a full disk.
 
 mod end;
+mod error;
 mod format;
+pub(crate) mod record;
 
 pub use end::{FoundLog, LogEnd, NotedEnd, look, read_end};
+pub use error::RaftLogError;
+pub(crate) use error::io_error;
 
-use super::record::Bad;
-use super::{JournalError, MAX_BODY, io_error, log_path};
 use crate::files::{NodeDigest, is_full, may_pass};
 use bytes::Bytes;
-use format::{Kind, Record, Scan, Tail};
+use format::{Kind, MAX_BODY, Record, Scan, Tail};
 use model::HostId;
+use record::Bad;
 use rt::fs::{self, File, IoClass, OpenOptions};
 use rt::sync::{Deadline, Semaphore};
 use rt::time::Duration;
@@ -155,7 +158,7 @@ fn room(end: u64, bytes: u64) -> u64 {
 
 impl RaftLog {
     /// Whether there is a log in `dir`.
-    pub async fn exists(dir: &Path) -> Result<bool, JournalError> {
+    pub async fn exists(dir: &Path) -> Result<bool, RaftLogError> {
         match fs::read_dir(dir).await {
             Ok(entries) => Ok(entries.iter().any(|entry| number_of(&entry.name).is_some())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -172,7 +175,7 @@ impl RaftLog {
         index: u64,
         id: &[u8],
         snapshot: &[u8],
-    ) -> Result<(), JournalError> {
+    ) -> Result<(), RaftLogError> {
         let node = NodeDigest::of(host);
         fs::create_dir_all(dir).await.map_err(io_error(dir))?;
         if let Some(parent) = dir.parent() {
@@ -192,7 +195,7 @@ impl RaftLog {
     }
 
     /// Opens the log of the node `host` in `dir`; creates an empty one if there is none.
-    pub async fn open(dir: &Path, host: HostId) -> Result<RaftLog, JournalError> {
+    pub async fn open(dir: &Path, host: HostId) -> Result<RaftLog, RaftLogError> {
         let node = NodeDigest::of(host);
         fs::create_dir_all(dir).await.map_err(io_error(dir))?;
         let names = fs::read_dir(dir).await.map_err(io_error(dir))?;
@@ -259,32 +262,32 @@ impl RaftLog {
     }
 
     /// Appends entries, the first of which has index `from`. Returns when they are durable.
-    pub async fn append(&self, from: u64, bodies: &[Bytes]) -> Result<(), JournalError> {
+    pub async fn append(&self, from: u64, bodies: &[Bytes]) -> Result<(), RaftLogError> {
         if let Some(body) = bodies.iter().find(|body| body.len() > MAX_BODY) {
-            return Err(JournalError::TooLarge(body.len()));
+            return Err(RaftLogError::TooLarge(body.len()));
         }
         let records: Vec<Record> = (from..).zip(bodies).map(|(index, body)| entry(index, body)).collect();
         self.write(&records).await
     }
 
     /// Makes `vote` the vote. Returns when it is durable.
-    pub async fn save_vote(&self, vote: Bytes) -> Result<(), JournalError> {
+    pub async fn save_vote(&self, vote: Bytes) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Vote, index: 0, body: vote }]).await
     }
 
     /// Records that the entries up to `index` are committed. Returns when that is durable.
-    pub async fn save_committed(&self, index: u64) -> Result<(), JournalError> {
+    pub async fn save_committed(&self, index: u64) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Committed, index, body: Bytes::new() }]).await
     }
 
     /// Removes the entries from `index` on. Returns when that is durable.
-    pub async fn truncate(&self, index: u64) -> Result<(), JournalError> {
+    pub async fn truncate(&self, index: u64) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Truncated, index, body: Bytes::new() }]).await
     }
 
     /// Reserves space so that `bytes` of bodies can be appended even on a full disk. After an
     /// error there is no such space, and the log is otherwise unaffected.
-    pub async fn reserve(&self, bytes: u64) -> Result<(), JournalError> {
+    pub async fn reserve(&self, bytes: u64) -> Result<(), RaftLogError> {
         let _turn = self.turn().await?;
         let (file, end, reserved) = {
             let state = self.state.borrow();
@@ -302,7 +305,7 @@ impl RaftLog {
 
     /// Removes the entries up to `upto`, whose id is `id`. A saved snapshot must contain them. On
     /// a full disk they are kept for now.
-    pub async fn purge(&self, upto: u64, id: Bytes) -> Result<(), JournalError> {
+    pub async fn purge(&self, upto: u64, id: Bytes) -> Result<(), RaftLogError> {
         let _turn = self.turn().await?;
         let (number, content) = {
             let state = self.state.borrow();
@@ -356,9 +359,9 @@ impl RaftLog {
 
     /// Saves a snapshot in place of the earlier one. Returns when it is durable. After an error
     /// either of them is there.
-    pub async fn save_snapshot(&self, body: &[u8]) -> Result<(), JournalError> {
+    pub async fn save_snapshot(&self, body: &[u8]) -> Result<(), RaftLogError> {
         if body.len() > MAX_BODY {
-            return Err(JournalError::TooLarge(body.len()));
+            return Err(RaftLogError::TooLarge(body.len()));
         }
         let _turn = self.turn().await?;
         self.state.borrow().check()?;
@@ -367,18 +370,18 @@ impl RaftLog {
     }
 
     /// The latest snapshot of the node `host` in `dir`, of a log that is not open.
-    pub async fn snapshot_in(dir: &Path, host: HostId) -> Result<Option<Bytes>, JournalError> {
+    pub async fn snapshot_in(dir: &Path, host: HostId) -> Result<Option<Bytes>, RaftLogError> {
         read_snapshot(&snapshot_path(dir), NodeDigest::of(host)).await
     }
 
     /// The latest snapshot.
-    pub async fn snapshot(&self) -> Result<Option<Bytes>, JournalError> {
+    pub async fn snapshot(&self) -> Result<Option<Bytes>, RaftLogError> {
         let _turn = self.turn().await?;
         read_snapshot(&snapshot_path(&self.dir), self.node).await
     }
 
     /// Writes records durably behind the last, and applies them.
-    async fn write(&self, records: &[Record]) -> Result<(), JournalError> {
+    async fn write(&self, records: &[Record]) -> Result<(), RaftLogError> {
         if records.is_empty() {
             return Ok(());
         }
@@ -412,7 +415,7 @@ impl RaftLog {
         }
         if let Err(why) = check_there(file.path()).await {
             armed.finish(Some(why.clone()));
-            return Err(JournalError::Failed(why));
+            return Err(RaftLogError::Failed(why));
         }
         {
             let mut state = self.state.borrow_mut();
@@ -432,20 +435,20 @@ impl RaftLog {
     }
 
     /// Whether its file still has its name. A log without a name is lost when the node ends.
-    pub async fn check_there(&self) -> Result<(), JournalError> {
+    pub async fn check_there(&self) -> Result<(), RaftLogError> {
         let file = self.state.borrow().file.clone();
-        check_there(file.path()).await.map_err(JournalError::Failed)
+        check_there(file.path()).await.map_err(RaftLogError::Failed)
     }
 
-    async fn turn(&self) -> Result<rt::sync::SemaphorePermit<'_>, JournalError> {
-        self.turn.acquire().await.map_err(|_| JournalError::Failed("it was closed".into()))
+    async fn turn(&self) -> Result<rt::sync::SemaphorePermit<'_>, RaftLogError> {
+        self.turn.acquire().await.map_err(|_| RaftLogError::Failed("it was closed".into()))
     }
 }
 
 impl State {
-    fn check(&self) -> Result<(), JournalError> {
+    fn check(&self) -> Result<(), RaftLogError> {
         match &self.failed {
-            Some(why) => Err(JournalError::Failed(why.clone())),
+            Some(why) => Err(RaftLogError::Failed(why.clone())),
             None => Ok(()),
         }
     }
@@ -471,6 +474,11 @@ impl Drop for FailOnDrop<'_> {
     }
 }
 
+/// The path of the log of a number.
+pub(crate) fn log_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("log-{number}"))
+}
+
 fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("log-")?.parse().ok()
 }
@@ -489,14 +497,14 @@ fn snapshot_path(dir: &Path) -> PathBuf {
     dir.join("snapshot")
 }
 
-async fn remove_if_there(path: &Path) -> Result<(), JournalError> {
+async fn remove_if_there(path: &Path) -> Result<(), RaftLogError> {
     match fs::remove_file(path).await {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(path)(error)),
         _ => Ok(()),
     }
 }
 
-async fn read_snapshot(path: &Path, node: NodeDigest) -> Result<Option<Bytes>, JournalError> {
+async fn read_snapshot(path: &Path, node: NodeDigest) -> Result<Option<Bytes>, RaftLogError> {
     let bytes = match with_descriptors(async || fs::read(path).await).await {
         Ok(bytes) => Bytes::from(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -516,12 +524,12 @@ fn log_bytes(node: NodeDigest, number: u64, content: &Content) -> (Vec<u8>, Tail
     (bytes, tail)
 }
 
-async fn open_log(path: &Path) -> Result<File, JournalError> {
+async fn open_log(path: &Path) -> Result<File, RaftLogError> {
     let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
     with_descriptors(async || fs::open(path, &options).await).await.map_err(io_error(path))
 }
 
-async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, JournalError> {
+async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, RaftLogError> {
     let path = log_path(dir, number);
     let file = open_log(&path).await?;
     let bytes = Bytes::from(fs::read(&path).await.map_err(io_error(&path))?);

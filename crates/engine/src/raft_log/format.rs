@@ -20,7 +20,7 @@
 //! may be a torn write, damage before it cannot. A record that does not continue the one before
 //! it was left by a failed write and does not count. Nothing here may panic on foreign bytes.
 
-use super::super::record::{
+use super::record::{
     ALIGN, Bad, FORMAT, RECORD_VERSION, body_at, check_version, file_header, has_header, header_at, header_crc,
 };
 use crate::files::NodeDigest;
@@ -29,6 +29,8 @@ use bytes::Bytes;
 
 /// Length of a log's header.
 pub(super) const LOG_HEADER: u64 = 32;
+/// The longest body of an entry or a snapshot: 1 GiB.
+pub(super) const MAX_BODY: usize = 1 << 30;
 const RECORD_HEADER: usize = 32;
 const SNAPSHOT_HEADER: usize = 24;
 const LOG_MAGIC: [u8; 8] = *b"MESSINAR";

@@ -101,14 +101,14 @@ fn a_failed_fsync_ends_the_log_and_a_full_disk_is_told_before() {
         log.reserve(1000).await.expect("there is space");
         disk.set_free(0);
         let error = log.reserve(64 << 20).await.expect_err("the disk is full");
-        assert!(matches!(error, JournalError::Io { .. }), "{error}");
+        assert!(matches!(error, RaftLogError::Io { .. }), "{error}");
         disk.set_free(1 << 30);
         log.append(2, &[body(1, 2)]).await.expect("appended");
         log.reserve(64 << 20).await.expect("there is space again");
         disk.fail_next(Fault::Sync, 1);
         log.append(3, &[body(1, 3)]).await.expect_err("the fsync fails");
         let error = log.append(3, &[body(1, 3)]).await.expect_err("for ever");
-        assert!(matches!(error, JournalError::Failed(_)), "{error}");
+        assert!(matches!(error, RaftLogError::Failed(_)), "{error}");
         drop(log);
         let log = RaftLog::open(Path::new(DIR), NODE).await.expect("opened");
         assert!(log.entries(0, 9).len() >= 2);

@@ -14,8 +14,8 @@
 //! not synced itself: after a power loss it may name an earlier end, never a later one. After a
 //! kill it is exact. Losing the file loses only this check, so its errors do not end the log.
 
-use super::super::{JournalError, io_error, log_path};
-use super::{RaftLog, format, number_of, read_snapshot, snapshot_path};
+use super::error::{RaftLogError, io_error};
+use super::{RaftLog, format, log_path, number_of, read_snapshot, snapshot_path};
 use crate::files::NodeDigest;
 use crate::files::bytes::{u32_at, u64_at};
 use bytes::Bytes;
@@ -60,7 +60,7 @@ pub enum NotedEnd {
 
 /// Examines the log of the node `host` in `dir` and changes nothing. `None` if there is none. An
 /// error if the log or its snapshot belongs to another node.
-pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, JournalError> {
+pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, RaftLogError> {
     let node = NodeDigest::of(host);
     let names = match fs::read_dir(dir).await {
         Ok(names) => names,
@@ -71,7 +71,7 @@ pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, JournalE
     let path = log_path(dir, number);
     let bytes = Bytes::from(fs::read(&path).await.map_err(io_error(&path))?);
     format::check_log_header(&bytes, node, number).map_err(|bad| bad.at(&path, 0))?;
-    if let Err(error @ JournalError::Foreign(_)) = read_snapshot(&snapshot_path(dir), node).await {
+    if let Err(error @ RaftLogError::Foreign(_)) = read_snapshot(&snapshot_path(dir), node).await {
         return Err(error);
     }
     let scan = format::scan(&bytes, number);

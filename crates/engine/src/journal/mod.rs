@@ -29,9 +29,9 @@
 //! because every entry was durable before those were written. Nothing in the directory is changed,
 //! and nothing here may panic on foreign bytes.
 
-use super::record::{ALIGN, Bad, body_at, check_version, file_header, has_header, header_at};
-use super::{JournalError, io_error, log_path};
 use crate::files::bytes::{u32_at, u64_at};
+use crate::raft_log::record::{ALIGN, Bad, body_at, check_version, file_header, has_header, header_at};
+use crate::raft_log::{RaftLogError, io_error, log_path};
 use bytes::Bytes;
 use rt::fs;
 use std::io;
@@ -69,7 +69,7 @@ pub struct Snapshot {
 
 /// Reads the journal in `dir`: the entries after the latest snapshot, and that snapshot. Without a
 /// journal both are empty.
-pub async fn read_journal(dir: &Path) -> Result<(Vec<Entry>, Option<Snapshot>), JournalError> {
+pub async fn read_journal(dir: &Path) -> Result<(Vec<Entry>, Option<Snapshot>), RaftLogError> {
     let names = match fs::read_dir(dir).await {
         Ok(names) => names,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), None)),
@@ -90,7 +90,7 @@ pub async fn read_journal(dir: &Path) -> Result<(Vec<Entry>, Option<Snapshot>), 
         if number == 0 && numbers("log-").next().is_none() {
             return Ok((Vec::new(), None));
         }
-        return Err(JournalError::Corrupt { file: path, offset: 0, why: "it is missing".to_string() });
+        return Err(RaftLogError::Corrupt { file: path, offset: 0, why: "it is missing".to_string() });
     }
     Ok((read_log(&path, number, base).await?, snapshot))
 }
@@ -99,7 +99,7 @@ fn snapshot_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("snapshot-{number}"))
 }
 
-async fn read_snapshot(path: &Path, number: u64) -> Result<Snapshot, JournalError> {
+async fn read_snapshot(path: &Path, number: u64) -> Result<Snapshot, RaftLogError> {
     let bytes = Bytes::from(fs::read(path).await.map_err(io_error(path))?);
     decode_snapshot(&bytes, number).map_err(|bad| bad.at(path, 0))
 }
@@ -119,7 +119,7 @@ fn decode_snapshot(bytes: &Bytes, number: u64) -> Result<Snapshot, Bad> {
     Ok(Snapshot { id: uuid_at(header, 24), body })
 }
 
-async fn read_log(path: &Path, number: u64, base: Uuid) -> Result<Vec<Entry>, JournalError> {
+async fn read_log(path: &Path, number: u64, base: Uuid) -> Result<Vec<Entry>, RaftLogError> {
     let bytes = Bytes::from(fs::read(path).await.map_err(io_error(path))?);
     let header = file_header(&bytes, LOG_HEADER, LOG_MAGIC, NOT_OURS).map_err(|bad| bad.at(path, 0))?;
     if u64_at(header, 16) != number || uuid_at(header, 24) != base {

@@ -1,8 +1,8 @@
 //! Journals as the releases that wrote them left them, damaged at every byte.
 
-use super::super::record::{FORMAT, RECORD_VERSION, header_crc};
 use super::*;
 use crate::files::bytes::seal_header;
+use crate::raft_log::record::{FORMAT, RECORD_VERSION, header_crc};
 use crate::scratch::Scratch;
 
 fn id(number: u64) -> Uuid {
@@ -87,7 +87,7 @@ fn entries_and_the_latest_snapshot_are_read() {
         assert_eq!(found, Some(Snapshot { id: id(18), body: Bytes::from_static(b"up to 18") }));
         std::fs::remove_file(dir.join("log-1")).expect("removed");
         let error = read_journal(dir).await.expect_err("the log of the snapshot is missing");
-        assert!(matches!(error, JournalError::Corrupt { .. }), "{error}");
+        assert!(matches!(error, RaftLogError::Corrupt { .. }), "{error}");
     });
 }
 
@@ -116,7 +116,7 @@ fn a_torn_tail_is_left_out_and_damage_before_it_is_an_error() {
                     check(&entries, 0, 8);
                 }
                 Err(error) => {
-                    let corrupt = matches!(error, JournalError::Corrupt { .. });
+                    let corrupt = matches!(error, RaftLogError::Corrupt { .. });
                     assert!(corrupt && at < ends[7], "byte {at}: {error}");
                 }
             }

@@ -82,14 +82,17 @@ impl Engine {
         self.cache.files().give_back();
     }
 
-    /// The memory of flushes and compactions with large rows.
-    pub(crate) fn large_jobs(&self) -> &Rc<LargeReads> {
-        self.cache.large_jobs()
-    }
-
     /// Sets the limits above which data counts as large in sstables written from now on.
     pub fn set_large_limits(&self, limits: LargeLimits) {
         self.large.set(limits);
+    }
+}
+
+/// For the other modules of this crate.
+impl Engine {
+    /// The memory of flushes and compactions with large rows.
+    pub(crate) fn large_jobs(&self) -> &Rc<LargeReads> {
+        self.cache.large_jobs()
     }
 
     /// The limits above which data counts as large.

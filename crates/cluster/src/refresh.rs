@@ -4,8 +4,8 @@
 //! none, also after a crash (`engine/upload.rs`).
 
 use crate::metadata::{ClusterShards, MetadataService};
-use engine::upload::{LoadedPiece, Uploaded};
 use engine::{Engine, TabletRange};
+use engine::{LoadedPiece, Uploaded};
 use model::id::TableId;
 use rt::ShardId;
 use rt::hash::HashMap;

@@ -1,4 +1,4 @@
-//! What a shard's engine may use, and the named limits of its queues and loops.
+//! The settings of a shard's engine, and the limits of its queues and loops.
 
 use crate::commitlog::CommitlogConfig;
 use model::{HostId, TableSchema};
@@ -8,21 +8,22 @@ use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// One part in so many of the memory is for reads of large rows and their results.
+/// The part of the memory for reads of large rows and their results: an eighth.
 const LARGE_READS_SHARE: usize = 8;
-/// The same for flushes and compactions of large rows.
+/// The part of the memory for flushes and compactions of large rows: an eighth.
 const LARGE_JOBS_SHARE: usize = 8;
-/// One part in so many of the memory is for requests, which the server counts.
+/// The part of the memory for requests, which the server counts: a tenth.
 const REQUESTS_SHARE: usize = 10;
-/// Flushing begins when memtables fill this part of their budget (`unspooled_dirty_soft_limit` of ScyllaDB).
+/// Flushing begins when memtables fill this part of their budget (`unspooled_dirty_soft_limit` of
+/// ScyllaDB).
 pub(crate) const FLUSH_FROM: f64 = 0.6;
 /// Writes are slowed down from this part of the memtables' budget on.
 pub(crate) const SLOW_FROM: f64 = 0.8;
-/// The longest that a write is held up before the budget is used up; then it waits for room.
+/// The longest delay of a write while the budget has room. Without room, writes wait.
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(25);
 /// How long a write waits for room in the memtables before it is refused.
 pub(crate) const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
-/// How long to wait before a failed flush or compaction is tried again.
+/// How long to wait before a failed flush or compaction is retried.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// How many compactions one shard runs at a time.
 pub(crate) const COMPACTIONS_AT_ONCE: usize = 2;
@@ -31,10 +32,10 @@ const COMPACTION_WINDOWS_SHARE: usize = 64;
 /// How many bytes of fragments a reader yields at a time, about.
 pub(crate) const FILL_BYTES: usize = 32 << 10;
 
-/// The shards' sstables together may take this part of the files that the process may have open: a half. The rest is for connections,
-/// logs and files that are being written.
+/// The part of the process's file descriptors for the sstables of all shards: a half. The rest is
+/// for connections, logs and files that are being written.
 const OPEN_FILES_SHARE: u64 = 2;
-/// More open files are of no use to a shard.
+/// A shard does not use more open files.
 const MOST_OPEN_FILES: u64 = 1 << 16;
 
 /// Makes the `schema.cql` of a table's snapshot.
@@ -47,7 +48,7 @@ impl fmt::Debug for DescribeSchema {
     }
 }
 
-/// What one shard's engine is given.
+/// The settings of one shard's engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The node's data directory (the one that `datadir` stamps).
@@ -62,10 +63,11 @@ pub struct EngineConfig {
     pub memtable_fraction: f64,
     /// The part of `memory` that the cache of sstable pages may fill.
     pub cache_fraction: f64,
-    /// The most files of sstables that this shard keeps open; 0 for its share of what the process may open. They are opened when they
-    /// are read, two for each sstable.
+    /// The most sstable files that this shard keeps open; 0 for its share of the process's limit.
+    /// They are opened when they are read, two for each sstable.
     pub open_files: usize,
-    /// Disk space that the node holds back for starts and changes of the metadata on a full disk, in bytes; 0 for none.
+    /// Disk space in bytes that the node reserves for starts and metadata changes on a full disk;
+    /// 0 for none.
     pub disk_reserve: u64,
     /// How the log behaves: sync mode, period, sizes.
     pub log: CommitlogConfig,
@@ -79,8 +81,8 @@ pub struct EngineConfig {
     pub compaction_throughput: u64,
 }
 
-/// How many files of sstables all shards keep open where nobody said how many, if the process may
-/// have `limit` files open.
+/// The default number of sstable files that all shards keep open, if the process may have `limit`
+/// files open.
 pub fn open_files_of_process(limit: u64) -> u64 {
     limit / OPEN_FILES_SHARE
 }
@@ -116,7 +118,8 @@ impl EngineConfig {
         (open_files_of_process(rt::host::open_files().unwrap_or(1024)) / shards).min(MOST_OPEN_FILES) as usize
     }
 
-    /// How much a compaction reads at once of each of its `inputs`, in bytes: two such windows are held for each.
+    /// How many bytes a compaction reads at once of each of its `inputs`. Two such windows are
+    /// held for each.
     pub(crate) fn compaction_window(&self, inputs: usize) -> u32 {
         let window = self.memory / COMPACTION_WINDOWS_SHARE / (2 * inputs.max(1));
         u32::try_from(window).map_or(sstable::LARGEST_WINDOW, |window| window.min(sstable::LARGEST_WINDOW))
@@ -127,17 +130,19 @@ impl EngineConfig {
         (self.memory as f64 * self.memtable_fraction) as usize
     }
 
-    /// The most bytes that reads of large rows, and their results, may hold, unless one alone holds more.
+    /// The most bytes that reads of large rows, and their results, may hold, unless one alone holds
+    /// more.
     pub(crate) fn large_reads_budget(&self) -> usize {
         self.memory / LARGE_READS_SHARE
     }
 
-    /// The most bytes that flushes and compactions may hold of large rows, unless one alone holds more.
+    /// The most bytes that flushes and compactions may hold of large rows, unless one alone holds
+    /// more.
     pub(crate) fn large_jobs_budget(&self) -> usize {
         self.memory / LARGE_JOBS_SHARE
     }
 
-    /// What is left for memtables and all that is large: all but the caches, and what requests may hold.
+    /// The memory for memtables and all large data: the rest after caches and requests.
     pub(crate) fn memory_for_memtables_and_large(&self) -> usize {
         self.memory.saturating_sub(self.cache_budget() + self.memory / REQUESTS_SHARE)
     }

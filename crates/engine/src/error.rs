@@ -1,19 +1,10 @@
-//! What can go wrong in a shard's store.
+//! Errors of a shard's store.
 
+use crate::files::may_pass;
 use model::TableId;
 use model::token::Token;
 use std::io;
 use std::path::PathBuf;
-
-/// Whether the disk is full, or there are no descriptors left.
-pub(crate) fn may_pass(error: &io::Error) -> bool {
-    is_full(error) || sstable::is_out_of_files(error)
-}
-
-/// Whether the disk (or a quota) is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
 
 /// This shard has no such table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +14,7 @@ pub struct NoSuchTable(pub TableId);
 /// Why an operation on the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The table is not here (any more).
+    /// The table is not on this shard (any more).
     #[error(transparent)]
     NoSuchTable(#[from] NoSuchTable),
     /// A table was added twice.
@@ -41,7 +32,7 @@ pub enum EngineError {
     /// A replacement of sstables failed.
     #[error(transparent)]
     Replacement(#[from] crate::deletion_log::DeletionLogError),
-    /// A file that the engine keeps beside the sstables is damaged.
+    /// A small file in a table's directory is damaged.
     #[error(
         "{path} {why} (it holds {holds}): restore it as it was when the node stopped; or move it away and start once with \
          --accept-loss"
@@ -49,7 +40,7 @@ pub enum EngineError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong, to follow the path.
+        /// What is wrong, after the path.
         why: String,
         /// What is lost without it.
         holds: &'static str,
@@ -73,12 +64,12 @@ pub enum EngineError {
     /// The name is not that of a snapshot: letters, digits, `-`, `_` and `.` only.
     #[error("bad snapshot name {0:?}")]
     SnapshotName(String),
-    /// Replayed data are not safe yet, so nothing may be compacted.
+    /// Replayed data is not durable yet, so nothing may be compacted.
     #[error(
         "the old commitlogs are still needed, because replayed data could not be flushed: nothing is compacted before"
     )]
     OldLogsNeeded,
-    /// The work was given up: the table is being dropped or truncated, or the shard stops.
+    /// The work was cancelled: the table is being dropped or truncated, or the shard stops.
     #[error("cancelled")]
     Cancelled,
     /// An administrator stopped the compaction.
@@ -97,7 +88,8 @@ impl EngineError {
         }
     }
 
-    /// Whether the operation may succeed later without anyone's loss: the disk is full, or the process has no descriptors left.
+    /// Whether the operation may succeed later, without any data loss: the disk is full, or the
+    /// process has no descriptors left.
     pub fn may_pass(&self) -> bool {
         let source = match self {
             EngineError::Sstable(sstable::Error::Io { source: error, .. }) | EngineError::Io { source: error, .. } => {
@@ -106,7 +98,7 @@ impl EngineError {
             EngineError::Log(error) => return error.may_pass(),
             _ => return false,
         };
-        is_full(source) || sstable::is_out_of_files(source)
+        may_pass(source)
     }
 
     /// For `map_err` on an I/O operation at `path`.
@@ -119,7 +111,7 @@ impl EngineError {
 /// Why a write was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The table is not here (any more).
+    /// The table is not on this shard (any more).
     #[error(transparent)]
     NoSuchTable(#[from] NoSuchTable),
     /// The key belongs to no tablet of this shard.
@@ -157,7 +149,7 @@ pub enum ApplyError {
 /// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The table is not here (any more).
+    /// The table is not on this shard (any more).
     #[error(transparent)]
     NoSuchTable(#[from] NoSuchTable),
     /// An sstable could not be read, or is corrupt.

@@ -1,46 +1,49 @@
 //! All data that one shard stores: commitlog, memtables, tablets' sstable sets, compaction.
 //!
-//! [`Engine`] is one shard's store. A write is appended to the commitlog and merged into the memtable of its tablet in one
-//! synchronous step; memtables become sstables by flush, sstables become fewer by compaction; a [`Reader`] merges what is in
-//! memory with what is on disk into one stream of fragments. Whatever was acknowledged survives, and nothing deleted returns.
-//! The crate knows no nodes, queries or CQL.
-//! Reading order: engine, table, tablet, memtable, write, reader, flush, pressure, compaction, replay, truncate, epoch, snapshot.
+//! [`Engine`] is the store of one shard. A write is appended to the commitlog and merged into the
+//! memtable of its tablet in one synchronous step. A flush makes an sstable of a memtable, and
+//! compaction merges sstables. A [`Reader`] merges memtables and sstables into one stream of
+//! fragments. Acknowledged writes survive crashes, and deleted data does not return. The crate
+//! knows no nodes, queries or CQL.
+//!
+//! Modules, from the bottom up:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `files` | small files: sealed texts, their owner, reserved disk space |
+//! | [`commitlog`] | the log of acknowledged writes |
+//! | [`raft_log`] | the log of the metadata's Raft group |
+//! | `deletion_log` | replaces sstables by others, atomically over crashes |
+//! | `memtable` | the newest data of a tablet, in memory, and its memory budget |
+//! | `table_dir` | the directory of a table and its small files |
+//! | [`datadir`] | the data directory of a node, and what a start must find in it |
+//! | `table` | one table on this shard: tablets, sstable sets, cached rows |
+//! | `engine` | [`Engine`]: opening and stopping it, its tables, its numbers |
+//! | `write` | writes: commitlog and memtable |
+//! | `reader` | reads: a merged stream, suspended between pages |
+//! | `flush` | memtables to sstables; small memtables are relogged instead |
+//! | `compaction` | fewer and larger sstables |
+//! | `replay` | what earlier runs logged comes back into memtables |
+//! | `table_ops` | add, truncate, drop, snapshot, upload; tablets that come and go |
 
 pub mod commitlog;
-pub mod config;
 pub mod datadir;
-pub mod deletion_log;
-pub mod engine;
-pub mod error;
-pub mod metrics;
 pub mod raft_log;
-pub mod reader;
-pub mod replay;
-pub mod upload;
 
-mod carry;
 mod compaction;
-mod drop_table;
-mod epoch;
+mod config;
+mod deletion_log;
+mod engine;
+mod error;
+mod files;
 mod flush;
-mod large;
-mod marks;
 mod memtable;
-mod open;
-mod own_tablets;
-mod owner;
-mod parts;
-mod pressure;
-mod reshard;
-mod row_cache;
-mod sealed;
-mod slices;
-mod snapshot;
-mod sstable_set;
+mod metrics;
+mod reader;
+mod replay;
 mod table;
-mod table_stats;
-mod tablet;
-mod truncate;
+mod table_dir;
+mod table_ops;
 mod write;
 
 #[cfg(test)]
@@ -50,14 +53,13 @@ pub use compaction::{CompactionKind, CompactionProgress, CompactionRecord};
 pub use config::{DescribeSchema, EngineConfig, open_files_of_process};
 pub use engine::{Engine, LogLeft, TabletRange, Unwritten};
 pub use error::{ApplyError, EngineError, NoSuchTable, ReadError};
-pub use large::{LargePartition, LargeView};
-pub use marks::TruncateRecord;
+pub use files::{DiskReserve, ReserveError};
 pub use metrics::{EngineMetrics, TableStats};
-pub use parts::Origin;
-pub use reader::{PartitionHead, ReadOptions, Reader, Resumed, Stale, Suspended};
-pub use row_cache::RowCacheStats;
-pub use snapshot::{UNFINISHED_SNAPSHOT, is_snapshot_name};
+pub use reader::{Origin, PartitionHead, ReadOptions, Reader, Resumed, Stale, Suspended};
+pub use replay::replay_logs;
 pub use sstable::{LARGE, Large, LargeData, LargeKind, LargeLimits, LargeRead, LargeReads, Loan, ReadId};
 pub use sstable::{clustering_key_texts, key_texts};
-pub use table_stats::TableDetails;
+pub use table::{LargePartition, LargeView, RowCacheStats, TableDetails};
+pub use table_dir::{FoundSstables, TruncateRecord, UNFINISHED_SNAPSHOT, is_snapshot_name};
+pub use table_ops::{LoadedPiece, Uploaded};
 pub use write::Applied;

@@ -1,9 +1,6 @@
-//! What the store counts about itself. The server turns it into metrics with ScyllaDB's names.
+//! The counters of the store. The server exports them as metrics with ScyllaDB's names.
 
-use crate::engine::Engine;
-use crate::error::NoSuchTable;
-use crate::row_cache::RowCacheStats;
-use model::TableId;
+use crate::table::RowCacheStats;
 use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -21,7 +18,7 @@ pub(crate) struct Counts {
     pub flush_failures: Cell<u64>,
     pub flushed_bytes: Cell<u64>,
     pub flushes_running: Cell<u64>,
-    pub carried: Cell<u64>,
+    pub relogged: Cell<u64>,
     pub compactions: Cell<u64>,
     pub moves: Cell<u64>,
     pub compaction_failures: Cell<u64>,
@@ -48,7 +45,7 @@ pub(crate) fn add(counter: &Cell<u64>, n: u64) {
     counter.set(counter.get().wrapping_add(n));
 }
 
-/// One more of something that runs, until dropped.
+/// Counts a running operation until it is dropped.
 pub(crate) struct Running<'a>(&'a Cell<u64>);
 
 impl<'a> Running<'a> {
@@ -64,7 +61,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// An sstable that is being written, until dropped.
+/// Counts an sstable that is being written until it is dropped.
 pub(crate) struct Writing(Counters);
 
 impl Writing {
@@ -81,7 +78,7 @@ impl Drop for Writing {
     }
 }
 
-/// A shard's store in numbers.
+/// The statistics of a shard's store.
 #[derive(Clone, Debug, Default)]
 pub struct EngineMetrics {
     /// Bytes of memory that memtables hold (`scylla_memtables_...`, `scylla_memory_dirty_bytes`).
@@ -104,8 +101,8 @@ pub struct EngineMetrics {
     pub flush_failures: u64,
     /// Flushes that run now (`scylla_memtables_pending_flushes`).
     pub flushes_running: u64,
-    /// Memtables that were logged once more instead of being flushed, because they were small and many.
-    pub carried: u64,
+    /// Memtables that were relogged instead of being flushed, because they were small and many.
+    pub relogged: u64,
     /// Bytes written by flushes.
     pub flushed_bytes: u64,
     /// Compactions done (`scylla_compaction_manager_completed_compactions`).
@@ -120,7 +117,8 @@ pub struct EngineMetrics {
     pub compactions_pending: u64,
     /// Bytes that compaction has still to write, about (`scylla_compaction_manager_backlog`).
     pub compaction_backlog: u64,
-    /// The part of the shard's time that background work gets while requests wait, in 1/1000; 0 until there was any.
+    /// The part of the shard's time that background work gets while requests wait, in 1/1000; 0
+    /// until there was any.
     pub background_share: u64,
     /// Bytes read by compactions.
     pub compacted_bytes_in: u64,
@@ -136,7 +134,8 @@ pub struct EngineMetrics {
     pub replayed: u64,
     /// Records of old logs that were in sstables, truncated or dropped.
     pub replay_skipped: u64,
-    /// Sstables being written by flushes and compactions (`scylla_sstables_currently_open_for_writing`).
+    /// Sstables being written by flushes and compactions
+    /// (`scylla_sstables_currently_open_for_writing`).
     pub sstables_writing: u64,
     /// Sstables ever begun by them.
     pub sstables_begun: u64,
@@ -177,83 +176,4 @@ pub struct TableStats {
     pub memtable_bytes: u64,
     /// Sstables that could not be opened or were found corrupt.
     pub unreadable: u64,
-}
-
-impl Engine {
-    /// The store in numbers.
-    pub fn metrics(&self) -> EngineMetrics {
-        let counters = self.counters();
-        let mut metrics = EngineMetrics {
-            memtable_bytes: self.pool().used() as u64,
-            memtable_limit_bytes: self.config().memtable_budget() as u64,
-            writes_waiting_for_memory: self.pool().waiting() as u64,
-            writes_delayed: self.pool().delayed(),
-            writes: counters.writes.get(),
-            reads: counters.reads.get(),
-            bloom_filter_rejects: counters.bloom_rejects.get(),
-            flushes: counters.flushes.get(),
-            flush_failures: counters.flush_failures.get(),
-            flushes_running: counters.flushes_running.get(),
-            carried: counters.carried.get(),
-            flushed_bytes: counters.flushed_bytes.get(),
-            compactions: counters.compactions.get(),
-            moves: counters.moves.get(),
-            compaction_failures: counters.compaction_failures.get(),
-            compactions_running: counters.compactions_running.get(),
-            compactions_pending: self.compactions().pending(),
-            compaction_backlog: self.compactions().backlog() as u64,
-            background_share: self.compactions().share().into(),
-            compacted_bytes_in: counters.compacted_bytes_in.get(),
-            compacted_bytes_out: counters.compacted_bytes_out.get(),
-            replayed: counters.replayed.get(),
-            replay_skipped: counters.replay_skipped.get(),
-            sstables_writing: counters.writers.get(),
-            sstables_begun: counters.writers_begun.get(),
-            sstables_deleted: counters.sstables_deleted.get(),
-            large_partitions: self.large_counts().partitions.get(),
-            large_rows: self.large_counts().rows.get(),
-            large_cells: self.large_counts().cells.get(),
-            large_collections: self.large_counts().collections.get(),
-            cache_limit_bytes: self.config().cache_budget() as u64,
-            cache: self.cache().stats(),
-            open_files: self.cache().files().stats(),
-            rows: self.rows().stats(),
-            log: self.log().metrics(),
-            ..EngineMetrics::default()
-        };
-        for table in self.all_tables() {
-            metrics.sstables_unreadable += table.unreadable.borrow().len() as u64;
-            for tablet in table.tablets().iter() {
-                let set = tablet.sstables();
-                metrics.sstables += set.len() as u64;
-                metrics.disk_bytes += set.disk_bytes();
-                metrics.sstables_unreadable += set.iter().filter(|own| own.corrupt.get()).count() as u64;
-            }
-        }
-        metrics
-    }
-
-    /// A table in numbers.
-    pub fn table_stats(&self, id: TableId) -> Result<TableStats, NoSuchTable> {
-        let table = self.table(id).ok_or(NoSuchTable(id))?;
-        let mut stats = TableStats { unreadable: table.unreadable.borrow().len() as u64, ..TableStats::default() };
-        let mut data_bytes = 0;
-        for tablet in table.tablets().iter() {
-            let set = tablet.sstables();
-            stats.sstables += set.len() as u64;
-            stats.disk_bytes += set.disk_bytes();
-            for own in set.iter() {
-                stats.partitions += own.partitions();
-                data_bytes += own.sstable.data_bytes();
-                stats.unreadable += u64::from(own.corrupt.get());
-            }
-            tablet.for_each_memtable(|memtable| {
-                stats.partitions += memtable.len() as u64;
-                stats.memtable_bytes += memtable.bytes() as u64;
-                data_bytes += memtable.written();
-            });
-        }
-        stats.mean_partition_bytes = data_bytes.checked_div(stats.partitions).unwrap_or(0);
-        Ok(stats)
-    }
 }

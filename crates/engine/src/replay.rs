@@ -1,12 +1,13 @@
-//! Replay: what earlier runs logged and no sstable has yet comes back into memtables.
+//! Replay: mutations that earlier runs logged, and that are in no sstable, return to memtables.
 //!
-//! [`replay_logs`] reads logs on the calling shard and sends each mutation to the shard that owns its key now. That shard skips
-//! what a sealed sstable covers, what was truncated, and what belongs to no table any more. The memtables filled so are not in
-//! the running log: [`Engine::replay_finished`] logs small ones there once more and flushes the others, and only then may the old logs
-//! be retired.
+//! [`replay_logs`] reads logs on the calling shard and sends each mutation to the shard that owns
+//! its key now. That shard skips mutations that a sealed sstable covers, that were truncated, or
+//! whose table is gone. These memtables are not in the running log. [`Engine::replay_finished`]
+//! relogs small ones and flushes the others; only then may the old logs be retired.
+//!
 //! No compaction runs before that, so replaying the same log again after a crash changes nothing.
 
-use crate::commitlog::{LogError, OldLogs, Position, Replay, ReplayOptions, ReplayReport, shard_of_segment};
+use crate::commitlog::{LogError, OldLogs, Position, Replay, ReplayOptions, ReplayReport};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::max_of_row;
@@ -24,10 +25,12 @@ use std::collections::VecDeque;
 /// Mutations are sent to other shards in batches of about this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// How many tablets are flushed at the same time when replay is over: a flush of little is mostly waiting for the device.
+/// How many tablets are flushed at the same time when replay is over: small flushes mostly wait
+/// for the device.
 const FLUSHES_AT_ONCE: usize = 16;
 
-/// Replays `logs` into the engines of all shards. `route` says which shard owns a key of a table now; `None` skips the mutation.
+/// Replays `logs` into the engines of all shards. `route` gives the shard that owns a key of a table
+/// now; `None` skips the mutation.
 pub async fn replay_logs(
     logs: &OldLogs,
     engines: PerShard<Engine>,
@@ -71,7 +74,8 @@ impl Engine {
             // A batch of one large mutation waits, too.
             if i % 32 == 0 {
                 rt::task::maybe_yield().await;
-                // Memtables that fill up are flushed by the watch over memory; go on when there is room.
+                // Full memtables are flushed by the watch over memory. Replay continues when
+                // there is room.
                 if !self.pool().is_free() && self.pool().admit().await.is_err() {
                     let why = match self.pool().flushes_blocked() {
                         true => "memtables are full, and flushes fail for lack of disk space or descriptors",
@@ -87,12 +91,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a mutation that stood at `position` in an earlier log, unless it is in a sealed sstable, was truncated, or
-    /// belongs to no table or tablet of this shard. Whether it was taken.
+    /// Applies a mutation that was at `position` in an earlier log, unless a sealed sstable
+    /// covers it, it was truncated, or its table or tablet is not on this shard. Whether it was
+    /// applied.
     pub fn replayed(&self, mutation: &Mutation, key: &DecoratedKey, position: Position) -> bool {
         let taken = self.table(mutation.table()).and_then(|table| {
             let tablet = table.tablet_of(key)?;
-            let done = table.marks_skip(tablet.id, position) || tablet.covers(key, position);
+            let done = table.skips_replay_of(tablet.id, position) || tablet.covers(key, position);
             (!done).then_some((table, tablet))
         });
         let Some((table, tablet)) = taken else {
@@ -107,12 +112,13 @@ impl Engine {
         true
     }
 
-    /// Makes what was replayed durable: many small memtables in the running log, in which case they stay memtables, the others in
-    /// sstables. To be called when all shards' logs have been replayed. May be called again after an error: what is durable already is left
-    /// alone, so that retries do not fill a disk further.
+    /// Makes the replayed mutations durable. Many small memtables are relogged and stay
+    /// memtables, the others are flushed. Call it after the logs of all shards have been
+    /// replayed. It may be called again after an error: durable data is not written again, so
+    /// that retries do not fill the disk.
     pub async fn replay_finished(&self) -> Result<(), EngineError> {
         self.detached(|engine| async move {
-            engine.carry_replayed().await;
+            engine.relog_replayed().await;
             let (mut running, mut result) = (VecDeque::new(), Ok(()));
             for table in engine.all_tables() {
                 for tablet in table.tablets().iter().filter(|tablet| tablet.needs_old_logs()) {
@@ -136,11 +142,6 @@ impl Engine {
 
 async fn ended(flush: Task<Result<(), EngineError>>) -> Result<(), EngineError> {
     flush.await.unwrap_or(Err(EngineError::Cancelled))
-}
-
-/// Whether two positions are of one shard's log, and so can be compared.
-pub(crate) fn same_log(a: Position, b: Position) -> bool {
-    shard_of_segment(a.segment) == shard_of_segment(b.segment)
 }
 
 fn max_timestamp(mutation: &Mutation) -> i64 {

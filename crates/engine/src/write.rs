@@ -1,27 +1,28 @@
-//! Writes: one copy into the log, one into the memtable, in one synchronous step.
+//! Writes: a mutation is copied into the log and into the memtable in one synchronous step.
 //!
-//! Invariant: the memtable of a tablet receives its mutations in the order of their positions, because nothing waits between
-//! the append and the merge. That is why a memtable's log interval needs only a first and a last position.
+//! Invariant: the memtable of a tablet receives its mutations in the order of their positions,
+//! because nothing waits between append and merge. That is why the log interval of a memtable
+//! needs only a first and a last position.
 
 use crate::commitlog::{Appended, Entry, LogError, Position};
 use crate::engine::Engine;
 use crate::error::{ApplyError, NoSuchTable};
-use crate::pressure::NoRoom;
-use crate::table::Table;
-use crate::tablet::Tablet;
+use crate::memtable::NoRoom;
+use crate::table::{Table, Tablet};
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
 use std::rc::Rc;
 
-/// Where a write stands in the log.
+/// A write's position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// To be handed to [`Engine::acknowledged`].
+    /// For [`Engine::acknowledged`].
     pub position: Position,
 }
 
 impl Engine {
-    /// Applies a mutation at once, without back-pressure; it is durable when [`Engine::acknowledged`] says so.
+    /// Applies a mutation at once, without back-pressure. It is durable when
+    /// [`Engine::acknowledged`] returns.
     pub fn apply(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<Applied, ApplyError> {
         let (table, tablet) = self.place(mutation, key)?;
         let schema = table.schema();
@@ -29,7 +30,8 @@ impl Engine {
         Ok(self.merge(&table, &tablet, mutation, key, appended))
     }
 
-    /// Applies a mutation as soon as memory and log have room, and returns when it is durable by the log's sync mode.
+    /// Applies a mutation as soon as memory and log have room. Returns when it is durable
+    /// according to the log's sync mode.
     pub async fn apply_durably(&self, mutation: &Mutation, key: &DecoratedKey) -> Result<(), ApplyError> {
         let applied = match self.pool().is_free().then(|| self.apply(mutation, key)) {
             None | Some(Err(ApplyError::Log(LogError::Busy))) => self.apply_when_there_is_room(mutation, key).await?,
@@ -50,7 +52,7 @@ impl Engine {
         Ok(self.merge(&table, &tablet, mutation, key, appended))
     }
 
-    /// Applies several mutations as one record of the log: after a crash all of them are there or none.
+    /// Applies several mutations as one log record: after a crash all of them are there, or none.
     pub async fn apply_group(&self, mutations: &[(Mutation, DecoratedKey)]) -> Result<(), ApplyError> {
         if mutations.is_empty() {
             return Ok(());
@@ -90,7 +92,7 @@ impl Engine {
         self.acknowledged(appended.position).await
     }
 
-    /// Waits until what was applied at `position` is durable by the log's sync mode.
+    /// Waits until the mutation at `position` is durable according to the log's sync mode.
     pub async fn acknowledged(&self, position: Position) -> Result<(), ApplyError> {
         Ok(self.log().acknowledged(position).await?)
     }

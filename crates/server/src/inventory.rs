@@ -262,7 +262,7 @@ impl InventoryRecord {
             inventory.retain(|id| !gone.contains(&id));
             if is_first {
                 // What is missing was given up.
-                (inventory.epochs, inventory.marks, inventory.marks_written) = Default::default();
+                (inventory.epochs, inventory.filters, inventory.filters_written) = Default::default();
             }
             found.iter().for_each(|made| inventory.add(made));
             // Shards may have added tables since the directories were listed.

@@ -23,7 +23,7 @@ impl LocalSources for OfEngine {
     fn read<'s>(&'s self, table: TableId, key: &'s DecoratedKey, take: Take<'s>) -> Local<'s, ()> {
         Box::pin(async move {
             let mut take = |origin: &Origin, fragment: &Fragment| take(&name(origin), fragment);
-            self.0.parts(table, key, &mut take).await.map_err(|error| error.to_string())
+            self.0.dump_sources(table, key, &mut take).await.map_err(|error| error.to_string())
         })
     }
 }

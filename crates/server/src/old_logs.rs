@@ -6,9 +6,9 @@
 
 use crate::inventory::InventoryRecord;
 use crate::start_error::StartError;
-use engine::EngineError;
 use engine::commitlog::{self, LogError, OldLogs};
-use engine::datadir::{DataDirError, DiskReserve};
+use engine::datadir::DataDirError;
+use engine::{DiskReserve, EngineError};
 use rt::time::Duration;
 
 /// Pause between two attempts to make replayed data safe.

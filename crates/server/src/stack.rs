@@ -1,4 +1,4 @@
-//! The layers of a node on every shard, without the ports: data directory, journal, engine, replay,
+//! The layers of a node on every shard, without the ports: data directory, engine, replay,
 //! replica, coordinator, query processor. `node` adds the ports. The simulation and the benchmarks use
 //! this module directly.
 
@@ -21,10 +21,9 @@ use cql::guardrails::Guardrails;
 use cql::large_data::LargeDataLimits;
 use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport};
-use engine::datadir::{DataDir, DiskReserve};
-use engine::{
-    CompactionRecord, DescribeSchema, Engine, EngineConfig, Large, LargeData, LargeKind, LargeLimits, Unwritten,
-};
+use engine::datadir::DataDir;
+use engine::{CompactionRecord, DescribeSchema, DiskReserve, Engine, EngineConfig};
+use engine::{Large, LargeData, LargeKind, LargeLimits, Unwritten};
 use model::id::{HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
@@ -437,7 +436,7 @@ async fn replay(layers: Layers, logs: &OldLogs, ignore_corruption: bool) -> Resu
                 Some(ShardId(tablets.shard_on(tablets.tablet_of(key.token), host).unwrap_or(0)))
             };
             let options = ReplayOptions { ignore_corruption, host: Some(host) };
-            engine::replay::replay_logs(&part, layers.engine, options, route).await.map_err(StartError::because)
+            engine::replay_logs(&part, layers.engine, options, route).await.map_err(StartError::because)
         }
     })
     .await;

@@ -1,4 +1,4 @@
-//! Waiting until a record is as safe as the sync mode promises.
+//! Waiting until a record is as durable as the sync mode promises.
 
 use super::error::LogError;
 use super::log::Commitlog;

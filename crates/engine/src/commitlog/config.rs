@@ -1,28 +1,29 @@
-//! How a log is tuned.
+//! Settings of a shard's log.
 
-use crate::datadir::DiskReserve;
+use crate::files::DiskReserve;
 use model::HostId;
 use rt::ShardId;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// So many segments of a log that is full are kept for records that let older segments go ([`super::Commitlog::append_carried`]).
-const SEGMENTS_FOR_CARRYING: usize = 1;
+/// The number of segments of a full log that are reserved for relogging
+/// ([`super::Commitlog::append_relogged`]), which frees older segments.
+const SEGMENTS_FOR_RELOGGING: usize = 1;
 
-/// Segments that writes may fill, however small the limit is.
+/// Segments that writes may fill, however small the size limit is.
 const LEAST_SEGMENTS_FOR_WRITES: usize = 4;
 
 /// When a record is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncMode {
-    /// Once the kernel has it; the device has it within the period.
+    /// After the kernel has it. The device has it within the period.
     Periodic {
         /// Time between two fsyncs.
         period: Duration,
     },
-    /// Once the device has it.
+    /// After the device has it.
     Batch,
-    /// Once the device has it, after gathering records for a while.
+    /// After the device has it. Records are gathered for a while before.
     Group {
         /// How long records are gathered.
         window: Duration,
@@ -36,26 +37,27 @@ pub struct CommitlogConfig {
     pub dir: PathBuf,
     /// The shard.
     pub shard: ShardId,
-    /// The node, by which its files are told from those of other nodes; `None` if that is not
-    /// needed.
+    /// The node. Files of other nodes are refused by it; `None` accepts all.
     pub host: Option<HostId>,
     /// When records are acknowledged.
     pub mode: SyncMode,
     /// Bytes per segment (`commitlog_segment_size_in_mb`). The longest record is half of it.
     pub segment_size: u32,
-    /// Bytes on disk that the log may take (`commitlog_total_space_in_mb` per shard). From three quarters of it on the log
-    /// asks for flushes ([`super::Commitlog::pressure`]); one segment below the limit appends wait.
+    /// The size limit of the log in bytes (`commitlog_total_space_in_mb` per shard). From three
+    /// quarters of it on the log asks for flushes ([`super::Commitlog::pressure`]). Appends wait
+    /// when one segment is left.
     pub total_size_limit: u64,
     /// Bytes that may wait in memory to be written before appends wait.
     pub buffer_limit: usize,
-    /// Segments without live records that are kept to be used again instead of being removed.
+    /// Segments without live records that are kept for reuse instead of being removed.
     pub spare_segments: usize,
-    /// Disk space of which no segment is made.
+    /// Disk space that segments must leave free.
     pub reserve: Option<DiskReserve>,
 }
 
 impl CommitlogConfig {
-    /// The defaults for a shard's log in `dir`: periodic with 10 s, segments of 32 MiB, 1 GiB in all.
+    /// The defaults for a shard's log in `dir`: periodic with 10 s, segments of 32 MiB, 1 GiB in
+    /// all.
     pub fn new(dir: PathBuf, shard: ShardId) -> Self {
         CommitlogConfig {
             dir,
@@ -72,7 +74,7 @@ impl CommitlogConfig {
 
     /// The least `total_size_limit` that has an effect with segments of this size, in bytes.
     pub fn least_total_size(segment_size: u64) -> u64 {
-        (LEAST_SEGMENTS_FOR_WRITES + SEGMENTS_FOR_CARRYING) as u64 * segment_size
+        (LEAST_SEGMENTS_FOR_WRITES + SEGMENTS_FOR_RELOGGING) as u64 * segment_size
     }
 
     /// The longest body of a record.
@@ -80,15 +82,15 @@ impl CommitlogConfig {
         self.segment_size as usize / 2
     }
 
-    /// The number of segments that writes may fill. Two are always in use (the one written to and the next), and a third must be
-    /// possible for the first to be flushed.
+    /// The number of segments that writes may fill. Two are always in use: the active one and the
+    /// next. A third is needed before the first can be flushed.
     pub(super) fn segments_for_writes(&self) -> usize {
         let segments = (self.total_size_limit / u64::from(self.segment_size)) as usize;
-        segments.saturating_sub(SEGMENTS_FOR_CARRYING).max(LEAST_SEGMENTS_FOR_WRITES)
+        segments.saturating_sub(SEGMENTS_FOR_RELOGGING).max(LEAST_SEGMENTS_FOR_WRITES)
     }
 
     /// The number of segments that may exist.
     pub(super) fn max_segments(&self) -> usize {
-        self.segments_for_writes() + SEGMENTS_FOR_CARRYING
+        self.segments_for_writes() + SEGMENTS_FOR_RELOGGING
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong with a log.
 
+use crate::files::may_pass;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,10 +8,12 @@ use std::sync::Arc;
 /// An error of the log. Cheap to clone.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
-    /// Too much waits to be written, or the log has reached its size limit: try again later, or use `append_wait`.
+    /// Too many bytes wait to be written, or the log has reached its size limit. Try again later,
+    /// or use `append_wait`.
     #[error("the commitlog is busy")]
     Busy,
-    /// The disk is full, or no more files can be opened. The node lives on; appends succeed again when there is space.
+    /// The disk is full, or no more files can be opened. The node keeps running, and appends
+    /// succeed again when there is space.
     #[error(
         "no space left for the commitlog (the disk is full, or too many files are open; the node's log says which)"
     )]
@@ -31,7 +34,7 @@ pub enum LogError {
     /// The log was closed.
     #[error("the commitlog is closed")]
     Closed,
-    /// The log has failed for good, and the node must stop: what was not synced may be lost.
+    /// The log has failed permanently, and the node must stop. Unsynced records may be lost.
     #[error("the commitlog has failed: {0}")]
     Failed(Arc<str>),
     /// Damage in the part of the log that was synced.
@@ -47,7 +50,7 @@ pub enum LogError {
         /// What is wrong.
         why: &'static str,
     },
-    /// A segment or manifest that is needed is not there.
+    /// A segment or manifest is missing that replay needs.
     #[error(
         "the commitlog file {0} is missing: restore the file, or start once with commitlog_ignore_corruption: true to go \
          on without its records"
@@ -79,25 +82,25 @@ pub enum LogError {
         /// Why.
         error: Arc<io::Error>,
     },
-    /// Whoever takes the replayed records refused one.
+    /// The consumer of the replayed records refused one.
     #[error("replay of the commitlog stopped: {0}")]
     Refused(Arc<str>),
 }
 
-/// Why a log was not closed in order.
+/// Why a log was not closed properly.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CloseError {
     /// Its last records may not be on the device.
     #[error("{0}")]
     Unsynced(LogError),
-    /// All its records are on the device, but the run could not be ended: the next start replays
-    /// more than it needs.
+    /// All its records are on the device, but the run was not ended: the next start replays more
+    /// than it needs.
     #[error("{0}")]
     NotEnded(LogError),
 }
 
 impl LogError {
-    /// Whether the operation may succeed later without anyone's loss.
+    /// Whether the operation may succeed later, without any data loss.
     pub fn may_pass(&self) -> bool {
         match self {
             LogError::NoSpace => true,
@@ -111,16 +114,4 @@ impl LogError {
         let path = path.to_path_buf();
         move |error| LogError::Io { path, error: Arc::new(error) }
     }
-}
-
-/// Whether the disk (or a quota) is full.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// Whether what failed may succeed later without anyone's loss: a full disk, or too many open files.
-pub(super) fn may_pass(error: &io::Error) -> bool {
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    is_full(error) || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }

@@ -20,16 +20,17 @@
 //!  12  1  version (1)
 //!  13  1  kind
 //!  14  2  zero
-//!  16  8  the position (segment, offset) below which all was known to be on the device when this was written
-//!  24  4
+//!  16 12  the position (segment, offset) below which all was known to be on the device when this
+//!         was written
 //!  28  4  zero
 //!  32     body, then zeros up to a multiple of 8
 //! ```
 //!
-//! Because the header's checksum stands alone, a later record can still be found behind a damaged one, and with it the
-//! position that it names as synced. Nothing here may panic on foreign bytes.
+//! A record header has its own checksum. So a later record can be found behind a damaged one, and
+//! with it the position that it names as synced. Nothing here may panic on foreign bytes.
 
 use super::position::Position;
+use crate::files::bytes::{is_sealed_header, seal_header, u32_at, u64_at};
 
 /// Length of a segment's header.
 pub(super) const SEGMENT_HEADER: u32 = 64;
@@ -41,16 +42,16 @@ const MAGIC: [u8; 8] = *b"MESSINAL";
 const SEGMENT_FORMAT: u32 = 1;
 const RECORD_VERSION: u8 = 1;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// One mutation.
     Mutation,
     /// Several mutations: a count, then each with its length before it.
     Group,
-    /// What the columns of a table's schema version are.
+    /// The columns of a version of a table's schema.
     Mapping,
-    /// The segment ends here on purpose.
+    /// The segment ends here: more records are in the next one.
     End,
 }
 
@@ -91,7 +92,7 @@ pub(super) struct SegmentHeader {
 pub(super) enum Bad {
     /// They are damaged, torn, or were never written.
     Damaged(&'static str),
-    /// They are whole, and of a later release.
+    /// They are complete, and of a later release.
     Newer { what: &'static str, found: u32, known: u32 },
 }
 
@@ -105,8 +106,7 @@ impl SegmentHeader {
         out[24..32].copy_from_slice(&self.run.to_le_bytes());
         out[32..40].copy_from_slice(&self.created_micros.to_le_bytes());
         out[40..48].copy_from_slice(&self.node.to_le_bytes());
-        let crc = crc32fast::hash(&out[..60]);
-        out[60..64].copy_from_slice(&crc.to_le_bytes());
+        seal_header(&mut out);
         out
     }
 
@@ -115,7 +115,7 @@ impl SegmentHeader {
         if header[0..8] != MAGIC {
             return Err(Bad::Damaged("not a commitlog segment"));
         }
-        if u32_at(header, 60) != crc32fast::hash(&header[..60]) {
+        if !is_sealed_header(header) {
             return Err(Bad::Damaged("the checksum of the segment's header does not match"));
         }
         let format = u32_at(header, 8);
@@ -152,7 +152,8 @@ pub(super) fn push_record(
     let body_start = start + RECORD_HEADER;
     let len = out.len() - body_start;
     let body_crc = crc32fast::hash(&out[body_start..]);
-    // The checksum covers segment id and offset although they are not stored: a scratch copy of the header carries them.
+    // The checksum covers segment id and offset although they are not stored: a copy of the
+    // header contains them.
     let mut covered = [0u8; 12 + 28];
     covered[0..8].copy_from_slice(&at.segment.to_le_bytes());
     covered[8..12].copy_from_slice(&at.offset.to_le_bytes());
@@ -168,7 +169,7 @@ pub(super) fn push_record(
     out.resize(start + record_len(len), 0);
 }
 
-/// A record's header that was found whole.
+/// An undamaged record header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RecordHeader {
     pub kind: u8,
@@ -178,7 +179,7 @@ pub(super) struct RecordHeader {
     pub synced: Position,
 }
 
-/// A record that was found whole.
+/// An undamaged record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub kind: Kind,
@@ -189,7 +190,7 @@ pub(super) struct Record {
     pub next: usize,
 }
 
-/// The bytes of a segment, to be read as the segment with the given id.
+/// The bytes of a segment, read as the segment with this id.
 #[derive(Clone, Copy)]
 pub(super) struct Image<'a> {
     pub bytes: &'a [u8],
@@ -197,7 +198,7 @@ pub(super) struct Image<'a> {
 }
 
 impl Image<'_> {
-    /// The record header at `at`, if one is there whole.
+    /// The undamaged record header at `at`, if there is one.
     pub fn header(&self, at: usize) -> Option<RecordHeader> {
         let header = self.bytes.get(at..at.checked_add(RECORD_HEADER)?)?;
         if header[12] == 0 || header[13] == 0 {
@@ -248,7 +249,7 @@ impl Image<'_> {
         })
     }
 
-    /// The next place at or behind `at` where a whole record header is.
+    /// The next offset at or behind `at` with an undamaged record header.
     pub fn next_header(&self, at: usize) -> Option<(usize, RecordHeader)> {
         let mut at = at.max(SEGMENT_HEADER as usize).next_multiple_of(ALIGN);
         while at + RECORD_HEADER <= self.bytes.len() {
@@ -260,7 +261,8 @@ impl Image<'_> {
         None
     }
 
-    /// The highest position that headers at or behind `at` name as synced, and how many such headers there are.
+    /// The highest position that headers at or behind `at` name as synced, and the number of such
+    /// headers.
     pub fn named_behind(&self, at: usize) -> (Option<Position>, u64) {
         let mut highest = None;
         let mut count = 0;
@@ -302,15 +304,7 @@ pub(super) fn mutations(image: &[u8], record: &Record) -> Option<Vec<std::ops::R
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
-}
-
-/// Reads any bytes as a segment, in every way that replay does. For fuzzing: it must not panic or loop.
+/// Reads arbitrary bytes as a segment, as replay does. For fuzzing: it must not panic or loop.
 pub fn fuzz_segment(bytes: &[u8]) {
     let segment = match SegmentHeader::decode(bytes) {
         Ok(header) => header.segment,

@@ -1,12 +1,13 @@
-//! The task that makes segments ahead of their use and removes those that nobody needs; the beginning and end of a run.
+//! The task that creates segments before they are needed and removes free ones; the beginning and
+//! the end of a run.
 //!
-//! Only this task (and `end_run`, after it has ended) writes the manifest. Order of steps: a segment is made and durable
-//! before the manifest names it, and named before it is used; the manifest forgets a segment before its file is used
-//! again or removed. Where the disk is too full for a new manifest, a segment is renamed to `freed-<id>` and emptied
-//! instead, which replay takes as forgotten.
+//! Only this task writes the manifest (and `end_run`, after the task has ended). A segment is
+//! created durably before the manifest names it, and named before it is used. The manifest drops
+//! a segment before its file is reused or removed. If the disk is too full for a new manifest, a
+//! segment is renamed to `freed-<id>` and emptied instead. Replay treats it as dropped.
 
 use super::config::CommitlogConfig;
-use super::error::{LogError, is_full, may_pass};
+use super::error::LogError;
 use super::format::{SEGMENT_HEADER, SegmentHeader};
 use super::log::Commitlog;
 use super::manifest::{Manifest, segment_path};
@@ -15,18 +16,19 @@ use super::position::{Position, segment_id, sequence_of};
 use super::runs;
 use super::state::Segment;
 use super::synced::SyncedFile;
-use crate::owner::NodeDigest;
+use crate::files::{NodeDigest, is_full, may_pass};
 use rt::fs::{self, IoClass, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The length of the first segment of a run on a disk that has no room for a larger one beside the reserve. Writes are refused while no
-/// second segment can be made, but the log is open, and the node serves reads.
+/// The length of the first segment of a run if the disk has no room for a larger one beside the
+/// reserve. Writes are refused until a second segment can be created, but the log is open, and
+/// the node serves reads.
 const SHORTEST_SEGMENT: u32 = 4096;
 
-/// How long to wait before something is tried again for which there was no space.
+/// How long to wait before an operation without disk space is retried.
 const SPACE_RETRY: Duration = Duration::from_secs(1);
 
 /// A run that was begun.
@@ -47,7 +49,8 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     if let Some(parent) = dir.parent() {
         fs::sync_dir(parent).await.map_err(LogError::io(parent))?;
     }
-    // The clock is the floor, so that ids stay unique when someone has emptied the directory: sstables remember positions.
+    // The clock gives a lower bound, so that ids stay unique after the directory was emptied:
+    // sstables contain positions.
     let clock = (rt::time::wall_micros() / 1000).max(1) as u64;
     let last = runs::highest_sequence(dir).await?;
     let first = segment_id(config.shard, clock.max(last + 1));
@@ -55,7 +58,7 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     fs::create_dir_all(&run_dir).await.map_err(LogError::io(&run_dir))?;
     let start = Position { segment: first, offset: SEGMENT_HEADER };
     let mut manifest = Manifest { run: first, segments: Vec::new(), synced: start, closed: false, host: config.host };
-    // The manifest comes first: segments without one are a sign of loss.
+    // The manifest comes first: segments without one are reported as a loss.
     manifest.write(&run_dir).await.map_err(LogError::io(&run_dir))?;
     fs::sync_dir(dir).await.map_err(LogError::io(dir))?;
     let synced_file = SyncedFile::create(&run_dir, first, config.host, start).await.map_err(LogError::io(&run_dir))?;
@@ -82,18 +85,18 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     Ok(Begun { run_dir, first: segment, synced_file })
 }
 
-/// Whether the disk has room for a segment beside the space that is held back: an error of a full disk if not.
+/// An error of a full disk, if there is no room for a segment beside the reserved space.
 async fn has_room(config: &CommitlogConfig) -> io::Result<()> {
     let Some(reserve) = &config.reserve else { return Ok(()) };
     let needed = u64::from(config.segment_size).saturating_add(reserve.missing().await);
     match fs::disk_space(&config.dir).await {
         Ok((_, free)) if free < needed => Err(io::Error::from(io::ErrorKind::StorageFull)),
-        // What is free is not known: the file system says so if it is too little.
+        // The free space is unknown: the file system returns an error if it is too little.
         _ => Ok(()),
     }
 }
 
-/// Makes a segment, durable, of the file `spare` if there is one.
+/// Creates a segment durably, from the file `spare` if there is one.
 async fn make_segment(
     config: &CommitlogConfig,
     size: u32,
@@ -132,16 +135,16 @@ async fn make_segment(
     Ok(Rc::new(Segment { id, size, file }))
 }
 
-/// What only the keeper knows.
+/// The state of the keeper alone.
 struct Keeper {
     log: Rc<Commitlog>,
-    /// The first segment if it is shorter than others, and so no use as a spare; 0 if it is not.
+    /// The first segment if it is shorter than others, and so cannot be reused; 0 otherwise.
     short: u64,
     last_id: u64,
     spares: Vec<PathBuf>,
-    /// A segment that was made, while the manifest could not be written to name it.
+    /// A segment that was created, but the manifest could not be written to name it.
     unnamed: Option<Rc<Segment>>,
-    /// Segments that nobody needs, which the manifest still names.
+    /// Free segments that the manifest still names.
     free: Vec<u64>,
 }
 
@@ -159,7 +162,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
             break;
         }
         if result.is_ok() {
-            // Nothing failed for lack of space any more, whatever it was: who finds no segment ready from now on waits for one.
+            // Nothing failed for lack of space any more: appends wait again for the next segment.
             log.state.borrow_mut().no_space_for_segment = false;
         }
         match result {
@@ -180,7 +183,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
                 let _ = rt::time::timeout(SPACE_RETRY, log.signals.keep.notified()).await;
             }
             Err(error) => {
-                // Where files of the run are gone, that is the reason.
+                // Missing files of the run are the likely reason.
                 if log.check_there().await.is_none() {
                     log.fail(&format!("a segment could not be made or removed in {}: {error}", log.run_dir.display()));
                 }
@@ -188,7 +191,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
             }
         }
     }
-    // What is left is removed at the end of the run.
+    // The rest is removed at the end of the run.
     let log = keeper.log;
     log.counters.segment_files.set(log.counters.segment_files.get() - keeper.spares.len() as u64);
     for spare in keeper.spares {
@@ -199,7 +202,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
 }
 
 impl Keeper {
-    /// Does what is to be done now. False when there was nothing.
+    /// Does one round of work. False if there was nothing to do.
     async fn turn(&mut self) -> io::Result<bool> {
         let log = self.log.clone();
         self.free.append(&mut log.state.borrow_mut().ledger.take_free());
@@ -243,7 +246,8 @@ impl Keeper {
         };
         let id = segment.id;
         if let Err(error) = self.manifest(Some(id)).write(&log.run_dir).await {
-            // The manifest may name it all the same: what failed may have come after its new contents were in place. So it stays.
+            // The manifest may name it nevertheless: the failure may have come after the new
+            // contents were in place. So it stays.
             self.unnamed = Some(segment);
             return Err(error);
         }
@@ -256,7 +260,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Makes the segment after the last one.
+    /// Creates the segment after the last one.
     async fn make_one(&mut self) -> io::Result<Rc<Segment>> {
         let log = self.log.clone();
         let id = segment_id(log.config.shard, sequence_of(self.last_id) + 1);
@@ -311,12 +315,12 @@ impl Keeper {
     }
 }
 
-/// The name that says that a segment is not needed although the manifest names it.
+/// The file name of a segment that is free although the manifest names it.
 pub(super) fn freed_path(run_dir: &Path, id: u64) -> PathBuf {
     run_dir.join(format!("freed-{id:016x}"))
 }
 
-/// Gives a segment's space back without writing anything new.
+/// Frees a segment's space without writing anything new.
 async fn empty_segment(run_dir: &Path, id: u64) -> io::Result<()> {
     let freed = freed_path(run_dir, id);
     if fs::exists(&freed).await {

@@ -1,7 +1,8 @@
-//! Which segments are live, and which memtables keep them so. Pure.
+//! Which segments are live, and which memtables keep them alive. Pure.
 //!
-//! For each segment it knows the last record of every memtable (slot) that wrote to it. A flush says that a slot's records
-//! up to a position are safe; a sealed segment that no slot needs any more is free.
+//! The ledger has, for each segment, the last record of every memtable (slot) that wrote to it. A
+//! flush makes a slot's records up to a position durable. A sealed segment that no slot needs is
+//! free.
 
 use super::position::{Position, SlotId};
 use rt::hash::HashMap;
@@ -35,7 +36,7 @@ impl Ledger {
         segment.last.insert(slot, offset);
     }
 
-    /// All records of `slot` up to and including `upto` are safe.
+    /// All records of `slot` up to and including `upto` are durable elsewhere.
     pub fn clean(&mut self, slot: SlotId, upto: Position) {
         for segment in &mut self.segments {
             if segment.id > upto.segment {
@@ -48,14 +49,14 @@ impl Ledger {
         }
     }
 
-    /// Everything that segment `id` will ever hold is in its file.
+    /// All records of segment `id` are in its file.
     pub fn complete(&mut self, id: u64) {
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.id == id) {
             segment.complete = true;
         }
     }
 
-    /// Takes out the complete segments that nobody needs.
+    /// Removes the complete segments that no slot needs.
     pub fn take_free(&mut self) -> Vec<u64> {
         let mut free = Vec::new();
         self.segments.retain(|segment| {
@@ -83,7 +84,7 @@ impl Ledger {
         self.segments.len()
     }
 
-    /// The slots that keep the oldest segment alive, apart from the one that is written to; in order of slot.
+    /// The slots that keep the oldest segment alive, except for the active segment; sorted.
     pub fn oldest_dirty(&self) -> Vec<SlotId> {
         let older = self.segments.len().saturating_sub(1);
         let oldest = self.segments.iter().take(older).find(|segment| !segment.last.is_empty());

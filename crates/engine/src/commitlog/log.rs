@@ -1,12 +1,13 @@
-//! The log of one shard, seen by its users: append, wait for the acknowledgement, say what is safe.
+//! The log of one shard for its users: append, wait for the acknowledgement, release records.
 //!
-//! Appending copies the record into the buffer of the current batch and returns; three tasks do the rest: the writer
-//! (`writer.rs`) writes batches and acknowledges them, the syncer (periodic mode) calls fsync, and the keeper (`keeper.rs`)
-//! makes segments ahead of their use and removes those that nobody needs. A fourth (`presence.rs`) notices files that somebody
-//! else has removed.
+//! Appending copies the record into the buffer of the current batch and returns. Tasks do the
+//! rest. The writer (`writer.rs`) writes batches and acknowledges them. The syncer (periodic
+//! mode) calls fsync. The keeper (`keeper.rs`) creates segments before they are needed and
+//! removes free ones. A fourth task (`presence.rs`) detects files that were removed.
 //!
-//! Contract with the store: a mutation is put into its memtable in the same poll in which it was appended, so that a
-//! memtable holds all records of its slot up to the highest position it has seen.
+//! Contract with the store: a mutation is put into its memtable in the same poll in which it was
+//! appended, so that a memtable holds all records of its slot up to the highest position that it
+//! has seen.
 
 use super::acknowledged::Acknowledged;
 use super::config::{CommitlogConfig, SyncMode};
@@ -38,12 +39,12 @@ pub struct Commitlog {
     pub(super) config: CommitlogConfig,
     pub(super) run_dir: PathBuf,
     pub(super) run: u64,
-    /// The length of the first segment's file: on a full disk less than that of others.
+    /// The length of the first segment's file: less than that of others on a full disk.
     pub(super) first_size: u32,
     segments_for_writes: usize,
     pub(super) synced_file: SyncedFile,
     pub(super) state: RefCell<State>,
-    /// Every record that begins below is acknowledged.
+    /// All records that begin below are acknowledged.
     pub(super) acknowledged: Cell<Position>,
     pub(super) waiters: RefCell<Waiters>,
     pub(super) signals: Signals,
@@ -51,7 +52,7 @@ pub struct Commitlog {
     tasks: RefCell<Vec<Task<()>>>,
 }
 
-/// What the tasks and the users tell each other.
+/// Signals between the tasks and the users.
 #[derive(Default)]
 pub(super) struct Signals {
     /// To the writer: there is something to write.
@@ -64,9 +65,9 @@ pub(super) struct Signals {
     pub watch: Notify,
     /// To blocked appenders: try again.
     pub room: Notify,
-    /// To whoever waits for something to be written or synced, or for the failure of the log.
+    /// To waiters for writes, syncs, or the failure of the log.
     pub progress: Notify,
-    /// To the store: flush what holds the oldest segments.
+    /// To the store: flush the memtables that hold the oldest segments.
     pub pressure: Notify,
 }
 
@@ -77,18 +78,18 @@ pub struct Appended {
     pub position: Position,
 }
 
-/// Who may use the last segments of a log.
+/// Which records may use the last segments of a log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     ForWrites,
-    /// Also what is kept for carrying.
+    /// Also relogged records.
     All,
 }
 
 /// One mutation of a group.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// The schema in force: the version that the mutation was made with, or another one that knows its columns.
+    /// The current schema: the version of the mutation, or another one that has its columns.
     pub schema: &'a Rc<TableSchema>,
     /// The memtable it goes to.
     pub slot: SlotId,
@@ -97,7 +98,8 @@ pub struct Entry<'a> {
 }
 
 impl Commitlog {
-    /// Begins a new run in `config.dir`. Runs that are there stay as they are: list them before with [`super::find_old`].
+    /// Begins a new run in `config.dir`. Existing runs stay as they are: list them before with
+    /// [`super::find_old`].
     pub async fn open(config: CommitlogConfig) -> Result<Rc<Commitlog>, LogError> {
         let opened = keeper::begin_run(&config).await?;
         let first = opened.first;
@@ -153,17 +155,18 @@ impl Commitlog {
         Ok(log)
     }
 
-    /// This run, to be removed by [`super::retire`] when nothing in it is needed.
+    /// This run, for [`super::retire`] when nothing in it is needed.
     pub fn own_run(&self) -> OldRun {
         OldRun { shard: self.config.shard, run: self.run, dir: self.run_dir.clone() }
     }
 
-    /// This run, to be written down elsewhere.
+    /// This run, for the inventory.
     pub fn logged_run(&self) -> LoggedRun {
         LoggedRun { shard: self.config.shard.0, run: self.run }
     }
 
-    /// Appends one mutation. Never waits: [`LogError::Busy`] when too much is under way.
+    /// Appends one mutation. Never waits: the error is [`LogError::Busy`] when too much is in
+    /// flight.
     #[inline]
     pub fn append(
         self: &Rc<Self>,
@@ -180,13 +183,14 @@ impl Commitlog {
         self.put(entries, Room::ForWrites)
     }
 
-    /// As [`Commitlog::append_group`], for records that make older ones superfluous: they have room in a log that is full for others.
-    pub fn append_carried(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
+    /// As [`Commitlog::append_group`], for records that make older ones obsolete: room is
+    /// reserved for them in a full log.
+    pub fn append_relogged(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
         assert!(!entries.is_empty(), "a group has mutations");
         self.put(entries, Room::All)
     }
 
-    /// As [`Commitlog::append_group`], waiting while the log is busy.
+    /// As [`Commitlog::append_group`], and waits while the log is busy.
     pub async fn append_wait(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
         match self.append_group(entries) {
             Err(LogError::Busy) => {}
@@ -203,8 +207,8 @@ impl Commitlog {
         }
     }
 
-    /// Waits until a busy log may have room again for what is carried. False if none comes within `limit`, or none will before memtables
-    /// are flushed.
+    /// Waits until a busy log may have room again for relogging. False if there is none within
+    /// `limit`, or none before memtables are flushed.
     pub async fn room_within(&self, limit: Duration) -> bool {
         let mut room = pin!(self.signals.room.notified());
         room.as_mut().enable();
@@ -273,7 +277,7 @@ impl Commitlog {
         Ok(Appended { position })
     }
 
-    /// Goes on in the next segment, if it is ready.
+    /// Continues in the next segment, if it is ready.
     fn roll(&self, state: &mut State, room: Room) -> Result<(), LogError> {
         let is_full = room == Room::ForWrites && state.ledger.len() >= self.segments_for_writes;
         if is_full {
@@ -302,19 +306,19 @@ impl Commitlog {
         Ok(())
     }
 
-    /// Waits until the record at `position` is as safe as the mode promises. Ready at once if it is already. After an
-    /// error the record may or may not be there after a restart.
+    /// Waits until the record at `position` is as durable as the mode promises. Ready at once if
+    /// it is already. After an error the record may or may not be there after a restart.
     pub fn acknowledged(&self, position: Position) -> Acknowledged<'_> {
         Acknowledged::new(self, position)
     }
 
-    /// Where the next record will be, or later: all records so far are below.
+    /// An upper bound of the positions of all records so far.
     pub fn position(&self) -> Position {
         self.state.borrow().end()
     }
 
-    /// All records of `slot` up to and including `upto` are in sealed sstables, or void. Segments that nobody needs are
-    /// removed.
+    /// Releases all records of `slot` up to and including `upto`: they are in sealed sstables, or
+    /// truncated. Segments that no slot needs are removed.
     pub fn clean(&self, slot: SlotId, upto: Position) {
         let mut state = self.state.borrow_mut();
         state.ledger.clean(slot, upto);
@@ -323,7 +327,8 @@ impl Commitlog {
         }
     }
 
-    /// The memtables whose flush would free the oldest segment; none when only the segment in use has live records.
+    /// The memtables whose flush would free the oldest segment; none if only the active segment
+    /// has live records.
     pub fn oldest_dirty_slots(&self) -> Vec<SlotId> {
         self.state.borrow().ledger.oldest_dirty()
     }
@@ -333,8 +338,8 @@ impl Commitlog {
         self.state.borrow().ledger.first_dirty(slot)
     }
 
-    /// Records whether memtables cannot be flushed for lack of disk space or descriptors. While they cannot, a log at its size limit
-    /// refuses records instead of making them wait.
+    /// Records whether memtables cannot be flushed for lack of disk space or descriptors. While
+    /// they cannot, a log at its size limit refuses records instead of making them wait.
     pub fn set_flushes_blocked(&self, blocked: bool) {
         self.state.borrow_mut().flushes_blocked = blocked;
         if blocked {
@@ -342,13 +347,14 @@ impl Commitlog {
         }
     }
 
-    /// Whether the log takes more than three quarters of its limit, so that memtables should be flushed for it.
+    /// Whether the log takes more than three quarters of its limit, so that memtables should be
+    /// flushed for it.
     pub fn wants_flush(&self) -> bool {
         self.is_under_pressure(&self.state.borrow())
     }
 
-    /// Waits until the log begins another segment while [`Commitlog::wants_flush`] holds, or appends wait for its limit.
-    /// For one waiter.
+    /// Waits until the log begins another segment while [`Commitlog::wants_flush`] holds, or
+    /// appends wait for its limit. At most one task may wait.
     pub async fn pressure(&self) {
         self.signals.pressure.notified().await;
     }
@@ -424,7 +430,8 @@ impl Commitlog {
         self.state.borrow().failed.is_some()
     }
 
-    /// Ends the run in order: refuses appends, makes everything durable, and leaves only the segments that replay needs.
+    /// Ends the run in order: refuses appends, makes everything durable, and leaves only the
+    /// segments that replay needs.
     pub async fn close(&self) -> Result<(), CloseError> {
         let end = {
             let mut state = self.state.borrow_mut();
@@ -459,7 +466,8 @@ impl Commitlog {
         keeper::end_run(self, end).await.map_err(CloseError::NotEnded)
     }
 
-    /// Stops at once and leaves the disk as it is, as a crash would. For tests of what comes after a crash.
+    /// Stops at once and leaves the disk as it is, as a crash would. For tests of what comes after
+    /// a crash.
     pub async fn abandon(&self) {
         self.fail("it was abandoned");
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
@@ -489,7 +497,7 @@ impl Commitlog {
         self.signals.room.notify_waiters();
     }
 
-    /// Wakes all who wait for an acknowledgement, whatever batch they are in.
+    /// Wakes all waiters for acknowledgements, of both batches.
     pub(super) fn wake_everyone(&self) {
         let mut all = self.waiters.borrow_mut().take_all();
         waiters::wake(&mut all);

@@ -1,8 +1,9 @@
-//! The manifest of a run: which segments replay needs. Written durably before a segment is used, and after its last use.
+//! The manifest of a run: which segments replay needs. Written durably before a segment is used,
+//! and after its last use.
 
 use super::error::LogError;
 use super::position::Position;
-use crate::sealed::{self, Unsealed};
+use crate::files::sealed::{self, Unsealed};
 use model::HostId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -24,16 +25,16 @@ pub(super) struct Manifest {
     pub segments: Vec<u64>,
     /// All records below this position are on the device.
     pub synced: Position,
-    /// The run ended in order: nothing follows `synced`.
+    /// The run was ended properly: nothing follows `synced`.
     pub closed: bool,
-    /// The node. Runs of other nodes have the same names. `None` if it is not known: earlier states
-    /// of the development wrote none.
+    /// The node. Runs of other nodes have the same names. `None` in manifests of earlier
+    /// development states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostId>,
 }
 
 impl Manifest {
-    /// Whether the run may be the node's, if it is known which node that is.
+    /// Whether the run may be the node's own, if the node is known.
     pub fn is_of(&self, host: Option<HostId>) -> bool {
         self.host.is_none() || host.is_none() || self.host == host
     }

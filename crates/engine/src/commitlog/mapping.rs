@@ -1,12 +1,15 @@
-//! What the column ids in a record mean, written into each segment before the first record that uses them.
+//! What the column ids in a record mean, written into each segment before the first record that
+//! uses them.
 //!
 //! ```text
 //! u8 format (1), 16 bytes table id, 16 bytes schema version, text keyspace, text table, u16 count
-//! column*: u16 id, u8 kind (0 partition key, 1 clustering, 2 static, 3 regular), u8 dropped, text name, text type
+//! column*: u16 id, u8 kind (0 partition key, 1 clustering, 2 static, 3 regular), u8 dropped,
+//!          text name, text type
 //! text: u32 length, UTF-8
 //! ```
 //!
-//! Types are written as class names, because those say what a user type consists of without any schema.
+//! Types are written as class names, because those say what a user type consists of without any
+//! schema.
 
 use model::types::class_name;
 use model::{ColumnId, ColumnKind, SchemaVersion, TableId, TableSchema};

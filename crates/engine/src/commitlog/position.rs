@@ -1,4 +1,4 @@
-//! Places in a log, and who they belong to.
+//! Positions in a log, and the shard that a segment belongs to.
 
 use rt::ShardId;
 use std::fmt;
@@ -6,10 +6,11 @@ use std::fmt;
 /// Bits of a segment id below the shard's number.
 const SEQUENCE_BITS: u32 = 44;
 
-/// Where a record begins. Positions of one shard's log are ordered as their records were appended, over all its runs.
+/// The position of a record. Positions of one shard's log are ordered as their records were
+/// appended, over all its runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Position {
-    /// The segment's id; unique within a node for ever, positive as a signed number too.
+    /// The segment's id. Never reused within a node; positive as a signed number, too.
     pub segment: u64,
     /// Bytes from the segment's start.
     pub offset: u32,
@@ -46,4 +47,9 @@ pub(super) fn sequence_of(segment: u64) -> u64 {
 /// The shard whose log a segment belongs to.
 pub fn shard_of_segment(segment: u64) -> ShardId {
     ShardId((segment >> SEQUENCE_BITS) as u16)
+}
+
+/// Whether two positions are in the log of the same shard. Only such positions can be compared.
+pub(crate) fn same_log(a: Position, b: Position) -> bool {
+    shard_of_segment(a.segment) == shard_of_segment(b.segment)
 }

@@ -1,10 +1,12 @@
-//! Whether the files of a running log are where they were made.
+//! Whether the files of a running log still exist as they were created.
 //!
-//! An operator, or a tool that cleans up, may remove, replace or cut off files of a log in use. Writes and syncs of the open files go on
-//! succeeding, and what they bring is gone when the process ends. So a task looks at the run each second, and the stop does before it ends
-//! the run. A log that is not whole fails: the node stops then, and flushes the memtables, which still have everything.
+//! An operator or a cleanup tool may remove, replace or cut off files of a log in use. Writes and
+//! syncs of the open files still succeed, but their data is gone when the process ends. So a task
+//! checks the run each second, and a stop does before it ends the run. If a file is missing, the
+//! log fails: the node flushes the memtables, which still have everything, and stops.
 //!
-//! Must never take a segment for lost that the keeper has removed: only segments that are live before and after the look count.
+//! Segments that the keeper has removed must not count as missing: only segments that are live
+//! before and after the check are considered.
 
 use super::log::Commitlog;
 use super::manifest::{self, segment_path};
@@ -13,10 +15,10 @@ use rt::fs;
 use rt::time::Duration;
 use std::rc::Rc;
 
-/// How often the running log is looked at.
+/// How often the running log is checked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The task that looks at the run until the log ends.
+/// The task that checks the run until the log ends.
 pub(super) async fn watch(log: Rc<Commitlog>) {
     loop {
         let _ = rt::time::timeout(PERIOD, log.signals.watch.notified()).await;
@@ -31,7 +33,7 @@ pub(super) async fn watch(log: Rc<Commitlog>) {
 }
 
 impl Commitlog {
-    /// Fails the log if files of its run were removed, replaced or cut off, and says so.
+    /// Fails the log, and logs an error, if files of its run were removed, replaced or cut off.
     pub async fn check_there(&self) -> Option<String> {
         let lost = self.lost_file().await?;
         let why = format!("{lost} was removed, replaced or cut off while the node ran");
@@ -39,7 +41,7 @@ impl Commitlog {
         Some(why)
     }
 
-    /// A file of the run that is not what the log has made of it. What cannot be looked at counts as there.
+    /// A file of the run that has changed. A file that cannot be examined counts as unchanged.
     async fn lost_file(&self) -> Option<String> {
         let (active, live) = {
             let state = self.state.borrow();

@@ -1,9 +1,9 @@
-//! Reading what earlier runs logged.
+//! Reading the logs of earlier runs.
 //!
-//! Each run is read from its first segment to its torn tail. Where the bytes stop making sense, the rest of the run is
-//! searched for record headers: if any of them, the manifest, or the file `synced` names a higher position as synced, then something that was
-//! safe is damaged, and that is an error; if none does, the damage is where the crash tore the log, and the run ends there
-//! even if whole records follow.
+//! Each run is read from its first segment to its torn tail. Where the bytes are no record, the
+//! rest of the run is searched for record headers. If a header, the manifest, or the file
+//! `synced` names a higher position as synced, then durable data is damaged: that is an error.
+//! Otherwise the crash tore the log there, and the run ends, even if complete records follow.
 
 use super::error::LogError;
 use super::format::{Bad, Image, Kind, Record, SEGMENT_HEADER, SegmentHeader, mutations};
@@ -13,7 +13,7 @@ use super::mapping::ColumnMapping;
 use super::position::Position;
 use super::runs::{OldLogs, OldRun};
 use super::synced;
-use crate::owner::NodeDigest;
+use crate::files::NodeDigest;
 use bytes::Bytes;
 use model::{HostId, SchemaVersion, TableId};
 use rt::ShardId;
@@ -26,9 +26,10 @@ use std::sync::Arc;
 /// How to replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplayOptions {
-    /// `commitlog_ignore_corruption`: skip what is damaged or missing instead of failing, and report it.
+    /// `commitlog_ignore_corruption`: skip what is damaged or missing instead of failing, and
+    /// report it.
     pub ignore_corruption: bool,
-    /// The node whose logs these are: those of another node are an error. `None` accepts all.
+    /// The node that the logs belong to: logs of another node are an error. `None` accepts all.
     pub host: Option<HostId>,
 }
 
@@ -43,50 +44,51 @@ pub struct ReplayedRecord {
     pub table: TableId,
     /// The schema version it was made with.
     pub schema_version: SchemaVersion,
-    /// The encoded mutation, in memory of its own.
+    /// The encoded mutation, in its own memory.
     pub mutation: Bytes,
-    /// What its columns are: the mapping of its schema version, or of another version of the table that was in force when it
-    /// was logged (column ids mean the same in all versions). `None` only if the mapping was lost to ignored corruption.
+    /// The columns of the mutation: the mapping of its schema version, or of another version that
+    /// was current when it was logged (column ids mean the same in all versions). `None` only if
+    /// the mapping was lost to ignored corruption.
     pub mapping: Option<Arc<ColumnMapping>>,
 }
 
-/// What replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayReport {
-    /// Mutations given out.
+    /// Mutations returned.
     pub mutations: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Segments read.
     pub segments: u64,
-    /// Where the runs that were not closed ended.
+    /// The ends of the runs that were not closed.
     pub tails: Vec<Tail>,
-    /// What was damaged or missing, and was skipped because corruption is ignored.
+    /// Damaged or missing parts that were skipped because corruption is ignored.
     pub skipped: Vec<Skipped>,
 }
 
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// Behind its last good record.
+    /// The position behind its last good record.
     pub position: Position,
-    /// Whole records that stood behind it and were never known to be safe.
+    /// Complete records behind the end that were never known to be durable.
     pub discarded: u64,
 }
 
-/// Something that could not be read.
+/// A part that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// The file.
     pub file: PathBuf,
-    /// Where the damage began; 0 for a whole file.
+    /// The offset of the damage; 0 for an entire file.
     pub offset: u64,
     /// What was wrong.
     pub why: &'static str,
 }
 
 impl ReplayReport {
-    /// Adds what another shard found.
+    /// Adds the result of another shard.
     pub fn merge(&mut self, other: ReplayReport) {
         self.mutations += other.mutations;
         self.bytes += other.bytes;
@@ -96,7 +98,8 @@ impl ReplayReport {
     }
 }
 
-/// Replays `logs`, giving each mutation to `visit`, in the order of each shard's log. An error of `visit` ends it.
+/// Replays `logs`, giving each mutation to `visit`, in the order of each shard's log. An error of
+/// `visit` ends it.
 pub async fn replay(
     logs: &OldLogs,
     options: ReplayOptions,
@@ -114,7 +117,7 @@ pub async fn replay(
     Ok(replay.into_report())
 }
 
-/// A replay that is asked for its records one by one.
+/// A replay that returns one record at a time.
 pub struct Replay {
     options: ReplayOptions,
     runs: VecDeque<OldRun>,
@@ -127,7 +130,7 @@ pub struct Replay {
 struct RunReader {
     run: OldRun,
     manifest: Manifest,
-    /// What is known to have been on the device, apart from what records say.
+    /// The position up to which the run is known to be durable, apart from its records.
     synced: Position,
     /// The index in the manifest of the segment after the open one.
     next: usize,
@@ -221,7 +224,7 @@ impl Replay {
     async fn begin(&mut self, run: OldRun) -> Result<Option<RunReader>, LogError> {
         let manifest = match Manifest::read(&run.dir).await {
             Ok(Some(manifest)) if manifest.is_of(self.options.host) => manifest,
-            // Nothing is known of what this node logged in a run of this name.
+            // Nothing is known about what this node logged in a run of this name.
             Ok(Some(_)) => {
                 let error = LogError::Foreign(run.dir.join(super::manifest::NAME));
                 self.report.skipped.push(skip(&self.options, error)?);
@@ -259,7 +262,7 @@ impl Replay {
         Ok(false)
     }
 
-    /// Takes in a whole record that begins at `at`.
+    /// Processes an undamaged record at `at`.
     fn take(&mut self, at: usize, record: Record) -> Result<(), LogError> {
         let Some(RunReader { run, open, mappings, .. }) = &mut self.reader else { return Ok(()) };
         let Some(segment) = open else { return Ok(()) };
@@ -292,7 +295,7 @@ impl Replay {
         Ok(())
     }
 
-    /// The bytes at the current place are no record: is that the end of the run, or has it lost something?
+    /// Decides whether bytes that are no record are the end of the run, or damage.
     async fn damaged(&mut self, why: &'static str) -> Result<(), LogError> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let Some(open) = &mut reader.open else { return Ok(()) };
@@ -327,7 +330,7 @@ impl Replay {
     }
 }
 
-/// What an error becomes when corruption is ignored.
+/// Converts an error when corruption is ignored.
 fn skip(options: &ReplayOptions, error: LogError) -> Result<Skipped, LogError> {
     match error {
         LogError::Corrupt { file, offset, why } if options.ignore_corruption => Ok(Skipped { file, offset, why }),
@@ -337,7 +340,7 @@ fn skip(options: &ReplayOptions, error: LogError) -> Result<Skipped, LogError> {
     }
 }
 
-/// A manifest made up from the files that are there, for a run whose own is damaged.
+/// A manifest of the existing files, for a run with a damaged manifest.
 async fn manifest_of_files(run: &OldRun) -> Result<Manifest, LogError> {
     let files = rt::fs::read_dir(&run.dir).await.map_err(LogError::io(&run.dir))?;
     let mut segments: Vec<u64> = files.iter().filter_map(|file| super::manifest::segment_of_name(&file.name)).collect();
@@ -345,7 +348,7 @@ async fn manifest_of_files(run: &OldRun) -> Result<Manifest, LogError> {
     Ok(Manifest { run: run.run, segments, synced: Position::MIN, closed: false, host: None })
 }
 
-/// The bytes of a segment whose header is as it should be; `None` if it was freed.
+/// The bytes of a segment with a valid header; `None` if it was freed.
 async fn read_segment(run: &OldRun, id: u64, host: Option<HostId>) -> Result<Option<Bytes>, LogError> {
     let path = segment_path(&run.dir, id);
     let bytes = match rt::fs::read(&path).await {
@@ -369,7 +372,8 @@ async fn read_segment(run: &OldRun, id: u64, host: Option<HostId>) -> Result<Opt
     }
 }
 
-/// An error if a segment is shorter than it was made: it has its full length before it is used, so no crash leaves it so.
+/// An error if a segment is shorter than it was created: it had its full length before it was
+/// used, so a crash cannot be the reason.
 fn cut_off(run: &OldRun, id: u64, bytes: &Bytes) -> Option<LogError> {
     let size = SegmentHeader::decode(bytes).ok()?.size;
     let why = "the file is cut off: segments have their full length from the start";

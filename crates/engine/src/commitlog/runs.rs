@@ -1,4 +1,4 @@
-//! The runs that earlier processes left behind: listing them, and removing them when they are not needed any more.
+//! The runs of earlier processes: listing them, and removing them when they are no longer needed.
 
 use super::error::LogError;
 use super::manifest::{self, Manifest, segment_of_name};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Earlier runs, of all shards that ever were.
+/// Earlier runs of all shards, including shards that no longer exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OldLogs {
     /// By shard, then by age.
@@ -21,7 +21,7 @@ pub struct OldLogs {
 /// One earlier run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldRun {
-    /// The shard that wrote it; there may be no such shard any more.
+    /// The shard that wrote it. It may no longer exist.
     pub shard: ShardId,
     /// The id of its first segment.
     pub run: u64,
@@ -35,15 +35,15 @@ impl OldLogs {
         self.runs.is_empty()
     }
 
-    /// The part that shard `shard` of `count` shards replays, so that they can work at the same time: every shard's log goes
-    /// to one of them, whole.
+    /// The part that shard `shard` of `count` shards replays, so that they work in parallel. The
+    /// log of each shard is given to one of them entirely.
     pub fn part(&self, shard: ShardId, count: u16) -> OldLogs {
         let runs = self.runs.iter().filter(|run| run.shard.0 % count.max(1) == shard.0);
         OldLogs { runs: runs.cloned().collect() }
     }
 }
 
-/// The name of a run, to be written down elsewhere.
+/// The name of a run, for the inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedRun {
     /// The shard that writes it.
@@ -52,9 +52,8 @@ pub struct LoggedRun {
     pub run: u64,
 }
 
-/// What is missing below `root` of runs of the node `host` that were complete on the device, and
-/// were not retired. A segment that is missing from a run
-/// with a manifest is told by replay.
+/// What is missing below `root` of those runs of the node `host` that were complete on the device
+/// and were not retired. Replay reports segments that are missing from a run with a manifest.
 pub async fn missing(root: &Path, runs: &[LoggedRun], host: HostId) -> Result<Vec<String>, LogError> {
     let mut missing = Vec::new();
     for &LoggedRun { shard, run } in runs {
@@ -79,7 +78,7 @@ pub async fn missing(root: &Path, runs: &[LoggedRun], host: HostId) -> Result<Ve
                     file(synced::NAME)
                 ));
             }
-            // Damage, and files of another node, are told with their place by replay.
+            // Replay reports damage and files of another node with their place.
             _ => {}
         }
     }
@@ -116,8 +115,8 @@ fn run_of_name(name: &str) -> Option<u64> {
     if hex.len() != 16 { None } else { u64::from_str_radix(hex, 16).ok() }
 }
 
-/// Lists the runs below `root` (`commitlog`), and removes what retired and unborn ones left. To be called before any shard
-/// opens its log.
+/// Lists the runs below `root` (`commitlog`), and removes the rests of retired and incompletely
+/// created ones. Call it before any shard opens its log.
 pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
     let mut runs = Vec::new();
     for (shard, dir) in shard_dirs(root).await? {
@@ -127,7 +126,7 @@ pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
             let files = fs::read_dir(&run_dir).await.map_err(LogError::io(&run_dir))?;
             let has = |name: &str| files.iter().any(|file| file.name == name);
             let has_segments = files.iter().any(|file| segment_of_name(&file.name).is_some());
-            // Segments without a manifest are a sign of loss: replay says so.
+            // Segments without a manifest are a loss: replay reports it.
             if has(manifest::NAME) || (has_segments && !has(manifest::RETIRED)) {
                 runs.push(OldRun { shard, run, dir: run_dir });
             } else {
@@ -139,8 +138,8 @@ pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
     Ok(OldLogs { runs })
 }
 
-/// For each shard with a directory below `root`, a position behind all that it has logged and before all that it will log in runs that are
-/// begun later.
+/// For each shard with a directory below `root`, a position after all its records so far and
+/// before all records of later runs.
 pub async fn ends(root: &Path) -> Result<Vec<(ShardId, Position)>, LogError> {
     let mut ends = Vec::new();
     for (shard, dir) in shard_dirs(root).await? {
@@ -150,8 +149,8 @@ pub async fn ends(root: &Path) -> Result<Vec<(ShardId, Position)>, LogError> {
     Ok(ends)
 }
 
-/// For each shard with a directory below `root`, positions before and behind all that earlier processes have logged. Shards below
-/// `running` have begun a run of this process: theirs is the last one.
+/// For each shard with a directory below `root`, positions before and after all records of
+/// earlier processes. Shards below `running` have begun a run of this process: their last run.
 pub async fn old_spans(root: &Path, running: u16) -> Result<Vec<(ShardId, Position, Position)>, LogError> {
     let mut spans = Vec::new();
     for (shard, dir) in shard_dirs(root).await? {
@@ -179,7 +178,7 @@ async fn shard_dirs(root: &Path) -> Result<Vec<(ShardId, PathBuf)>, LogError> {
         let Ok(shard) = entry.name.parse() else { continue };
         let dir = root.join(&entry.name);
         if !entry.is_dir {
-            // A link to a disk that is not mounted, perhaps: its log must not be overlooked.
+            // This may be a link to a disk that is not mounted: its log must not be ignored.
             let error = fs::read_dir(&dir).await.err();
             return Err(LogError::io(&dir)(error.unwrap_or(io::ErrorKind::NotADirectory.into())));
         }
@@ -188,12 +187,12 @@ async fn shard_dirs(root: &Path) -> Result<Vec<(ShardId, PathBuf)>, LogError> {
     Ok(shards)
 }
 
-/// Whether a file of a run is needed according to its manifest.
+/// Whether replay needs a file of a run, according to its manifest.
 pub(super) fn is_needed(manifest: &Manifest, name: &str) -> bool {
     name == manifest::NAME || segment_of_name(name).is_some_and(|id| manifest.segments.contains(&id))
 }
 
-/// The highest number that any segment in the shard's directory has had; 0 for none.
+/// The highest sequence number of all segments in the shard's directory; 0 for none.
 pub(super) async fn highest_sequence(shard_dir: &Path) -> Result<u64, LogError> {
     let mut highest = 0;
     for entry in fs::read_dir(shard_dir).await.map_err(LogError::io(shard_dir))? {
@@ -212,13 +211,13 @@ pub(super) async fn highest_sequence(shard_dir: &Path) -> Result<u64, LogError> 
     Ok(highest)
 }
 
-/// Removes runs whose contents are safe elsewhere. To be called when every replayed record is in a sealed sstable or in the
-/// new log, durably.
+/// Removes runs whose contents are durable elsewhere. Call it when every replayed record is in a
+/// sealed sstable or in the new log, durably.
 pub async fn retire(logs: &OldLogs) -> Result<(), LogError> {
     for run in &logs.runs {
         debug_assert_eq!(shard_of_segment(run.run), run.shard);
         if !fs::exists(&run.dir).await {
-            // An attempt before removed it, and failed at a later run.
+            // An earlier attempt removed it, and failed at a later run.
             continue;
         }
         let failed = || LogError::io(&run.dir);
@@ -236,7 +235,8 @@ pub async fn retire(logs: &OldLogs) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Removes the directory of a run without a manifest; the mark that says that it is retired goes last.
+/// Removes the directory of a run without a manifest. The file that marks it as retired is
+/// removed last.
 async fn remove_run(dir: &Path) -> io::Result<()> {
     for file in fs::read_dir(dir).await? {
         if file.name != manifest::RETIRED && !file.is_dir {

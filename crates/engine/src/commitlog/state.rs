@@ -1,4 +1,5 @@
-//! What changes with each append: the segment in use, the batch being filled, how far the tasks have come.
+//! The state that changes with each append: the active segment, the current batch, the progress
+//! of the tasks.
 
 use super::error::LogError;
 use super::format::{Kind, push_record};
@@ -11,23 +12,24 @@ use rt::fs::File;
 use rt::hash::HashSet;
 use std::rc::Rc;
 
-/// What changes with each append.
+/// See the module.
 pub(super) struct State {
     /// The segment that is written to.
     pub active: Rc<Segment>,
     /// Where the next record goes.
     pub offset: u32,
-    /// The schema versions that the active segment has mappings of.
+    /// The schema versions whose mappings the active segment has.
     pub mapped: HashSet<(TableId, SchemaVersion)>,
     pub last_mapped: Option<(TableId, SchemaVersion)>,
-    /// The bytes of the active segment from `chunk_start` to `offset`, not yet handed to the writer.
+    /// The bytes of the active segment from `chunk_start` to `offset` that the writer does not
+    /// have yet.
     pub chunk: Vec<u8>,
     pub chunk_start: u32,
-    /// What else waits for the writer: the ends of earlier segments.
+    /// Other chunks for the writer: the ends of earlier segments.
     pub queue: Vec<Chunk>,
     /// The first position of the batch that is being filled.
     pub batch_start: Position,
-    /// The segment after the active one, ready to be used.
+    /// The segment after the active one, ready for use.
     pub next: Option<Rc<Segment>>,
     /// Bytes appended and not yet in the kernel.
     pub buffered: usize,
@@ -58,12 +60,12 @@ pub(super) struct Segment {
     pub file: File,
 }
 
-/// Bytes on their way to a segment.
+/// Bytes to be written to a segment.
 pub(super) struct Chunk {
     pub segment: Rc<Segment>,
     pub start: u32,
     pub bytes: Vec<u8>,
-    /// Nothing will follow in that segment.
+    /// These are the last bytes of that segment.
     pub last: bool,
 }
 
@@ -82,12 +84,12 @@ impl State {
         Ok(())
     }
 
-    /// The refusal of a record for which the log is too long.
+    /// The error for a record that the log has no room for.
     pub fn too_long(&self) -> LogError {
         if self.flushes_blocked { LogError::NoSpace } else { LogError::Busy }
     }
 
-    /// Behind the last record.
+    /// The position after the last record.
     pub fn end(&self) -> Position {
         Position { segment: self.active.id, offset: self.offset }
     }
@@ -102,7 +104,7 @@ impl State {
         position
     }
 
-    /// Marks the end of the active segment and hands the rest of it to the writer.
+    /// Ends the active segment and gives the rest of it to the writer.
     pub fn end_segment(&mut self) {
         self.push(Kind::End, |_| {});
         let bytes = std::mem::take(&mut self.chunk);
@@ -125,7 +127,7 @@ impl State {
         missing
     }
 
-    /// The mappings that a fresh segment needs for these entries.
+    /// The mappings that a new segment needs for these entries.
     pub fn all_mappings(&self, entries: &[Entry<'_>]) -> Vec<ColumnMapping> {
         let mut all: Vec<ColumnMapping> = Vec::new();
         for entry in entries {

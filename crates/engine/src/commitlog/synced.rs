@@ -1,4 +1,5 @@
-//! How far a run is on the device, written down beside its segments: `synced`, 32 bytes that are written over.
+//! How far a run is durable: the file `synced` beside its segments, 32 bytes that are
+//! overwritten.
 //!
 //! ```text
 //!   0  4  CRC32 of the 28 bytes that follow
@@ -9,15 +10,20 @@
 //!  28  4  short digest of the node's host id; 0 in files of earlier states of the development
 //! ```
 //!
-//! A record names what was synced when it was appended, so nothing in the segments says that the last records are safe. This file does:
-//! it is written after each fsync and before what that fsync made safe is acknowledged. So, whatever bit flips in a record that was
-//! acknowledged as safe, a start after a kill knows that it is no torn tail. The file itself is not synced: after a power loss it may say
-//! less than is true (by then the kernel has written back all but the last seconds), never more. One that cannot be read says nothing; a start
-//! that knows the run from the inventory of the data directory is refused then ([`super::missing`]).
+//! A record names the synced position at the time when it was appended, so the segments do not
+//! tell whether the last records are durable. This file does. It is written after each fsync,
+//! before the records of that fsync are acknowledged. So after a kill, damage to an acknowledged
+//! record is never taken for a torn tail.
+//!
+//! The file itself is not synced. After a power loss it may name an earlier position (the kernel
+//! writes back all but the last seconds), never a later one. An unreadable file gives no
+//! information; a start that knows the run from the inventory of the data directory is refused
+//! then ([`super::missing`]).
 
 use super::error::LogError;
 use super::position::Position;
-use crate::owner::NodeDigest;
+use crate::files::NodeDigest;
+use crate::files::bytes::{u32_at, u64_at};
 use bytes::Bytes;
 use model::HostId;
 use rt::fs::{self, File, IoClass, OpenOptions};
@@ -37,7 +43,7 @@ pub(super) struct SyncedFile {
 }
 
 impl SyncedFile {
-    /// Makes the file, with its space, durable: writing it later needs none.
+    /// Creates the file durably and at full length: later writes need no space.
     pub async fn create(run_dir: &Path, run: u64, host: Option<HostId>, synced: Position) -> io::Result<SyncedFile> {
         let path = run_dir.join(NAME);
         fs::write_durably(&path, &encode(run, host, synced)).await?;
@@ -45,12 +51,12 @@ impl SyncedFile {
         Ok(SyncedFile { file: fs::open(&path, &options).await?, run, host })
     }
 
-    /// Says that all below `synced` is on the device.
+    /// Records that all below `synced` is on the device.
     pub async fn write(&self, synced: Position) -> io::Result<()> {
         self.file.write_at(0, Bytes::copy_from_slice(&encode(self.run, self.host, synced)), IoClass::Log).await
     }
 
-    /// Whether its name still leads to it.
+    /// Whether the file still exists under its name.
     pub async fn is_in_place(&self) -> io::Result<bool> {
         self.file.is_in_place().await
     }
@@ -61,8 +67,8 @@ impl SyncedFile {
     }
 }
 
-/// What the file in `run_dir` says; `None` if there is none (earlier releases wrote none), or it
-/// cannot be read, or is another node's.
+/// The position in the file of `run_dir`. `None` if there is none (earlier releases wrote none),
+/// it cannot be read, or it belongs to another node.
 pub(super) async fn read(run_dir: &Path, run: u64, host: Option<HostId>) -> Result<Option<Position>, LogError> {
     let path = run_dir.join(NAME);
     let bytes = match fs::read(&path).await {
@@ -90,20 +96,14 @@ fn encode(run: u64, host: Option<HostId>, synced: Position) -> [u8; LEN] {
     out
 }
 
-/// A later version would be appended to, so its beginning means the same.
+/// A later version would only append fields, so the beginning means the same.
 fn decode(bytes: &[u8], run: u64, host: Option<HostId>) -> Option<Position> {
     let (known, _) = bytes.split_first_chunk::<LEN>()?;
-    let [crc, version, offset, node] = [0, 4, 24, 28].map(|at| u32::from_le_bytes(word(known, at)));
-    let [of, segment] = [8, 16].map(|at| u64::from_le_bytes(word(known, at)));
+    let [crc, version, offset, node] = [0, 4, 24, 28].map(|at| u32_at(known, at));
+    let [of, segment] = [8, 16].map(|at| u64_at(known, at));
     let whole = crc == crc32fast::hash(&known[4..]) && version >= VERSION && of == run;
     let is_own = host.is_none_or(|host| NodeDigest::of(host).accepts_short(node));
     (whole && is_own).then_some(Position { segment, offset })
-}
-
-fn word<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[at..at + N]);
-    out
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The tasks that wait for their records to be acknowledged, by batch.
 //!
-//! Records are written in batches, one after the other: one is being filled while at most one is on its way to the disk. A
-//! waiter belongs to one of the two, and all of a batch are woken together; nothing is allocated per waiter once the lists
-//! have grown. A waiter that is dropped leaves an empty place behind.
+//! Records are written in batches, one after the other: one is being filled while at most one is
+//! being written. A waiter belongs to one of the two, and all waiters of a batch are woken
+//! together. Nothing is allocated per waiter once the lists have grown. A waiter that is dropped
+//! leaves an empty entry.
 
 use std::task::{Context, Waker};
 
@@ -11,18 +12,18 @@ use std::task::{Context, Waker};
 pub(super) struct Waiters {
     /// The number of the batch that is being filled.
     filling: u64,
-    /// Numbers the places, so that one that was given up is not taken for another at the same index.
+    /// Numbers the entries, so that a reused index is not mistaken for a dropped waiter's.
     tickets: u64,
     lists: [Vec<Waiting>; 2],
 }
 
-/// One waiter; no waker once it was woken or left.
+/// One waiter; no waker after it was woken or dropped.
 pub(super) struct Waiting {
     ticket: u64,
     waker: Option<Waker>,
 }
 
-/// Where a waiter stands.
+/// The place of a waiter in the lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     ticket: u64,
@@ -39,8 +40,8 @@ impl Waiters {
         self.list(place.batch).get_mut(place.index).filter(|waiting| waiting.ticket == place.ticket)
     }
 
-    /// Registers a waiter for the batch that is being filled, or for the one before it. A waiter whose place is still good
-    /// keeps it.
+    /// Registers a waiter for the batch that is being filled, or for the one before it. A waiter
+    /// whose place is still valid keeps it.
     pub fn wait(&mut self, place: &mut Option<Place>, in_filling: bool, cx: &Context<'_>) {
         if let Some(waiting) = place.and_then(|place| self.at(place)) {
             match &mut waiting.waker {
@@ -57,25 +58,26 @@ impl Waiters {
         *place = Some(Place { ticket, batch, index: list.len() - 1 });
     }
 
-    /// Takes a waiter off.
+    /// Removes a waiter.
     pub fn leave(&mut self, place: Place) -> Option<Waker> {
         self.at(place).and_then(|waiting| waiting.waker.take())
     }
 
-    /// The batch that was filled goes on its way; another one begins.
+    /// The filled batch is being written now; a new one begins.
     pub fn advance(&mut self) {
         self.filling += 1;
         let filling = self.filling;
         debug_assert!(self.list(filling).is_empty(), "the batch before last was woken");
     }
 
-    /// Takes the list of the batch on its way, to wake it without holding a borrow; give it back with `put_back`.
+    /// Takes the list of the batch being written, to wake it without holding a borrow. Return it
+    /// with `put_back`.
     pub fn take_on_its_way(&mut self) -> Vec<Waiting> {
         let batch = self.filling.wrapping_sub(1);
         std::mem::take(self.list(batch))
     }
 
-    /// Gives the memory of a list that was woken back.
+    /// Returns the memory of a list whose waiters were woken.
     pub fn put_back(&mut self, mut list: Vec<Waiting>) {
         list.clear();
         let batch = self.filling.wrapping_sub(1);
@@ -85,7 +87,7 @@ impl Waiters {
         }
     }
 
-    /// Takes everyone.
+    /// Takes all waiters.
     pub fn take_all(&mut self) -> Vec<Waiting> {
         let [first, second] = &mut self.lists;
         let mut all = std::mem::take(first);
@@ -94,7 +96,7 @@ impl Waiters {
     }
 }
 
-/// Wakes everyone on a list.
+/// Wakes all waiters of a list.
 pub(super) fn wake(list: &mut [Waiting]) {
     list.iter_mut().filter_map(|waiting| waiting.waker.take()).for_each(Waker::wake);
 }

@@ -1,27 +1,28 @@
 //! The tasks that bring records to the kernel and to the device.
 //!
-//! All that was appended since the last write goes out in one write (one more for each segment that ended in between). The
-//! kernel gets the bytes in order, so `written`, `synced` and the acknowledged position only ever grow. Only these tasks
-//! call fsync, because a future that is dropped half-way through must not forget a file that was not synced.
+//! All records since the last write are written with one call (one more for each segment that
+//! ended in between). The kernel gets the bytes in order, so `written`, `synced` and the
+//! acknowledged position only grow. Only these tasks call fsync, because a dropped future must
+//! not forget a file that was not synced.
 
 use super::config::SyncMode;
-use super::error::{is_full, may_pass};
 use super::log::Commitlog;
 use super::metrics::add;
 use super::position::Position;
 use super::state::{Chunk, Segment};
 use super::waiters;
+use crate::files::{is_full, may_pass};
 use bytes::Bytes;
 use rt::fs::IoClass;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long to wait before a write is tried again for which there was no space.
+/// How long to wait before a write without disk space is retried.
 const SPACE_RETRY: Duration = Duration::from_millis(500);
-/// A buffer larger than this is given back to the allocator.
+/// The allocator gets larger buffers than this back.
 const MAX_KEPT_BUFFER: usize = 1 << 20;
 
-/// Everything that one turn of the writer takes along.
+/// What one round of the writer writes.
 struct Batch {
     chunks: Vec<Chunk>,
     /// Behind the last record of the batch.
@@ -58,7 +59,7 @@ async fn write_batch(log: &Rc<Commitlog>, batch: Batch) -> Option<()> {
         let len = chunk.bytes.len();
         let bytes = Bytes::from(chunk.bytes);
         write_chunk(log, &chunk.segment.file, chunk.start, &bytes).await?;
-        // After the write: a sync that began during it may not have caught it.
+        // After the write: a sync that began during it may not include it.
         log.note_unsynced(&chunk.segment);
         add(&log.counters.writes, 1);
         add(&log.counters.bytes_written, len as u64);
@@ -84,7 +85,7 @@ async fn write_batch(log: &Rc<Commitlog>, batch: Batch) -> Option<()> {
     Some(())
 }
 
-/// Writes, waiting for space if need be. `None`: the log has failed.
+/// Writes, and waits for disk space if necessary. `None`: the log has failed.
 async fn write_chunk(log: &Rc<Commitlog>, file: &rt::fs::File, start: u32, bytes: &Bytes) -> Option<()> {
     loop {
         match file.write_at(u64::from(start), bytes.clone(), IoClass::Log).await {
@@ -119,7 +120,7 @@ async fn write_chunk(log: &Rc<Commitlog>, file: &rt::fs::File, start: u32, bytes
 /// The syncer's task of periodic mode.
 pub(super) async fn sync_each(log: Rc<Commitlog>, period: Duration) {
     loop {
-        // Either the period is over, or someone does not want to wait for it.
+        // The period is over, or a user requested a sync.
         let _ = rt::time::timeout(period, log.signals.sync.notified()).await;
         if log.state.borrow().failed.is_some() || sync(&log).await.is_none() {
             return;
@@ -164,8 +165,9 @@ async fn sync(log: &Rc<Commitlog>) -> Option<()> {
     Some(())
 }
 
-/// Writes down how far the log is safe, before that is acknowledged. Where a file system has no space even for bytes that are written
-/// over, it stays unsaid: the records are safe all the same.
+/// Records how far the log is durable, before that is acknowledged. Some full file systems have
+/// no space even for overwriting: the position is not recorded then, and the records are durable
+/// nevertheless.
 async fn note_synced(log: &Rc<Commitlog>, upto: Position) -> Option<()> {
     match log.synced_file.write(upto).await {
         Err(error) if !may_pass(&error) => {

@@ -5,7 +5,7 @@
 
 use super::progress::{CompactionKind, CompactionProgress};
 use crate::engine::Engine;
-use crate::sealed;
+use crate::files::sealed;
 use rt::sync::Notify;
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};

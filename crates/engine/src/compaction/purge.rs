@@ -4,9 +4,7 @@
 //! whatever of the log is not in sstables), not sstables outside it. What the log still has beyond that is never replayed, because
 //! the output keeps the log intervals of its inputs.
 
-use crate::sstable_set::{Attached, SstableSet};
-use crate::table::Table;
-use crate::tablet::Tablet;
+use crate::table::{Attached, SstableSet, Table, Tablet};
 use model::key::DecoratedKey;
 use model::time::{Seconds, Timestamp};
 use std::cell::RefCell;

@@ -7,9 +7,7 @@ use super::progress::CompactionKind;
 use super::task::{Claimed, Plan};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::sstable_set::Attached;
-use crate::table::Table;
-use crate::tablet::Tablet;
+use crate::table::{Attached, Table, Tablet};
 use model::TableId;
 use std::rc::Rc;
 
@@ -155,7 +153,7 @@ mod tests {
             let tablet = Tablet::new(0, range, table.tablets()[0].slot, pool, rows, (*before).clone());
             let dir = table.dir.clone();
             let narrow = Table::new(schema.clone(), dir, vec![tablet.clone()], Vec::new(), Vec::new());
-            let partitions = |set: &crate::sstable_set::SstableSet| set.iter().map(|own| own.partitions()).sum::<u64>();
+            let partitions = |set: &crate::table::SstableSet| set.iter().map(|own| own.partitions()).sum::<u64>();
             assert_eq!((partitions(&before), before.len()), (40, 1));
             assert_eq!(engine.clean_up(&narrow).await.unwrap(), 1);
             let after = tablet.sstables();

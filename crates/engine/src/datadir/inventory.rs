@@ -1,25 +1,26 @@
-//! What a data directory must hold: written down in its stamp at each start, and compared with what is there at the next one.
+//! The inventory: what a data directory must hold. It is written into the stamp at each start,
+//! and compared with the directory at the next one.
 //!
-//! A log that was removed as a whole leaves nothing behind that could be missing something. So the
-//! stamp, which lies elsewhere, names the runs of the commitlog that hold acknowledged writes, the
-//! end of the Raft log, the tables with a directory, which small files in these say what was
-//! truncated, and which files in `hint-notes` say that other nodes miss writes. All are lower
-//! bounds, whatever crashes: a run or a directory is named when it is complete on the device; a run
-//! is no longer named before it is removed, and the directory of a table is removed after the
-//! metadata has forgotten the table. How far the Raft log went since then is in `messina.raft-end`
-//! ([`crate::raft_log::read_end`]).
+//! A log that was removed entirely leaves no trace. So the stamp, which is elsewhere, names the
+//! runs of the commitlog with acknowledged writes, the end of the Raft log, the tables with a
+//! directory, which small files in these have truncations, and which files in `hint-notes` name
+//! writes that other nodes miss.
 //!
-//! A directory that an earlier release wrote has no inventory. Nothing is known of it, and nothing is refused.
+//! The inventory is a lower bound after any crash. A run or a directory is named after it is
+//! complete on the device. A run is dropped from the inventory before it is removed. The
+//! directory of a table is removed after the metadata has forgotten the table. The later end of
+//! the Raft log is in `messina.raft-end` ([`crate::raft_log::read_end`]).
+//!
+//! A directory of an earlier release has no inventory: nothing is known of it, and nothing is
+//! refused.
 
 use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};
 use crate::deletion_log::QUARANTINE;
-use crate::epoch::{self, epoch_path};
-use crate::marks::{self, marks_path};
-use crate::owner::IS_FOREIGN;
-use crate::raft_log::RaftLogError;
-use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd};
-use crate::sealed::{self, Unusable};
+use crate::files::IS_FOREIGN;
+use crate::files::sealed::{self, Unusable};
+use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd, RaftLogError};
+use crate::table_dir::{epoch_file, replay_filters};
 use model::schema::TableSchema;
 use model::{HostId, TableId};
 use rt::ShardId;
@@ -34,29 +35,30 @@ use std::path::{Path, PathBuf};
 
 const RAFT_END: &str = "messina.raft-end";
 
-/// What must be in a data directory.
+/// The contents that a data directory must have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// The log of the metadata goes at least this far.
+    /// The Raft log reaches at least this position.
     pub raft: LogEnd,
     /// The node was alone in its cluster when this was written.
     pub alone: bool,
     /// The runs of the commitlog with writes that may be in no sstable.
     pub runs: Vec<LoggedRun>,
-    /// The tables with a directory. One that was dropped since may still be named.
+    /// The tables with a directory. A table that was dropped since may still be named.
     #[serde(default)]
     pub tables: BTreeSet<TableId>,
-    /// The epochs that tables have begun. What is noted of a table counts only as long as it is in this epoch, or in 0 if none is noted.
+    /// The epochs that tables have begun. Other entries of a table count only in this epoch, or
+    /// in 0 if none is named.
     #[serde(default)]
     pub epochs: BTreeMap<TableId, u64>,
-    /// The shards that have marks of a table, which say what of the commitlog is not replayed.
-    #[serde(default)]
-    pub marks: BTreeMap<TableId, BTreeSet<u16>>,
-    /// How often each shard has written its marks of a table. Nothing is known of marks that are not named here.
-    #[serde(default)]
-    pub marks_written: BTreeMap<TableId, BTreeMap<u16, u64>>,
-    /// The files of notes of hints, by their names, which say that other nodes miss writes. They
-    /// lie in `hint-notes`.
+    /// The shards that have replay filters of a table.
+    #[serde(default, rename = "marks")]
+    pub filters: BTreeMap<TableId, BTreeSet<u16>>,
+    /// How often each shard has written its replay filters of a table. Nothing is known of files
+    /// that are not named here.
+    #[serde(default, rename = "marks_written")]
+    pub filters_written: BTreeMap<TableId, BTreeMap<u16, u64>>,
+    /// The files in `hint-notes` by name, which record that other nodes miss writes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hint_notes: BTreeMap<String, HintNotes>,
 }
@@ -75,80 +77,80 @@ pub struct HintNotes {
 pub enum Made {
     /// The directory.
     Directory(TableId),
-    /// The marks of a shard, which were written so many times.
-    Marks(TableId, ShardId, u64),
+    /// The replay filters of a shard, and how often they were written.
+    ReplayFilters(TableId, ShardId, u64),
     /// An epoch has begun.
     Epoch(TableId, u64),
-    /// An epoch has begun in a directory that is new, or was emptied: what was noted before counts no more.
+    /// An epoch has begun in a new or emptied directory: earlier entries do not count any more.
     Emptied(TableId, u64),
 }
 
 impl Made {
-    /// Adds this to what waits to be noted, in the place of an earlier state of the same file.
+    /// Adds this to a queue, and drops an earlier state of the same file.
     pub fn add_to(self, all: &mut Vec<Made>) {
-        if let Made::Marks(table, shard, _) = self {
-            all.retain(|made| !matches!(*made, Made::Marks(of, by, _) if (of, by) == (table, shard)));
+        if let Made::ReplayFilters(table, shard, _) = self {
+            all.retain(|made| !matches!(*made, Made::ReplayFilters(of, by, _) if (of, by) == (table, shard)));
         }
         all.push(self);
     }
 }
 
 impl Inventory {
-    /// Adds what was made.
+    /// Adds a change.
     pub fn add(&mut self, made: &Made) {
         match *made {
             Made::Directory(table) => {
                 self.tables.insert(table);
             }
-            Made::Marks(table, shard, sequence) => {
-                self.marks.entry(table).or_default().insert(shard.0);
-                let written = self.marks_written.entry(table).or_default().entry(shard.0).or_default();
+            Made::ReplayFilters(table, shard, sequence) => {
+                self.filters.entry(table).or_default().insert(shard.0);
+                let written = self.filters_written.entry(table).or_default().entry(shard.0).or_default();
                 *written = sequence.max(*written);
             }
             Made::Epoch(table, epoch) => {
                 self.epochs.insert(table, epoch);
             }
             Made::Emptied(table, epoch) => {
-                self.marks.remove(&table);
-                self.marks_written.remove(&table);
+                self.filters.remove(&table);
+                self.filters_written.remove(&table);
                 self.tables.insert(table);
                 self.epochs.insert(table, epoch);
             }
         }
     }
 
-    /// Keeps what is noted of these tables, and nothing of others.
+    /// Keeps only the entries of these tables.
     pub fn retain(&mut self, is_kept: impl Fn(TableId) -> bool) {
         self.tables.retain(|table| is_kept(*table));
         self.epochs.retain(|table, _| is_kept(*table));
-        self.marks.retain(|table, _| is_kept(*table));
-        self.marks_written.retain(|table, _| is_kept(*table));
+        self.filters.retain(|table, _| is_kept(*table));
+        self.filters_written.retain(|table, _| is_kept(*table));
     }
 }
 
-/// Of which tables a node lacks writes.
+/// The tables of which a node lacks writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lacks {
-    /// Of none.
+    /// None.
     Nothing,
-    /// It is not known of which, so of any.
+    /// Unknown, so any table.
     AnyTable,
-    /// Of this one.
+    /// This one.
     Table(TableId),
 }
 
-/// Something that was in the data directory and is not there any more.
+/// A part of the data directory that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// What is missing: a path, and what shows it.
+    /// A path, and how it is known to be missing.
     pub what: String,
-    /// What is lost without it.
+    /// What it held.
     pub loses: &'static str,
-    /// It belongs to the log of the metadata.
+    /// Whether it belongs to the Raft log.
     pub is_raft: bool,
-    /// Of which tables the node lacks writes if it goes on without it.
+    /// The tables of which the node lacks writes if it starts without it.
     pub lacks: Lacks,
-    /// Something useless stands in its place: it has to be moved away before the start can go on without it.
+    /// A path that must be moved away before the node can start without it.
     pub in_its_place: Option<PathBuf>,
 }
 
@@ -171,8 +173,7 @@ impl Missing {
         Missing { what, loses, is_raft: false, lacks, in_its_place: unusable.is_there.then_some(path) }
     }
 
-    /// A file of the log of the metadata is another node's, so none in the directory can be relied
-    /// on.
+    /// A file of the Raft log belongs to another node, so no file in the directory is trusted.
     fn foreign_raft(file: &Path, dir: PathBuf) -> Missing {
         Missing { in_its_place: Some(dir), ..Missing::raft(format!("{} {IS_FOREIGN}", file.display())) }
     }
@@ -193,13 +194,13 @@ pub struct FoundTable {
 }
 
 impl DataDir {
-    /// The file that says where the log of the metadata ends.
+    /// The file with the end of the Raft log.
     pub fn raft_end_path(&self) -> PathBuf {
         raft_end_path(&self.path)
     }
 
-    /// What the directory held when the node last ran and does not hold now. To be called before anything else opens, changes or
-    /// removes a log.
+    /// What the directory held when the node last ran and does not hold now. Call it before
+    /// anything opens, changes or removes a log.
     pub async fn missing(&self) -> Result<Vec<Missing>, DataDirError> {
         let mut missing = Vec::new();
         let found = match raft_log::look(&self.raft_dir(), self.host_id).await {
@@ -208,7 +209,7 @@ impl DataDir {
                 missing.push(Missing::foreign_raft(&file, self.raft_dir()));
                 None
             }
-            // Damage is told with its place when the log is opened.
+            // Damage is reported with its place when the log is opened.
             Err(_) => return Ok(missing),
         };
         match &self.stamp.inventory {
@@ -289,7 +290,7 @@ impl DataDir {
         Ok(missing)
     }
 
-    /// Something that is there only after the metadata were: a run of the commitlog, or an sstable.
+    /// Evidence of earlier metadata: a run of the commitlog, or an sstable.
     async fn sign_of_metadata(&self) -> Result<Option<PathBuf>, DataDirError> {
         let root = self.commitlog_root();
         let runs = commitlog::runs_in(&root).await.map_err(|error| self.failed(&root)(io::Error::other(error)))?;
@@ -304,13 +305,13 @@ impl DataDir {
         Ok(None)
     }
 
-    /// What is missing of a table that the metadata has in this epoch: its directory, or a file of it. A file that is older than it was counts
-    /// as missing, for somebody has put a copy of the table's directory in its place: by what that says, rows would be removed that
-    /// were acknowledged since then, or truncated ones would return.
+    /// What is missing of a table that the metadata has in this epoch: its directory, or a file
+    /// in it. An older copy of a file counts as missing: with it, acknowledged rows would be
+    /// removed, or truncated ones would return.
     pub async fn missing_of_table(&self, schema: &TableSchema, epoch: u64) -> Result<Vec<Missing>, DataDirError> {
         let Some(inventory) = &self.stamp.inventory else { return Ok(Vec::new()) };
         let (id, mut missing) = (schema.id, Vec::new());
-        // Of what a later epoch makes void nothing is missed.
+        // Data that a later epoch discards is not missed.
         if inventory.epochs.get(&id).copied().unwrap_or(0) != epoch && epoch > 0 {
             return Ok(missing);
         }
@@ -323,27 +324,28 @@ impl DataDir {
             }
         }
         if epoch > 0 {
-            let path = epoch_path(&dir);
-            let defect = epoch::defect(&path, epoch, self.host_id).await.map_err(self.failed(&path))?;
+            let path = epoch_file::path(&dir);
+            let defect = epoch_file::defect(&path, epoch, self.host_id).await.map_err(self.failed(&path))?;
             missing.extend(defect.map(|defect| {
                 // The node counts the rows as truncated.
-                Missing::file(path, defect, epoch::HOLDS, Lacks::Table(id))
+                Missing::file(path, defect, epoch_file::HOLDS, Lacks::Table(id))
             }));
         }
-        let written = inventory.marks_written.get(&id);
-        for shard in inventory.marks.get(&id).into_iter().flatten() {
-            let path = marks_path(&dir, ShardId(*shard));
+        let written = inventory.filters_written.get(&id);
+        for shard in inventory.filters.get(&id).into_iter().flatten() {
+            let path = replay_filters::path(&dir, ShardId(*shard));
             let sequence = written.and_then(|written| written.get(shard)).copied().unwrap_or(0);
-            let defect = marks::defect(&path, sequence, self.host_id).await.map_err(self.failed(&path))?;
-            missing.extend(defect.map(|defect| Missing::file(path, defect, marks::HOLDS, Lacks::Nothing)));
+            let defect = replay_filters::defect(&path, sequence, self.host_id).await.map_err(self.failed(&path))?;
+            missing.extend(defect.map(|defect| Missing::file(path, defect, replay_filters::HOLDS, Lacks::Nothing)));
         }
-        let is_noted = |shard: u16| inventory.marks.get(&id).is_some_and(|shards| shards.contains(&shard));
+        let is_noted = |shard: u16| inventory.filters.get(&id).is_some_and(|shards| shards.contains(&shard));
         missing.extend(self.unusable_in(&dir, epoch == 0, is_noted).await?);
         Ok(missing)
     }
 
-    /// Small files in a table's directory that nothing has noted, and that cannot be used: they
-    /// were copied from another node, perhaps. With `of_epoch` that goes for the file `epoch`, too.
+    /// Small files in a table's directory that the inventory does not name, and that cannot be
+    /// used: they may be copies from another node. With `of_epoch` this includes the file
+    /// `epoch`.
     async fn unusable_in(
         &self,
         dir: &Path,
@@ -358,10 +360,10 @@ impl DataDir {
         };
         for entry in names {
             let path = dir.join(&entry.name);
-            let (defect, holds) = if marks::shard_of_name(&entry.name).is_some_and(|shard| !is_noted(shard)) {
-                (marks::defect(&path, 0, self.host_id).await, marks::HOLDS)
-            } else if of_epoch && path == epoch_path(dir) {
-                (epoch::defect(&path, 0, self.host_id).await, epoch::HOLDS)
+            let (defect, holds) = if replay_filters::shard_of_name(&entry.name).is_some_and(|shard| !is_noted(shard)) {
+                (replay_filters::defect(&path, 0, self.host_id).await, replay_filters::HOLDS)
+            } else if of_epoch && path == epoch_file::path(dir) {
+                (epoch_file::defect(&path, 0, self.host_id).await, epoch_file::HOLDS)
             } else {
                 continue;
             };
@@ -371,7 +373,7 @@ impl DataDir {
         Ok(unusable)
     }
 
-    /// Moves away what stands in the place of something that is given up. Where to.
+    /// Moves away the path of a part that is given up. Returns the new path.
     pub async fn move_away(&self, path: &Path) -> Result<PathBuf, DataDirError> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".given-up-{}", rt::time::wall_micros() / 1000));
@@ -394,7 +396,7 @@ impl DataDir {
         Ok(inventory.tables.difference(&there).copied().collect())
     }
 
-    /// The tables with a directory, which a power loss does not take away.
+    /// The tables whose directory is durable.
     pub async fn durable_tables(&self) -> Result<BTreeSet<TableId>, DataDirError> {
         let tables = self.tables_on_disk().await?;
         let root = self.data_dir();
@@ -407,14 +409,14 @@ impl DataDir {
         Ok(tables.iter().map(|table| table.id).collect())
     }
 
-    /// What changes the inventory while the node runs. `alone`: whether the node is alone in its
+    /// The writer of the inventory while the node runs. `alone`: whether the node is alone in its
     /// cluster.
     pub fn inventory_keeper(&self, alone: bool) -> InventoryKeeper {
         let (path, stamp) = (self.path.join(STAMP), RefCell::new(self.stamp.clone()));
         InventoryKeeper { path, stamp, alone, turn: Semaphore::new(1) }
     }
 
-    /// The end of the log of the metadata, as far as it is noted.
+    /// The end of the Raft log, as it was recorded.
     pub async fn noted_raft_end(&self) -> Result<LogEnd, DataDirError> {
         let path = self.raft_end_path();
         Ok(match raft_log::read_end(&path, self.host_id).await.map_err(self.failed(&path))? {
@@ -459,24 +461,24 @@ impl DataDir {
     }
 }
 
-/// The inventory in the stamp of a data directory, to be changed.
+/// Changes the inventory in the stamp of a data directory.
 pub struct InventoryKeeper {
     path: PathBuf,
     stamp: RefCell<Stamp>,
-    /// For an inventory that is begun by a change of a part of it.
+    /// For an inventory that is created by its first change.
     alone: bool,
     /// One change at a time.
     turn: Semaphore,
 }
 
 impl InventoryKeeper {
-    /// The notes of hints that the inventory names.
+    /// The files of notes of hints in the inventory.
     pub fn hint_notes(&self) -> BTreeMap<String, HintNotes> {
         let stamp = self.stamp.borrow();
         stamp.inventory.as_ref().map(|inventory| inventory.hint_notes.clone()).unwrap_or_default()
     }
 
-    /// Changes the inventory, durably. What it does not name any more may be removed afterwards.
+    /// Changes the inventory, durably. Parts that it no longer names may be removed afterwards.
     pub async fn change(&self, change: impl FnOnce(&mut Inventory)) -> Result<(), DataDirError> {
         let failed = |error| DataDirError::Io { path: self.path.clone(), error };
         let _turn = self.turn.acquire().await.map_err(|_| failed(io::Error::other("the node is stopping")))?;
@@ -491,7 +493,7 @@ impl InventoryKeeper {
     }
 }
 
-/// The file that says where the log of the metadata ends, in the data directory at `path`.
+/// The file with the end of the Raft log in the data directory at `path`.
 pub fn raft_end_path(path: &Path) -> PathBuf {
     path.join(RAFT_END)
 }
@@ -500,7 +502,7 @@ pub fn raft_end_path(path: &Path) -> PathBuf {
 async fn has_sstables(dir: &Path) -> io::Result<bool> {
     let is_data = |name: &str| name.ends_with("-Data.db") || name.ends_with("-TOC.txt");
     let entries = match fs::read_dir(dir).await {
-        // A DROP that is being carried out has just removed it.
+        // A concurrent DROP has just removed it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         entries => entries?,
     };

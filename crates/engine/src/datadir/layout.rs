@@ -1,12 +1,10 @@
-//! Where things lie in a data directory, and how directories of tables are called.
+//! Paths in a data directory, and the names of tables' directories.
 
 use super::DataDir;
+use crate::table_dir::TABLE_SNAPSHOTS;
 use model::TableId;
 use rt::ShardId;
 use std::path::PathBuf;
-
-/// The directory within a table's that holds its snapshots.
-pub const TABLE_SNAPSHOTS: &str = "snapshots";
 
 impl DataDir {
     /// `data/<keyspace>`.

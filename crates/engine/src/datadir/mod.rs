@@ -1,32 +1,33 @@
-//! The data directory of a node: who it belongs to, and where things lie in it.
+//! The data directory of a node: its owner and its layout.
 //!
 //! ```text
-//! messina.stamp                                   host id, cluster, format, shards, inventory (sealed text)
-//! messina.raft-end                                how far the log of the metadata is durable
-//! messina.reserve                                 disk space for starts and changes on a full disk
-//! lock                                            the process that runs; it and the directory itself are locked
-//! data/<keyspace>/<table>-<table id>/             sstables of a table
+//! messina.stamp                         host id, cluster, format, shards, inventory (sealed text)
+//! messina.raft-end                      how far the log of the metadata is durable
+//! messina.reserve                       disk space for starts and changes on a full disk
+//! lock                                  locked by the running process, as the directory itself
+//! data/<keyspace>/<table>-<table id>/   sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
-//! commitlog/<shard>/                              that shard's log
-//! raft/                                           metadata: the log of its Raft group, and a snapshot
-//! hints/<shard>/<node>/                           writes that other nodes missed (unless `hints_directory` says otherwise)
-//! hint-notes/                                     which files of hints must be there, which nodes missed writes
+//! commitlog/<shard>/                    that shard's log
+//! raft/                                 metadata: the log of its Raft group, and a snapshot
+//! hints/<shard>/<node>/                 writes that other nodes missed (or in `hints_directory`)
+//! hint-notes/                           which hint files must exist, which nodes missed writes
 //! ```
 //!
-//! Others rely on: an open [`DataDir`] is this process's alone, of this cluster, and of a format that it can write.
-//! A directory that cannot be vouched for is refused, never repaired or taken over.
+//! Guarantees: an open [`DataDir`] belongs to this process alone, to this cluster, and has a
+//! format that this release can write. A directory of another origin is refused, never repaired
+//! or taken over.
 
 mod inventory;
 mod layout;
-mod reserve;
 mod stamp;
 
+pub use crate::table_dir::TABLE_SNAPSHOTS;
 pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
-pub use layout::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
-pub use reserve::DiskReserve;
+pub use layout::{table_dir_name, table_of_dir_name};
 pub use stamp::{FORMAT, Stamp};
 
-use crate::sealed::{self, Unsealed};
+use crate::files::may_pass;
+use crate::files::sealed::{self, Unsealed};
 use model::HostId;
 use rt::fs::{self, FileLock};
 use std::io;
@@ -42,11 +43,11 @@ const JOURNAL: &str = "journal";
 pub struct DataDir {
     /// Where it is.
     pub path: PathBuf,
-    /// The node's identity, for ever.
+    /// The node's permanent identity.
     pub host_id: HostId,
     /// The number of shards of the last run; `None` in a fresh directory.
     pub previous_shards: Option<u16>,
-    /// What the stamp said when the directory was opened.
+    /// The stamp when the directory was opened.
     pub stamp: Stamp,
     _locks: Vec<FileLock>,
 }
@@ -124,15 +125,16 @@ pub enum DataDirError {
 }
 
 impl DataDirError {
-    /// Whether the operation may succeed later without anyone's loss: the disk is full, or the process has no descriptors left.
+    /// Whether the operation may succeed later, without any data loss: the disk is full, or the
+    /// process has no descriptors left.
     pub fn may_pass(&self) -> bool {
-        matches!(self, DataDirError::Io { error, .. } if crate::error::may_pass(error))
+        matches!(self, DataDirError::Io { error, .. } if may_pass(error))
     }
 }
 
 impl DataDir {
-    /// Takes the directory at `path` for this process, making and stamping it when it is fresh. `shards` is the number of
-    /// shards of this run; it is recorded, and any number is fine.
+    /// Takes the directory at `path` for this process. A new directory is created and stamped.
+    /// `shards` is the number of shards of this run; it is recorded, and any number is accepted.
     pub async fn open(path: &Path, cluster_name: &str, shards: u16) -> Result<DataDir, DataDirError> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
@@ -180,11 +182,12 @@ impl DataDir {
                 inventory: None,
             },
         };
-        // Also where only the format is another: the release before must not open what this one changes.
+        // Also if only the format differs: the earlier release must not open what this one
+        // changes.
         if found.as_deref() != Some(sealed::seal(stamp::KIND, FORMAT, &stamp).as_bytes()) {
             sealed::write(&stamp_path, stamp::KIND, FORMAT, &stamp).await.map_err(failed(&stamp_path))?;
         }
-        // At every start: an earlier one may have been killed before it came to this.
+        // At every start: an earlier one may have been killed before this step.
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::sync_dir(parent).await.map_err(failed(parent))?;
         }
@@ -198,8 +201,8 @@ impl DataDir {
     }
 }
 
-/// Locks the directory for this process: the directory itself, so that removing files from it frees nothing, and the file `lock`, by which
-/// releases before this one refuse a directory in use.
+/// Locks the directory for this process: the directory itself, so that removing files does not
+/// unlock it, and the file `lock`, which earlier releases check.
 async fn lock(path: &Path) -> Result<Vec<FileLock>, DataDirError> {
     let file = path.join(LOCK);
     let locked = async {

@@ -1,4 +1,4 @@
-//! What the stamp of a data directory says.
+//! The contents of the stamp of a data directory.
 
 use super::Inventory;
 use model::HostId;
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 /// The kind of the sealed text.
 pub(super) const KIND: &str = "stamp";
 
-/// The format of data directories that this release writes, and the newest that it opens. It rises when a release writes
-/// something that the one before would misread. 1 was never released.
+/// The format of data directories that this release writes, and the newest that it opens. It is
+/// increased when a release writes something that the one before would misread. 1 was never
+/// released.
 pub const FORMAT: u32 = 2;
 
 /// The contents of a stamp.

@@ -1,4 +1,4 @@
-//! Who may open a data directory, and what of it survives a power loss.
+//! Which process may open a data directory, and what of it survives a power loss.
 
 use super::*;
 use crate::scratch::Scratch;
@@ -98,7 +98,8 @@ fn names_of_table_directories_go_both_ways() {
     }
 }
 
-/// A file, or a link to a disk that is not mounted, in the place of a directory: the error says what to do.
+/// A file, or a link to a disk that is not mounted, in the place of a directory: the error says
+/// what to do.
 #[test]
 fn what_stands_in_the_place_of_a_directory_is_named() {
     rt::block_on(async {
@@ -122,8 +123,8 @@ fn what_stands_in_the_place_of_a_directory_is_named() {
     });
 }
 
-/// The power goes at every write of the first start: the directory can be opened afterwards, and a host id that was given
-/// out stays.
+/// The power goes at every write of the first start: the directory can be opened afterwards, and a
+/// host id that was given out stays.
 #[cfg(feature = "sim")]
 #[test]
 fn a_fresh_directory_survives_a_power_loss_at_any_write() {

@@ -1,7 +1,9 @@
-//! The rows of a large partition: a tree of chunks, each behind an `Rc`, that shares all it can between versions.
+//! The rows of a large partition: a tree of chunks, each behind an `Rc`, that is shared between
+//! versions.
 //!
-//! Cloning [`Chunks`] is one pointer: a reader keeps a snapshot so. A writer that meets a shared node copies that node and
-//! those above it, never the partition. Rows are never removed: a memtable only grows until it is flushed.
+//! Cloning [`Chunks`] costs one pointer: this is how a reader keeps a snapshot. A writer that
+//! meets a shared node copies that node and those above it, never the partition. Rows are never
+//! removed: a memtable only grows until it is flushed.
 
 use model::key::{Clustering, PositionRef};
 use model::row::Row;
@@ -12,7 +14,8 @@ use std::rc::Rc;
 /// The most rows in a chunk, and the most children of an inner node.
 const FULL: usize = 48;
 
-/// What one row costs beside its bytes: its place in a chunk (three quarters full) and two allocations.
+/// What one row costs beside its bytes: its place in a chunk (three quarters full) and two
+/// allocations.
 pub(super) const ROW_OVERHEAD: usize = std::mem::size_of::<(Clustering, Row)>() * 4 / 3 + 2 * super::ALLOCATION;
 
 #[derive(Clone, Debug)]
@@ -41,8 +44,8 @@ impl Chunks {
         Chunks { root: Rc::new(Node::Leaf(rows)) }
     }
 
-    /// Puts a row in place: `make` gets the one that is there and gives the key (if it is new) and the row to keep.
-    /// Returns by how many bytes the rows grew.
+    /// Inserts or replaces a row: `make` gets the existing one and returns the key (if it is new)
+    /// and the new row. Returns by how many bytes the rows grew.
     pub fn upsert(
         &mut self,
         order: &ClusteringOrder,
@@ -88,18 +91,18 @@ impl Chunks {
     }
 }
 
-/// A tree that nobody needs any more, to be freed chunk by chunk.
-pub(crate) struct Rubble {
+/// A tree that is no longer used, to be freed chunk by chunk.
+pub(crate) struct DeferredFree {
     nodes: Vec<Rc<Node>>,
 }
 
-impl From<Chunks> for Rubble {
+impl From<Chunks> for DeferredFree {
     fn from(chunks: Chunks) -> Self {
-        Rubble { nodes: vec![chunks.root] }
+        DeferredFree { nodes: vec![chunks.root] }
     }
 }
 
-impl Rubble {
+impl DeferredFree {
     /// Frees about one chunk, unless a reader still has it; `false` when nothing is left.
     pub fn free_some(&mut self) -> bool {
         while let Some(node) = self.nodes.pop() {
@@ -170,7 +173,8 @@ fn upsert(
     }
 }
 
-/// Where a node that is too full breaks: in the middle, but rows that come in order leave full nodes behind.
+/// Where a full node is split: in the middle, except that rows inserted in order leave full
+/// nodes.
 fn split_point(len: usize, at_end: bool) -> usize {
     if at_end { len - 1 } else { len / 2 }
 }

@@ -1,11 +1,14 @@
-//! A partition that is a single row, in one piece of memory: its key, its clustering key, its row.
+//! A partition that is a single row, in one piece of memory: its key, its clustering key, its
+//! row.
 //!
-//! Most partitions of most tables are that. One piece makes a lookup one cache miss instead of three, and the tree around it
-//! small. First versions are cut from blocks that are freed whole with the memtable ([`Arena`]); a row that replaces another has
-//! a buffer of its own, so that overwriting a row again and again does not fill the memtable.
+//! Most partitions of most tables have one row. One piece makes a lookup one cache miss instead
+//! of three, and keeps the tree small. First versions are cut from blocks that are freed entirely
+//! with the memtable ([`Arena`]). A row that replaces another has its own buffer, so that
+//! overwriting a row repeatedly does not fill the memtable.
 //!
 //! ```text
-//! u8 1: cut from a block, u16 key length, u32 clustering length (native order), key, clustering key, row
+//! u8 1: cut from a block, u16 key length, u32 clustering length (native order),
+//! key, clustering key, row
 //! ```
 
 use super::ALLOCATION;
@@ -50,7 +53,7 @@ impl Packed {
         self.0.len()
     }
 
-    /// Merges a row of the same keys in; says by how many bytes it grew.
+    /// Merges in a row of the same keys; returns by how many bytes it grew.
     pub fn merge(&mut self, arena: &mut Arena, schema: &TableSchema, row: &Row) -> isize {
         let start = self.row_start();
         let mut merged = std::mem::take(&mut arena.scratch);
@@ -103,7 +106,7 @@ impl Packed {
         Row(self.0.slice(self.row_start()..))
     }
 
-    /// Tells the processor that it will be wanted soon.
+    /// Prefetches the memory.
     #[inline]
     pub fn prefetch(&self) {
         rt::hint::prefetch(&self.0);
@@ -126,7 +129,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// A block with room for `len` bytes; `None` for what should be alone.
     fn block(&mut self, len: usize) -> Option<&mut BytesMut> {
-        // What is left of the last block is given up, at most an eighth of it.
+        // The rest of the last block is abandoned, at most an eighth of it.
         if self.block.capacity() < len {
             let next = (self.size * 2).clamp(FIRST_BLOCK, LARGEST_BLOCK);
             if len > next / SHARE {

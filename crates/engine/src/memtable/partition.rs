@@ -1,7 +1,8 @@
-//! One partition in a memtable, as readers see it: a single row, or a body that readers share by pointer.
+//! One partition in a memtable, as readers see it: a single row, or a body that readers share by
+//! pointer.
 //!
-//! Invariant: what a reader cloned never changes. A writer that finds the body shared copies the body's few words, and the
-//! chunk of rows that it changes.
+//! Invariant: a reader's snapshot never changes. A writer that finds the body shared copies the
+//! body's few words and the chunk of rows that it changes.
 
 use super::chunks::{Chunks, ROW_OVERHEAD};
 use super::range_tombstones::RangeTombstones;

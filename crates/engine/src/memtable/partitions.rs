@@ -1,9 +1,12 @@
-//! The partitions of a memtable in ring order: a directory by the leading bits of the token, before leaves of a few partitions.
+//! The partitions of a memtable in ring order: a directory by the leading bits of the token, and
+//! leaves of a few partitions.
 //!
-//! Tokens are hashes, spread evenly over a tablet's range, so their leading bits say where a key is: a lookup misses the
-//! cache about three times however many there are, where a tree would at each of its levels. A leaf that is full is split by its next bit
-//! (extendible hashing, but in order); the directory doubles when a leaf needs a bit that it does not tell apart, and holds leaf numbers
-//! only. Keys that were chosen to share leading bits do not blow it up: it is bounded by the number of leaves, and leaves may grow.
+//! Tokens are hashes, evenly distributed over a tablet's range, so their leading bits locate a
+//! key. A lookup has about three cache misses for any number of partitions; a tree has one at
+//! each level. A full leaf is split by its next bit (extendible hashing, but in order). The
+//! directory doubles when a leaf needs a bit that the directory does not distinguish; it holds
+//! leaf numbers only. Keys chosen to share leading bits do not blow it up: its size is bounded by
+//! the number of leaves, and leaves may grow.
 
 use super::stored::Stored;
 use model::Token;
@@ -18,7 +21,8 @@ const SPARSE: usize = 8;
 /// How many partitions a walk fetches ahead.
 const AHEAD: usize = 8;
 
-/// What a partition costs here beside what it holds: its place in a leaf (two thirds full), and in the directory.
+/// The overhead of a partition beside its contents: its entry in a leaf (two thirds full), and in
+/// the directory.
 pub(super) const SLOT: usize = std::mem::size_of::<Leaf>() * 3 / 2 / FULL + 8;
 
 /// See the module.
@@ -177,7 +181,7 @@ impl Partitions {
         }
     }
 
-    /// Cuts the leaf of a place in two by its next bit; `false` if the directory would become too large for that.
+    /// Splits a leaf by its next bit; `false` if the directory would become too large.
     fn split(&mut self, place: usize) -> bool {
         let left = self.directory[place];
         let depth = self.leaves.get(left).depth;
@@ -212,7 +216,8 @@ impl Partitions {
         self.leaves.pieces.into_iter().flatten().flat_map(|leaf| leaf.stored)
     }
 
-    /// Calls `f` with the partitions of a range that come after a key, in order, until it says `false`.
+    /// Calls `f` with the partitions of a range that come after a key, in order, until it says
+    /// `false`.
     pub fn for_each(
         &self,
         range: &PartitionRange,
@@ -227,7 +232,8 @@ impl Partitions {
         while let Some(&n) = self.directory.get(place) {
             let leaf = self.leaves.get(n);
             let start = leaf.lower_bound(first);
-            // The rows lie anywhere in memory: they are on their way while those before them are looked at.
+            // The rows are anywhere in memory: they are prefetched while earlier ones are
+            // visited.
             leaf.stored[start..].iter().take(AHEAD).for_each(Stored::prefetch);
             for (i, (token, stored)) in leaf.tokens.iter().zip(&leaf.stored).enumerate().skip(start) {
                 if let Some(ahead) = leaf.stored.get(i + AHEAD) {
@@ -275,7 +281,8 @@ mod tests {
         })
     }
 
-    /// Tokens that are spread, that crowd together at either end, and that differ in the last bits only.
+    /// Tokens that are spread, that crowd together at either end, and that differ in the last bits
+    /// only.
     fn token() -> impl Strategy<Value = i64> {
         prop_oneof![
             4 => any::<i64>(),

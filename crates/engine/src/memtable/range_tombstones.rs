@@ -1,7 +1,9 @@
-//! The range deletions of one partition as a normalised list of changes: from each cut on, one deletion holds until the next.
+//! The range deletions of one partition as a normalised list of changes: from each cut on, one
+//! deletion applies until the next.
 //!
-//! Invariant: cuts strictly ascend, neighbours differ, the last change is to "live". So the list is at once the stream of
-//! [`model::fragment::Fragment::Change`]s that a reader yields, however the deletions overlapped when they came in.
+//! Invariant: cuts strictly ascend, neighbours differ, the last change is to "live". So the list
+//! is also the stream of [`model::fragment::Fragment::Change`]s that a reader yields, however the
+//! deletions overlapped.
 
 use model::key::ClusteringCut;
 use model::mutation::RangeTombstone;
@@ -10,7 +12,7 @@ use model::time::Tombstone;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// From here on this deletion holds.
+/// From here on this deletion applies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
     pub at: ClusteringCut,
@@ -30,7 +32,7 @@ impl RangeTombstones {
         &self.changes
     }
 
-    /// The changes as a reversed reader meets them.
+    /// The changes in the order of a reversed reader.
     pub fn reversed(&self) -> RangeTombstones {
         let before = |i: usize| i.checked_sub(1).map_or(Tombstone::LIVE, |j| self.changes[j].tombstone);
         let changes = (0..self.changes.len())
@@ -40,7 +42,7 @@ impl RangeTombstones {
         RangeTombstones { changes }
     }
 
-    /// What holds just after `cut`, and the index of the first change behind it.
+    /// The deletion just after `cut`, and the index of the first change behind it.
     pub fn open_at(&self, order: &ClusteringOrder, cut: &ClusteringCut) -> (Tombstone, usize) {
         let next = self.changes.partition_point(|change| change.at.cmp(order, cut) != Ordering::Greater);
         (self.open_before(next), next)
@@ -50,7 +52,8 @@ impl RangeTombstones {
         index.checked_sub(1).map_or(Tombstone::LIVE, |i| self.changes[i].tombstone)
     }
 
-    /// Adds the deletions of a mutation in one pass, however many there are; returns by how many bytes the list grew (negative: shrank).
+    /// Adds the deletions of a mutation in one pass. Returns by how many bytes the list grew
+    /// (negative: shrank).
     pub fn add(&mut self, order: &ClusteringOrder, ranges: &[RangeTombstone]) -> isize {
         let added = flatten(order, ranges);
         let Some((first, _)) = added.first() else { return 0 };
@@ -85,7 +88,7 @@ impl RangeTombstones {
         grew
     }
 
-    /// Appends a change unless its deletion holds already; returns its bytes.
+    /// Appends a change unless its deletion applies already. Returns its bytes.
     fn push(&mut self, at: ClusteringCut, tombstone: Tombstone) -> isize {
         if self.open_before(self.changes.len()) == tombstone {
             return 0;
@@ -118,7 +121,8 @@ fn flatten<'a>(order: &ClusteringOrder, ranges: &'a [RangeTombstone]) -> Vec<(&'
     cuts.sort_by(|a, b| a.cmp(order, b));
     cuts.dedup_by(|a, b| a.cmp(order, b).is_eq());
     let mut starting = starts.iter().enumerate().peekable();
-    // The ranges that have begun, the newest deletion on top; those that have ended stay until they are on top.
+    // The ranges that have begun, the newest deletion on top. Those that have ended stay until
+    // they are on top.
     let mut begun = BinaryHeap::new();
     let mut changes: Vec<(&ClusteringCut, Tombstone)> = Vec::with_capacity(cuts.len());
     let mut holds = Tombstone::LIVE;
@@ -210,7 +214,8 @@ mod tests {
         }
     }
 
-    /// Each encloses the next, as a batch may have it: added one after the other, each goes over all before it.
+    /// Each range encloses the next, as in a batch. Added one by one, each would visit all before
+    /// it.
     #[test]
     fn many_nested_deletions_are_added_in_time() {
         const DELETIONS: i32 = 20_000;

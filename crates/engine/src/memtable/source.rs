@@ -1,14 +1,14 @@
 //! A memtable as a stream of fragments, without waiting.
 //!
-//! Each partition is read from one snapshot; between two partitions the memtable may change. Works in the order of the slice:
-//! a reversed one yields reversed rows and cuts.
+//! Each partition is read from one snapshot. Between two partitions the memtable may change. A
+//! reversed slice yields reversed rows and cuts.
 
 use super::Memtable;
 use super::Stored;
 use super::chunks::Cursor;
 use super::partition::{Body, Partition, Rows};
 use super::range_tombstones::{Change, RangeTombstones};
-use crate::slices::{Slices, Wanted};
+use crate::memtable::{Slices, Wanted};
 use model::fragment::Fragment;
 use model::key::{ClusteringCut, DecoratedKey};
 use model::range::{PartitionRange, RowRange};
@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 /// See the module.
 pub(crate) struct MemtableSource {
-    /// None where it is one partition, taken already.
+    /// None for a single partition, which was taken already.
     memtable: Option<Rc<Memtable>>,
     schema: Rc<TableSchema>,
     slices: Slices,
@@ -104,7 +104,7 @@ impl MemtableSource {
         })
     }
 
-    /// Yields whole small partitions while they fit; stops inside the first that is not small.
+    /// Yields entire small partitions while they fit. Stops inside the first that is not small.
     fn next_partitions(&mut self, out: &mut VecDeque<Fragment>, weight: &mut usize, limit: usize) {
         let mut stopped = false;
         let (schema, slices) = (&self.schema, &self.slices);
@@ -129,7 +129,7 @@ impl MemtableSource {
         self.finished = !stopped;
     }
 
-    /// Goes on behind the current partition.
+    /// Continues behind the current partition.
     pub fn skip_partition(&mut self) {
         if self.inside.take().is_some() && self.range_is_one_key() {
             self.finished = true;
@@ -137,7 +137,7 @@ impl MemtableSource {
     }
 }
 
-/// Where a reader stands within a partition.
+/// The position of a reader within a partition.
 struct Inside {
     key: DecoratedKey,
     partition: Partition,
@@ -145,7 +145,7 @@ struct Inside {
     wanted: Wanted,
     /// In the reader's order; none when there are no range deletions.
     changes: Option<Rc<RangeTombstones>>,
-    /// What the last change that was yielded said.
+    /// The deletion of the last change that was yielded.
     open: Tombstone,
 }
 

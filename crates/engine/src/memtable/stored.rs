@@ -19,7 +19,7 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
-    /// The partition that a mutation makes where there was none, and what it costs in bytes.
+    /// The new partition of a mutation, and its bytes.
     pub fn of(arena: &mut Arena, schema: &TableSchema, key: &[u8], mut parts: Parts<'_>) -> (Stored, isize) {
         let mut body = None;
         let mut grew = 0;
@@ -40,7 +40,8 @@ impl Stored {
         (Stored::Body(Rc::new(body)), grew)
     }
 
-    /// A copy of a partition that comes as fragments, and its bytes; `None` if it has deletions of ranges, or nothing at all.
+    /// A copy of a partition that is given as fragments, and its bytes. `None` if it has range
+    /// deletions, or is empty.
     pub fn of_fragments<'f>(
         schema: &TableSchema,
         key: &[u8],
@@ -133,7 +134,7 @@ impl Stored {
         }
     }
 
-    /// As readers see it: what they get never changes.
+    /// A snapshot for a reader. It never changes.
     #[inline]
     pub fn snapshot(&self) -> Partition {
         match self {
@@ -150,7 +151,7 @@ impl Stored {
         }
     }
 
-    /// Tells the processor that it will be wanted soon.
+    /// Prefetches the memory.
     #[inline]
     pub fn prefetch(&self) {
         if let Stored::Row(packed) = self {
@@ -158,7 +159,8 @@ impl Stored {
         }
     }
 
-    /// The rows of a large partition that no reader shares, for freeing them bit by bit; what is small is freed here.
+    /// The rows of a large partition that no reader shares, to be freed in steps. Small
+    /// partitions are freed here.
     pub fn into_large(self) -> Option<Chunks> {
         match self {
             Stored::Body(body) => match Rc::try_unwrap(body) {

@@ -1,4 +1,5 @@
-//! How far the log is durable, written down outside of the log's directory: 32 bytes that are written over.
+//! How far the Raft log is durable, in a file outside of the log's directory: 32 bytes that are
+//! overwritten.
 //!
 //! ```text
 //!   0  4  CRC32 of the 28 bytes that follow
@@ -8,13 +9,15 @@
 //!  24  8  digest of the node's host id; 0 in files of earlier states of the development
 //! ```
 //!
-//! A log that was removed, or cut off at a record, looks like a log that never was longer. This file shows the difference at the
-//! next start. It is written after each fsync of the log, and not synced itself: after a power loss it may name an earlier end, never
-//! a later one. After a kill it is exact. A lost file only makes less known, so no error of it ends the log.
+//! A log that was removed, or cut off at a record, looks like a log that was never longer. This
+//! file shows the difference at the next start. It is written after each fsync of the log, and
+//! not synced itself: after a power loss it may name an earlier end, never a later one. After a
+//! kill it is exact. Losing the file loses only this check, so its errors do not end the log.
 
-use super::error::RaftLogError;
+use super::error::{RaftLogError, io_error};
 use super::{RaftLog, format, log_path, number_of, read_snapshot, snapshot_path};
-use crate::owner::NodeDigest;
+use crate::files::NodeDigest;
+use crate::files::bytes::{u32_at, u64_at};
 use bytes::Bytes;
 use model::HostId;
 use rt::fs::{self, File, IoClass, OpenOptions};
@@ -25,7 +28,8 @@ use std::path::Path;
 const LEN: usize = 32;
 const VERSION: u32 = 1;
 
-/// A place in the logs of a directory, behind which nothing is known to be durable. Later logs have higher numbers.
+/// A position in the logs of a directory: nothing behind it is known to be durable. Later logs
+/// have higher numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LogEnd {
     /// The number of the log; 0 for none.
@@ -37,35 +41,35 @@ pub struct LogEnd {
 /// The log in a directory, as it is on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundLog {
-    /// Where its good part ends.
+    /// The end of its undamaged part.
     pub end: LogEnd,
     /// Whether an end mark follows: then the log was not cut off.
     pub marked: bool,
 }
 
-/// What a file says of the end of a log.
+/// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotedEnd {
-    /// Nothing: there is none, or it cannot be understood.
+    /// No position: there is no file, or it cannot be read.
     Nothing,
-    /// This.
+    /// This position.
     At(LogEnd),
     /// It is of another node.
     Foreign,
 }
 
-/// Looks at the log of the node `host` in `dir` and changes nothing. `None` if there is none. An
-/// error if the log or its snapshot is of another node.
+/// Examines the log of the node `host` in `dir` and changes nothing. `None` if there is none. An
+/// error if the log or its snapshot belongs to another node.
 pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, RaftLogError> {
     let node = NodeDigest::of(host);
     let names = match fs::read_dir(dir).await {
         Ok(names) => names,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(super::io_error(dir)(error)),
+        Err(error) => return Err(io_error(dir)(error)),
     };
     let Some(number) = names.iter().filter_map(|entry| number_of(&entry.name)).max() else { return Ok(None) };
     let path = log_path(dir, number);
-    let bytes = Bytes::from(fs::read(&path).await.map_err(super::io_error(&path))?);
+    let bytes = Bytes::from(fs::read(&path).await.map_err(io_error(&path))?);
     format::check_log_header(&bytes, node, number).map_err(|bad| bad.at(&path, 0))?;
     if let Err(error @ RaftLogError::Foreign(_)) = read_snapshot(&snapshot_path(dir), node).await {
         return Err(error);
@@ -88,8 +92,8 @@ async fn read_end_of(path: &Path, node: NodeDigest) -> io::Result<NotedEnd> {
 }
 
 impl RaftLog {
-    /// From now on the file at `path` says where the log ends. It is made, durably, if it is not
-    /// there, is damaged or of another node.
+    /// From now on the file at `path` records the end of the log. It is created durably if it
+    /// does not exist, is damaged, or belongs to another node.
     pub async fn keep_end(&self, path: &Path) -> io::Result<()> {
         let _turn = self.turn.acquire().await.map_err(|_| io::Error::other("the log was closed"))?;
         let end = self.end();
@@ -102,13 +106,13 @@ impl RaftLog {
         Ok(())
     }
 
-    /// Where the log ends. All before is durable.
+    /// The end of the log. All before it is durable.
     pub fn end(&self) -> LogEnd {
         let state = self.state.borrow();
         LogEnd { number: state.tail.number, at: state.tail.at }
     }
 
-    /// Writes down where the log ends now, if that is to be kept.
+    /// Records the current end of the log, if there is a file for it.
     pub(super) async fn note_end(&self) {
         let file = self.state.borrow().end_file.clone();
         if let Some(file) = file {
@@ -135,20 +139,14 @@ fn encode(end: LogEnd, node: NodeDigest) -> [u8; LEN] {
     out
 }
 
-/// A later version would be appended to, so its beginning means the same.
+/// A later version would only append fields, so the beginning means the same.
 fn decode(bytes: &[u8], node: NodeDigest) -> NotedEnd {
     let Some((known, _)) = bytes.split_first_chunk::<LEN>() else { return NotedEnd::Nothing };
-    let [crc, version] = [0, 4].map(|at| u32::from_le_bytes(word(known, at)));
-    let [number, at, written] = [8, 16, 24].map(|at| u64::from_le_bytes(word(known, at)));
+    let [crc, version] = [0, 4].map(|at| u32_at(known, at));
+    let [number, at, written] = [8, 16, 24].map(|at| u64_at(known, at));
     match crc == crc32fast::hash(&known[4..]) && version >= VERSION {
         false => NotedEnd::Nothing,
         true if !node.accepts(written) => NotedEnd::Foreign,
         true => NotedEnd::At(LogEnd { number, at }),
     }
-}
-
-fn word<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[at..at + N]);
-    out
 }

@@ -1,9 +1,9 @@
-//! What can go wrong with a Raft log.
+//! Errors of a Raft log.
 
-use crate::error::{is_full, may_pass};
+use crate::files::{is_full, may_pass};
 use rt::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why an operation on a Raft log failed.
 #[derive(Debug, thiserror::Error)]
@@ -68,4 +68,10 @@ impl RaftLogError {
     pub fn may_pass(&self) -> bool {
         matches!(self, RaftLogError::Io { error, .. } if may_pass(error))
     }
+}
+
+/// For `map_err` on an I/O operation at `path`.
+pub(crate) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RaftLogError {
+    let path = path.to_path_buf();
+    move |error| RaftLogError::Io { path, error }
 }

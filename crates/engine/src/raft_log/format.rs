@@ -5,40 +5,39 @@
 //!                       u32 high half of the node's digest, u32 CRC32 of what precedes
 //! record (32 + body)    u32 CRC32 of log number, offset, and the 28 bytes that follow
 //!                       u32 CRC32 of the body, u32 body length, u8 version, u8 kind, u16 zero
-//!                       u64 index, u32 the checksum that the record before begins with (0 for the first),
+//!                       u64 index, u32 the checksum that the record before begins with (0 for the
+//!                       first record),
 //!                       u32 how many bytes back all was durable when this was written
 //!                       body, zeros up to a multiple of 8
-//! snapshot (24 + body)  "MESSINAG", u32 format, u32 CRC32 of the body, u32 short digest of the
-//! node,
-//!                       u32 CRC32 of what precedes, body
+//! snapshot (24 + body)  "MESSINAG", u32 format, u32 CRC32 of the body,
+//!                       u32 short digest of the node, u32 CRC32 of what precedes, body
 //! ```
 //!
-//! The digest ([`NodeDigest`]) is that of the node's host id: a node must never vote by the log of
-//! another one. It is 0 in files of earlier states of the development.
+//! The digest ([`NodeDigest`]) is that of the node's host id: a node must never vote with the log
+//! of another one. It is 0 in files of earlier development states.
 //!
-//! Records that are written together point back to the same place, the first of them: damage behind it may be a torn write,
-//! damage before it cannot. A record that does not continue the one before it was left by a write that failed, and is no record. Nothing here
-//! may panic on foreign bytes.
+//! Records that are written together point back to the first of them: damage behind that position
+//! may be a torn write, damage before it cannot. A record that does not continue the one before
+//! it was left by a failed write and does not count. Nothing here may panic on foreign bytes.
 
-use super::error::RaftLogError;
-use crate::owner::NodeDigest;
+use super::record::{
+    ALIGN, Bad, FORMAT, RECORD_VERSION, body_at, check_version, file_header, has_header, header_at, header_crc,
+};
+use crate::files::NodeDigest;
+use crate::files::bytes::{seal_header, u32_at, u64_at};
 use bytes::Bytes;
-use std::path::Path;
 
 /// Length of a log's header.
 pub(super) const LOG_HEADER: u64 = 32;
-const RECORD_HEADER: usize = 32;
-const SNAPSHOT_HEADER: usize = 24;
-const ALIGN: usize = 8;
-const LOG_MAGIC: [u8; 8] = *b"MESSINAR";
-const SNAPSHOT_MAGIC: [u8; 8] = *b"MESSINAG";
-const FORMAT: u32 = 1;
-const RECORD_VERSION: u8 = 1;
-
 /// The longest body of an entry or a snapshot: 1 GiB.
 pub(super) const MAX_BODY: usize = 1 << 30;
+const RECORD_HEADER: usize = 32;
+const SNAPSHOT_HEADER: usize = 24;
+const LOG_MAGIC: [u8; 8] = *b"MESSINAR";
+const SNAPSHOT_MAGIC: [u8; 8] = *b"MESSINAG";
+const NOT_OURS: &str = "not a file of the Raft log";
 
-/// What a record says. Append-only: the number is written down.
+/// The kind of a record. The numbers are stored: only add new ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -46,13 +45,14 @@ pub(super) enum Kind {
     Entry = 1,
     /// The vote, in place of an earlier one.
     Vote = 2,
-    /// Entries from an index on are gone.
+    /// Entries from an index on are removed.
     Truncated = 3,
     /// Entries up to an index are committed.
     Committed = 4,
-    /// Entries up to an index were purged; the body is the id of the last of them. The first record of a log, if at all.
+    /// Entries up to an index were purged. The body is the id of the last of them. Only the first
+    /// record of a log.
     Purged = 5,
-    /// The end: all before it is durable. The next record is written over it.
+    /// The end: all before it is durable. The next record overwrites it.
     End = 15,
 }
 
@@ -72,30 +72,6 @@ pub(super) struct Record {
     pub body: Bytes,
 }
 
-/// What is wrong with bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Bad {
-    /// They are damaged, or torn.
-    Damaged(&'static str),
-    /// They are whole and do not fit here.
-    Wrong(&'static str),
-    /// They are of a later release.
-    Newer(u32),
-    /// They are of another node.
-    Foreign,
-}
-
-impl Bad {
-    pub fn at(self, file: &Path, offset: u64) -> RaftLogError {
-        let file = file.to_path_buf();
-        match self {
-            Bad::Damaged(why) | Bad::Wrong(why) => RaftLogError::Corrupt { file, offset, why: why.into() },
-            Bad::Foreign => RaftLogError::Foreign(file),
-            Bad::Newer(found) => RaftLogError::Newer { file, found, known: FORMAT },
-        }
-    }
-}
-
 /// The header of the log of a number.
 pub(super) fn log_header(node: NodeDigest, number: u64) -> Vec<u8> {
     let mut out = vec![0; LOG_HEADER as usize];
@@ -105,13 +81,13 @@ pub(super) fn log_header(node: NodeDigest, number: u64) -> Vec<u8> {
     out[12..16].copy_from_slice(&digest[..4]);
     out[16..24].copy_from_slice(&number.to_le_bytes());
     out[24..28].copy_from_slice(&digest[4..]);
-    seal(&mut out);
+    seal_header(&mut out);
     out
 }
 
 /// Checks that `bytes` begin with the header of the node's log of a number.
 pub(super) fn check_log_header(bytes: &[u8], node: NodeDigest, number: u64) -> Result<(), Bad> {
-    let header = opened(bytes, LOG_HEADER as usize, LOG_MAGIC)?;
+    let header = file_header(bytes, LOG_HEADER as usize, LOG_MAGIC, NOT_OURS)?;
     if !node.accepts(u64::from(u32_at(header, 12)) | u64::from(u32_at(header, 24)) << 32) {
         return Err(Bad::Foreign);
     }
@@ -126,14 +102,14 @@ pub(super) fn encode_snapshot(node: NodeDigest, body: &[u8]) -> Vec<u8> {
     out[8..12].copy_from_slice(&FORMAT.to_le_bytes());
     out[12..16].copy_from_slice(&crc32fast::hash(body).to_le_bytes());
     out[16..20].copy_from_slice(&node.short().to_le_bytes());
-    seal(&mut out);
+    seal_header(&mut out);
     out.extend_from_slice(body);
     out
 }
 
 /// The body of a snapshot's file of the node.
 pub(super) fn decode_snapshot(bytes: &Bytes, node: NodeDigest) -> Result<Bytes, Bad> {
-    let header = opened(bytes, SNAPSHOT_HEADER, SNAPSHOT_MAGIC)?;
+    let header = file_header(bytes, SNAPSHOT_HEADER, SNAPSHOT_MAGIC, NOT_OURS)?;
     if !node.accepts_short(u32_at(header, 16)) {
         return Err(Bad::Foreign);
     }
@@ -144,28 +120,7 @@ pub(super) fn decode_snapshot(bytes: &Bytes, node: NodeDigest) -> Result<Bytes, 
     Ok(body)
 }
 
-/// Puts the checksum at the end of a header.
-fn seal(header: &mut [u8]) {
-    let (covered, crc) = header.split_at_mut(header.len() - 4);
-    crc.copy_from_slice(&crc32fast::hash(covered).to_le_bytes());
-}
-
-/// A file's header, checked.
-fn opened(bytes: &[u8], len: usize, magic: [u8; 8]) -> Result<&[u8], Bad> {
-    let header = bytes.get(..len).ok_or(Bad::Damaged("shorter than its header"))?;
-    if header[0..8] != magic {
-        return Err(Bad::Damaged("not a file of the Raft log"));
-    }
-    if crc32fast::hash(&header[..len - 4]) != u32_at(header, len - 4) {
-        return Err(Bad::Damaged("the checksum of the header does not match"));
-    }
-    match u32_at(header, 8) {
-        FORMAT => Ok(header),
-        newer => Err(Bad::Newer(newer)),
-    }
-}
-
-/// Where records go: behind the last one of a log.
+/// The position of the next record: behind the last one of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tail {
     /// The log.
@@ -182,7 +137,8 @@ impl Tail {
         Tail { number, at: LOG_HEADER, chain: 0 }
     }
 
-    /// Appends the bytes of a record to `out`, written together with what comes from offset `together` on, and goes behind it.
+    /// Appends the bytes of a record to `out` and moves behind it. Records from offset `together`
+    /// on are written together.
     pub fn encode(&mut self, out: &mut Vec<u8>, together: u64, record: &Record) {
         let from = out.len();
         out.resize(from + RECORD_HEADER, 0);
@@ -202,7 +158,7 @@ impl Tail {
         self.chain = crc;
     }
 
-    /// The mark that all before this place is durable.
+    /// The mark that all before this position is durable.
     pub fn end_mark(mut self) -> Vec<u8> {
         let (mut out, together) = (Vec::new(), self.at);
         self.encode(&mut out, together, &Record { kind: Kind::End, index: 0, body: Bytes::new() });
@@ -210,29 +166,21 @@ impl Tail {
     }
 }
 
-fn header_crc(number: u64, at: u64, header: &[u8]) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&number.to_le_bytes());
-    crc.update(&at.to_le_bytes());
-    crc.update(&header[4..RECORD_HEADER]);
-    crc.finalize()
-}
-
-/// What a log holds.
+/// The contents of a log.
 pub(super) struct Scan {
     /// The records, and where each begins in the file.
     pub records: Vec<(Record, u64)>,
     /// The end of the good part.
     pub tail: Tail,
-    /// Why it ends there, if not at the end of the file or at an end mark.
+    /// Why it ends there, unless it is the end of the file or an end mark.
     pub bad: Option<Bad>,
-    /// Whether what is bad was durable once.
+    /// Whether the bad bytes were durable once.
     pub was_durable: bool,
     /// Whether it ends with an end mark.
     pub marked: bool,
 }
 
-/// Reads the records of log `number`, whose bytes are given whole.
+/// Reads the records of log `number` from the bytes of the entire file.
 pub(super) fn scan(bytes: &Bytes, number: u64) -> Scan {
     let mut records = Vec::new();
     let (mut tail, mut marked) = (Tail::first(number), false);
@@ -253,54 +201,26 @@ pub(super) fn scan(bytes: &Bytes, number: u64) -> Scan {
             Err(bad) => break Some(bad),
         }
     };
-    let mut was_durable = matches!(bad, Some(Bad::Newer(_) | Bad::Wrong(_)));
+    let mut was_durable = bad.is_some_and(Bad::is_certain);
     let at = tail.at as usize;
     let mut behind = at + ALIGN;
     while bad.is_some() && behind + RECORD_HEADER <= bytes.len() && !was_durable {
-        was_durable =
-            has_header(bytes, number, behind) && behind.saturating_sub(u32_at(&bytes[behind..], 28) as usize) > at;
+        was_durable = has_header(bytes, number, behind, RECORD_HEADER)
+            && behind.saturating_sub(u32_at(&bytes[behind..], 28) as usize) > at;
         behind += ALIGN;
     }
     Scan { records, tail, bad, was_durable, marked }
 }
 
-fn has_header(bytes: &[u8], number: u64, at: usize) -> bool {
-    bytes
-        .get(at..at + RECORD_HEADER)
-        .is_some_and(|header| header[12] != 0 && u32_at(header, 0) == header_crc(number, at as u64, header))
-}
-
 fn record_at(bytes: &Bytes, tail: Tail) -> Result<(Record, Tail), Bad> {
     let (number, at) = (tail.number, tail.at as usize);
-    let header = bytes.get(at..at + RECORD_HEADER).ok_or(Bad::Damaged("a record's header is cut off"))?;
-    if !has_header(bytes, number, at) {
-        return Err(Bad::Damaged("the checksum of a record's header does not match"));
-    }
+    let header = header_at(bytes, number, at, RECORD_HEADER)?;
     if u32_at(header, 24) != tail.chain {
         return Err(Bad::Damaged("a record does not continue the one before it"));
     }
-    if header[12] > RECORD_VERSION {
-        return Err(Bad::Newer(header[12].into()));
-    }
+    check_version(header)?;
     let kind = Kind::of(header[13]).ok_or(Bad::Wrong("a record of an unknown kind"))?;
-    let from = at + RECORD_HEADER;
-    let cut = Bad::Damaged("a record's body is cut off");
-    let to = from.checked_add(u32_at(header, 8) as usize).ok_or(cut)?;
-    let next = to.checked_next_multiple_of(ALIGN).ok_or(cut)?;
-    if next > bytes.len() {
-        return Err(cut);
-    }
-    if crc32fast::hash(&bytes[from..to]) != u32_at(header, 4) {
-        return Err(Bad::Damaged("the checksum of a record's body does not match"));
-    }
-    let record = Record { kind, index: u64_at(header, 16), body: bytes.slice(from..to) };
+    let (body, next) = body_at(bytes, header, at + RECORD_HEADER)?;
+    let record = Record { kind, index: u64_at(header, 16), body };
     Ok((record, Tail { number, at: next as u64, chain: u32_at(header, 0) }))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

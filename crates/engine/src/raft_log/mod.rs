@@ -1,31 +1,37 @@
-//! The log of a Raft group on this node's disk: entries, the vote, how far is committed, and the latest snapshot. All bodies are opaque.
+//! The log of a Raft group on this node's disk: entries, the vote, the committed index, and the
+//! latest snapshot. All bodies are opaque.
 //!
 //! ```text
-//! raft/log-<n>     a header, then records in the order in which they were made; a purge begins the next one
-//! raft/snapshot    what all entries up to some index amount to
+//! raft/log-<n>     a header, then records in the order in which they were made;
+//!                  a purge begins the next log
+//! raft/snapshot    the state after all entries up to some index
 //! ```
 //!
-//! The entries after the last purge are kept in memory too, as they were given.
+//! The entries after the last purge are also kept in memory.
 //!
-//! Files of another node are refused: a node that votes by them could vote twice.
+//! Files of another node are refused: a node that uses their votes could vote twice.
 //!
-//! Invariants: what a call returned `Ok` for is there after any crash; a torn tail is cut off at open; damage to what was durable is an
-//! error. A failed fsync ends the log: every later call fails, and the node must stop. The log must never look into a body.
+//! Invariants: data is durable when a call returns `Ok`; a torn tail is cut off at open; damage
+//! to durable data is an error. A failed fsync ends the log: every later call fails, and the node
+//! must stop. The log must never read a body.
 //!
-//! Once room was reserved the log has some on the device beyond its end, after a purge too: votes and marks can be written down on a full disk.
+//! After room was reserved, the log has space on the device beyond its end, also after a purge:
+//! votes and marks can be written on a full disk.
 
 mod end;
 mod error;
 mod format;
+pub(crate) mod record;
 
 pub use end::{FoundLog, LogEnd, NotedEnd, look, read_end};
 pub use error::RaftLogError;
+pub(crate) use error::io_error;
 
-use crate::error::{is_full, may_pass};
-use crate::owner::NodeDigest;
+use crate::files::{NodeDigest, is_full, may_pass};
 use bytes::Bytes;
-use format::{Bad, Kind, MAX_BODY, Record, Scan, Tail};
+use format::{Kind, MAX_BODY, Record, Scan, Tail};
 use model::HostId;
+use record::Bad;
 use rt::fs::{self, File, IoClass, OpenOptions};
 use rt::sync::{Deadline, Semaphore};
 use rt::time::Duration;
@@ -37,15 +43,15 @@ use std::path::{Path, PathBuf};
 /// Space is reserved on the device in steps of this many bytes.
 const RESERVE: u64 = 1 << 20;
 
-/// How long an operation that cannot be taken back waits for a descriptor.
+/// How long an irreversible operation waits for a descriptor.
 const DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
-/// The pause before it is tried again.
+/// The pause before it is retried.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 
 /// An open Raft log.
 pub struct RaftLog {
     dir: PathBuf,
-    /// Whose log it is.
+    /// The node that the log belongs to.
     node: NodeDigest,
     /// One write at a time.
     turn: Semaphore,
@@ -56,15 +62,15 @@ struct State {
     /// Where the next record goes.
     tail: Tail,
     file: File,
-    /// Up to where space is reserved.
+    /// The offset up to which space is reserved.
     reserved: u64,
     content: Content,
     failed: Option<String>,
-    /// Where the log's end is written down.
+    /// The file with the end of the log.
     end_file: Option<File>,
 }
 
-/// What the records amount to.
+/// The state after all records.
 #[derive(Clone, Default)]
 struct Content {
     vote: Option<Bytes>,
@@ -81,7 +87,7 @@ impl Content {
         self.first + self.entries.len() as u64
     }
 
-    /// Whether a record fits, and what it does.
+    /// Applies a record, if it fits.
     fn apply(&mut self, record: &Record) -> Result<(), Bad> {
         let index = record.index;
         match record.kind {
@@ -105,7 +111,7 @@ impl Content {
         Ok(())
     }
 
-    /// The records that lead to this.
+    /// The records that lead to this state.
     fn records(&self) -> Vec<Record> {
         let mut records = Vec::with_capacity(self.entries.len() + 3);
         records.extend(self.purged.iter().map(|(index, id)| Record {
@@ -119,7 +125,7 @@ impl Content {
         records
     }
 
-    /// This without the entries up to an index.
+    /// This state without the entries up to an index.
     fn purged(&self, upto: u64, id: Bytes) -> Content {
         let gone = (upto + 1).saturating_sub(self.first).min(self.entries.len() as u64) as usize;
         let entries = self.entries.iter().skip(gone).cloned().collect();
@@ -129,11 +135,6 @@ impl Content {
 
 fn entry(index: u64, body: &Bytes) -> Record {
     Record { kind: Kind::Entry, index, body: body.clone() }
-}
-
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RaftLogError {
-    let path = path.to_path_buf();
-    move |error| RaftLogError::Io { path, error }
 }
 
 /// Repeats an operation while the process has no descriptors left, for [`DESCRIPTOR_WAIT`].
@@ -149,7 +150,8 @@ async fn with_descriptors<T>(operation: impl AsyncFn() -> io::Result<T>) -> io::
     }
 }
 
-/// Up to where space is reserved for a log that ends at `end` and is to take `bytes` more.
+/// The offset up to which space is reserved for a log that ends at `end` and will take `bytes`
+/// more.
 fn room(end: u64, bytes: u64) -> u64 {
     (end + bytes + RESERVE / 4).next_multiple_of(RESERVE)
 }
@@ -164,8 +166,8 @@ impl RaftLog {
         }
     }
 
-    /// Makes a log of the node `host` in `dir` which begins with a snapshot of the entries up to
-    /// `index`, whose id is `id`. A crash leaves either no log or a whole one.
+    /// Creates a log of the node `host` in `dir` that begins with a snapshot of the entries up to
+    /// `index`, whose id is `id`. A crash leaves either no log or a complete one.
     pub async fn create(
         dir: &Path,
         host: HostId,
@@ -192,7 +194,7 @@ impl RaftLog {
         fs::write_durably(&path, &bytes).await.map_err(io_error(&path))
     }
 
-    /// Opens the log of the node `host` in `dir`, making an empty one if there is none.
+    /// Opens the log of the node `host` in `dir`; creates an empty one if there is none.
     pub async fn open(dir: &Path, host: HostId) -> Result<RaftLog, RaftLogError> {
         let node = NodeDigest::of(host);
         fs::create_dir_all(dir).await.map_err(io_error(dir))?;
@@ -210,7 +212,7 @@ impl RaftLog {
             }
         };
         let state = read_log(dir, node, number).await?;
-        // What an interrupted purge left: older logs, temporary files.
+        // The rest of an interrupted purge: older logs, temporary files.
         for entry in &names {
             let older = number_of(&entry.name).is_some_and(|other| other != number);
             if older || entry.name.ends_with(".tmp") {
@@ -226,7 +228,7 @@ impl RaftLog {
         self.state.borrow().content.vote.clone()
     }
 
-    /// Up to which index entries are known to be committed.
+    /// The highest index that is known to be committed.
     pub fn committed(&self) -> Option<u64> {
         self.state.borrow().content.committed
     }
@@ -243,7 +245,7 @@ impl RaftLog {
         Some((state.content.next() - 1, last.clone()))
     }
 
-    /// The entries of `from..to` that there are.
+    /// The existing entries of `from..to`.
     pub fn entries(&self, from: u64, to: u64) -> Vec<Bytes> {
         let state = self.state.borrow();
         let content = &state.content;
@@ -273,18 +275,18 @@ impl RaftLog {
         self.write(&[Record { kind: Kind::Vote, index: 0, body: vote }]).await
     }
 
-    /// Remembers that the entries up to `index` are committed. Returns when that is durable.
+    /// Records that the entries up to `index` are committed. Returns when that is durable.
     pub async fn save_committed(&self, index: u64) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Committed, index, body: Bytes::new() }]).await
     }
 
-    /// Takes the entries from `index` on away. Returns when that is durable.
+    /// Removes the entries from `index` on. Returns when that is durable.
     pub async fn truncate(&self, index: u64) -> Result<(), RaftLogError> {
         self.write(&[Record { kind: Kind::Truncated, index, body: Bytes::new() }]).await
     }
 
-    /// Makes sure that `bytes` of bodies can be appended even if the disk is full by then. An error says that they cannot: nothing was
-    /// done, and the log is as good as before.
+    /// Reserves space so that `bytes` of bodies can be appended even on a full disk. After an
+    /// error there is no such space, and the log is otherwise unaffected.
     pub async fn reserve(&self, bytes: u64) -> Result<(), RaftLogError> {
         let _turn = self.turn().await?;
         let (file, end, reserved) = {
@@ -301,8 +303,8 @@ impl RaftLog {
         Ok(())
     }
 
-    /// Forgets the entries up to `upto`, whose id is `id`; what they amount to must be in a saved snapshot. With a full disk they are
-    /// kept for this time.
+    /// Removes the entries up to `upto`, whose id is `id`. A saved snapshot must contain them. On
+    /// a full disk they are kept for now.
     pub async fn purge(&self, upto: u64, id: Bytes) -> Result<(), RaftLogError> {
         let _turn = self.turn().await?;
         let (number, content) = {
@@ -316,7 +318,7 @@ impl RaftLog {
         let next = number + 1;
         let (bytes, tail) = log_bytes(self.node, next, &content);
         let path = log_path(&self.dir, next);
-        // With less room than the log has now a vote could fail that was no problem before.
+        // With less room than the log has now, a vote could fail that would succeed now.
         let reserved = room(tail.at, 0);
         let armed = FailOnDrop { log: self, why: Some("a purge was interrupted".into()) };
         let mut written = fs::write_durably_with_room(&path, &bytes, reserved).await;
@@ -327,7 +329,7 @@ impl RaftLog {
                     tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
                     return Ok(());
                 }
-                // All but the directory is synced, which had no descriptor.
+                // Everything but the directory is synced: there was no descriptor for it.
                 true if sstable::is_out_of_files(error) => {
                     written = with_descriptors(async || fs::sync_dir(&self.dir).await).await;
                 }
@@ -335,7 +337,7 @@ impl RaftLog {
             }
         }
         if let Err(error) = written {
-            // Whether the name is there is not known: nothing may be appended to the old log any more.
+            // The file may or may not exist, so nothing may be appended to the old log any more.
             armed.finish(Some(format!("a purge could not be written: {error}")));
             return Err(io_error(&path)(error));
         }
@@ -355,8 +357,8 @@ impl RaftLog {
         remove_if_there(&log_path(&self.dir, number)).await
     }
 
-    /// Saves a snapshot, in place of an earlier one. Returns when it is durable. After an error the earlier one is still there, or this
-    /// one already is.
+    /// Saves a snapshot in place of the earlier one. Returns when it is durable. After an error
+    /// either of them is there.
     pub async fn save_snapshot(&self, body: &[u8]) -> Result<(), RaftLogError> {
         if body.len() > MAX_BODY {
             return Err(RaftLogError::TooLarge(body.len()));
@@ -378,7 +380,7 @@ impl RaftLog {
         read_snapshot(&snapshot_path(&self.dir), self.node).await
     }
 
-    /// Writes records behind the last, durably, and does what they say.
+    /// Writes records durably behind the last, and applies them.
     async fn write(&self, records: &[Record]) -> Result<(), RaftLogError> {
         if records.is_empty() {
             return Ok(());
@@ -397,10 +399,12 @@ impl RaftLog {
             }
             (state.file.clone(), at, bytes, tail, content)
         };
-        // Armed until all is durable: a write that is dropped half-way leaves the file's end unknown.
+        // Armed until all is durable: after a write that is dropped, the end of the file is
+        // unknown.
         let armed = FailOnDrop { log: self, why: Some("a write was interrupted".into()) };
         if let Err(error) = file.write_at(at, bytes, IoClass::Log).await {
-            // Of a full disk nothing is lost: what was written of it lies behind the end, and the next record is written over it.
+            // On a full disk nothing is lost: the written part lies behind the end, and the next
+            // record overwrites it.
             let full = is_full(&error);
             armed.finish(if full { None } else { Some(format!("a write failed: {error}")) });
             return Err(io_error(file.path())(error));
@@ -418,7 +422,8 @@ impl RaftLog {
             (state.tail, state.content) = (tail, content);
         }
         self.note_end().await;
-        // Without the mark damage to the last record would go unnoticed, and nothing worse: the record itself is safe.
+        // Without the mark, only damage to the last record would not be noticed: the record
+        // itself is durable.
         let mut failed = None;
         if let Err(error) = file.write_at(tail.at, tail.end_mark(), IoClass::Log).await {
             tracing::warn!(file = %file.path().display(), %error, "the end of the Raft log could not be marked");
@@ -429,7 +434,7 @@ impl RaftLog {
         Ok(())
     }
 
-    /// Whether its file has its name yet. A log without a name is gone when the node ends, whatever was synced.
+    /// Whether its file still has its name. A log without a name is lost when the node ends.
     pub async fn check_there(&self) -> Result<(), RaftLogError> {
         let file = self.state.borrow().file.clone();
         check_there(file.path()).await.map_err(RaftLogError::Failed)
@@ -449,7 +454,7 @@ impl State {
     }
 }
 
-/// Fails the log unless told otherwise.
+/// Fails the log when it is dropped, unless it was finished.
 struct FailOnDrop<'a> {
     log: &'a RaftLog,
     why: Option<String>,
@@ -469,12 +474,13 @@ impl Drop for FailOnDrop<'_> {
     }
 }
 
-fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix("log-")?.parse().ok()
+/// The path of the log of a number.
+pub(crate) fn log_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("log-{number}"))
 }
 
-fn log_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("log-{number}"))
+fn number_of(name: &str) -> Option<u64> {
+    name.strip_prefix("log-")?.parse().ok()
 }
 
 async fn check_there(path: &Path) -> Result<(), String> {
@@ -507,11 +513,11 @@ async fn read_snapshot(path: &Path, node: NodeDigest) -> Result<Option<Bytes>, R
     format::decode_snapshot(&bytes, node).map(Some).map_err(|bad| bad.at(path, 0))
 }
 
-/// The bytes of a whole log, and what comes behind its last record.
+/// The bytes of a complete log, and the position behind its last record.
 fn log_bytes(node: NodeDigest, number: u64, content: &Content) -> (Vec<u8>, Tail) {
     let (mut bytes, mut tail) = (format::log_header(node, number), Tail::first(number));
     for record in content.records() {
-        // The file becomes durable as a whole: whatever is damaged in it was.
+        // The file becomes durable at once: any damaged part of it was durable.
         tail.encode(&mut bytes, 0, &record);
     }
     bytes.extend_from_slice(&tail.end_mark());
@@ -545,9 +551,9 @@ async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, Ra
             let torn = bytes.len() as u64 - end;
             tracing::warn!(file = %path.display(), at = end, bytes = torn, "the torn tail of the Raft log is cut off");
         }
-        // Nothing that a failed write has left behind the end may ever be taken for a record.
+        // Bytes that a failed write left behind the end must never be read as a record.
         file.set_len(end).await.map_err(io_error(&path))?;
-        // What was read may be in the page cache only.
+        // The bytes that were read may be in the page cache only.
         file.sync_all().await.map_err(io_error(&path))?;
         file.write_at(end, mark, IoClass::Log).await.map_err(io_error(&path))?;
         file.sync_data().await.map_err(io_error(&path))?;

@@ -1,10 +1,10 @@
-//! A partition of one row on its way from the sstables to the reader, and into the cache of rows. Dropped half-way, it loses
-//! nothing: what was read waits here.
+//! Reads a partition of one row from the sstables, yields it, and puts it into the row cache. If
+//! the read is dropped, the fragments read so far stay here.
 
 use super::source::SstableSource;
 use crate::error::ReadError;
 use crate::memtable::Stored;
-use crate::row_cache::{CachedTablet, Content, RowCache};
+use crate::table::{CachedTablet, Content, RowCache};
 use model::fragment::Fragment;
 use model::key::DecoratedKey;
 use model::merge::{Merger, Step};
@@ -13,7 +13,7 @@ use model::schema::TableSchema;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// See the module. It yields the whole partition at once.
+/// See the module. It yields the entire partition at once.
 pub(super) struct Filling {
     pub sstables: Vec<SstableSource>,
     pub schema: Rc<TableSchema>,
@@ -22,7 +22,7 @@ pub(super) struct Filling {
     pub tablet: CachedTablet,
     /// Of the set of sstables.
     pub version: u64,
-    /// Made when it is needed.
+    /// Created on demand.
     pub merger: Option<Merger>,
     /// What was read so far.
     pub fragments: VecDeque<Fragment>,

@@ -1,25 +1,26 @@
 //! Reading: memtables and sstables of a range as one merged stream of fragments.
 //!
-//! A reader takes its sources of a tablet in one synchronous step, so it misses nothing and sees no sstable twice. It is not
-//! compacted: tombstones and what they cover come out, merged. Reads of one partition open only the sources that may have it,
-//! and where one source is left its fragments pass through unmerged. Nothing is merged before it is asked for: so a reader can
-//! be [suspended](Reader::suspend) between any two fragments, and be resumed as if it had been opened there.
+//! A reader takes its sources of a tablet in one synchronous step, so it misses nothing and sees
+//! no sstable twice. The stream is merged and not compacted: it has tombstones and what they
+//! cover. Reads of one partition open only the sources that may have it. The fragments of a
+//! single source pass through unmerged. Merging is lazy, so a reader can be
+//! [suspended](Reader::suspend) between any two fragments and resumed as if it had been opened
+//! there.
 
 mod filling;
 mod source;
+mod source_dump;
 mod suspend;
 
+pub use source_dump::Origin;
 pub use suspend::{PartitionHead, Resumed, Stale, Suspended};
 
 use crate::config::FILL_BYTES;
 use crate::engine::Engine;
 use crate::error::{NoSuchTable, ReadError};
-use crate::memtable::MemtableSource;
+use crate::memtable::{MemtableSource, Slices};
 use crate::metrics::Counters;
-use crate::slices::Slices;
-use crate::sstable_set::Attached;
-use crate::table::Table;
-use crate::tablet::Tablet;
+use crate::table::{Attached, Table, Tablet};
 use filling::Filling;
 use model::TableId;
 use model::fragment::Fragment;
@@ -36,13 +37,14 @@ use std::rc::Rc;
 /// How a read uses disk and cache.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
-    /// Who waits.
+    /// The priority of its disk requests.
     pub class: IoClass,
     /// Whether pages that are read are kept in the cache.
     pub fill_cache: bool,
-    /// Whether the cache is not even looked at (`BYPASS CACHE`).
+    /// Whether the cache is not used at all (`BYPASS CACHE`).
     pub bypass: bool,
-    /// The read that this is a part of, of [`Engine::large_reads`]: what it may hold of large rows is bounded, unless this is [`ReadId::NONE`].
+    /// The read in [`Engine::large_reads`] that this is a part of. It limits the memory of large
+    /// rows, unless it is [`ReadId::NONE`].
     pub read: ReadId,
 }
 
@@ -58,11 +60,11 @@ pub struct Reader {
     slices: Slices,
     options: ReadOptions,
     counters: Counters,
-    /// The table lacks this sstable.
+    /// The sstable that the table lacks.
     missing: Option<Rc<Corrupt>>,
     /// The tablets still to be read, in ring order.
     left: VecDeque<(Rc<Tablet>, PartitionRange)>,
-    /// The tablet that `current` is of, and the version of its sstable set that was opened.
+    /// The tablet of `current`, and the version of its sstable set that was opened.
     tablet: Option<(Rc<Tablet>, u64)>,
     current: Current,
 }
@@ -79,7 +81,7 @@ enum Current {
 struct One {
     source: Source,
     buffer: VecDeque<Fragment>,
-    /// Nothing comes behind the buffer.
+    /// No fragments follow those in the buffer.
     finished: bool,
 }
 
@@ -92,7 +94,7 @@ struct Several {
 /// What the merger waits for.
 #[derive(Clone, Copy)]
 enum Next {
-    /// To be asked.
+    /// Its next step.
     Step,
     /// For more of this source.
     Source(usize),
@@ -148,7 +150,7 @@ impl Reader {
         }
     }
 
-    /// The next fragment, if it is at hand; if not, [`Reader::advance`] brings more.
+    /// The next fragment, if it is in memory. Otherwise [`Reader::advance`] reads more.
     #[inline]
     pub fn pop(&mut self) -> Option<Fragment> {
         match &mut self.current {
@@ -158,7 +160,8 @@ impl Reader {
         }
     }
 
-    /// Whether nothing comes when [`Reader::pop`] has nothing at hand. May say no where [`Reader::advance`] finds nothing more.
+    /// Whether the stream is finished when [`Reader::pop`] returns `None`. It may be false where
+    /// [`Reader::advance`] finds nothing more.
     #[inline]
     pub fn is_finished(&self) -> bool {
         self.left.is_empty()
@@ -169,8 +172,8 @@ impl Reader {
             }
     }
 
-    /// Brings more when [`Reader::pop`] has nothing at hand; false if there is nothing more. Never waits when everything is in
-    /// memory or cached. Dropped half-way, it loses nothing.
+    /// Reads more when [`Reader::pop`] returns `None`; false at the end. It never waits when
+    /// everything is in memory or cached. It loses nothing if it is dropped.
     pub async fn advance(&mut self) -> Result<bool, ReadError> {
         if let Some(missing) = &self.missing {
             return Err(sstable::Error::Corrupt(Corrupt::clone(missing)).into());
@@ -216,7 +219,7 @@ impl Reader {
         }
     }
 
-    /// Leaves the current partition: what comes next is the start of another. No end of it is yielded.
+    /// Skips the rest of the current partition, including its end: the start of another follows.
     pub fn skip_partition(&mut self) {
         match &mut self.current {
             Current::Nothing => {}
@@ -240,8 +243,8 @@ impl Reader {
         &self.schema
     }
 
-    /// Opens what a tablet has of a key: memtables, and the sstables that were attached after a version of its set. `sources` are
-    /// open already.
+    /// Opens the sources of a key in a tablet: memtables, and the sstables that were attached
+    /// after a version of its set. `sources` are open already.
     fn open_key(
         &mut self,
         tablet: Rc<Tablet>,
@@ -295,7 +298,7 @@ impl Reader {
         self.set_sources(sources);
     }
 
-    /// Whether what it reads of a key is what the cache of rows holds, and it may look there.
+    /// Whether the row cache may serve this read of a key.
     fn reads_whole_rows(&self) -> bool {
         let slice = self.slices.slice();
         self.schema.clustering.is_empty()
@@ -386,7 +389,7 @@ impl Several {
         None
     }
 
-    /// Whether there may be more to step through.
+    /// Whether there may be more to merge.
     async fn advance(&mut self) -> Result<bool, ReadError> {
         match self.next {
             Next::Step => {}

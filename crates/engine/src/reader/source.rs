@@ -1,9 +1,9 @@
-//! What a reader reads from: one memtable or one sstable.
+//! A source of a reader: one memtable or one sstable.
 
 use super::filling::Filling;
 use crate::error::ReadError;
 use crate::memtable::MemtableSource;
-use crate::sstable_set::Attached;
+use crate::table::Attached;
 use model::fragment::Fragment;
 use model::merge::Rest;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ impl Source {
     pub async fn fill(&mut self, out: &mut VecDeque<Fragment>, limit: usize) -> Result<bool, ReadError> {
         match self {
             Source::Memtable(source) => Ok(source.fill(out, limit)),
-            // Boxed: what reads files is large, and every request's future would have room for it.
+            // Boxed: a file reader is large, and every request's future would have room for it.
             Source::Sstable(source) => Box::pin(source.fill(out)).await,
             Source::Filling(source) => Box::pin(source.fill(out)).await.map(|()| false),
         }
@@ -36,7 +36,7 @@ impl Source {
         match self {
             Source::Memtable(source) => source.skip_partition(),
             Source::Sstable(source) => source.reader.skip_partition(),
-            // It yields one partition whole.
+            // It yields one partition entirely.
             Source::Filling(_) => {}
         }
     }
@@ -54,7 +54,8 @@ impl SstableSource {
     }
 }
 
-/// The sources of a reader while they are collected, each with what was read of it already: the first needs no list.
+/// The sources of a reader while they are collected, each with the part that was already read.
+/// The first one needs no list.
 #[derive(Default)]
 pub(super) struct Sources {
     pub first: Option<(Source, Rest)>,

@@ -1,24 +1,27 @@
 //! A reader between two pages.
 //!
-//! Invariant: what a resumed reader yields is exactly what a reader opened anew with the resumed range and slice would yield: the
-//! partition's start with its deletion, the static row, the deletion that is open at the place as a change there, and what
-//! follows. Whoever counts fragments counts the same, so keeping readers changes nothing but the cost.
+//! Invariant: a resumed reader yields exactly the fragments of a new reader with the resumed
+//! range and slice: the partition's start with its deletion, the static row, the open range
+//! deletion as a change at the position, and the rest. So suspended readers change nothing but
+//! the cost.
 //!
-//! How: only sstables are kept, each with its decoded fragments that were not merged yet, its own place (and what it reads ahead)
-//! and its own open deletion. Memtables cost little to find again, so they are opened anew, and nothing of theirs is held. The head of the
-//! partition (deletion, static row) is kept merged, memtables included: what memtables held then they hold now, or it was
-//! flushed, and merging the same twice changes nothing. Sstables that were attached meanwhile, wherever they come from, are opened
-//! at the place. So the sources are those that a new reader would open. If the tablet lost an sstable (to a compaction, to
-//! TRUNCATE) the reader is [`Stale`]: only a new one knows what that left.
+//! Only sstables are kept, each with its decoded fragments that were not merged yet, its position
+//! and read-ahead, and its open deletion. Memtables are cheap to find, so they are opened again.
+//! The head of the partition (deletion, static row) is kept merged, memtables included: their
+//! contents are still there or were flushed, and merging the same data twice changes nothing.
+//! Sstables that were attached meanwhile are opened at the position. So the sources are those of
+//! a new reader. If the tablet lost an sstable (to a compaction or TRUNCATE) the reader is
+//! [`Stale`], and a new one is needed.
 //!
-//! Where all is still as it was and one sstable is left, resuming costs no seek, no index read and no new reader.
+//! If nothing has changed and one sstable is left, resuming costs no seek, no index read and no
+//! new reader.
 
 use super::source::{Source, Sources, SstableSource};
 use super::{Current, ReadOptions, Reader};
 use crate::engine::Engine;
 use crate::error::ReadError;
-use crate::slices::Slices;
-use crate::tablet::Tablet;
+use crate::memtable::Slices;
+use crate::table::Tablet;
 use model::TableId;
 use model::fragment::Fragment;
 use model::id::SchemaVersion;
@@ -31,14 +34,15 @@ use model::time::Tombstone;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// How often a source is filled on the way to the place where reading goes on. A reader that is there finds it at hand, or
-/// after one fill.
+/// How often a source is filled on the way to the position. A reader that is at the position
+/// needs at most one fill.
 const FILLS_TO_PLACE: u32 = 4;
 
-/// How many fragments of a buffer are weighed.
+/// How many fragments of a buffer are measured.
 const WEIGHED: usize = 8;
 
-/// The head of the partition in which a reader was suspended, as it yielded it, and what is deleted at the place.
+/// The head of the partition in which a reader was suspended, as it was yielded, and the deletion
+/// at the position.
 #[derive(Clone, Debug)]
 pub struct PartitionHead {
     /// The partition.
@@ -51,7 +55,7 @@ pub struct PartitionHead {
     pub open: Tombstone,
 }
 
-/// Why a suspended reader cannot go on: a new one must be opened.
+/// Why a suspended reader cannot be resumed. A new one must be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stale {
     /// The table has another schema now, or is no longer there.
@@ -60,7 +64,7 @@ pub enum Stale {
     Tablet,
     /// The tablet lost an sstable: to a compaction, or to TRUNCATE.
     Sstables,
-    /// The place is too far ahead.
+    /// The position is too far ahead.
     Behind,
 }
 
@@ -79,11 +83,11 @@ impl Stale {
 /// What became of a suspended reader.
 #[allow(clippy::large_enum_variant)]
 pub enum Resumed {
-    /// It goes on.
+    /// It is resumed.
     Reader(Reader),
-    /// It cannot.
+    /// It cannot be resumed.
     Stale(Stale),
-    /// It must [read on](Suspended::read_on) first, and be asked again.
+    /// It must [read on](Suspended::read_on) first, and be resumed again.
     Waits(Suspended),
 }
 
@@ -91,9 +95,9 @@ pub enum Resumed {
 pub struct Suspended {
     schema: Rc<TableSchema>,
     options: ReadOptions,
-    /// The tablet that it stands in, and the version of its sstable set that was opened.
+    /// The tablet of its position, and the version of its sstable set that was opened.
     tablet: Option<(Rc<Tablet>, u64)>,
-    /// The partition that it stands in, if any.
+    /// The partition of its position, if any.
     head: Option<PartitionHead>,
     held: SmallVec<[Held; 1]>,
     /// How often it read on.
@@ -106,7 +110,8 @@ struct Held {
 }
 
 impl Reader {
-    /// Keeps what is worth keeping until the next page. `head` is that of the partition of which a part was yielded and not its end.
+    /// Suspends the reader until the next page. `head` is given if a part of a partition was
+    /// yielded, without its end.
     pub fn suspend(self, head: Option<PartitionHead>) -> Suspended {
         let mut held = SmallVec::new();
         match self.current {
@@ -136,20 +141,21 @@ impl Reader {
 }
 
 impl Suspended {
-    /// The schema version that it was opened with.
+    /// The schema version of the reader.
     pub fn schema_version(&self) -> SchemaVersion {
         self.schema.version
     }
 
-    /// Memory that it holds, about: decoded fragments, windows of files, what is being read ahead.
+    /// The memory that it holds, approximately: decoded fragments, windows of files, read-ahead.
     pub fn memory_bytes(&self) -> usize {
         let held = |held: &Held| held.source.reader.memory_bytes() + buffered(&held.rest);
         std::mem::size_of::<Suspended>() + self.held.iter().map(held).sum::<usize>()
     }
 
-    /// Goes on with what is left: `range` and `slice` say what that is, as for a new reader. `cut` is where in the partition of the
-    /// head reading goes on, in the reader's order, at or behind the last fragment that was yielded; none if it goes on behind that
-    /// partition. The range must end where that of the reader did, and the slice want the same of other partitions.
+    /// Resumes the reader. `range` and `slice` give the rest of the read, as for a new reader.
+    /// `cut` is the position in the partition of the head, in the reader's order, at or behind
+    /// the last fragment that was yielded; none to continue behind that partition. The range must
+    /// end where the reader's did, and the slice must want the same of other partitions.
     pub fn resume(
         mut self,
         engine: &Engine,
@@ -204,7 +210,7 @@ impl Suspended {
         Resumed::Reader(reader)
     }
 
-    /// Reads what is needed to go on.
+    /// Reads until the position may be reached.
     pub async fn read_on(&mut self) -> Result<(), ReadError> {
         self.fills += 1;
         for held in self.held.iter_mut().filter(|held| held.rest.active && held.rest.buffer.is_empty()) {
@@ -215,7 +221,8 @@ impl Suspended {
         Ok(())
     }
 
-    /// Brings every source to the place, and lets the partition begin again there. False: some must read on to get there.
+    /// Moves every source to the position, where the partition begins again. False if a source
+    /// must read on first.
     fn go_to(&mut self, order: &ClusteringOrder, cut: Option<&ClusteringCut>) -> bool {
         let Some(cut) = cut else {
             for held in self.held.iter_mut().filter(|held| held.rest.active) {
@@ -233,7 +240,7 @@ impl Suspended {
             return false;
         }
         let Some(head) = self.head.take() else { return true };
-        // One of them tells the partition's head; what has no more to say goes.
+        // One source yields the partition's head; finished sources are removed.
         let teller = self.held.iter().position(|held| held.rest.active).unwrap_or(0);
         for (i, held) in self.held.iter_mut().enumerate() {
             if i == teller {
@@ -247,7 +254,7 @@ impl Suspended {
     }
 }
 
-/// What the fragments of a buffer hold, about. The first ones speak for all.
+/// The approximate memory of the fragments in a buffer, estimated from the first ones.
 fn buffered(rest: &Rest) -> usize {
     let some: usize = rest.buffer.iter().take(WEIGHED).map(Fragment::weight).sum();
     some * rest.buffer.len() / rest.buffer.len().clamp(1, WEIGHED)

@@ -1,8 +1,9 @@
-//! Writers, readers, flushes, compactions and snapshots at the same time, given up half-way at random, on the simulated machine:
-//! every seed is another interleaving, and the power goes at a random write. What was acknowledged survives, nothing deleted
-//! returns, and readers never see a partition in a state that it never had.
+//! Concurrent writers, readers, flushes, compactions and snapshots on the simulated machine.
+//! Operations are dropped at random, every seed is another interleaving, and the power fails at a
+//! random write. Acknowledged writes survive, deleted data does not return, and readers never see
+//! a partition in a state that it never had.
 //!
-//! `CONCURRENT_SEEDS` says how many seeds are tried.
+//! `CONCURRENT_SEEDS` is the number of seeds.
 
 use crate::support::*;
 use engine::Engine;
@@ -45,7 +46,7 @@ struct Progress {
     acked: Cell<usize>,
 }
 
-/// What is seen of a partition after its first `n` changes.
+/// The visible rows of a partition after its first `n` changes.
 fn after(changes: &[Change], n: usize) -> Seen {
     let changes = changes[..n].iter().enumerate().map(|(i, change)| (i as i64 + 1, change.clone())).collect();
     Naive { changes }.seen()

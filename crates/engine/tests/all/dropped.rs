@@ -1,13 +1,14 @@
-//! What a kill in the middle of a drop has taken away stays away, also when the power goes later.
+//! Files that an interrupted drop removed stay removed, also after a later power loss.
 //!
-//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine --features sim --test all dropped::
+//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine
+//! --features sim --test all dropped::
 
 use crate::support::*;
 use engine::Engine;
 use rt::sim::{Disk, Unsynced};
 use std::path::{Path, PathBuf};
 
-/// The files of the table's own directory, without what is below it.
+/// The files of the table's own directory, without subdirectories.
 fn left(disk: &Disk) -> Vec<PathBuf> {
     let files = disk.files().into_iter().map(|(file, _)| file);
     files
@@ -15,7 +16,8 @@ fn left(disk: &Disk) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A killed process leaves the removal of names to the kernel: the next start finds nothing to remove, and must see to it all the same.
+/// A killed process leaves the removal of names to the kernel. The next start finds nothing to
+/// remove, and must make the removal durable nevertheless.
 #[test]
 fn what_a_killed_drop_removed_does_not_come_back_with_a_power_loss() {
     // A start that learns of the drop only while it runs removes the directory in the usual way.

@@ -1,9 +1,10 @@
-//! Truncation by epochs: what is older is void, whatever crashes in between, and what was let in before does not come after it.
+//! Truncation by epochs: older data is discarded, whatever crashes in between, and writes that
+//! were admitted before do not appear after it.
 
 use crate::support::*;
 use engine::commitlog::{self, ReplayOptions};
 use engine::datadir::DataDir;
-use engine::replay::replay_logs;
+use engine::replay_logs;
 use engine::{Engine, EngineConfig};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
@@ -19,13 +20,13 @@ async fn write(engine: &Engine, schema: &TableSchema, timestamp: i64, k: i32, va
     engine.apply_durably(&insert(k, value).mutation(schema, timestamp), &key(k)).await.unwrap();
 }
 
-/// The keys of the rows that there are.
+/// The keys of the existing rows.
 async fn keys(engine: &Engine, schema: &TableSchema) -> Vec<i32> {
     read(engine, schema.id, PartitionRange::FULL, Slice::full()).await.into_keys().collect()
 }
 
-/// Opens an engine as a node's only shard does, of a table that the metadata say to be in this epoch. `before_replay` is done where the node
-/// catches up with changes of the metadata.
+/// Opens an engine as a node's only shard does, with a table that is in this epoch according to
+/// the metadata. `before_replay` runs where the node applies changes of the metadata.
 async fn open_at<F>(
     config: EngineConfig,
     schema: &Rc<TableSchema>,
@@ -145,7 +146,7 @@ fn names(dir: &Path) -> Vec<String> {
     dir.read_dir().unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// A node that comes back learns of the TRUNCATE before it has read what it had logged.
+/// A restarted node learns of the TRUNCATE before it has replayed its logs.
 #[test]
 fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
     rt::block_on(async {
@@ -172,7 +173,8 @@ fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
     });
 }
 
-/// What was let in before and waits for room is gone with what was written before, or was told that it failed; nothing of it comes later.
+/// A write that was admitted before and waits for room is removed with the older data, or fails.
+/// Nothing of it appears later.
 #[test]
 fn writes_that_wait_for_room_are_truncated_too() {
     rt::block_on(async {
@@ -205,7 +207,7 @@ fn writes_that_wait_for_room_are_truncated_too() {
     });
 }
 
-/// What an administrator has compacted meanwhile does not come back as the compaction's output.
+/// Data that an administrator compacted meanwhile does not return in the compaction's output.
 #[test]
 fn a_compaction_that_is_asked_for_meanwhile_brings_nothing_back() {
     rt::block_on(async {

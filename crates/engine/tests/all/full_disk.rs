@@ -1,5 +1,5 @@
-//! A disk that fills up, on the simulated machine: writes are refused, the node lives, and when there is space again it goes on
-//! with everything that it acknowledged.
+//! A disk that fills up, on the simulated machine: writes are refused, and the node keeps
+//! running. When there is space again, it continues with all acknowledged writes.
 
 use crate::support::*;
 use engine::commitlog::SyncMode;

@@ -1,7 +1,8 @@
 //! The tests of the engine through its public interface, one module for each subject.
 //!
-//! They are one program, because linking one for each file takes minutes. With the feature `sim` it has those that need the
-//! simulated machine, and without it the others: each test is compiled and run once.
+//! They are one program, because linking one for each file takes minutes. With the feature `sim` it
+//! has those that need the simulated machine, and without it the others: each test is compiled and
+//! run once.
 
 #[cfg(not(feature = "sim"))]
 mod compaction;
@@ -23,8 +24,6 @@ mod model;
 mod open_files;
 #[cfg(not(feature = "sim"))]
 mod operations;
-#[cfg(not(feature = "sim"))]
-mod own_tablets;
 #[cfg(feature = "sim")]
 mod power_loss;
 #[cfg(not(feature = "sim"))]
@@ -32,6 +31,8 @@ mod row_cache;
 #[cfg(not(feature = "sim"))]
 mod shards;
 mod support;
+#[cfg(not(feature = "sim"))]
+mod tablet_lifecycle;
 #[cfg(not(feature = "sim"))]
 mod timestamps;
 #[cfg(not(feature = "sim"))]

@@ -1,8 +1,9 @@
-//! Many tablets with little in each: the log stays within its size without a tiny sstable for every one of them, and nothing is lost.
+//! Many tablets with little data in each: the log stays within its size without a tiny sstable
+//! for each of them, and nothing is lost.
 
 use crate::support::*;
 use engine::commitlog::{self, ReplayOptions};
-use engine::replay::replay_logs;
+use engine::replay_logs;
 use engine::{Engine, Origin};
 use model::fragment::Fragment;
 use model::key::{DecoratedKey, RingCut};
@@ -15,8 +16,8 @@ use std::rc::Rc;
 
 const TABLETS: u64 = 64;
 
-/// Writes something of every kind into every tablet; then so much into one partition that the log has to give up segments
-/// again and again. `naive` is told what was acknowledged.
+/// Writes every kind of data into every tablet, then so much into one partition that the log must
+/// free segments repeatedly. `naive` gets all acknowledged mutations.
 async fn fill(engine: &Engine, schema: &TableSchema, naive: &mut Naive, megabytes: i64) {
     let mut timestamp = 0;
     let mut write = async |naive: &mut Naive, change: Change| {
@@ -54,7 +55,7 @@ fn still() -> Rc<TableSchema> {
 }
 
 #[test]
-fn small_memtables_are_carried_forward_in_the_log() {
+fn small_memtables_are_relogged() {
     rt::block_on(async {
         let scratch = Scratch::new("many-tablets");
         let schema = still();
@@ -63,7 +64,7 @@ fn small_memtables_are_carried_forward_in_the_log() {
         fill(&engine, &schema, &mut naive, 24).await;
         settled(&engine).await;
         let metrics = engine.metrics();
-        assert!(metrics.carried >= 50, "{} were carried", metrics.carried);
+        assert!(metrics.relogged >= 50, "{} were relogged", metrics.relogged);
         assert!(metrics.log.disk_total_bytes <= (8 + 2) << 20, "{} bytes of log", metrics.log.disk_total_bytes);
         // Where the oldest segment holds few small ones, these are flushed.
         assert!(metrics.sstables < 40, "{} sstables for one large partition and many small ones", metrics.sstables);
@@ -72,23 +73,23 @@ fn small_memtables_are_carried_forward_in_the_log() {
         let engine = open(config(&scratch.0, 64 << 20), &schema, &tablets(TABLETS)).await;
         assert_eq!(read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await, naive.seen(), "after a crash");
         let after = engine.metrics();
-        assert!(after.carried >= 30, "{} were carried at the start", after.carried);
+        assert!(after.relogged >= 30, "{} were relogged at the start", after.relogged);
         assert!(after.sstables <= metrics.sstables + 2, "{} sstables after the start", after.sstables);
         engine.stop().await;
     });
 }
 
-/// The power goes while memtables are carried: what was acknowledged (in batch mode) is there.
+/// A power loss while memtables are relogged: acknowledged writes (in batch mode) survive.
 #[cfg(feature = "sim")]
 #[test]
-fn a_power_loss_while_carrying_loses_nothing() {
+fn a_power_loss_while_relogging_loses_nothing() {
     use engine::commitlog::SyncMode;
     use rt::sim::Disk;
     use std::cell::RefCell;
     use std::path::Path;
     let dir = Path::new("/var/messina");
     let schema = still();
-    let mut carried = 0;
+    let mut relogged = 0;
     for seed in 0..12 {
         let disk = Disk::new(seed);
         rt::sim::block_on(seed, &disk, async {
@@ -121,11 +122,11 @@ fn a_power_loss_while_carrying_loses_nothing() {
                     .await;
                 }
                 write(Change::Update { k: 1000, c: round % 9, value: format!("{round}{}", "x".repeat(240_000)) }).await;
-                *seen.borrow_mut() = engine.metrics().carried;
+                *seen.borrow_mut() = engine.metrics().relogged;
             }
         });
         assert!(lost.is_err(), "the power went");
-        carried += seen.into_inner();
+        relogged += seen.into_inner();
         disk.no_power_loss();
         disk.lose_power();
         rt::sim::block_on(seed, &disk, async {
@@ -139,13 +140,14 @@ fn a_power_loss_while_carrying_loses_nothing() {
             engine.stop().await;
         });
     }
-    assert!(carried > 0, "memtables were carried");
+    assert!(relogged > 0, "memtables were relogged");
 }
 
-/// A log that is filled faster than its segments go: there is room for carrying all the same, and no file for each small tablet.
+/// A log that fills faster than its segments are freed still has room for relogging, and no small
+/// tablet gets a file.
 #[cfg(feature = "sim")]
 #[test]
-fn a_full_log_carries_too() {
+fn a_full_log_relogs_too() {
     use rt::sim::{Disk, Latency};
     use std::path::Path;
     const WRITERS: i32 = 8;
@@ -183,7 +185,7 @@ fn a_full_log_carries_too() {
             .extend((0..WRITERS).map(|c| (49, Change::Insert { k: 1000, c, value: format!("{:060000}", 49) })));
         let metrics = engine.metrics();
         assert!(waited > 0, "the log was never full");
-        assert!(metrics.carried >= 30, "{} were carried", metrics.carried);
+        assert!(metrics.relogged >= 30, "{} were relogged", metrics.relogged);
         assert!(metrics.flushes < 24, "{} flushes for one large partition", metrics.flushes);
         assert!(metrics.log.disk_total_bytes <= (8 + 2) << 20, "{} bytes of log", metrics.log.disk_total_bytes);
         assert_eq!(read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await, naive.seen());
@@ -191,11 +193,12 @@ fn a_full_log_carries_too() {
     });
 }
 
-/// A start replays many small memtables and logs them once more. Wherever the power goes meanwhile, and again during the start after
-/// that, nothing is lost. `POWER_LOSS_STEP=1` takes every write; by default every third.
+/// A start replays many small memtables and relogs them. A power loss at any write of it, and
+/// another one during the next start, lose nothing. `POWER_LOSS_STEP=1` tests every write; by
+/// default every third.
 #[cfg(feature = "sim")]
 #[test]
-fn a_power_loss_in_a_start_that_carries_loses_nothing() {
+fn a_power_loss_in_a_start_that_relogs_loses_nothing() {
     use engine::commitlog::SyncMode;
     use rt::sim::{Disk, PowerLost};
     use std::path::Path;
@@ -206,7 +209,7 @@ fn a_power_loss_in_a_start_that_carries_loses_nothing() {
         let config = || {
             let mut config = config(dir, 64 << 20);
             config.log.mode = mode;
-            // What is carried takes several of them.
+            // The relogged memtables take several of them.
             (config.log.segment_size, config.log.total_size_limit) = (40 << 10, 1 << 20);
             config
         };
@@ -243,9 +246,9 @@ fn a_power_loss_in_a_start_that_carries_loses_nothing() {
             let engine = start(true).await;
             let metrics = engine.metrics();
             assert!(
-                metrics.carried > 16 && metrics.flushes == 0,
-                "{} carried, {} flushed",
-                metrics.carried,
+                metrics.relogged > 16 && metrics.flushes == 0,
+                "{} relogged, {} flushed",
+                metrics.relogged,
                 metrics.flushes
             );
             assert!(metrics.log.segments > 1, "several segments: {:?}", metrics.log);
@@ -318,7 +321,7 @@ fn what_each_source_holds_is_shown_apart() {
                 }
                 ControlFlow::Continue(())
             };
-            engine.parts(schema.id, &key(k), &mut take).await.unwrap();
+            engine.dump_sources(schema.id, &key(k), &mut take).await.unwrap();
             let rows = |fragments: &[Fragment]| -> Vec<i32> {
                 seen_of(fragments).remove(&k).map(|(_, rows)| rows.into_keys().collect()).unwrap_or_default()
             };
@@ -330,13 +333,14 @@ fn what_each_source_holds_is_shown_apart() {
             taken += 1;
             ControlFlow::Break(())
         };
-        engine.parts(schema.id, &key(2), &mut take).await.unwrap();
+        engine.dump_sources(schema.id, &key(2), &mut take).await.unwrap();
         assert_eq!(taken, 1, "nothing comes after what was refused");
         engine.stop().await;
     });
 }
 
-/// A start on a full disk tries again and again to make safe what it replayed. What is safe already is not written once more.
+/// A start on a full disk retries to make the replayed mutations durable. Durable ones are not
+/// written again.
 #[test]
 fn making_replayed_data_safe_again_writes_nothing_again() {
     rt::block_on(async {
@@ -355,7 +359,7 @@ fn making_replayed_data_safe_again_writes_nothing_again() {
         replay_logs(&old, *ENGINES, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
         engine.replay_finished().await.unwrap();
         let (first, end) = (engine.metrics(), engine.log_end());
-        assert!(first.carried >= 50, "{} were carried", first.carried);
+        assert!(first.relogged >= 50, "{} were relogged", first.relogged);
         let change = Change::Insert { k: 1, c: 9, value: "v".into() };
         engine.apply_durably(&change.mutation(&schema, 1 << 40), &key(1)).await.unwrap();
         naive.changes.push((1 << 40, change));
@@ -364,7 +368,7 @@ fn making_replayed_data_safe_again_writes_nothing_again() {
             engine.replay_finished().await.unwrap();
         }
         let again = engine.metrics();
-        assert_eq!((again.carried, again.flushes), (first.carried, first.flushes));
+        assert_eq!((again.relogged, again.flushes), (first.relogged, first.flushes));
         assert_eq!(engine.log_end(), one, "the log ended at {end:?} before the write");
         commitlog::retire(&old).await.unwrap();
         engine.abandon().await;

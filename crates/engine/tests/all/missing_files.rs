@@ -1,4 +1,5 @@
-//! Files of sstables that are gone when an engine starts: no row is lost silently, and no file is deleted.
+//! Files of sstables that are missing when an engine starts: no row is lost silently, and no file
+//! is deleted.
 
 use crate::support::*;
 use engine::commitlog::{self, OldLogs};
@@ -17,7 +18,7 @@ fn quiet() -> Rc<TableSchema> {
     })
 }
 
-/// An engine with two sstables, each with half of the rows, that was killed later. The directory of its table.
+/// The table directory of a killed engine with two sstables, each with half of the rows.
 async fn prepared(root: &Path, schema: &Rc<TableSchema>) -> PathBuf {
     let engine = open(config(root, 16 << 20), schema, &tablets(1)).await;
     for half in 0..2 {
@@ -74,7 +75,8 @@ fn a_lost_toc_is_rebuilt() {
     });
 }
 
-/// A lost component is reported when the table is read; without the TOC.txt as well, the files are moved aside.
+/// A lost component is reported when the table is read. Without the TOC.txt as well, the files
+/// are moved to the quarantine.
 #[test]
 fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
     rt::block_on(async {
@@ -112,7 +114,8 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
     });
 }
 
-/// The system refuses one file: its table alone cannot be read, and the error names the file.
+/// The system refuses to open one file. Only its table cannot be read, and the error names the
+/// file.
 #[test]
 fn a_component_that_the_system_refuses_makes_its_table_unreadable() {
     rt::block_on(async {
@@ -162,12 +165,12 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Removes a directory in which the engine may be making files.
+/// Removes a directory in which the engine may be creating files.
 fn remove_dir(dir: &Path) {
     while std::fs::remove_dir_all(dir).is_err_and(|error| error.kind() != std::io::ErrorKind::NotFound) {}
 }
 
-/// The files of the log in use, of which there is one run.
+/// The files of the running log, which has one run.
 fn of_log(root: &Path) -> Vec<PathBuf> {
     let run = std::fs::read_dir(root.join("commitlog/0")).unwrap().next().unwrap().unwrap().path();
     names(&run).into_iter().map(|name| run.join(name)).collect()
@@ -181,7 +184,8 @@ fn manifest(root: &Path) -> PathBuf {
     of_log(root).into_iter().find(|path| path.ends_with("manifest")).unwrap()
 }
 
-/// Waits until the log has its next segment: it writes no manifest then until that is used, and so does not mend what an attack does.
+/// Waits until the log has its next segment. It writes no manifest until that segment is used,
+/// and so does not repair the damage of the test.
 async fn is_settled(root: &Path) {
     let names_two = || {
         let text = std::fs::read_to_string(manifest(root)).unwrap_or_default();
@@ -193,7 +197,7 @@ async fn is_settled(root: &Path) {
     }
 }
 
-/// Somebody changes the log of a running engine.
+/// The log of a running engine is changed.
 type Attack = fn(&Path);
 
 const ATTACKS_ON_THE_LOG: [Attack; 7] = [
@@ -211,7 +215,7 @@ const ATTACKS_ON_THE_LOG: [Attack; 7] = [
     },
 ];
 
-/// The stop flushes what the log should have held, and claims nothing else.
+/// The stop flushes the writes of the log, and reports exactly that.
 #[test]
 fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
     rt::block_on(async {
@@ -244,7 +248,7 @@ fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
     });
 }
 
-/// Without waiting for a stop, and also if nothing is written.
+/// The loss is noticed without a stop, and also if nothing is written.
 #[test]
 fn a_log_that_was_changed_behind_the_engine_fails_soon() {
     rt::block_on(async {
@@ -261,8 +265,8 @@ fn a_log_that_was_changed_behind_the_engine_fails_soon() {
     });
 }
 
-/// An operator puts an older copy of a table's directory in its place, or something else stands there for a file. By what an older copy
-/// says, acknowledged rows would be removed, or truncated ones would return.
+/// The directory of a table is replaced by an older copy, or a directory is in place of a file.
+/// With the older copy, acknowledged rows would be removed, or truncated ones would return.
 #[test]
 fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
     rt::block_on(async {
@@ -316,7 +320,7 @@ fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
     });
 }
 
-/// What a crash in the middle of writing leaves has a `TOC.txt.tmp` from the start, and is deleted.
+/// The files of an interrupted write have a `TOC.txt.tmp` from the start, and are deleted.
 #[test]
 fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
     rt::block_on(async {

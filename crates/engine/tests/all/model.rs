@@ -1,5 +1,5 @@
-//! The engine against a naive model: random changes, flushes, compactions, restarts and crashes of the process. Whatever the
-//! order and the budgets, a read gives what the model says.
+//! The engine against a simple model: random changes, flushes, compactions, restarts and crashes
+//! of the process. For every order and budget, a read returns what the model has.
 
 use crate::support::*;
 use engine::{Engine, EngineConfig};
@@ -57,7 +57,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Options of compaction that merge small sstables eagerly. Timestamps of the tests lie in several windows.
+/// Options of compaction that merge small sstables eagerly. Timestamps of the tests lie in several
+/// windows.
 const STRATEGIES: [&[(&str, &str)]; 5] = [
     &[("class", "SizeTieredCompactionStrategy"), ("min_threshold", "2")],
     &[("class", "SizeTieredCompactionStrategy"), ("min_threshold", "3"), ("min_sstable_size", "0")],
@@ -179,7 +180,7 @@ fn eager(gc_grace: i32) -> Rc<TableSchema> {
     })
 }
 
-/// How many stories are told: few, because each takes a tenth of a second.
+/// The number of random histories: few, because each takes a tenth of a second.
 fn cases() -> u32 {
     ProptestConfig::default().cases / 21
 }
@@ -201,20 +202,23 @@ proptest! {
         rt::block_on(run("model-any", &ops, eager(1_999_000_000), |_| {}, false));
     }
 
-    /// Timestamps grow, and every tombstone may be purged at once: what was deleted must not return.
+    /// Timestamps grow, and every tombstone may be purged at once: what was deleted must not
+    /// return.
     #[test]
     fn nothing_deleted_returns(ops in prop::collection::vec(op(), 1..120)) {
         rt::block_on(run("model-purge", &ops, eager(0), |_| {}, true));
     }
 
-    /// Whatever the strategy, its changes, and the moments of flushes: purging at once, and several outputs for each compaction.
+    /// Whatever the strategy, its changes, and the moments of flushes: purging at once, and several
+    /// outputs for each compaction.
     #[test]
     fn compaction_is_invisible(ops in prop::collection::vec(op(), 1..100), first in 0..STRATEGIES.len(), ordered: bool) {
         let gc_grace = if ordered { 0 } else { 1_999_000_000 };
         rt::block_on(run("model-strategy", &ops, with_strategy(&eager(gc_grace), first), |_| {}, ordered));
     }
 
-    /// The same with budgets so small that everything is flushed, evicted and compacted all the time.
+    /// The same with budgets so small that everything is flushed, evicted and compacted all the
+    /// time.
     #[test]
     fn tiny_budgets_change_nothing(ops in prop::collection::vec(op(), 1..120)) {
         rt::block_on(run("model-tiny", &ops, eager(0), |config| config.memory = 20 << 10, true));

@@ -1,4 +1,5 @@
-//! Few descriptors and many sstables: all of them are served, no more are open than allowed, and who reads an sstable that goes reads on.
+//! Few descriptors and many sstables: all of them are served, no more are open than allowed, and
+//! readers of removed sstables continue.
 
 use crate::support::*;
 use engine::{Engine, EngineConfig, ReadOptions};
@@ -63,7 +64,8 @@ fn many_sstables_are_served_with_few_open_files() {
     });
 }
 
-/// A reader stands in more sstables than may be open while all of them are replaced, or truncated: it reads on to its end.
+/// A reader uses more sstables than may be open while all of them are replaced, or truncated. It
+/// reads to its end.
 #[test]
 fn sstables_that_go_are_kept_open_for_who_reads_them() {
     for truncated in [false, true] {

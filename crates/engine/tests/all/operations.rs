@@ -1,4 +1,5 @@
-//! Single operations of the store: snapshot, truncate, drop, damage, purging by time, limits, splitting by tablet.
+//! Single operations of the store: snapshot, truncate, drop, damage, purging by time, limits,
+//! splitting by tablet.
 
 use crate::support::*;
 use engine::{ApplyError, EngineError, ReadError, UNFINISHED_SNAPSHOT};

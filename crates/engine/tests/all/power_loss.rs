@@ -1,9 +1,11 @@
-//! Power loss at every write of a small random workload, on the simulated disk: what was acknowledged survives, and nothing
-//! deleted returns.
+//! Power loss at every write of a small random workload, on the simulated disk: acknowledged
+//! writes survive, and deleted data does not return.
 //!
-//! By default every 23rd write, from another one on for each seed; `POWER_LOSS_STEP=1` takes every write (ten minutes).
+//! By default every 23rd write is tested, with another first one for each seed.
+//! `POWER_LOSS_STEP=1` tests every write (ten minutes).
 //!
-//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine --features sim --test all power_loss::
+//! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine
+//! --features sim --test all power_loss::
 
 use crate::support::*;
 use engine::Engine;
@@ -59,12 +61,12 @@ fn workload(seed: u64, len: usize) -> Vec<Op> {
         .collect()
 }
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Default)]
 struct Progress {
     /// Operations that were begun; all but the last are acknowledged.
     begun: usize,
-    /// Everything among the first so many is on the device.
+    /// The number of operations that are on the device.
     durable: usize,
 }
 
@@ -92,7 +94,7 @@ async fn work(dir: &Path, schema: &Rc<TableSchema>, mode: SyncMode, ops: &[Op], 
     engine.stop().await;
 }
 
-/// What is seen after the first `n` operations.
+/// The visible rows after the first `n` operations.
 fn after(ops: &[Op], n: usize) -> Seen {
     let mut naive = Naive::default();
     for (i, op) in ops[..n].iter().enumerate() {
@@ -105,7 +107,7 @@ fn after(ops: &[Op], n: usize) -> Seen {
     naive.seen()
 }
 
-/// Each partition must look as after some prefix of the operations that has all that is durable.
+/// Each partition must look as after some prefix of the operations that has all durable ones.
 fn check(ops: &[Op], progress: &Progress, found: &Seen, context: &str) {
     let prefixes: Vec<Seen> = (progress.durable..=progress.begun).map(|n| after(ops, n)).collect();
     for k in 0..4 {
@@ -172,10 +174,10 @@ fn lose_power_everywhere(seed: u64, mode: SyncMode, len: usize) {
     }
 }
 
-/// The epoch that the workload below begins.
+/// The epoch that the workload begins.
 const EPOCH: u64 = 5;
 
-/// What the cluster has agreed upon, and how far the node is.
+/// The state of the cluster's metadata, and the progress of the node.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Truncating {
     #[default]
@@ -184,7 +186,7 @@ enum Truncating {
     Begun,
 }
 
-/// Opens the engine as a node does whose metadata know of the epoch.
+/// Opens the engine as a node does whose metadata has the epoch.
 async fn open_in_epoch(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
     let config = || {
         let mut config = config(dir, 16 << 20);
@@ -199,8 +201,9 @@ async fn open_in_epoch(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
     engine
 }
 
-/// The power goes at every write of a truncation by epoch, of what comes before and after it, and of the recovery from that: once the epoch was
-/// agreed upon nothing older is seen, and what was acknowledged since it began is there.
+/// A power loss at every write of a truncation by epoch, of the operations around it, and of the
+/// recovery. After the metadata has the epoch, no older data is visible, and acknowledged writes
+/// of the epoch are there.
 #[test]
 fn an_epoch_begins_once_whenever_the_power_goes() {
     let (dir, old, new) = (Path::new("/data"), 0..6, 10..14);
@@ -279,7 +282,8 @@ fn synced_writes_survive_power_loss_in_periodic_mode() {
     }
 }
 
-/// A kill leaves names that were never synced; the next run relies on them, and then the power goes.
+/// A kill leaves names that were never synced. The next run relies on them, and then the power
+/// fails.
 #[test]
 fn an_sstable_that_a_kill_left_half_sealed_outlives_a_power_loss() {
     let (schema, dir, disk) = (schema(0, |_| {}), Path::new("/data"), Disk::new(7));

@@ -1,5 +1,5 @@
-//! The cache of rows is never stale: whatever flushes, compactions, truncates and schema changes come between writes and reads, a
-//! read through it sees what a read past it sees.
+//! The row cache is never stale: whatever flushes, compactions, truncations and schema changes
+//! happen between writes and reads, a cached read sees the same as an uncached one.
 
 use crate::support::*;
 use engine::{Engine, ReadOptions};
@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a client sees: the cells' values.
+/// The cell values that a client sees.
 async fn seen(engine: &Engine, schema: &TableSchema, k: i32, bypass: bool) -> Vec<Vec<u8>> {
     let options = ReadOptions { bypass, ..ReadOptions::default() };
     let range = PartitionRange::singular(&key(k));
@@ -169,7 +169,7 @@ fn a_row_is_found_whatever_is_flushed_and_compacted() {
     });
 }
 
-/// The deletion and what it covers go in one compaction, so that no filter tells of either.
+/// One compaction purges the deletion and what it covers, so that no filter has either of them.
 #[test]
 fn a_purged_deletion_takes_the_cached_row_along() {
     rt::block_on(async {
@@ -197,7 +197,7 @@ fn a_purged_deletion_takes_the_cached_row_along() {
     });
 }
 
-/// A write older than a deletion that was purged is seen, with the cache as without it.
+/// A write older than a purged deletion is visible, with the cache as without it.
 #[test]
 fn a_cached_deletion_goes_when_it_was_purged() {
     rt::block_on(async {

@@ -1,9 +1,9 @@
-//! Several shards on one data directory, and restarts with other numbers of them.
+//! Several shards on one data directory, and restarts with other numbers of shards.
 
 use crate::support::*;
 use engine::commitlog::{self, OldLogs, ReplayOptions};
 use engine::datadir::DataDir;
-use engine::replay::replay_logs;
+use engine::replay_logs;
 use engine::{Engine, TabletRange};
 use model::TableId;
 use model::key::DecoratedKey;
@@ -46,7 +46,8 @@ async fn replay_part(old: OldLogs, shards: usize) {
     replay_logs(&part, *ENGINES, ReplayOptions::default(), to).await.unwrap();
 }
 
-/// Starts a node with so many shards, runs `f` on shard 0, and ends it in order or as a crash does.
+/// Starts a node with this number of shards, runs `f` on shard 0, and stops it properly or
+/// crashes.
 fn run<T: Send + 'static, F>(dir: PathBuf, shards: usize, crash: bool, f: impl FnOnce() -> F + Send + 'static) -> T
 where
     F: Future<Output = T> + 'static,
@@ -54,7 +55,8 @@ where
     run_in_epoch(dir, shards, 0, crash, f)
 }
 
-/// A life on a full disk: what is replayed cannot be made safe, and the old logs are kept. It ends as a crash does.
+/// A run on a full disk: replayed data cannot be made durable, and the old logs are kept. It ends
+/// with a crash.
 fn run_with_old_logs<T: Send + 'static, F>(dir: PathBuf, shards: usize, f: impl FnOnce() -> F + Send + 'static) -> T
 where
     F: Future<Output = T> + 'static,
@@ -62,7 +64,7 @@ where
     run_as(dir, shards, 0, true, false, f)
 }
 
-/// The same, of a table that the metadata say to be in this epoch.
+/// The same, with a table that is in this epoch according to the metadata.
 fn run_in_epoch<T: Send + 'static, F>(
     dir: PathBuf,
     shards: usize,
@@ -183,7 +185,8 @@ fn a_restart_with_another_number_of_shards_finds_everything() {
     }
 }
 
-/// One of three shards has truncated its part when the node dies; what the others had logged and flushed is void, whoever owns it afterwards.
+/// One of three shards has truncated its part when the node dies. What the others had logged and
+/// flushed is discarded, whichever shard owns it afterwards.
 #[test]
 fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
@@ -212,7 +215,8 @@ fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
     }
 }
 
-/// Three shards logged rows. With fewer shards, and their logs still there, the table is truncated; then the node is killed.
+/// Three shards logged rows. A run with fewer shards, whose old logs still exist, truncates the
+/// table; then the node is killed.
 #[test]
 fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
@@ -241,7 +245,8 @@ fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
     }
 }
 
-/// A tablet leaves a shard while old logs are kept, and comes back empty: what they hold of it stays away over a crash.
+/// A tablet is removed from a shard while old logs are kept, and is added again empty. Its old
+/// records do not return after a crash.
 #[test]
 fn old_logs_that_are_kept_bring_nothing_back_into_a_tablet_that_was_away() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };

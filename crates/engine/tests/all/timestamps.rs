@@ -1,4 +1,5 @@
-//! The greatest timestamp that was ever written, from which a node's clock goes on after a restart.
+//! The greatest timestamp that was ever written: a node's clock continues from it after a
+//! restart.
 
 use crate::support::*;
 use model::mutation::MutationBuilder;
@@ -57,7 +58,8 @@ fn the_greatest_timestamp_is_one_that_was_written() {
         engine.stop().await;
         assert_eq!(reopened(&schema).await, 500);
 
-        // A memtable of which nothing is left gives a file without any timestamp, whose statistics span all of them.
+        // A memtable of which nothing is left gives a file without any timestamp, whose statistics
+        // span all of them.
         let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, None, 600).await;
         let next = without_values(&schema);

@@ -1,7 +1,8 @@
-//! Sstables from elsewhere become part of a table: all of them or none, split by tablet, seen by readers at once.
+//! Loading foreign sstables into a table: all of them or none, split by tablet, visible to
+//! readers at once.
 
 use crate::support::*;
-use engine::upload::Uploaded;
+use engine::Uploaded;
 use engine::{Engine, EngineError, TabletRange};
 use model::fragment::Fragment;
 use model::key::Clustering;
@@ -24,7 +25,7 @@ async fn names(dir: &Path) -> Vec<String> {
     }
 }
 
-/// Puts a snapshot's sstables where a refresh finds them.
+/// Copies a snapshot's sstables into the `upload` directory.
 async fn upload(table: &Path, snapshot: &str) {
     let (from, to) = (table.join("snapshots").join(snapshot), table.join("upload"));
     rt::fs::create_dir_all(&to).await.unwrap();
@@ -36,7 +37,7 @@ async fn upload(table: &Path, snapshot: &str) {
     }
 }
 
-/// As a node of one shard does it.
+/// Loads them as a node of one shard does.
 async fn refresh(engine: &Engine, schema: &TableSchema, tablets: &[TabletRange]) -> Result<usize, EngineError> {
     let uploads: Vec<Uploaded> = engine.uploaded(schema.id).await?;
     let pieces = engine.copy_uploaded(schema.id, uploads.clone(), tablets.to_vec()).await?;
@@ -54,7 +55,7 @@ async fn seen(engine: &Engine, schema: &TableSchema) -> Seen {
     read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
 }
 
-/// No compaction by itself: the sstables are counted.
+/// Without automatic compaction: the sstables are counted.
 fn still() -> Rc<TableSchema> {
     schema(0, |options| {
         options.compaction.insert("enabled".into(), "false".into());
@@ -100,7 +101,7 @@ fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
     });
 }
 
-/// A reader keeps the set it began with; the next one takes what was loaded.
+/// A reader keeps the set it began with; the next one reads the loaded sstables.
 #[test]
 fn an_open_reader_keeps_what_it_began_with() {
     rt::block_on(async {
@@ -141,7 +142,8 @@ fn an_open_reader_keeps_what_it_began_with() {
     });
 }
 
-/// The set of sstables has a new version after a load although nothing left it: by that the cache of rows takes notice.
+/// The sstable set has a new version after a load although no sstable was removed: the row cache
+/// depends on it.
 #[test]
 fn cached_rows_take_notice() {
     rt::block_on(async {
@@ -195,7 +197,8 @@ fn cached_rows_take_notice() {
     });
 }
 
-/// The same node's files carry intervals of its log, maybe of another table's records: they must not make replay skip anything.
+/// A file of the same node contains intervals of its log, perhaps of another table's records:
+/// replay must not skip anything because of them.
 #[test]
 fn intervals_of_uploaded_files_are_not_believed() {
     rt::block_on(async {
@@ -210,7 +213,8 @@ fn intervals_of_uploaded_files_are_not_believed() {
         write(&engine, &schema, &mut old, 3, Change::Insert { k: 3, c: 1, value: "last".into() }).await;
         engine.sync_log().await.unwrap();
         let log = names_below(&scratch.0.join("commitlog")).await;
-        // A copy of the log as it is now, to come back after the crash as if nothing had been flushed.
+        // A copy of the log as it is now, to come back after the crash as if nothing had been
+        // flushed.
         let mut saved = Vec::new();
         for path in log {
             saved.push((path.clone(), rt::fs::read(&path).await.unwrap()));
@@ -322,7 +326,8 @@ fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
     });
 }
 
-/// The power goes at every write of a refresh: afterwards all is loaded and `upload` is empty, or nothing is and `upload` is whole.
+/// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
+/// empty, or none is and `upload` is complete.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_at_any_write_loads_all_or_nothing() {

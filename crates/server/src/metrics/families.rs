@@ -182,7 +182,7 @@ families! {
     gauge "scylla_memtables_pending_flushes" "Running flushes." |s| s.engine.flushes_running;
     counter "scylla_memtables_flushes" "Memtables flushed." |s| s.engine.flushes;
     gauge "scylla_memtables_pending_flushes_bytes" "Bytes of memtables that wait to be flushed." |s| s.tables.pending_flush_bytes;
-    counter "scylla_memtables_carried" "Small memtables that were written to the commitlog again instead of being flushed." |s| s.engine.carried;
+    counter "scylla_memtables_carried" "Small memtables that were written to the commitlog again instead of being flushed." |s| s.engine.relogged;
     counter "scylla_memtables_failed_flushes" "Flushes that failed." |s| s.engine.flush_failures;
     counter "scylla_memtables_flushed_bytes" "Bytes written by flushes." |s| s.engine.flushed_bytes;
 

@@ -172,7 +172,8 @@ fn clean_segments_are_used_again_and_their_old_records_are_dead() {
         log.abandon().await;
         let found = numbers(scratch.path()).await;
         assert!(kept.iter().all(|number| found.contains(number)), "{found:?}");
-        // Segments that hold a kept record hold its neighbours too; nothing older than those is there.
+        // Segments that hold a kept record hold its neighbours too; nothing older than those is
+        // there.
         assert!(found.len() < 500, "{}", found.len());
         let mut sorted = found.clone();
         sorted.sort();
@@ -419,7 +420,8 @@ fn an_image_ends_where_the_segment_says() {
     });
 }
 
-/// A start on a full disk retires old logs again and again: what an attempt before has removed is no error.
+/// A start on a full disk retires old logs again and again: what an attempt before has removed is
+/// no error.
 #[test]
 fn logs_are_retired_again_after_a_failure() {
     rt::block_on(async {
@@ -431,7 +433,8 @@ fn logs_are_retired_again_after_a_failure() {
         }
         let old = find_old(scratch.path()).await.expect("listed");
         assert_eq!(old.runs.len(), 3);
-        // The one attempt got so far: a run is gone, the manifest of another one is renamed, and half of its files are removed.
+        // The one attempt got so far: a run is gone, the manifest of another one is renamed, and
+        // half of its files are removed.
         std::fs::remove_dir_all(&old.runs[0].dir).expect("removed");
         let second = &old.runs[1].dir;
         std::fs::rename(second.join(manifest::NAME), second.join(manifest::RETIRED)).expect("renamed");

@@ -3,7 +3,7 @@
 use super::super::manifest;
 use super::super::*;
 use super::setup::*;
-use crate::datadir::DiskReserve;
+use crate::files::DiskReserve;
 use crate::scratch::Scratch;
 use std::path::Path;
 use std::time::Duration;
@@ -44,18 +44,18 @@ fn a_log_at_its_limit_waits_for_flushes() {
 }
 
 #[test]
-fn a_full_log_keeps_room_for_what_is_carried() {
+fn a_full_log_keeps_room_for_relogging() {
     rt::block_on(async {
-        let scratch = Scratch::new("log-carry");
+        let scratch = Scratch::new("log-relog");
         let config =
             CommitlogConfig { total_size_limit: u64::from(SEGMENT) * 6, ..config(scratch.path(), SyncMode::Batch) };
         let log = Commitlog::open(config).await.expect("opened");
         let schema = schema(1, 1);
         let mut written = 0;
-        let mut append = |carried: bool| {
+        let mut append = |relogged: bool| {
             let mutation = mutation(&schema, written, 1000);
-            let entry = [Entry { schema: &schema, slot: SlotId(7 + u32::from(carried)), mutation: &mutation }];
-            let appended = if carried { log.append_carried(&entry) } else { log.append_group(&entry) };
+            let entry = [Entry { schema: &schema, slot: SlotId(7 + u32::from(relogged)), mutation: &mutation }];
+            let appended = if relogged { log.append_relogged(&entry) } else { log.append_group(&entry) };
             written += u64::from(appended.is_ok());
             appended
         };
@@ -68,10 +68,10 @@ fn a_full_log_keeps_room_for_what_is_carried() {
                 Err(error) => panic!("{error}"),
             }
         }
-        let mut carried = 0;
-        while log.metrics().segments < 6 || carried < 12 {
+        let mut relogged = 0;
+        while log.metrics().segments < 6 || relogged < 12 {
             match append(true) {
-                Ok(_) => carried += 1,
+                Ok(_) => relogged += 1,
                 // The last segment is being made.
                 Err(LogError::Busy) => assert!(log.room_within(Duration::from_secs(30)).await, "{:?}", log.metrics()),
                 Err(error) => panic!("{error}"),
@@ -116,8 +116,9 @@ fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
     });
 }
 
-/// While the disk space in reserve is released for a start, the log takes none of it: its first segment is the shortest one, and there is
-/// no second one until the reserve and a segment have room.
+/// While the disk space in reserve is released for a start, the log takes none of it: its first
+/// segment is the shortest one, and there is no second one until the reserve and a segment have
+/// room.
 #[test]
 fn a_log_leaves_the_disk_reserve_alone() {
     rt::block_on(async {

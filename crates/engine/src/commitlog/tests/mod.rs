@@ -1,4 +1,5 @@
-//! Tests of the whole log: on a real disk, and (feature `sim`) on one that loses its power at every write.
+//! Tests of the whole log: on a real disk, and (feature `sim`) on one that loses its power at every
+//! write.
 
 mod disk;
 mod limits;

@@ -66,8 +66,8 @@ async fn recover(mode: SyncMode, known: &Rc<RefCell<Known>>, power_was_lost: boo
         found = unique;
     }
     let log = Commitlog::open(config(Path::new(ROOT), mode)).await.expect("opened");
-    // As a store does: everything goes into the new log, is made durable, and only then the old ones go. Until then the
-    // old runs promise what they held.
+    // As a store does: everything goes into the new log, is made durable, and only then the old
+    // ones go. Until then the old runs promise what they held.
     let (promised, acknowledged) = (found.len(), found.len());
     {
         let mut known = known.borrow_mut();
@@ -206,7 +206,8 @@ fn a_failed_fsync_or_write_ends_the_log_for_good() {
     }
 }
 
-/// An fsync or a write fails, of a record, a segment or the manifest: the next start finds all that was acknowledged.
+/// An fsync or a write fails, of a record, a segment or the manifest: the next start finds all that
+/// was acknowledged.
 #[test]
 fn after_any_failed_fsync_or_write_what_was_acknowledged_is_there() {
     for (seed, fault) in (0..60).flat_map(|seed| [(seed, Fault::Sync), (seed, Fault::Write)]) {
@@ -361,7 +362,8 @@ fn a_full_disk_can_be_relieved_by_flushes() {
     });
 }
 
-/// Bits that flip in what was synced are found, and a tear of what was not is not mistaken for that.
+/// Bits that flip in what was synced are found, and a tear of what was not is not mistaken for
+/// that.
 #[test]
 fn flipped_bits_are_told_from_torn_tails() {
     let mut corrupt = 0;

@@ -1,4 +1,5 @@
-//! The end of a log that a crash left: what was synced is known to have been there, whatever bit flips in it.
+//! The end of a log that a crash left: what was synced is known to have been there, whatever bit
+//! flips in it.
 
 use super::super::manifest::{Manifest, segment_path};
 use super::super::*;
@@ -15,7 +16,8 @@ const RECORDS: u64 = 4;
 /// Bytes of each mutation beyond its ids and number.
 const LEN: usize = 20;
 
-/// A run that was killed after its last record was acknowledged. Where the records begin, and the file they are in.
+/// A run that was killed after its last record was acknowledged. Where the records begin, and the
+/// file they are in.
 async fn killed(root: &Path, mode: SyncMode) -> (Rc<Commitlog>, Vec<Position>, PathBuf) {
     let log = Commitlog::open(config(root, mode)).await.expect("opened");
     let schema = schema(1, 1);

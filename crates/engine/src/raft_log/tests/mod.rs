@@ -1,4 +1,5 @@
-//! Tests of the Raft log: against a model, on damaged files, and (feature `sim`) on a disk that loses its power at every write.
+//! Tests of the Raft log: against a model, on damaged files, and (feature `sim`) on a disk that
+//! loses its power at every write.
 
 use super::*;
 use crate::scratch::Scratch;
@@ -150,7 +151,8 @@ fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
         let good = std::fs::read(&path).expect("readable");
         let last = ends[ends.len() - 2];
         for len in (last..ends[ends.len() - 1]).step_by(3) {
-            // The batch of three is torn: whole entries at its beginning stay, and more can be appended.
+            // The batch of three is torn: whole entries at its beginning stay, and more can be
+            // appended.
             std::fs::write(&path, &good[..len as usize]).expect("cut");
             let log = open(scratch.path()).await;
             let found = Model::of(&log);
@@ -175,7 +177,7 @@ fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
     });
 }
 
-/// What is written to a file without a name is gone with the process.
+/// Writes to a file without a name are lost with the process.
 #[test]
 fn a_log_that_was_removed_acknowledges_nothing() {
     rt::block_on(async {
@@ -253,7 +255,8 @@ fn what_a_failed_write_left_is_no_record_of_a_later_one() {
         log.append(2, &[same(2), same(2)]).await.expect("appended");
         let bytes = std::fs::read(log_path(scratch.path(), 1)).expect("readable");
         drop(log);
-        // Of a batch of two only the second came to the disk, and later a batch of one in the first one's place, but not its mark.
+        // Of a batch of two only the second came to the disk, and later a batch of one in the first
+        // one's place, but not its mark.
         let path = log_path(scratch.path(), 1);
         let one = (bytes.len() as u64 - 32 - before) / 2;
         std::fs::write(&path, &bytes[..before as usize]).expect("written");

@@ -27,7 +27,8 @@ fn random_step() -> Step {
     }
 }
 
-/// Takes random steps for ever; the model has what was done, and the model before what was under way.
+/// Takes random steps for ever; the model has what was done, and the model before what was under
+/// way.
 async fn work(known: Rc<RefCell<(Model, Option<Model>)>>, steps: usize) {
     let dir = Path::new(DIR);
     fs::create_dir_all(dir).await.expect("made");

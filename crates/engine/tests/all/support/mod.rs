@@ -1,11 +1,12 @@
-//! What the engine's tests share: a table, a naive model of it, and opening an engine as a node does.
+//! What the engine's tests share: a table, a naive model of it, and opening an engine as a node
+//! does.
 
 #![allow(dead_code, reason = "each program uses its part")]
 
 use bytes::Bytes;
 use engine::commitlog::{self, ReplayOptions};
 use engine::datadir::DataDir;
-use engine::replay::replay_logs;
+use engine::replay_logs;
 use engine::{Engine, EngineConfig, ReadOptions, TabletRange};
 use model::compact::{Cover, live_cells, live_marker};
 use model::fragment::Fragment;
@@ -149,7 +150,8 @@ impl Change {
     }
 }
 
-/// What a reader sees: by key, the static value and the rows; a row is whether its marker lives, and its value.
+/// What a reader sees: by key, the static value and the rows; a row is whether its marker lives,
+/// and its value.
 pub type Seen = BTreeMap<i32, (Option<String>, BTreeMap<i32, (bool, Option<String>)>)>;
 
 /// The table as a list of changes, read in the most naive way.

@@ -1,0 +1,369 @@
+//! Replacing sstables by others, atomically over a crash.
+//!
+//! An sstable exists if and only if its `me-<generation>-big-TOC.txt` does. While it is written,
+//! the table of contents is named `TOC.txt.tmp`; it is the first file to be created and the last
+//! one to be removed.
+//!
+//! A replacement is recorded durably as `replacement-<id>.log` in the table's directory. This is
+//! the moment at which the outputs replace the inputs. Then the outputs are sealed, the inputs
+//! removed, and the record after them. Files in the table's `upload` directory are replaced in
+//! the same way ([`load`]).
+//!
+//! At startup [`finish_pending`] finishes what a crash interrupted, and removes files with a
+//! `TOC.txt.tmp`, which were never sealed. Files with neither were not left by a crash. If only
+//! the `TOC.txt` is missing it is written again; otherwise the files are moved to the table's
+//! `quarantine` directory, never deleted.
+//!
+//! Invariants: after `finish_pending` either all inputs or all outputs of a replacement exist,
+//! never both, never neither; repeating it changes nothing. Files of unknown formats, and files
+//! that are no component of an sstable, are never touched.
+
+use crate::files::sealed::{self, Unsealed};
+use rt::fs;
+use serde::{Deserialize, Serialize};
+use sstable::{Component, SstablePath, Version};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const KIND: &str = "replacement";
+const FORMAT: u32 = 1;
+const PREFIX: &str = "replacement-";
+const SUFFIX: &str = ".log";
+const TOC: &str = "TOC.txt";
+const TEMPORARY_TOC: &str = "TOC.txt.tmp";
+/// The directory in a table's directory for sstables that are to be loaded.
+pub const UPLOAD: &str = "upload";
+/// The directory in a table's directory for files of sstables of unknown origin.
+pub const QUARANTINE: &str = "quarantine";
+/// The most files of one name in the quarantine.
+const QUARANTINE_NAMES: u32 = 10_000;
+
+/// Which sstables replace which, by generation (the part between `me-` and `-big`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replacement {
+    /// Complete and durable, except for the name of their table of contents.
+    pub seal: Vec<String>,
+    /// To be removed.
+    pub delete: Vec<String>,
+}
+
+/// A replacement as it is stored.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    replacement: Replacement,
+    /// Uploaded sstables to be removed: the prefixes of their file names, up to and including
+    /// `-big-`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uploads: Vec<String>,
+}
+
+/// What [`finish_pending`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Generations that were sealed.
+    pub sealed: Vec<String>,
+    /// Generations that were removed because they were replaced.
+    pub deleted: Vec<String>,
+    /// Generations that were removed because they were never sealed.
+    pub orphans: Vec<String>,
+    /// Generations whose lost table of contents was written again.
+    pub rebuilt: Vec<String>,
+    /// Files of unknown origin, where they are now.
+    pub quarantined: Vec<PathBuf>,
+}
+
+/// Why a replacement failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeletionLogError {
+    /// A replacement cannot be read.
+    #[error("{file} is damaged ({why}): it says which sstables of its directory replace which others")]
+    Corrupt {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A later release wrote it.
+    #[error("{file} was written by a later release (format {found}, this one knows up to {known})")]
+    Newer {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known one.
+        known: u32,
+    },
+    /// The replacement could not be written down. Nothing has changed.
+    #[error("{path}: {error}")]
+    NotBegun {
+        /// The replacement.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// An output is missing, and its inputs may be removed: data is lost.
+    #[error("{file} names the sstable {generation}, of which there is no table of contents")]
+    Lost {
+        /// The replacement.
+        file: PathBuf,
+        /// The output.
+        generation: String,
+    },
+    /// A table of contents could not be written again.
+    #[error("{path}: its table of contents is lost and cannot be rebuilt: {error}")]
+    Rebuild {
+        /// Of which sstable.
+        path: PathBuf,
+        /// Why.
+        error: sstable::Error,
+    },
+    /// The operating system refused.
+    #[error("{path}: {error}")]
+    Io {
+        /// Of what.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DeletionLogError {
+    let path = path.to_path_buf();
+    move |error| DeletionLogError::Io { path, error }
+}
+
+/// The generation and the component in the name of a file of an sstable of our own format.
+fn component(name: &str) -> Option<(&str, &str)> {
+    let (sstable, component) = parts(name)?;
+    Some((sstable.strip_prefix("me-")?.strip_suffix("-big-")?, component))
+}
+
+/// Splits the file name of an sstable in a known format: `<version>-<generation>-big-`, and the
+/// component.
+fn parts(name: &str) -> Option<(&str, &str)> {
+    let (version, rest) = name.split_once('-')?;
+    let known = Version::ALL.iter().any(|known| known.name() == version);
+    let (generation, component) = rest.split_once("-big-")?;
+    let plain = |text: &str, more: &[u8]| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte))
+    };
+    let is_file = known && plain(generation, b"_-") && plain(component, b".");
+    is_file.then(|| name.split_at(name.len() - component.len()))
+}
+
+fn file_of(dir: &Path, generation: &str, component: &str) -> PathBuf {
+    dir.join(format!("me-{generation}-big-{component}"))
+}
+
+/// Seals `replacement.seal` and removes `replacement.delete` in the table directory `dir`. After
+/// any error but [`DeletionLogError::NotBegun`] the inputs must not be used any more, nor the
+/// outputs before a restart has finished the replacement.
+pub async fn replace(dir: &Path, replacement: &Replacement) -> Result<(), DeletionLogError> {
+    carry_out(dir, Written { replacement: replacement.clone(), uploads: Vec::new() }).await
+}
+
+/// Seals sstables of the table directory `dir` in place of uploaded ones, which are given by the
+/// prefixes of their file names. Errors mean the same as for [`replace`].
+pub async fn load(dir: &Path, seal: Vec<String>, uploads: Vec<String>) -> Result<(), DeletionLogError> {
+    carry_out(dir, Written { replacement: Replacement { seal, delete: Vec::new() }, uploads }).await
+}
+
+async fn carry_out(dir: &Path, written: Written) -> Result<(), DeletionLogError> {
+    let path = dir.join(format!("{PREFIX}{}{SUFFIX}", rt::random::uuid_v4().simple()));
+    if let Err(error) = sealed::write(&path, KIND, FORMAT, &written).await {
+        return Err(take_back(dir, &path, error).await);
+    }
+    finish(dir, &path, &written, &mut Finished::default()).await
+}
+
+/// Ensures that a replacement that could not be written does not exist after a restart either.
+async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogError {
+    let taken_back = async {
+        if fs::exists(path).await {
+            fs::remove_file(path).await?;
+            fs::sync_dir(dir).await?;
+        }
+        io::Result::Ok(())
+    };
+    let path = path.to_path_buf();
+    match taken_back.await {
+        Ok(()) => DeletionLogError::NotBegun { path, error },
+        Err(_) => DeletionLogError::Io { path, error },
+    }
+}
+
+/// Finishes interrupted replacements in the table directory `dir`, and removes sstables that were
+/// never sealed. It must run before any sstable of the directory is opened or written.
+pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
+    let mut finished = Finished::default();
+    let mut changed = false;
+    let mut entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    let pending: Vec<_> = entries.extract_if(.., |entry| !entry.is_dir && entry.name.starts_with(PREFIX)).collect();
+    for entry in &pending {
+        let path = dir.join(&entry.name);
+        if entry.name.ends_with(SUFFIX) {
+            let written = read(&path).await?;
+            finish(dir, &path, &written, &mut finished).await?;
+        } else {
+            // A replacement whose record was not complete never began.
+            fs::remove_file(&path).await.map_err(io_error(&path))?;
+            changed = true;
+        }
+    }
+    if !pending.is_empty() {
+        entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    }
+    // A directory in place of a TOC.txt stays: it is reported when the sstable is opened.
+    let files: Vec<(&str, &str)> = entries
+        .iter()
+        .filter_map(|entry| parts(&entry.name).filter(|(_, name)| !entry.is_dir || *name == TOC))
+        .collect();
+    let sstables: BTreeSet<&str> = files.iter().map(|(sstable, _)| *sstable).collect();
+    for sstable in sstables {
+        if files.contains(&(sstable, TOC)) {
+            continue;
+        }
+        changed = true;
+        let generation = sstable.split('-').nth(1).unwrap_or(sstable).to_string();
+        if files.contains(&(sstable, TEMPORARY_TOC)) {
+            remove(dir, sstable).await?;
+            finished.orphans.push(generation);
+        } else if rebuild_toc(dir, sstable).await? {
+            finished.rebuilt.push(generation);
+        } else {
+            let own = files.iter().filter(|(of, _)| *of == sstable);
+            let names = own.map(|(of, component)| format!("{of}{component}")).collect();
+            finished.quarantined.extend(quarantine(dir, names).await?);
+        }
+    }
+    if changed {
+        fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    }
+    Ok(finished)
+}
+
+async fn rebuild_toc(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
+    let Some((place, _)) = SstablePath::parse_name(dir, &format!("{sstable}{TOC}")) else { return Ok(false) };
+    let rebuilt = sstable::directory::rebuild_toc(&place).await;
+    rebuilt.map_err(|error| DeletionLogError::Rebuild { path: place.path(Component::Data), error })
+}
+
+/// Moves files to the quarantine. Returns their new paths. Existing files there are kept.
+async fn quarantine(dir: &Path, names: Vec<String>) -> Result<Vec<PathBuf>, DeletionLogError> {
+    let to = dir.join(QUARANTINE);
+    fs::create_dir_all(&to).await.map_err(io_error(&to))?;
+    let mut moved = Vec::new();
+    for name in names {
+        let from = dir.join(&name);
+        let mut target = to.join(&name);
+        for again in 1..QUARANTINE_NAMES {
+            if !fs::exists(&target).await {
+                break;
+            }
+            target = to.join(format!("{name}.{again}"));
+        }
+        fs::rename(&from, &target).await.map_err(io_error(&from))?;
+        moved.push(target);
+    }
+    fs::sync_dir(&to).await.map_err(io_error(&to))?;
+    Ok(moved)
+}
+
+async fn read(path: &Path) -> Result<Written, DeletionLogError> {
+    let text = fs::read(path).await.map_err(io_error(path))?;
+    let written: Written = sealed::unseal(KIND, FORMAT, &text).map_err(|error| match error {
+        Unsealed::Corrupt(why) => DeletionLogError::Corrupt { file: path.to_path_buf(), why },
+        Unsealed::Newer { found, known } => DeletionLogError::Newer { file: path.to_path_buf(), found, known },
+    })?;
+    let names = written.replacement.seal.iter().chain(&written.replacement.delete);
+    for generation in names {
+        if component(&format!("me-{generation}-big-{TOC}")).is_none() {
+            return Err(DeletionLogError::Corrupt { file: path.to_path_buf(), why: "a generation is not one" });
+        }
+    }
+    if !written.uploads.iter().all(|name| is_upload(name)) {
+        return Err(DeletionLogError::Corrupt { file: path.to_path_buf(), why: "an upload is not one" });
+    }
+    Ok(written)
+}
+
+/// Completes the replacement that is recorded at `path`.
+async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finished) -> Result<(), DeletionLogError> {
+    let Written { replacement, uploads } = written;
+    for generation in &replacement.seal {
+        let toc = file_of(dir, generation, TOC);
+        let temporary = file_of(dir, generation, TEMPORARY_TOC);
+        match fs::rename(&temporary, &toc).await {
+            Ok(()) => finished.sealed.push(generation.clone()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&temporary)(error)),
+            Err(_) if fs::exists(&toc).await => {}
+            Err(_) => {
+                let generation = generation.clone();
+                return Err(DeletionLogError::Lost { file: path.to_path_buf(), generation });
+            }
+        }
+    }
+    // The names of the outputs are durable before the first input is removed.
+    fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    for generation in &replacement.delete {
+        if remove(dir, &format!("me-{generation}-big-")).await? {
+            finished.deleted.push(generation.clone());
+        }
+    }
+    fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    remove_uploads(dir, uploads).await?;
+    fs::remove_file(path).await.map_err(io_error(path))?;
+    // The record must not return after its outputs were replaced.
+    fs::sync_dir(dir).await.map_err(io_error(dir))
+}
+
+/// `<version>-<generation>-big-`.
+fn is_upload(name: &str) -> bool {
+    let parts: Vec<&str> = name.split('-').collect();
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    matches!(parts.as_slice(), [version, generation, "big", ""] if plain(version) && plain(generation))
+}
+
+/// Removes uploaded sstables that were loaded, durably, before the record that names them.
+async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLogError> {
+    if uploads.is_empty() {
+        return Ok(());
+    }
+    let dir = &dir.join(UPLOAD);
+    let entries = match fs::read_dir(dir).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io_error(dir))?,
+    };
+    for entry in entries {
+        if !entry.is_dir && uploads.iter().any(|upload| entry.name.starts_with(upload.as_str())) {
+            let path = dir.join(&entry.name);
+            fs::remove_file(&path).await.map_err(io_error(&path))?;
+        }
+    }
+    fs::sync_dir(dir).await.map_err(io_error(dir))
+}
+
+/// Removes all components of an sstable, given by the prefix of their names: the table of
+/// contents first, the mark of an unfinished sstable last. False if there was none.
+async fn remove(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
+    let entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
+    let mut names: Vec<&str> = entries
+        .iter()
+        .filter(|entry| !entry.is_dir && parts(&entry.name).is_some_and(|(of, _)| of == sstable))
+        .map(|entry| entry.name.as_str())
+        .collect();
+    names.sort_by_key(|name| (!name.ends_with(TOC), name.ends_with(TEMPORARY_TOC)));
+    for name in &names {
+        let path = dir.join(name);
+        match fs::remove_file(&path).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path)(error)),
+            _ => {}
+        }
+    }
+    Ok(!names.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! Replacements, interrupted at every step.
+
+use super::*;
+use crate::scratch::Scratch;
+
+async fn sstable(dir: &Path, generation: &str, sealed: bool) {
+    for component in ["Data.db", "Index.db", if sealed { TOC } else { TEMPORARY_TOC }] {
+        fs::write_durably(&file_of(dir, generation, component), b"x").await.expect("written");
+    }
+}
+
+async fn names(dir: &Path) -> Vec<String> {
+    fs::read_dir(dir).await.expect("readable").into_iter().map(|entry| entry.name).collect()
+}
+
+async fn tocs(dir: &Path) -> Vec<String> {
+    let all = names(dir).await;
+    all.iter().filter_map(|name| component(name)).filter(|(_, c)| *c == TOC).map(|(g, _)| g.to_string()).collect()
+}
+
+fn replacement() -> Replacement {
+    Replacement { seal: vec!["new1".into(), "new2".into()], delete: vec!["old1".into(), "old2".into()] }
+}
+
+async fn before(dir: &Path) {
+    for (generation, sealed) in [("old1", true), ("old2", true), ("new1", false), ("new2", false), ("stays", true)] {
+        sstable(dir, generation, sealed).await;
+    }
+}
+
+#[test]
+fn a_replacement_seals_and_removes() {
+    rt::block_on(async {
+        let scratch = Scratch::new("replace");
+        before(scratch.path()).await;
+        replace(scratch.path(), &replacement()).await.expect("replaced");
+        assert_eq!(tocs(scratch.path()).await, ["new1", "new2", "stays"]);
+        assert_eq!(names(scratch.path()).await.len(), 9);
+        assert_eq!(finish_pending(scratch.path()).await.expect("nothing to do"), Finished::default());
+    });
+}
+
+/// Every state that a crash between two steps can leave.
+#[test]
+fn an_interrupted_replacement_is_finished_from_every_step() {
+    for step in 0..=6 {
+        rt::block_on(async {
+            let scratch = Scratch::new(&format!("replace-step{step}"));
+            let dir = scratch.path();
+            before(dir).await;
+            let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
+            sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");
+            let seal = |generation| (file_of(dir, generation, TEMPORARY_TOC), file_of(dir, generation, TOC));
+            for (at, generation) in [(1, "new1"), (2, "new2")] {
+                if step >= at {
+                    let (from, to) = seal(generation);
+                    fs::rename(&from, &to).await.expect("renamed");
+                }
+            }
+            for (at, file) in [
+                (3, file_of(dir, "old1", TOC)),
+                (4, file_of(dir, "old1", "Data.db")),
+                (5, file_of(dir, "old1", "Index.db")),
+                (6, file_of(dir, "old2", TOC)),
+            ] {
+                if step >= at {
+                    fs::remove_file(&file).await.expect("removed");
+                }
+            }
+            finish_pending(dir).await.expect("finished");
+            assert_eq!(tocs(dir).await, ["new1", "new2", "stays"], "step {step}");
+            assert_eq!(names(dir).await.len(), 9, "step {step}");
+            assert_eq!(finish_pending(dir).await.expect("again"), Finished::default());
+        });
+    }
+}
+
+#[test]
+fn what_never_began_is_undone() {
+    rt::block_on(async {
+        let scratch = Scratch::new("replace-not-begun");
+        let dir = scratch.path();
+        before(dir).await;
+        fs::create_dir_all(&dir.join("snapshots/me-1-big-x")).await.expect("made");
+        fs::write_durably(&dir.join("manifest.json"), b"x").await.expect("written");
+        fs::write_durably(&dir.join(format!("{PREFIX}a{SUFFIX}.tmp")), b"half").await.expect("written");
+        let finished = finish_pending(dir).await.expect("cleaned");
+        assert_eq!(finished.orphans, ["new1", "new2"]);
+        assert_eq!(tocs(dir).await, ["old1", "old2", "stays"]);
+        assert_eq!(names(dir).await.len(), 9 + 2);
+    });
+}
+
+#[test]
+fn lost_outputs_and_damaged_logs_are_errors() {
+    rt::block_on(async {
+        let scratch = Scratch::new("replace-lost");
+        let dir = scratch.path();
+        sstable(dir, "old1", true).await;
+        let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
+        sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");
+        let error = finish_pending(dir).await.expect_err("outputs are missing");
+        assert!(matches!(error, DeletionLogError::Lost { .. }), "{error}");
+        assert_eq!(tocs(dir).await, ["old1"]);
+        fs::write_durably(&log, b"messina replacement 1 0\n{}").await.expect("written");
+        let error = finish_pending(dir).await.expect_err("damaged");
+        assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
+        let foreign = Replacement { seal: vec![], delete: vec!["../../x".into()] };
+        sealed::write(&log, KIND, FORMAT, &foreign).await.expect("written");
+        let error = finish_pending(dir).await.expect_err("not a generation");
+        assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
+    });
+}
+
+/// The power goes at every write of a replacement and of its finishing: inputs or outputs, never
+/// both, never neither.
+#[cfg(feature = "sim")]
+#[test]
+fn a_power_loss_at_any_write_leaves_inputs_or_outputs() {
+    use rt::sim::Disk;
+    let dir = Path::new("/t");
+    let mut both = [0, 0];
+    for seed in 0..8 {
+        let prepared = Disk::new(seed);
+        rt::sim::block_on(seed, &prepared, async {
+            fs::create_dir_all(dir).await.expect("made");
+            fs::sync_dir(Path::new("/")).await.expect("synced");
+            before(dir).await;
+        });
+        for cut in 1..30 {
+            let disk = prepared.fork();
+            disk.power_loss_at_write(cut);
+            let done = rt::sim::run(seed, &disk, async { replace(dir, &replacement()).await.expect("replaced") });
+            for again in 1..4 {
+                disk.power_loss_at_write((cut + seed) % 11 + again);
+                drop(rt::sim::run(seed, &disk, async { finish_pending(dir).await.expect("finished") }));
+            }
+            disk.no_power_loss();
+            disk.lose_power();
+            rt::sim::block_on(seed, &disk, async {
+                finish_pending(dir).await.expect("finished");
+                assert_eq!(finish_pending(dir).await.expect("again"), Finished::default());
+                assert_eq!(names(dir).await.len(), 9, "whole sstables and nothing else");
+                let there = tocs(dir).await;
+                let replaced = there == ["new1", "new2", "stays"];
+                assert!(replaced || (there == ["old1", "old2", "stays"] && done.is_err()), "{there:?}");
+                both[usize::from(replaced)] += 1;
+            });
+        }
+    }
+    assert!(both[0] > 8 && both[1] > 8, "{both:?}");
+}

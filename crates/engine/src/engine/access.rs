@@ -1,0 +1,178 @@
+//! The parts of a shard's store: what the server asks of them, and what the modules of this crate
+//! use.
+
+use super::{Engine, TableRegistry};
+use crate::commitlog::{Commitlog, LoggedRun, Position};
+use crate::compaction::Compactions;
+use crate::config::EngineConfig;
+use crate::datadir::table_dir_name;
+use crate::error::{EngineError, NoSuchTable};
+use crate::files::DiskReserve;
+use crate::memtable::Pool;
+use crate::metrics::Counters;
+use crate::table::{RowCache, Table};
+use crate::table_dir::Prepared;
+use model::schema::TableSchema;
+use model::{HostId, TableId};
+use rt::hash::HashMap;
+use rt::sync::Cancel;
+use sstable::{LargeCounts, LargeLimits, LargeReads, Loan, PageCache};
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+impl Engine {
+    /// Whether a table is on this shard.
+    pub fn has_table(&self, id: TableId) -> bool {
+        self.registry.contains(id)
+    }
+
+    /// Ids of the tables on this shard.
+    pub fn tables(&self) -> Vec<TableId> {
+        self.registry.ids()
+    }
+
+    /// The newest schema of a table on this shard.
+    pub fn schema(&self, id: TableId) -> Option<Rc<TableSchema>> {
+        self.table(id).map(|table| table.schema())
+    }
+
+    /// The node whose store this is.
+    pub fn host_id(&self) -> HostId {
+        self.config.host_id
+    }
+
+    /// The greatest timestamp (below the year 2200) in the sstables that were opened and in the
+    /// replayed mutations; `i64::MIN` for none.
+    pub fn max_timestamp_seen(&self) -> i64 {
+        self.max_timestamp.get()
+    }
+
+    /// The run of this shard's log.
+    pub fn logged_run(&self) -> LoggedRun {
+        self.log.logged_run()
+    }
+
+    /// The disk space that the node reserves.
+    pub fn disk_reserve(&self) -> DiskReserve {
+        DiskReserve::of(&self.config.data_dir, self.config.disk_reserve)
+    }
+
+    /// The memory of reads that hold large rows or long results.
+    pub fn large_reads(&self) -> &Rc<LargeReads> {
+        self.cache.large_reads()
+    }
+
+    /// Reduces the budget of the caches by `bytes` until the loan is dropped.
+    pub fn lend_cache(&self, bytes: usize) -> Loan {
+        self.cache.lend(bytes)
+    }
+
+    /// Empties the caches of this shard: the next reads come from disk.
+    pub fn drop_caches(&self) {
+        for table in self.all_tables() {
+            table.tablets().iter().for_each(|tablet| tablet.forget_rows());
+        }
+        self.cache().clear();
+    }
+
+    /// Closes half of the open sstable files of this shard, for an operation that needs
+    /// descriptors.
+    pub fn give_back_files(&self) {
+        self.cache.files().give_back();
+    }
+
+    /// Sets the limits above which data counts as large in sstables written from now on.
+    pub fn set_large_limits(&self, limits: LargeLimits) {
+        self.large.set(limits);
+    }
+}
+
+/// For the other modules of this crate.
+impl Engine {
+    /// The memory of flushes and compactions with large rows.
+    pub(crate) fn large_jobs(&self) -> &Rc<LargeReads> {
+        self.cache.large_jobs()
+    }
+
+    /// The limits above which data counts as large.
+    pub(crate) fn large_limits(&self) -> LargeLimits {
+        self.large.get()
+    }
+
+    /// Counters of large data in the sstables that are written.
+    pub(crate) fn large_counts(&self) -> &Rc<LargeCounts> {
+        &self.large_counts
+    }
+
+    pub(crate) fn table(&self, id: TableId) -> Option<Rc<Table>> {
+        self.registry.get(id)
+    }
+
+    pub(crate) fn table_or_error(&self, id: TableId) -> Result<Rc<Table>, EngineError> {
+        Ok(self.table(id).ok_or(NoSuchTable(id))?)
+    }
+
+    pub(crate) fn all_tables(&self) -> Vec<Rc<Table>> {
+        self.registry.all()
+    }
+
+    pub(crate) fn registry(&self) -> &TableRegistry {
+        &self.registry
+    }
+
+    /// The table's directory: `data/<keyspace>/<table>-<id>`.
+    pub(crate) fn table_dir(&self, schema: &TableSchema) -> PathBuf {
+        self.config.data_dir.join("data").join(&schema.keyspace).join(table_dir_name(&schema.name, schema.id))
+    }
+
+    /// Whether the logs of earlier runs are replayed and retired, and compaction runs.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started.get()
+    }
+
+    pub(crate) fn epochs_up_to(&self) -> &Cell<u64> {
+        &self.newest_epoch
+    }
+
+    pub(crate) fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    pub(crate) fn log(&self) -> &Rc<Commitlog> {
+        &self.log
+    }
+
+    pub(crate) fn prepared(&self) -> &RefCell<HashMap<TableId, Prepared>> {
+        &self.prepared
+    }
+
+    /// The position at which the log of this run begins: records of earlier runs lie below it.
+    pub(crate) fn log_begun(&self) -> Position {
+        self.log_begun
+    }
+
+    pub(crate) fn rows(&self) -> &Rc<RowCache> {
+        &self.rows
+    }
+
+    pub(crate) fn cache(&self) -> &Rc<PageCache> {
+        &self.cache
+    }
+
+    pub(crate) fn pool(&self) -> &Rc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn compactions(&self) -> &Compactions {
+        &self.compactions
+    }
+
+    pub(crate) fn stopping(&self) -> &Cancel {
+        &self.stop
+    }
+}

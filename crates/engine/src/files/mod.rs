@@ -1,0 +1,28 @@
+//! What the small files of a node have in common: sealed texts, their owner, and failures of the
+//! file system that may pass.
+//!
+//! - `sealed`: small checksummed text files that are replaced entirely.
+//! - `bytes`: fields and checksums of binary headers.
+//! - `owner`: the node and the table that a file belongs to.
+//! - `reserve`: reserved disk space, for steps that must not fail on a full disk.
+
+pub(crate) mod bytes;
+mod owner;
+mod reserve;
+pub(crate) mod sealed;
+
+pub(crate) use owner::{FileOwner, IS_FOREIGN, NodeDigest};
+pub use reserve::{DiskReserve, ReserveError};
+
+use std::io;
+
+/// Whether the disk (or a quota) is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether the disk is full or the process has no file descriptors left: nothing is wrong with the
+/// device, and the same operation may succeed later.
+pub(crate) fn may_pass(error: &io::Error) -> bool {
+    is_full(error) || sstable::is_out_of_files(error)
+}

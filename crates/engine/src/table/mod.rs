@@ -1,0 +1,252 @@
+//! One table on this shard: its schema, its directory, its tablets in ring order.
+
+mod details;
+mod large;
+mod row_cache;
+mod sstable_set;
+mod tablet;
+
+pub use details::TableDetails;
+pub(crate) use large::LargeIndex;
+pub use large::{LargePartition, LargeView};
+pub use row_cache::RowCacheStats;
+pub(crate) use row_cache::{CachedTablet, Content, RowCache};
+pub(crate) use sstable_set::{Attached, SstableSet};
+pub(crate) use tablet::Tablet;
+
+use crate::commitlog::Position;
+use crate::table_dir::ReplayFilters;
+use model::key::DecoratedKey;
+use model::range::PartitionRange;
+use model::schema::TableSchema;
+use rt::ShardId;
+use rt::sync::{Cancel, Gate, Semaphore};
+use sstable::Corrupt;
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// Counters of a table on this shard since it was opened.
+#[derive(Default)]
+pub(crate) struct Done {
+    pub reads: Cell<u64>,
+    pub writes: Cell<u64>,
+    pub flushes: Cell<u64>,
+}
+
+/// See the module.
+pub(crate) struct Table {
+    schema: RefCell<Rc<TableSchema>>,
+    pub dir: PathBuf,
+    /// Whether the directory is known to be there, durably.
+    pub has_directory: Cell<bool>,
+    tablets: RefCell<Rc<[Rc<Tablet>]>>,
+    /// Tablets that are not served any more and whose data is not removed yet.
+    leaving: RefCell<Vec<Rc<Tablet>>>,
+    pub auto_compaction: Cell<bool>,
+    /// Cancelled and renewed to stop the running compactions.
+    compactions: RefCell<Cancel>,
+    /// Entered by flushes and compactions; closed by DROP.
+    pub work: Gate,
+    /// See `table_ops/epoch.rs`.
+    pub epoch: Cell<u64>,
+    /// Entered by writes that were admitted and wait for room.
+    pub waiting_writes: RefCell<Gate>,
+    /// The table was truncated before the logs of earlier runs were replayed.
+    pub old_logs_truncated: Cell<bool>,
+    /// The records that replay skips, by the shard that wrote the filters.
+    filters: RefCell<Vec<(ShardId, ReplayFilters)>>,
+    /// Serialises changes of the replay filters.
+    pub filters_turn: Semaphore,
+    /// Files that could not be opened. They are left alone. What they hold is unknown, so nothing
+    /// is purged.
+    pub unreadable: RefCell<Vec<PathBuf>>,
+    /// An sstable that holds data and is not served: reads fail.
+    pub missing: RefCell<Option<Rc<Corrupt>>>,
+    /// How many guards keep compactions from starting without a request.
+    paused: Cell<u32>,
+    /// How many guards keep all compactions from starting, also requested ones.
+    barriers: Cell<u32>,
+    /// Entered by running compactions.
+    pub compacting: RefCell<Gate>,
+    /// Counters since the table was opened on this shard.
+    pub done: Done,
+}
+
+impl Table {
+    pub fn new(
+        schema: Rc<TableSchema>,
+        dir: PathBuf,
+        tablets: Vec<Rc<Tablet>>,
+        unreadable: Vec<PathBuf>,
+        filters: Vec<(ShardId, ReplayFilters)>,
+    ) -> Rc<Self> {
+        debug_assert!(tablets.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start));
+        Rc::new(Table {
+            schema: RefCell::new(schema),
+            dir,
+            has_directory: Cell::new(false),
+            tablets: RefCell::new(tablets.into()),
+            leaving: RefCell::default(),
+            auto_compaction: Cell::new(true),
+            compactions: RefCell::default(),
+            work: Gate::new(),
+            epoch: Cell::new(0),
+            waiting_writes: RefCell::default(),
+            old_logs_truncated: Cell::new(false),
+            filters: RefCell::new(filters),
+            filters_turn: Semaphore::new(1),
+            unreadable: RefCell::new(unreadable),
+            missing: RefCell::default(),
+            paused: Cell::new(0),
+            barriers: Cell::new(0),
+            compacting: RefCell::default(),
+            done: Done::default(),
+        })
+    }
+
+    /// The schema's newest version.
+    pub fn schema(&self) -> Rc<TableSchema> {
+        self.schema.borrow().clone()
+    }
+
+    /// Sets a newer version.
+    pub fn set_schema(&self, schema: Rc<TableSchema>) {
+        let before = self.schema.replace(schema);
+        drop(before);
+        self.tablets.borrow().iter().for_each(|tablet| tablet.forget_rows());
+    }
+
+    /// Its tablets, in ring order.
+    pub fn tablets(&self) -> Rc<[Rc<Tablet>]> {
+        self.tablets.borrow().clone()
+    }
+
+    /// Adds a tablet.
+    pub fn add_tablet(&self, tablet: Rc<Tablet>) {
+        let mut tablets = self.tablets().to_vec();
+        tablets.push(tablet);
+        tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
+        self.tablets.replace(tablets.into());
+    }
+
+    /// Stops serving a tablet. It is kept in `leaving` until [`Table::has_left`].
+    pub fn remove_tablet(&self, tablet: &Rc<Tablet>) {
+        let (gone, left): (Vec<_>, Vec<_>) = self.tablets().iter().cloned().partition(|own| Rc::ptr_eq(own, tablet));
+        self.tablets.replace(left.into());
+        self.leaving.borrow_mut().extend(gone);
+    }
+
+    /// A tablet that is not served any more and whose data is not removed yet.
+    pub fn leaving(&self, id: u32) -> Option<Rc<Tablet>> {
+        self.leaving.borrow().iter().find(|own| own.id == id).cloned()
+    }
+
+    /// Forgets a removed tablet whose data is removed.
+    pub fn has_left(&self, tablet: &Rc<Tablet>) {
+        self.leaving.borrow_mut().retain(|own| !Rc::ptr_eq(own, tablet));
+    }
+
+    /// All tablets whose data may be on this shard.
+    pub fn served_and_leaving(&self) -> Vec<Rc<Tablet>> {
+        self.tablets.borrow().iter().chain(self.leaving.borrow().iter()).cloned().collect()
+    }
+
+    /// The tablet of a key; `None` if it is not on this shard.
+    pub fn tablet_of(&self, key: &DecoratedKey) -> Option<Rc<Tablet>> {
+        let tablets = self.tablets.borrow();
+        // The first tablet that does not end before the key.
+        let i = tablets.partition_point(|tablet| tablet.range.end.cmp_key(key.token, &key.key) == Ordering::Less);
+        tablets.get(i).filter(|tablet| tablet.range.contains(key)).cloned()
+    }
+
+    /// The tablets that a range touches, in ring order, each with its part of the range.
+    pub fn tablets_within(&self, range: &PartitionRange) -> Vec<(Rc<Tablet>, PartitionRange)> {
+        let tablets = self.tablets.borrow();
+        let i = tablets.partition_point(|tablet| tablet.range.end <= range.start);
+        tablets[i..]
+            .iter()
+            .take_while(|tablet| tablet.range.start < range.end)
+            .filter_map(|tablet| Some((tablet.clone(), tablet.range.intersection(range)?)))
+            .collect()
+    }
+
+    /// The token that stops the compactions that are started now.
+    pub fn compaction_cancel(&self) -> Cancel {
+        self.compactions.borrow().clone()
+    }
+
+    /// Whether replay skips a record of an earlier log.
+    pub fn skips_replay_of(&self, tablet: u32, position: Position) -> bool {
+        self.old_logs_truncated.get() || self.filters.borrow().iter().any(|(_, filters)| filters.skip(tablet, position))
+    }
+
+    /// The replay filters that a shard wrote; the shard may no longer exist.
+    pub fn filters_of(&self, shard: ShardId) -> ReplayFilters {
+        let filters = self.filters.borrow();
+        filters.iter().find(|(of, _)| *of == shard).map(|(_, filters)| filters.clone()).unwrap_or_default()
+    }
+
+    /// Replaces the replay filters of a shard.
+    pub fn set_filters(&self, shard: ShardId, filters: ReplayFilters) {
+        let mut all = self.filters.borrow_mut();
+        all.retain(|(of, _)| *of != shard);
+        all.push((shard, filters));
+    }
+
+    /// The shards that have replay filters, and how often each has written them.
+    pub fn filter_sequences(&self) -> Vec<(ShardId, u64)> {
+        self.filters.borrow().iter().map(|(shard, filters)| (*shard, filters.sequence)).collect()
+    }
+
+    /// Whether compactions may start without a request.
+    pub fn may_compact_by_itself(&self) -> bool {
+        self.auto_compaction.get() && self.paused.get() == 0 && !self.is_voiding()
+    }
+
+    /// Keeps compactions from starting without a request while the guard lives.
+    pub fn pause_compactions(self: &Rc<Self>) -> Paused {
+        self.paused.set(self.paused.get() + 1);
+        Paused(self.clone())
+    }
+
+    /// Whether data is being truncated or removed. A compaction that ran meanwhile would write
+    /// that data again.
+    pub fn is_voiding(&self) -> bool {
+        self.barriers.get() > 0
+    }
+
+    /// Stops the running compactions and keeps others from starting while the guard lives.
+    pub async fn without_compactions(self: &Rc<Self>) -> CompactionBarrier {
+        self.barriers.set(self.barriers.get() + 1);
+        let guard = CompactionBarrier(self.clone());
+        self.stop_compactions().await;
+        guard
+    }
+
+    /// Stops the running compactions and waits for their end. Later ones are not affected.
+    pub async fn stop_compactions(&self) {
+        self.compactions.replace(Cancel::new()).cancel();
+        let running = self.compacting.replace(Gate::new());
+        running.close().await;
+    }
+}
+
+/// See [`Table::without_compactions`].
+pub(crate) struct CompactionBarrier(Rc<Table>);
+
+impl Drop for CompactionBarrier {
+    fn drop(&mut self) {
+        self.0.barriers.set(self.0.barriers.get() - 1);
+    }
+}
+
+/// See [`Table::pause_compactions`].
+pub(crate) struct Paused(Rc<Table>);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.paused.set(self.0.paused.get() - 1);
+    }
+}

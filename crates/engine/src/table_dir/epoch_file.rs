@@ -1,0 +1,70 @@
+//! The file `epoch` in the directory of a table: the newest epoch that the node has begun.
+
+use crate::error::EngineError;
+use crate::files::FileOwner;
+use crate::files::sealed::{self, Unusable};
+use model::HostId;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const KIND: &str = "epoch";
+const FORMAT: u32 = 1;
+const FILE: &str = "epoch";
+
+/// What the file holds, for error messages.
+pub(crate) const HOLDS: &str =
+    "the proof that the rows of the table are not truncated ones: without it this node removes all it has of the table";
+
+/// The content of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Written {
+    epoch: u64,
+    /// The node that wrote it: another node may have removed data that this node still has.
+    /// `None` in files of earlier development states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<FileOwner>,
+}
+
+/// Writes durably that the node `host` has begun an epoch of the table with the directory `dir`.
+pub(crate) async fn write(dir: &Path, epoch: u64, host: HostId) -> Result<(), EngineError> {
+    let path = self::path(dir);
+    let owner = Some(FileOwner::of_files_in(dir, host));
+    sealed::write(&path, KIND, FORMAT, &Written { epoch, owner }).await.map_err(EngineError::io(path))
+}
+
+/// The path of the file in a table's directory.
+pub(crate) fn path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
+}
+
+/// The newest epoch that the node `host` has begun, according to a table's directory.
+pub(crate) async fn begun(dir: &Path, host: HostId) -> Result<u64, EngineError> {
+    let path = self::path(dir);
+    match read_at(&path, host).await.map_err(EngineError::io(&path))? {
+        Ok(written) => Ok(written.epoch),
+        Err(Unusable { is_there: false, .. }) => Ok(0),
+        Err(Unusable { why, .. }) => Err(EngineError::Damaged { path, why, holds: HOLDS }),
+    }
+}
+
+async fn read_at(path: &Path, host: HostId) -> io::Result<Result<Written, Unusable>> {
+    let owner = FileOwner::of_files_in(path.parent().unwrap_or(path), host);
+    let read = sealed::read::<Written>(path, KIND, FORMAT).await?;
+    Ok(read.and_then(|written| match owner.refuses(written.owner) {
+        Some(why) => Err(Unusable { why, is_there: true }),
+        None => Ok(written),
+    }))
+}
+
+/// What is wrong with the file of a table whose epoch on the node `host` is `epoch`.
+pub(crate) async fn defect(path: &Path, epoch: u64, host: HostId) -> io::Result<Option<Unusable>> {
+    Ok(match read_at(path, host).await? {
+        Ok(written) if written.epoch >= epoch => None,
+        Ok(written) => {
+            let why = format!("is older than it was (it has epoch {}, and the table has begun {epoch})", written.epoch);
+            Some(Unusable { why, is_there: false })
+        }
+        Err(unusable) => Some(unusable),
+    })
+}

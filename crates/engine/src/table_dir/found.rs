@@ -1,0 +1,50 @@
+//! What shard 0 finds in the directory of a table at startup, so that other shards need not look
+//! again.
+
+use super::ReplayFilters;
+use model::key::DecoratedKey;
+use rt::ShardId;
+use sstable::{Sstable, SstablePath};
+use std::rc::Rc;
+
+/// What [`crate::Engine::reshard`] found in a table's directory. It saves disk accesses when the
+/// table is added: with many tables most sstables belong to other shards.
+pub(crate) struct Prepared {
+    pub found: FoundSstables,
+    /// The sstables that shard 0 has opened, for itself.
+    pub open: Vec<Rc<Sstable>>,
+}
+
+impl Prepared {
+    /// Takes the open sstables. The rest stays, for other shards.
+    pub fn take(&mut self) -> Prepared {
+        Prepared { found: self.found.clone(), open: std::mem::take(&mut self.open) }
+    }
+}
+
+/// What shard 0 found in a table's directory after interrupted operations were finished. It is
+/// valid until the first compaction.
+#[derive(Clone, Debug, Default)]
+pub struct FoundSstables {
+    /// The sealed sstables that were not truncated.
+    pub(crate) places: Vec<SstablePath>,
+    /// The first and last key of those that could be opened. They never change, because files are
+    /// written once.
+    pub(crate) keys: Vec<SstableKeys>,
+    pub(crate) filters: Vec<(ShardId, ReplayFilters)>,
+}
+
+/// The first and last key of an sstable.
+#[derive(Clone, Debug)]
+pub struct SstableKeys {
+    pub(crate) place: SstablePath,
+    pub(crate) first: DecoratedKey,
+    pub(crate) last: DecoratedKey,
+}
+
+impl SstableKeys {
+    pub(crate) fn of(sstable: &Sstable) -> Self {
+        let (first, last) = (sstable.first_key().clone(), sstable.last_key().clone());
+        SstableKeys { place: sstable.place().clone(), first, last }
+    }
+}

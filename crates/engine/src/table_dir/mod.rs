@@ -1,0 +1,30 @@
+//! The directory of a table: which files are in it, and what they say.
+//!
+//! - `listing`: names of files; the removal of sstables.
+//! - `clean`: finishes what a crash interrupted.
+//! - `found`: what one shard has found, for the others.
+//! - `replay_filters`: which records of the commitlog are not replayed.
+//! - `epoch_file`: the newest epoch that the node has begun.
+//! - `snapshot`: hard links to sstables.
+//!
+//! Sstables are replaced by others through [`crate::deletion_log`]. Nothing here knows the tablets
+//! or memtables of a table.
+
+mod clean;
+pub(crate) mod epoch_file;
+mod found;
+mod listing;
+pub(crate) mod replay_filters;
+mod snapshot;
+
+pub(crate) use clean::{CleanDirectory, finish_interrupted};
+pub use found::FoundSstables;
+pub(crate) use found::{Prepared, SstableKeys};
+pub(crate) use listing::{foreign_files, is_absent, is_sealed, is_truncated, names_in, remove_all, sealed_places};
+pub(crate) use replay_filters::ReplayFilters;
+pub use replay_filters::TruncateRecord;
+pub(crate) use snapshot::{MANIFEST, SnapshotWriter, unfinished};
+pub use snapshot::{UNFINISHED_SNAPSHOT, is_snapshot_name};
+
+/// The directory in a table's directory that holds its snapshots.
+pub const TABLE_SNAPSHOTS: &str = "snapshots";

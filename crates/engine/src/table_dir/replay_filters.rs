@@ -1,0 +1,180 @@
+//! Records of the commitlog that replay must skip although no sstable covers them: truncated
+//! records, and records whose compaction left nothing.
+//!
+//! There is one small file per table and shard, `replay-marks-<shard>` in the table's directory.
+//! It is replaced durably. A truncation takes effect when the file is written: the file also
+//! names the truncated sstables, whose files may still exist.
+
+use crate::commitlog::{Position, same_log};
+use crate::error::EngineError;
+use crate::files::FileOwner;
+use crate::files::sealed::{self, Unusable};
+use crate::memtable::Interval;
+use model::HostId;
+use rt::ShardId;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const KIND: &str = "replay-marks";
+const FORMAT: u32 = 1;
+const PREFIX: &str = "replay-marks-";
+
+/// What the file holds, for error messages.
+pub(crate) const HOLDS: &str = "what of the commitlog was truncated or removed: it returns";
+
+/// When a table was truncated, and at which position of a shard's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TruncateRecord {
+    /// The time in microseconds since 1970.
+    pub at_micros: i64,
+    /// Records of the table below this position are not replayed.
+    pub below: Position,
+}
+
+/// One shard's replay filters for one table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReplayFilters {
+    /// The last truncation.
+    pub truncated: Option<TruncateRecord>,
+    /// By tablet: log intervals whose records are in no sstable, because a compaction purged all
+    /// of them or the tablet was removed.
+    pub covered: Vec<(u32, Interval)>,
+    /// The generations of the truncated sstables.
+    #[serde(rename = "void")]
+    pub truncated_sstables: Vec<String>,
+    /// How often the file was written; 0 by a release that did not count. The inventory of the
+    /// data directory has this number, too, so that a start notices an older copy of the file.
+    #[serde(default)]
+    pub sequence: u64,
+    /// The node that wrote the file: the truncations of another node say nothing about this
+    /// node's log. `None` in files of earlier development states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<FileOwner>,
+}
+
+impl ReplayFilters {
+    /// Whether replay skips a record.
+    pub fn skip(&self, tablet: u32, position: Position) -> bool {
+        let truncated =
+            self.truncated.as_ref().is_some_and(|record| same_log(record.below, position) && position < record.below);
+        truncated
+            || self
+                .covered
+                .iter()
+                .any(|(of, interval)| *of == tablet && interval.first <= position && position <= interval.last)
+    }
+
+    /// Replaces the file of a shard of the node `host`.
+    pub async fn write(&mut self, dir: &Path, shard: ShardId, host: HostId) -> Result<(), EngineError> {
+        self.sequence += 1;
+        self.owner = Some(FileOwner::of_files_in(dir, host));
+        let path = self::path(dir, shard);
+        sealed::write(&path, KIND, FORMAT, self).await.map_err(EngineError::io(path))
+    }
+
+    /// The replay filters of all shards in a table's directory of the node `host`. `names` are
+    /// the files in it.
+    pub async fn read_all(
+        dir: &Path,
+        names: &[String],
+        host: HostId,
+    ) -> Result<Vec<(ShardId, ReplayFilters)>, EngineError> {
+        let mut all = Vec::new();
+        for name in names {
+            let Some(shard) = name.strip_prefix(PREFIX).and_then(|shard| shard.parse().ok()) else { continue };
+            let path = dir.join(name);
+            let filters = read_at(&path, host).await.map_err(EngineError::io(&path))?;
+            let filters = filters.map_err(|Unusable { why, .. }| EngineError::Damaged { path, why, holds: HOLDS })?;
+            all.push((ShardId(shard), filters));
+        }
+        Ok(all)
+    }
+}
+
+/// The replay filters in a file of the node `host`, or why there are none.
+async fn read_at(path: &Path, host: HostId) -> io::Result<Result<ReplayFilters, Unusable>> {
+    let owner = FileOwner::of_files_in(path.parent().unwrap_or(path), host);
+    let read = sealed::read::<ReplayFilters>(path, KIND, FORMAT).await?;
+    Ok(read.and_then(|filters| match owner.refuses(filters.owner) {
+        Some(why) => Err(Unusable { why, is_there: true }),
+        None => Ok(filters),
+    }))
+}
+
+/// What is wrong with the file of a shard of the node `host` that was written `sequence` times.
+pub(crate) async fn defect(path: &Path, sequence: u64, host: HostId) -> io::Result<Option<Unusable>> {
+    Ok(match read_at(path, host).await? {
+        Ok(filters) if filters.sequence >= sequence => None,
+        Ok(filters) => {
+            let why = format!("is older than it was (written {} times, of {sequence})", filters.sequence);
+            Some(Unusable { why, is_there: false })
+        }
+        Err(unusable) => Some(unusable),
+    })
+}
+
+/// Whether a name is that of a file of replay filters.
+pub(crate) fn is_name_of_filters(name: &str) -> bool {
+    shard_of_name(name).is_some()
+}
+
+/// The shard that a file of replay filters belongs to.
+pub(crate) fn shard_of_name(name: &str) -> Option<u16> {
+    name.strip_prefix(PREFIX)?.parse().ok()
+}
+
+/// The path of a shard's file in a table's directory.
+pub(crate) fn path(dir: &Path, shard: ShardId) -> PathBuf {
+    dir.join(format!("{PREFIX}{shard}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use uuid::Uuid;
+
+    const HOST: HostId = HostId(Uuid::from_u128(1));
+
+    #[test]
+    fn marks_come_back_and_skip_what_they_say() {
+        rt::block_on(async {
+            let scratch = Scratch::new("filters");
+            let at = |segment, offset| Position { segment, offset };
+            let mut filters = ReplayFilters {
+                truncated: Some(TruncateRecord { at_micros: 5, below: at(7, 100) }),
+                covered: vec![(3, Interval { first: at(9, 0), last: at(9, 50) })],
+                truncated_sstables: vec!["17".into()],
+                sequence: 3,
+                owner: None,
+            };
+            filters.write(scratch.path(), ShardId(2), HOST).await.unwrap();
+            let names = ["replay-marks-2".to_string(), "replay-marks-x".into(), "me-17-big-Data.db".into()];
+            let all = ReplayFilters::read_all(scratch.path(), &names, HOST).await.unwrap();
+            assert_eq!(all, vec![(ShardId(2), filters.clone())]);
+            assert_eq!(filters.sequence, 4);
+            let path = self::path(scratch.path(), ShardId(2));
+            assert_eq!(defect(&path, 4, HOST).await.unwrap(), None);
+            assert!(defect(&path, 5, HOST).await.unwrap().is_some_and(|defect| defect.why.contains("older")));
+            let other = HostId(Uuid::from_u128(2));
+            assert!(defect(&path, 4, other).await.unwrap().is_some_and(|defect| defect.why.contains("another node")));
+            let error = ReplayFilters::read_all(scratch.path(), &names, other).await.unwrap_err().to_string();
+            assert!(error.contains("replay-marks-2 is of another node") && error.contains("start once"), "{error}");
+            assert!(filters.skip(1, at(7, 99)) && filters.skip(1, at(6, 4000)));
+            assert!(!filters.skip(1, at(7, 100)) && !filters.skip(1, at(9, 20)));
+            assert!(filters.skip(3, at(9, 50)) && !filters.skip(3, at(9, 51)));
+            let other_shard = at((1 << 44) | 1, 0);
+            assert!(!filters.skip(1, other_shard));
+            rt::fs::write_durably(&path, b"messina").await.unwrap();
+            assert!(matches!(
+                ReplayFilters::read_all(scratch.path(), &names, HOST).await,
+                Err(EngineError::Damaged { .. })
+            ));
+            rt::fs::remove_file(&path).await.unwrap();
+            rt::fs::create_dir_all(&path).await.unwrap();
+            let error = ReplayFilters::read_all(scratch.path(), &names, HOST).await.unwrap_err().to_string();
+            assert!(error.contains("is a directory") && error.contains("start once"), "{error}");
+        });
+    }
+}

@@ -1,0 +1,170 @@
+//! Adding a table: its sstables are opened and assigned to its tablets.
+//!
+//! A file that cannot be opened is reported and left alone. Its keys are unknown, so reads of the
+//! table fail: without it they would miss rows and return deleted ones. For the same reason
+//! nothing of the table is purged.
+
+use crate::engine::{Engine, TabletRange};
+use crate::error::EngineError;
+use crate::table::{Attached, SstableSet, Table, Tablet};
+use crate::table_dir::{
+    CleanDirectory, FoundSstables, Prepared, ReplayFilters, finish_interrupted, is_absent, is_sealed, is_truncated,
+    names_in, sealed_places,
+};
+use model::TableId;
+use model::key::DecoratedKey;
+use model::schema::TableSchema;
+use rt::ShardId;
+use sstable::{Component, Corrupt, Sstable, SstablePath};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// The content of a table's directory for this shard.
+pub(crate) struct Opened {
+    /// One set per tablet, in the order in which the tablets were given.
+    pub sets: Vec<SstableSet>,
+    pub unreadable: Vec<PathBuf>,
+    /// The error of the first of these.
+    pub missing: Option<Corrupt>,
+    /// By the shard that wrote them.
+    pub filters: Vec<(ShardId, ReplayFilters)>,
+}
+
+impl Engine {
+    /// Adds a table with the tablets that this shard has, and opens their sstables.
+    ///
+    /// An sstable outside of all tablets of this shard belongs to another shard. An sstable in
+    /// several tablets is an error ([`Engine::reshard`] splits them). Files that cannot be opened
+    /// are logged, left alone, and counted. After an error the table is not added, and the call
+    /// may be repeated. A table without a directory needs no file descriptor.
+    pub async fn add_table(&self, schema: Rc<TableSchema>, tablets: Vec<TabletRange>) -> Result<(), EngineError> {
+        let id = schema.id;
+        if self.table(id).is_some() {
+            return Err(EngineError::TableExists(id));
+        }
+        let dir = self.table_dir(&schema);
+        let mut prepared = self.prepared().borrow_mut().get_mut(&id).map(Prepared::take);
+        if self.config().shard == ShardId(0) && !self.is_started() && prepared.is_none() {
+            let CleanDirectory { places, filters } = finish_interrupted(&dir, self.config()).await?;
+            prepared =
+                Some(Prepared { found: FoundSstables { places, filters, ..Default::default() }, open: Vec::new() });
+        }
+        let opened = self.open_sstables(&dir, &tablets, prepared).await?;
+        let has_sstables = opened.sets.iter().any(|set| set.len() > 0);
+        let mut tablets: Vec<Rc<Tablet>> = tablets
+            .into_iter()
+            .zip(opened.sets)
+            .map(|(tablet, set)| {
+                let slot = self.registry().take_slot(id, tablet.id);
+                Tablet::new(tablet.id, tablet.range, slot, self.pool().clone(), self.rows().clone(), set)
+            })
+            .collect();
+        tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
+        let table = Table::new(schema, dir, tablets, opened.unreadable, opened.filters);
+        table.auto_compaction.set(self.config().auto_compaction);
+        *table.missing.borrow_mut() = opened.missing.map(Rc::new);
+        self.registry().insert(id, table);
+        if has_sstables {
+            self.compactions().wake();
+        }
+        Ok(())
+    }
+
+    /// Sets a newer version of a table's schema. Unknown tables are ignored.
+    pub fn update_schema(&self, schema: Rc<TableSchema>) {
+        if let Some(table) = self.table(schema.id) {
+            table.set_schema(schema);
+            self.compactions().wake();
+        }
+    }
+
+    /// What [`Engine::reshard`] found, for [`Engine::expect`] on other shards.
+    pub fn found_sstables(&self) -> Vec<(TableId, FoundSstables)> {
+        self.prepared().borrow().iter().map(|(table, prepared)| (*table, prepared.found.clone())).collect()
+    }
+
+    /// Takes what shard 0 found, so that this shard opens only its own sstables and searches no
+    /// directory. It is valid until [`Engine::start`].
+    pub fn expect(&self, found: Vec<(TableId, FoundSstables)>) {
+        let prepared = found.into_iter().map(|(table, found)| (table, Prepared { found, open: Vec::new() }));
+        self.prepared().borrow_mut().extend(prepared);
+    }
+
+    /// Opens the sstables of these tablets.
+    pub(crate) async fn open_sstables(
+        &self,
+        dir: &Path,
+        tablets: &[TabletRange],
+        prepared: Option<Prepared>,
+    ) -> Result<Opened, EngineError> {
+        let Prepared { found, open } = match prepared {
+            Some(prepared) => prepared,
+            None if self.is_started() && is_absent(dir).await? => {
+                Prepared { found: FoundSstables::default(), open: Vec::new() }
+            }
+            None => {
+                let names = names_in(dir).await?;
+                let filters = ReplayFilters::read_all(dir, &names, self.config().host_id).await?;
+                let found = FoundSstables { places: sealed_places(dir, &names), keys: Vec::new(), filters };
+                Prepared { found, open: Vec::new() }
+            }
+        };
+        let sets = vec![SstableSet::default(); tablets.len()];
+        let mut opened = Opened { sets, unreadable: Vec::new(), missing: None, filters: found.filters };
+        for place in found.places {
+            if is_truncated(&opened.filters, &place) {
+                continue;
+            }
+            let is_it = |other: &SstablePath| other.generation == place.generation && *other == place;
+            let known = found.keys.iter().find(|known| is_it(&known.place));
+            if known.is_some_and(|known| owner(tablets, &known.first, &known.last) == Ok(None)) {
+                continue;
+            }
+            let opening = async {
+                match open.iter().find(|open| is_it(open.place())) {
+                    Some(open) => Ok(open.clone()),
+                    None => Sstable::open_at(&place, self.cache()).await,
+                }
+            };
+            let sstable = match opening.await {
+                Ok(sstable) => sstable,
+                // A compaction or DROP of another shard has just removed it: TOC.txt is removed
+                // first.
+                Err(_) if !is_sealed(&place).await => continue,
+                // The sstable itself may be intact: the next start can serve it.
+                Err(error) if error.is_of_process() => return Err(error.into()),
+                Err(error) => {
+                    tracing::error!(generation = %place.generation, dir = %dir.display(), %error,
+                        "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
+                    let file = place.path(Component::Data);
+                    opened.unreadable.push(file.clone());
+                    let why =
+                        format!("its table cannot be read without it, and it could not be opened at start: {error}");
+                    opened.missing.get_or_insert(Corrupt { file, offset: 0, why });
+                    continue;
+                }
+            };
+            let Some(i) = owner(tablets, sstable.first_key(), sstable.last_key())
+                .map_err(|()| EngineError::SpansTablets(place.path(Component::Data)))?
+            else {
+                continue;
+            };
+            self.saw_timestamp(sstable.stats().max_timestamp);
+            let attached = Attached::open(sstable, self.config().host_id);
+            opened.sets[i] = opened.sets[i].replace(&[], [attached]);
+        }
+        Ok(opened)
+    }
+}
+
+/// The tablet that holds both keys. `None` if they are outside of all tablets; an error if they
+/// are in different ones.
+fn owner(tablets: &[TabletRange], first: &DecoratedKey, last: &DecoratedKey) -> Result<Option<usize>, ()> {
+    let holds = |key| tablets.iter().position(|tablet| tablet.range.contains(key));
+    let (a, b) = (holds(first), holds(last));
+    let within = |tablet: &TabletRange| {
+        tablet.range.start.cmp_key(first.token, &first.key).is_gt()
+            && tablet.range.end.cmp_key(last.token, &last.key).is_lt()
+    };
+    if a != b || (a.is_none() && tablets.iter().any(within)) { Err(()) } else { Ok(a) }
+}

@@ -1,0 +1,51 @@
+//! The directory of a table: created before its first file, and cleared of replaced sstables.
+
+use crate::datadir::Made;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::metrics::add;
+use crate::table::{Attached, Table};
+use crate::table_dir::remove_all;
+use std::path::Path;
+use std::rc::Rc;
+
+impl Engine {
+    /// Creates a table's directory durably, once per run and before the first file.
+    pub(crate) async fn make_directory(&self, table: &Table) -> Result<(), EngineError> {
+        if table.has_directory.get() {
+            return Ok(());
+        }
+        self.make_directories(&table.dir).await?;
+        table.has_directory.set(true);
+        self.made(Made::Directory(table.schema().id));
+        Ok(())
+    }
+
+    /// The same for a table that may not be open.
+    pub(crate) async fn make_directories(&self, dir: &Path) -> Result<(), EngineError> {
+        rt::fs::create_dir_all(dir).await.map_err(EngineError::io(dir))?;
+        let above = dir.ancestors().skip(1).take_while(|above| above.starts_with(&self.config().data_dir));
+        for above in above {
+            rt::fs::sync_dir(above).await.map_err(EngineError::io(above))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files of sstables that are in no set any more. A crash leaves all or none of
+    /// them.
+    pub(crate) async fn delete_files(&self, table: &Table, sstables: &[Rc<Attached>]) -> Result<(), EngineError> {
+        if sstables.is_empty() {
+            return Ok(());
+        }
+        for own in sstables.iter().filter(|own| own.is_read()) {
+            if let Err(error) = own.sstable.keep_open().await {
+                tracing::warn!(generation = %own.generation(), %error,
+                    "an sstable goes while it is being read, and cannot be kept open: its readers will fail");
+            }
+        }
+        let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();
+        remove_all(&table.dir, &places).await?;
+        add(&self.counters().sstables_deleted, places.len() as u64);
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! DROP TABLE: removes a table from this shard, then its files.
+//!
+//! Replay needs no record of it: records of unknown tables are skipped. A later table with the
+//! same id begins with an epoch, which discards the earlier records ([`Engine::begin_empty`]).
+//!
+//! All shards share the directory. It is removed after all of them have dropped the table
+//! ([`Engine::remove_directory`]), except for snapshots. After a crash, the next start removes
+//! the rest ([`Engine::sweep_dropped`]), but only for tables that the caller knows as dropped: an
+//! unknown directory is never removed.
+
+use crate::deletion_log::{QUARANTINE, UPLOAD};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::table::Table;
+use crate::table_dir::{SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, remove_all};
+use model::TableId;
+use model::schema::TableSchema;
+use sstable::{Component, SstablePath};
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+impl Engine {
+    /// Removes a table and its data from this shard. With `auto_snapshot`, a snapshot is taken
+    /// first. `at_micros` is the time of the drop, in microseconds since 1970. It names the
+    /// snapshot, so all shards are given the same. Open readers continue. May be called again
+    /// after an error; `NoSuchTable` then means that only files are left, which
+    /// [`Engine::sweep_dropped`] removes.
+    pub async fn drop_table(&self, id: TableId, at_micros: i64) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(move |engine| async move { engine.drop_whole(&table, at_micros).await }).await
+    }
+
+    async fn drop_whole(&self, table: &Rc<Table>, at_micros: i64) -> Result<(), EngineError> {
+        let _paused = table.pause_compactions();
+        table.stop_compactions().await;
+        if self.config().auto_snapshot && self.has_data(table) {
+            self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
+        }
+        // Refuses flushes from now on, and waits for those that run.
+        table.work.close().await;
+        if self.registry().remove(table.schema().id).is_none() {
+            return Ok(());
+        }
+        // A later table with the same id has other sstables.
+        self.prepared().borrow_mut().remove(&table.schema().id);
+        let mut sstables = Vec::new();
+        for tablet in table.served_and_leaving() {
+            let set = tablet.sstables();
+            let gone: Vec<_> = set.iter().cloned().collect();
+            tablet.replace(&gone, []);
+            sstables.extend(gone);
+            tablet.seal();
+            for memtable in tablet.sealed() {
+                tablet.forget(&memtable);
+            }
+            self.log().clean(tablet.slot, crate::commitlog::Position::MAX);
+        }
+        self.delete_files(table, &sstables).await
+    }
+
+    /// Removes the directory of a table that every shard has dropped, unless an sstable is left
+    /// in it. Snapshots stay. Call it once, on one shard.
+    pub async fn remove_directory(&self, schema: &TableSchema) -> Result<(), EngineError> {
+        remove_directory(&self.table_dir(schema)).await
+    }
+
+    /// Removes what an interrupted drop has left of a table: its sstables and its directory.
+    /// Snapshots stay, and with `auto_snapshot` these sstables get one, too. `schema` is the
+    /// table when it was dropped, `at_micros` the time for the name of the snapshot. Call it on
+    /// one shard, at start before any shard opens its tables, or when no shard has the table any
+    /// more. False if nothing was left.
+    pub async fn sweep_dropped(&self, schema: &TableSchema, at_micros: i64) -> Result<bool, EngineError> {
+        let dir = self.table_dir(schema);
+        let left = match rt::fs::read_dir(&dir).await {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                sync_removal(&dir).await?;
+                return Ok(false);
+            }
+            Err(error) => return Err(EngineError::io(dir)(error)),
+        };
+        if !left.is_empty()
+            && left
+                .iter()
+                .all(|entry| entry.is_dir && [TABLE_SNAPSHOTS, UPLOAD, QUARANTINE].contains(&entry.name.as_str()))
+        {
+            sync_removal(&dir).await?;
+            return Ok(false);
+        }
+        let sstables = finish_interrupted(&dir, self.config()).await?.places;
+        if self.config().auto_snapshot && !sstables.is_empty() {
+            SnapshotWriter::of(self.config()).take(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
+        }
+        remove_all(&dir, &sstables).await?;
+        remove_directory(&dir).await?;
+        tracing::info!(keyspace = schema.keyspace, table = schema.name, id = %schema.id, sstables = sstables.len(),
+            "removed what a crash had left of a dropped table");
+        Ok(true)
+    }
+}
+
+/// The name of the snapshot of a drop at this time.
+fn snapshot_name(schema: &TableSchema, at_micros: i64) -> String {
+    format!("dropped-{}-{}", at_micros / 1000, schema.name)
+}
+
+async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
+    // Files of an operator stay.
+    let uploads = dir.join(UPLOAD);
+    if rt::fs::read_dir(&uploads).await.is_ok_and(|left| left.is_empty()) {
+        rt::fs::remove_dir_all(&uploads).await.map_err(EngineError::io(&uploads))?;
+    }
+    let entries = match rt::fs::read_dir(dir).await {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return sync_removal(dir).await,
+        Err(error) => return Err(EngineError::io(dir)(error)),
+    };
+    let is_sealed = |name: &str| matches!(SstablePath::parse_name(dir, name), Some((_, Component::Toc)));
+    if entries.iter().any(|entry| is_sealed(&entry.name)) {
+        return Ok(());
+    }
+    let removed = if entries.iter().any(|entry| entry.is_dir) {
+        let mut removed = Ok(());
+        for entry in entries.iter().filter(|entry| !entry.is_dir) {
+            removed = removed.and(rt::fs::remove_file(&dir.join(&entry.name)).await);
+        }
+        removed
+    } else {
+        rt::fs::remove_dir_all(dir).await
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(EngineError::io(dir)(error)),
+        _ => {}
+    }
+    sync_removal(dir).await
+}
+
+/// Makes removals in a table's directory durable, by this process or by one that was killed. The
+/// log may forget the table after this, so its files must not return after a power loss.
+async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
+    let Some(gone_from) = (if rt::fs::exists(dir).await { Some(dir) } else { dir.parent() }) else { return Ok(()) };
+    match rt::fs::sync_dir(gone_from).await {
+        // The keyspace has no directory either.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(EngineError::io(gone_from)),
+    }
+}

@@ -1,0 +1,24 @@
+//! Operations on entire tables and tablets of a shard.
+//!
+//! - `add`: adds a table and opens its sstables; `reshard` splits sstables that span tablets
+//!   before.
+//! - `tablet_lifecycle`: adds and removes tablets.
+//! - `truncate`, `epoch`: TRUNCATE on one shard, and its order in a cluster.
+//! - `drop`: DROP TABLE.
+//! - `snapshot`: hard links to the sstables of a table.
+//! - `upload`: loads sstables from the `upload` directory of a table.
+//! - `directory`: makes the directory of a table and removes files from it.
+//!
+//! All are methods of [`crate::Engine`].
+
+mod add;
+mod directory;
+mod drop;
+mod epoch;
+mod reshard;
+mod snapshot;
+mod tablet_lifecycle;
+mod truncate;
+mod upload;
+
+pub use upload::{LoadedPiece, Uploaded};

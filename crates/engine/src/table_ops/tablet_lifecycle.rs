@@ -1,0 +1,110 @@
+//! Tablets that are added to a shard and removed from it while their table is served.
+//!
+//! An added tablet is empty: files that an earlier stay of it left in the directory are removed
+//! first. A tablet is removed in three steps. Requests no longer find it. Replay filters then
+//! skip its log records, because the tablet may return and they must not. Last, its files are
+//! removed. After a crash in between, the next start removes the rest ([`Engine::sweep_tablet`]),
+//! before any shard opens the table.
+//!
+//! Both calls may fail at any file operation and are then repeated: a call resumes where the
+//! failed one ended. A tablet whose removal failed is no longer in the table, but is kept in
+//! [`crate::table::Table::leaving`] until its data is removed.
+
+use crate::commitlog::Position;
+use crate::engine::{Engine, TabletRange};
+use crate::error::EngineError;
+use crate::memtable::Interval;
+use crate::table::{SstableSet, Tablet};
+use crate::table_dir::{finish_interrupted, names_in, remove_all, sealed_places};
+use model::TableId;
+use model::range::PartitionRange;
+use model::schema::TableSchema;
+use sstable::{Sstable, SstablePath};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+impl Engine {
+    /// The tablets of a table on this shard; none if the table is not here.
+    pub fn tablets_of(&self, id: TableId) -> BTreeSet<u32> {
+        self.table(id).map(|table| table.tablets().iter().map(|tablet| tablet.id).collect()).unwrap_or_default()
+    }
+
+    /// Adds a tablet without any data. An existing one stays as it is. If an earlier removal of
+    /// the tablet failed, that is completed first. May be called again after an error.
+    pub async fn add_tablet(&self, id: TableId, tablet: TabletRange) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        if table.tablets().iter().any(|own| own.id == tablet.id) {
+            return Ok(());
+        }
+        if table.leaving(tablet.id).is_some() {
+            self.drop_tablet(id, tablet.id).await?;
+        }
+        self.remove_within(&table.dir, &tablet.range).await?;
+        let slot = self.registry().take_slot(id, tablet.id);
+        let (pool, rows) = (self.pool().clone(), self.rows().clone());
+        table.add_tablet(Tablet::new(tablet.id, tablet.range, slot, pool, rows, SstableSet::default()));
+        Ok(())
+    }
+
+    /// Removes a tablet with all its data from this shard. Does nothing if it was removed before.
+    /// May be called again after an error, and must be until it succeeds: otherwise a restart may
+    /// replay writes to the tablet.
+    pub async fn drop_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(move |engine| async move {
+            let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+            let _barrier = table.without_compactions().await;
+            let here = table.tablets().iter().find(|own| own.id == tablet).cloned();
+            let Some(gone) = here.or_else(|| table.leaving(tablet)) else { return Ok(()) };
+            // A running flush would attach an sstable afterwards, which would stay behind.
+            let _turn = gone.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
+            table.remove_tablet(&gone);
+            let mut all = vec![Interval { first: engine.log_begun(), last: engine.log().position() }];
+            // After a crash, old logs that are not retired yet are replayed again.
+            let old = engine.old_log_spans().await?;
+            all.extend(old.into_iter().map(|(_, first, last)| Interval { first, last }));
+            engine.remember_covered(&table, tablet, &all).await?;
+            let set = gone.sstables();
+            let sstables: Vec<_> = set.iter().cloned().collect();
+            gone.seal();
+            for memtable in gone.sealed() {
+                gone.forget(&memtable);
+            }
+            engine.log().clean(gone.slot, Position::MAX);
+            engine.registry().leave_slot(gone.slot);
+            // The set stays as it is until the files are gone, for the next call.
+            engine.delete_files(&table, &sstables).await?;
+            gone.replace(&sstables, []);
+            table.has_left(&gone);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Removes what an interrupted removal has left of a tablet. Call it on one shard at start,
+    /// before any shard opens the table. Returns the number of sstables.
+    pub async fn sweep_tablet(&self, schema: &TableSchema, range: &PartitionRange) -> Result<usize, EngineError> {
+        let dir = self.table_dir(schema);
+        finish_interrupted(&dir, self.config()).await?;
+        self.remove_within(&dir, range).await
+    }
+
+    /// Removes the sealed sstables within a range that this node does not serve.
+    async fn remove_within(&self, dir: &Path, range: &PartitionRange) -> Result<usize, EngineError> {
+        let mut left: Vec<SstablePath> = Vec::new();
+        for place in sealed_places(dir, &names_in(dir).await?) {
+            match Sstable::open_at(&place, self.cache()).await {
+                Ok(sstable) if range.contains(sstable.first_key()) && range.contains(sstable.last_key()) => {
+                    left.push(place);
+                }
+                // Unreadable sstables are reported when the table is opened.
+                _ => {}
+            }
+        }
+        if !left.is_empty() {
+            tracing::info!(dir = %dir.display(), sstables = left.len(), "removing what is left of a tablet that is not here");
+            remove_all(dir, &left).await?;
+        }
+        Ok(left.len())
+    }
+}

@@ -1,0 +1,330 @@
+//! Loading sstables that an operator put into a table's `upload` directory.
+//!
+//! The files may come from anywhere: a snapshot of this node, another node, Cassandra. So nothing
+//! in them is trusted. Each sstable is read entirely and verified, then copied by tablet into new
+//! sstables without commitlog intervals: the intervals of a foreign file may refer to another
+//! node's log, or to records of another table. A record in the deletion log
+//! ([`deletion_log::load`]) then seals all copies and removes all originals. After a crash at any
+//! moment either all are loaded, or all are still in `upload`.
+//!
+//! There are several steps because the tablets of a table are on several shards:
+//! [`Engine::uploaded`] on one shard, [`Engine::copy_uploaded`] on all, [`Engine::seal_loaded`]
+//! on one, [`Engine::attach_loaded`] on all. The caller ensures that only one load of a table
+//! runs at a time. Before the seal nothing in `upload` is removed, and afterwards only sstables
+//! that were loaded.
+
+use crate::deletion_log::{self, UPLOAD};
+use crate::engine::{Engine, TabletRange};
+use crate::error::EngineError;
+use crate::table::{Attached, Table};
+use crate::table_dir::{MANIFEST, names_in};
+use model::TableId;
+use model::key::RingCut;
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use rt::task::Group;
+use sstable::{
+    Component, Corrupt, Generation, PageCache, ReadOptions, Sstable, SstablePath, Unsealed, Version, Writer,
+    WriterOptions, unreadable_format,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// The files are read once: the reads neither fill the cache nor use it.
+const READ: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGROUND };
+
+/// An sstable in an `upload` directory.
+#[derive(Clone, Debug)]
+pub struct Uploaded(SstablePath);
+
+/// A copy of (a part of) an uploaded sstable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedPiece {
+    /// The tablet it belongs to.
+    pub tablet: u32,
+    /// Its files.
+    pub generation: Generation,
+    /// Its partitions.
+    pub partitions: u64,
+    /// Its bytes on disk.
+    pub bytes: u64,
+}
+
+impl Engine {
+    /// The `upload` directory of a table.
+    pub fn upload_dir(&self, id: TableId) -> Result<PathBuf, EngineError> {
+        Ok(self.table_or_error(id)?.dir.join(UPLOAD))
+    }
+
+    /// The sstables in a table's `upload` directory, which is created if needed. An unknown
+    /// version or a missing file is an error.
+    pub async fn uploaded(&self, id: TableId) -> Result<Vec<Uploaded>, EngineError> {
+        let table = self.table_or_error(id)?;
+        self.make_directory(&table).await?;
+        let dir = table.dir.join(UPLOAD);
+        rt::fs::create_dir_all(&dir).await.map_err(EngineError::io(&dir))?;
+        let names = names_in(&dir).await?;
+        // Grouped by all their files: an sstable without Data.db would be ignored silently
+        // otherwise.
+        let mut sstables: BTreeMap<(Version, Generation), (SstablePath, Vec<&str>)> = BTreeMap::new();
+        for name in &names {
+            match SstablePath::of_file(&dir, name) {
+                Some((place, component)) => {
+                    let key = (place.version, place.generation);
+                    sstables.entry(key).or_insert_with(|| (place, Vec::new())).1.push(component);
+                }
+                None if is_foreign(name) => {
+                    let why = "not an sstable of a version that can be read (mc, md, me, na, nb)";
+                    return Err(EngineError::Upload { path: dir.join(name), why: why.to_owned() });
+                }
+                None => {}
+            }
+        }
+        for (place, components) in sstables.values() {
+            check_whole(place, components).await?;
+        }
+        if !sstables.is_empty() && names.iter().any(|name| name == MANIFEST) {
+            check_manifest(&dir, &names).await?;
+        }
+        Ok(sstables.into_values().map(|(place, _)| Uploaded(place)).collect())
+    }
+
+    /// Verifies uploaded sstables and copies them, one piece per tablet. `tablets` are all
+    /// tablets of the table on this node. The pieces are durable but not sealed: a restart
+    /// removes them. On an error none is left.
+    pub async fn copy_uploaded(
+        &self,
+        id: TableId,
+        uploads: Vec<Uploaded>,
+        tablets: Vec<TabletRange>,
+    ) -> Result<Vec<LoadedPiece>, EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(|engine| async move {
+            let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+            engine.make_directory(&table).await?;
+            let mut pieces = Vec::new();
+            for Uploaded(place) in &uploads {
+                let copied =
+                    rt::task::in_group(Group::Maintenance, engine.copy_sstable(&table, place, &tablets, &mut pieces))
+                        .await;
+                if let Err(error) = copied {
+                    remove_pieces(&table.dir, &pieces).await;
+                    return Err(error);
+                }
+            }
+            Ok(pieces)
+        })
+        .await
+    }
+
+    /// Removes pieces that are not sealed.
+    pub async fn discard_loaded(&self, id: TableId, pieces: &[LoadedPiece]) -> Result<(), EngineError> {
+        remove_pieces(&self.table_or_error(id)?.dir, pieces).await;
+        Ok(())
+    }
+
+    /// Atomically replaces the uploaded sstables by the pieces. Every shard has to attach its own
+    /// pieces afterwards. On an error the pieces are removed, unless the record was written: then
+    /// a restart completes it.
+    pub async fn seal_loaded(
+        &self,
+        id: TableId,
+        pieces: Vec<LoadedPiece>,
+        uploads: Vec<Uploaded>,
+    ) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(|_| async move {
+            let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+            let seal = pieces.iter().map(|piece| piece.generation.to_string()).collect();
+            let uploads =
+                uploads.iter().map(|Uploaded(place)| format!("{}-{}-big-", place.version.name(), place.generation));
+            match deletion_log::load(&table.dir, seal, uploads.collect()).await {
+                Err(error @ deletion_log::DeletionLogError::NotBegun { .. }) => {
+                    remove_pieces(&table.dir, &pieces).await;
+                    Err(error.into())
+                }
+                other => Ok(other?),
+            }
+        })
+        .await
+    }
+
+    /// Opens the pieces of this shard's tablets and attaches them in one step. If one cannot be
+    /// opened, reads of the table fail from then on, because it is part of the table.
+    pub async fn attach_loaded(&self, id: TableId, pieces: Vec<LoadedPiece>) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        self.detached(|engine| async move {
+            let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+            let mut opened = Vec::new();
+            for piece in &pieces {
+                let sstable = match Sstable::open(&table.dir, piece.generation, engine.cache()).await {
+                    Ok(sstable) => sstable,
+                    Err(error) => {
+                        let file = SstablePath::new(&table.dir, piece.generation).path(Component::Data);
+                        let why = format!("it was loaded and cannot be opened, its table cannot be read: {error}");
+                        table.unreadable.borrow_mut().push(file.clone());
+                        table.missing.borrow_mut().get_or_insert(Rc::new(Corrupt { file, offset: 0, why }));
+                        return Err(error.into());
+                    }
+                };
+                opened.push((piece.tablet, Attached::new(sstable, Vec::new())));
+            }
+            for tablet in table.tablets().iter() {
+                let own: Vec<_> =
+                    opened.iter().filter(|(id, _)| *id == tablet.id).map(|(_, attached)| attached.clone()).collect();
+                if !own.is_empty() {
+                    tablet.replace(&[], own);
+                }
+            }
+            engine.compactions().wake();
+            Ok(())
+        })
+        .await
+    }
+
+    /// Verifies and copies one sstable; each piece is added to `pieces`.
+    async fn copy_sstable(
+        &self,
+        table: &Table,
+        place: &SstablePath,
+        tablets: &[TabletRange],
+        pieces: &mut Vec<LoadedPiece>,
+    ) -> Result<(), EngineError> {
+        let schema = table.schema();
+        let refused = |why: String| EngineError::Upload { path: place.path(Component::Data), why };
+        let sstable = Sstable::open_at(place, &PageCache::new(0)).await?;
+        fits(&sstable, &schema).map_err(refused)?;
+        sstable.verify(|_| {}).await?;
+        let whole = PartitionRange {
+            start: RingCut::before_key(sstable.first_key()),
+            end: RingCut::after_key(sstable.last_key()),
+        };
+        let mut copied = 0;
+        for tablet in tablets {
+            let Some(range) = tablet.range.intersection(&whole) else { continue };
+            let options =
+                WriterOptions { expected_partitions: sstable.stats().partitions(), ..self.writer_options(&schema) };
+            let Some(unsealed) = copy(table, &sstable, &schema, range, options).await? else { continue };
+            let outcome = unsealed.outcome();
+            copied += outcome.partitions;
+            pieces.push(LoadedPiece {
+                tablet: tablet.id,
+                generation: outcome.generation,
+                partitions: outcome.partitions,
+                bytes: outcome.total_bytes,
+            });
+        }
+        if copied != sstable.stats().partitions() {
+            let missing = sstable.stats().partitions() - copied;
+            return Err(refused(format!(
+                "{missing} of its partitions belong to no tablet of this node: load it on the node whose snapshot it is from, \
+                 or write its rows with COPY or DSBulk"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name is that of an sstable of an unknown version.
+fn is_foreign(name: &str) -> bool {
+    unreadable_format(name).is_some() || name.ends_with(&format!("-{}", Component::Data.name()))
+}
+
+/// Refuses an sstable without a table of contents, or without a file that is listed there.
+async fn check_whole(place: &SstablePath, components: &[&str]) -> Result<(), EngineError> {
+    let missing = |component: &str| EngineError::Upload {
+        path: place.dir.join(place.file_name(component)),
+        why: "the file is missing, its sstable is not whole".to_owned(),
+    };
+    if !components.contains(&Component::Toc.name()) {
+        return Err(missing(Component::Toc.name()));
+    }
+    let toc = place.path(Component::Toc);
+    let text = rt::fs::read(&toc).await.map_err(EngineError::io(&toc))?;
+    let text = String::from_utf8_lossy(&text);
+    let listed = text.lines().filter(|line| !line.is_empty());
+    match [Component::Data.name()].into_iter().chain(listed).find(|name| !components.contains(name)) {
+        Some(name) => Err(missing(name)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses an upload without a file that the manifest of its snapshot names. Newer manifests of
+/// ScyllaDB have another form and are not checked.
+async fn check_manifest(dir: &Path, names: &[String]) -> Result<(), EngineError> {
+    #[derive(serde::Deserialize)]
+    struct Manifest {
+        #[serde(default)]
+        files: Vec<String>,
+    }
+    let path = dir.join(MANIFEST);
+    let text = rt::fs::read(&path).await.map_err(EngineError::io(&path))?;
+    let manifest: Manifest = serde_json::from_slice(&text)
+        .map_err(|error| EngineError::Upload { path: path.clone(), why: format!("not a manifest: {error}") })?;
+    match manifest.files.iter().find(|file| !names.contains(file)) {
+        Some(file) => Err(EngineError::Upload {
+            path,
+            why: format!("it names {file}, which is missing. Copy all of the snapshot, or remove {MANIFEST}"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether the table has all columns of the sstable. Types are compared when it is read.
+fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
+    let header = sstable.header();
+    for (columns, own) in [(&header.statics, &schema.statics), (&header.regulars, &schema.regulars)] {
+        for column in columns {
+            let known = own.iter().any(|own| own.name == column.name)
+                || schema.dropped.iter().any(|dropped| dropped.name == column.name);
+            if !known {
+                let table = format!("{}.{}", schema.keyspace, schema.name);
+                return Err(format!("its column {} is not one of {table}", column.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies the partitions of a range. On an error nothing of the copy is left.
+async fn copy(
+    table: &Table,
+    sstable: &Rc<Sstable>,
+    schema: &Rc<TableSchema>,
+    range: PartitionRange,
+    options: WriterOptions,
+) -> Result<Option<Unsealed>, EngineError> {
+    let mut reader = sstable.reader(schema, range, Rc::new(Slice::full()), READ);
+    let mut writer = Writer::create(&table.dir, Generation::fresh(), schema.clone(), options).await?;
+    let mut buffer = VecDeque::new();
+    loop {
+        let step = async {
+            if table.work.is_closed() {
+                return Err(EngineError::Cancelled);
+            }
+            let more = reader.fill(&mut buffer).await?;
+            while let Some(fragment) = buffer.pop_front() {
+                writer.push(fragment).await?;
+            }
+            Ok(more)
+        };
+        match step.await {
+            Ok(true) => rt::task::maybe_yield().await,
+            Ok(false) => break,
+            Err(error) => {
+                writer.abort().await;
+                return Err(error);
+            }
+        }
+    }
+    Ok(writer.finish_unsealed(&[]).await?)
+}
+
+async fn remove_pieces(dir: &Path, pieces: &[LoadedPiece]) {
+    for piece in pieces {
+        if let Err(error) = sstable::directory::remove(&SstablePath::new(dir, piece.generation)).await {
+            tracing::warn!(generation = %piece.generation, %error, "a copy of an uploaded sstable stays behind");
+        }
+    }
+}

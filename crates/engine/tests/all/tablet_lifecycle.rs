@@ -1,0 +1,102 @@
+//! Tablets that are added to a shard and removed from it while their table is served, over
+//! crashes.
+
+use crate::support::*;
+use engine::{Engine, TabletRange};
+use model::range::Slice;
+use model::schema::TableSchema;
+use std::rc::Rc;
+
+const KEYS: i32 = 40;
+
+async fn write_all(engine: &Engine, schema: &TableSchema, value: &str) {
+    for k in 0..KEYS {
+        let change = Change::Insert { k, c: 1, value: value.into() };
+        // Those of tablets that are elsewhere are not taken.
+        let _ = engine.apply_durably(&change.mutation(schema, 1), &key(k)).await;
+    }
+}
+
+/// The number of partitions of a tablet that an engine has.
+async fn held(engine: &Engine, schema: &Rc<TableSchema>, tablet: &TabletRange) -> usize {
+    let seen = read_fragments(engine, schema.id, tablet.range.clone(), Slice::full(), Default::default()).await;
+    seen.iter().filter(|fragment| matches!(fragment, model::fragment::Fragment::PartitionStart { .. })).count()
+}
+
+fn of(tablet: &TabletRange) -> usize {
+    (0..KEYS).filter(|k| tablet.range.contains(&key(*k))).count()
+}
+
+/// The data of a removed tablet is gone: from memory, from the disk, and from replay, also when
+/// the tablet is added again.
+#[test]
+fn a_tablet_that_leaves_takes_its_data_along_for_good() {
+    for flushed in [false, true] {
+        let scratch = Scratch::new(&format!("leaves-{flushed}"));
+        rt::block_on(async {
+            let (schema, all) = (schema(0, |_| {}), tablets(4));
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+            write_all(&engine, &schema, "old").await;
+            if flushed {
+                engine.flush(None).await.unwrap();
+            }
+            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.drop_tablet(schema.id, 1).await.unwrap();
+            assert_eq!(held(&engine, &schema, &all[1]).await, 0);
+            assert_eq!(held(&engine, &schema, &all[2]).await, of(&all[2]));
+            let change = (0..KEYS).find(|k| all[1].range.contains(&key(*k))).map(|k| Change::Insert {
+                k,
+                c: 1,
+                value: "x".into(),
+            });
+            let change = change.unwrap();
+            let refused = engine.apply_durably(&change.mutation(&schema, 2), &key(change.k())).await;
+            assert!(refused.is_err(), "it is not here");
+            engine.abandon().await;
+
+            // It is somewhere else when the node starts again, then it comes back, empty.
+            let others: Vec<_> = all.iter().filter(|tablet| tablet.id != 1).cloned().collect();
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &others).await;
+            engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
+            assert_eq!(held(&engine, &schema, &all[1]).await, 0, "flushed: {flushed}");
+            engine.apply_durably(&change.mutation(&schema, 2), &key(change.k())).await.unwrap();
+            assert_eq!(held(&engine, &schema, &all[1]).await, 1);
+            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
+            engine.abandon().await;
+
+            // It is here when the log is replayed.
+            let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+            assert_eq!(held(&engine, &schema, &all[1]).await, 0, "flushed: {flushed}");
+            assert_eq!(held(&engine, &schema, &all[3]).await, of(&all[3]));
+            engine.stop().await;
+        });
+    }
+}
+
+/// A crash between the end of a move and the removal of the files.
+#[test]
+fn what_a_crash_left_of_a_tablet_goes_before_it_can_come_back() {
+    let scratch = Scratch::new("swept");
+    rt::block_on(async {
+        let (schema, all) = (schema(0, |_| {}), tablets(2));
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+        write_all(&engine, &schema, "old").await;
+        engine.flush(None).await.unwrap();
+        engine.stop().await;
+        // At the next start the log of the metadata tells that the tablet has left.
+        let engine = Engine::open(config(&scratch.0, 16 << 20)).await.unwrap();
+        assert_eq!(engine.sweep_tablet(&schema, &all[0].range).await.unwrap(), 1);
+        assert_eq!(engine.sweep_tablet(&schema, &all[0].range).await.unwrap(), 0);
+        engine.stop().await;
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+        assert_eq!((held(&engine, &schema, &all[0]).await, held(&engine, &schema, &all[1]).await), (0, of(&all[1])));
+        engine.stop().await;
+
+        // Nobody told: what lies there goes when the tablet comes.
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &all[..1]).await;
+        engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
+        assert_eq!(held(&engine, &schema, &all[1]).await, 0);
+        engine.stop().await;
+    });
+}

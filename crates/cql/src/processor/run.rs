@@ -66,9 +66,9 @@ impl Processor {
                 let (statement, attributes) = &**truncate;
                 let keyspace = names::keyspace_of(client, &statement.table)?;
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
-                let timeout = attributes.timeout(env, config.truncate_timeout)?;
+                let deadline = request.deadline(attributes.timeout(env, config.truncate_timeout)?)?;
                 request.release_metadata();
-                Box::pin(schema::truncate(client, statement, Some(timeout))).await
+                Box::pin(schema::truncate(client, statement, deadline.remaining())).await
             }
             Plan::Describe(statement) => {
                 authorize(client.role.borrow().as_deref(), Permission::Describe, Resource::AllKeyspaces)?;

@@ -6,11 +6,8 @@ use crate::error::Error;
 use crate::syntax::ast::Truncate;
 use std::time::Duration;
 
-/// The default timeout of TRUNCATE.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Executes a TRUNCATE. `timeout` is the evaluated USING TIMEOUT.
-pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Option<Duration>) -> Result<Answer, Error> {
+/// Executes a TRUNCATE. `timeout` is what is left of the request's time.
+pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Duration) -> Result<Answer, Error> {
     let keyspace = names::keyspace_of(client, &statement.table)?;
     let name = statement.table.name.as_str();
     if crate::system::is_virtual(&keyspace) {
@@ -21,7 +18,7 @@ pub async fn truncate(client: &ClientState, statement: &Truncate, timeout: Optio
     }
     let metadata = rt::shard::service::<cluster::MetadataService>().current();
     let table = names::table(&metadata, &keyspace, name)?.schema.id;
-    match cluster::truncate::everywhere(metadata, table, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
+    match cluster::truncate::everywhere(metadata, table, timeout).await {
         Ok(()) => Ok(Answer::new(AnswerKind::Void)),
         Err(why) => Err(Error::Truncate(format!("Error during truncate of {keyspace}.{name}: {why}"))),
     }

@@ -300,11 +300,14 @@ pub(crate) async fn stop_in(phase: &Phase) -> Result<(), StopError> {
         phase.enter("closing connections to other nodes");
         membership::close().await;
     }
-    phase.enter("stopping flushes and compactions, closing the commitlog");
+    phase.enter("syncing hints, stopping flushes and compactions, closing the commitlog");
     let unwritten = rt::shard::call_all(|| async {
         rt::shard::uninstall::<Processor>();
         if let Some(replica) = rt::shard::try_service::<Replica>() {
             replica.forget_queriers(None);
+        }
+        if let Some(hints) = rt::shard::try_service::<Coordinator>().and_then(|coordinator| coordinator.hints()) {
+            hints.sync().await;
         }
         match rt::shard::try_service::<Engine>() {
             Some(engine) => engine.stop().await,

@@ -18,7 +18,7 @@ use super::stream::ClientStream;
 use super::transport::{Server, Transport};
 use crate::protocol::frames::BUFFER;
 use crate::protocol::outbox::MAX_SLICES;
-use crate::protocol::{Frames, Next, Opcode, RawFrame, Reply, Request};
+use crate::protocol::{Frames, Next, RawFrame, Reply, Request};
 use cql::Error;
 use cql::system::Encryption;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

@@ -20,7 +20,7 @@ use rt::Pieces;
 use rt::hash::HashMap;
 use rt::sync::Deadline;
 use rt::task::Group;
-use rt::time::{Duration, Instant};
+use rt::time::Instant;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
@@ -70,9 +70,9 @@ fn send_error(error: CallError) -> SendError {
 pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<MetadataService>) {
     for verb in [Verb::Replica, Verb::Maintenance] {
         let (replica, metadata) = (replica.clone(), metadata.clone());
-        internode.serve(verb, move |_, request: Bytes| {
+        internode.serve(verb, move |caller, request: Bytes| {
             let (replica, metadata) = (replica.clone(), metadata.clone());
-            async move { answer(&replica, &metadata, request).await }
+            async move { answer(&replica, &metadata, request, caller.deadline).await }
         });
     }
 }
@@ -82,16 +82,20 @@ pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<M
 /// Until it responds, it holds the metadata that were current when the request was admitted. So a
 /// wait for old metadata to become unused also waits for requests of other nodes that were admitted
 /// under them. Dropping the future stops the work at its next yield.
-pub async fn answer(replica: &Replica, metadata: &MetadataService, request: Bytes) -> Result<Pieces, Refusal> {
+pub async fn answer(
+    replica: &Replica,
+    metadata: &MetadataService,
+    request: Bytes,
+    deadline: Deadline,
+) -> Result<Pieces, Refusal> {
     let header = header_of(&request).map_err(Refusal::malformed)?;
-    let deadline = Deadline::after(Duration::from_micros(header.time_left_micros));
     // The request may be based on newer metadata than this shard has: a table that is not known yet
     // must not be reported as dropped.
     if !metadata.wait_for_number(header.metadata_number, deadline).await {
         return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not come in time"));
     }
     let _held = metadata.current();
-    Ok(replica.serve(request, None).await)
+    Ok(replica.serve(request, Some(deadline)).await)
 }
 
 impl Coordinator {

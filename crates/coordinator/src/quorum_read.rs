@@ -87,7 +87,8 @@ impl Coordinator {
                 Err(Attempt::Outdated) => {}
             }
             drop(metadata);
-            self.wait_for_newer(number, options).await?;
+            let newer = self.wait_for_newer(number, options);
+            options.context.cancel.unless(newer).await.unwrap_or(Err(CoordinatorError::Cancelled))?;
         }
     }
 
@@ -132,14 +133,16 @@ impl Coordinator {
         let other = OtherSet::of(metadata, &read.nodes, table, tablet, options);
         // Boxed, because it is rare: it must not enlarge the future of other reads.
         let reconciled = Box::pin(self.reconcile(table, command, sources, other, &mut read, options));
-        match limit.limit(reconciled).await {
+        // Repairs that were sent are completed also if the client is gone.
+        match limit.limit_unless(&options.context.cancel, reconciled).await {
             Ok(Ok(Reconciled { page, has_more, sources })) => {
                 read_trace::merged(&sources, options);
                 Ok(QuorumPage { page, has_more, by: by(sources) })
             }
             Ok(Err(Some(error))) => Err(error.into()),
             Ok(Err(None)) => Err(self.too_few(&mut read)),
-            Err(_) => Err(self.timed_out(&mut read).into()),
+            Err(Unwanted::Cancelled) => Err(CoordinatorError::Cancelled.into()),
+            Err(Unwanted::Late) => Err(self.timed_out(&mut read).into()),
         }
     }
 

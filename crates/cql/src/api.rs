@@ -8,6 +8,7 @@ use bytes::Bytes;
 use md5::{Digest, Md5};
 use model::CqlType;
 use model::types::wire;
+use rt::time::Instant;
 use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -71,6 +72,8 @@ pub struct QueryParams {
     pub trace: Option<Uuid>,
     /// The client requests the reason why the page ended (custom payload `messina-page-info`).
     pub page_info: bool,
+    /// When the request was received: its timeouts begin then. `None`: when its execution begins.
+    pub received: Option<Instant>,
 }
 
 impl Default for QueryParams {
@@ -86,6 +89,7 @@ impl Default for QueryParams {
             now_in_seconds: None,
             trace: None,
             page_info: false,
+            received: None,
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::modify::execute::{LARGE_EXPANSION, default_timestamp};
 use crate::modify::json::JsonValues;
 use crate::modify::read_first::read_first;
 use crate::modify::{Modify, Room};
-use crate::request::{Request, write_error};
+use crate::pace::Pace;
+use crate::request::{Request, write_error, write_type};
 use crate::term::Env;
 use coordinator::{CoordinatorError, RequestOptions, WriteKind};
 use model::TableSchema;
@@ -75,7 +76,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
         None => default_timestamp(request)?,
     };
     let timeout = if counters { config.counter_write_timeout } else { config.write_timeout };
-    let mut options = request.options(whole.timeout.unwrap_or(timeout));
+    let mut options = request.options(whole.timeout.unwrap_or(timeout))?;
     let mut answer = Answer::new(AnswerKind::Void);
     answer.warnings.extend(warning);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
@@ -83,6 +84,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut room = Room::of(config);
     let (mut turn, mut expansion) = (None, 0usize);
     let mut next_look = PARTS_PER_LOOK;
+    let kind_so_far = write_type(write_kind(whole.kind, counters, parts.len()));
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i >= next_look {
             let slow = rt::task::is_time_to_yield();
@@ -106,6 +108,10 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             turn = Some(request.turn(&options.context.deadline).await?);
         }
         let schema = &modify.schema;
+        let settled = match modify.slow {
+            true => Box::pin(modify.settled(*env, &Pace::of_write(&options, schema, kind_so_far))).await?,
+            false => None,
+        };
         for key in keys {
             let prior = match &modify.read_first {
                 Some(wanted) => Some(read_first(modify, wanted, &key, &rows, stamp.now, request, &options).await?),
@@ -116,7 +122,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
                 partitions.push((schema.clone(), key.clone(), mutation));
                 partitions.len() - 1
             });
-            let inputs = Inputs { env: *env, stamp: &stamp, prior: prior.as_ref() };
+            let inputs = Inputs { env: *env, stamp: &stamp, prior: prior.as_ref(), settled: settled.as_ref() };
             modify.fill(&mut partitions[place].2, &key, &rows, &inputs, &mut room)?;
         }
     }

@@ -7,8 +7,8 @@
 //!
 //! The crate knows no sockets and no frames. [`api`] is its interface to the protocol server above.
 //!
-//! Reading order: api, error, guardrails, syntax, term, restrictions, select, modify, batch, plan,
-//! footprint, prepared, processor.
+//! Reading order: api, error, guardrails, syntax, pace, term, restrictions, select, modify, batch,
+//! plan, footprint, prepared, processor.
 
 pub mod api;
 pub mod attributes;
@@ -22,6 +22,7 @@ pub mod fragments;
 pub mod guardrails;
 pub mod large_data;
 pub mod modify;
+mod pace;
 pub mod plan;
 pub mod prepared;
 pub mod processor;

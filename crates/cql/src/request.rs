@@ -9,8 +9,8 @@ use cluster::Metadata;
 use coordinator::{Consistency, Coordinator, CoordinatorError, RequestOptions, WriteKind};
 use model::TableSchema;
 use replica::{Class, Context, Trace};
-use rt::sync::{Deadline, Semaphore, SemaphorePermit};
-use rt::time::Duration;
+use rt::sync::{Deadline, Semaphore, SemaphorePermit, Unwanted};
+use rt::time::{Duration, Instant};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -99,7 +99,11 @@ impl<'a> Request<'a> {
     pub async fn turn(&self, deadline: &Deadline) -> Result<SemaphorePermit<'a>, Error> {
         let overloaded =
             || Error::Overloaded("Too many statements that need much memory are in progress on this shard".into());
-        deadline.limit(self.expansion.acquire()).await.ok().and_then(Result::ok).ok_or_else(overloaded)
+        match deadline.limit_unless(&self.client.cancel, self.expansion.acquire()).await {
+            Ok(permit) => permit.map_err(|_| overloaded()),
+            Err(Unwanted::Late) => Err(overloaded()),
+            Err(Unwanted::Cancelled) => Err(Error::Server(CoordinatorError::Cancelled.to_string())),
+        }
     }
 
     /// Waits for [`Request::turn`] if the request takes much memory.
@@ -122,20 +126,52 @@ impl<'a> Request<'a> {
         self.held.take();
     }
 
+    /// The end of a timeout that began when the request was received.
+    ///
+    /// # Errors [`Error::Overloaded`] if the request had to wait for so long that its timeout has
+    /// passed. It must not begin: its client does not wait for it any more.
+    #[inline]
+    pub fn deadline(&self, timeout: Duration) -> Result<Deadline, Error> {
+        let Some(received) = self.params.received else { return Ok(Deadline::after(timeout)) };
+        let deadline = Deadline(received + timeout);
+        if deadline.is_past() {
+            not_begun(received, timeout)?;
+        }
+        Ok(deadline)
+    }
+
     /// Options for the coordinator, with this timeout.
-    pub fn options(&self, timeout: Duration) -> RequestOptions {
-        RequestOptions {
+    ///
+    /// # Errors Those of [`Request::deadline`].
+    pub fn options(&self, timeout: Duration) -> Result<RequestOptions, Error> {
+        let deadline = self.deadline(timeout)?;
+        Ok(RequestOptions {
             context: Context {
                 class: if self.client.address.is_some() { Class::User } else { Class::System },
-                deadline: Deadline::after(timeout),
+                deadline,
                 cancel: self.client.cancel.clone(),
                 trace: self.trace.clone(),
                 metadata_number: self.metadata().number,
                 large_data: None,
             },
             consistency: self.params.consistency,
-        }
+        })
     }
+}
+
+/// The error for a request whose timeout passed before it began. A timeout of zero is not such a
+/// case: it ends every request when it has to wait.
+#[cold]
+fn not_begun(received: Instant, timeout: Duration) -> Result<(), Error> {
+    if timeout.is_zero() {
+        return Ok(());
+    }
+    let waited = rt::time::coarse_now().saturating_duration_since(received);
+    Err(Error::Overloaded(format!(
+        "The request was not begun: it waited {} ms for its turn, and its timeout is {} ms",
+        waited.as_millis(),
+        timeout.as_millis()
+    )))
 }
 
 impl Request<'_> {
@@ -201,14 +237,19 @@ pub fn read_error(error: CoordinatorError, schema: &TableSchema) -> Error {
     }
 }
 
-/// Translates the failure of a write into an error for the client.
-pub fn write_error(error: CoordinatorError, schema: &TableSchema, kind: WriteKind) -> Error {
-    let kind = match kind {
+/// The kind of a write, as the protocol names it.
+pub fn write_type(kind: WriteKind) -> WriteType {
+    match kind {
         WriteKind::Simple => WriteType::Simple,
         WriteKind::LoggedBatch => WriteType::Batch,
         WriteKind::UnloggedBatch => WriteType::UnloggedBatch,
         WriteKind::Counter => WriteType::Counter,
-    };
+    }
+}
+
+/// Translates the failure of a write into an error for the client.
+pub fn write_error(error: CoordinatorError, schema: &TableSchema, kind: WriteKind) -> Error {
+    let kind = write_type(kind);
     let target = || format!("{}.{}", schema.keyspace, schema.name);
     match error {
         CoordinatorError::Timeout { consistency, required, received, .. } => Error::WriteTimeout {

@@ -249,8 +249,13 @@ fn a_peer_that_does_not_read_makes_callers_wait_and_then_refuses_them() {
 }
 
 fn request(stream: u64, body: &[u8]) -> Vec<u8> {
+    request_within(20_000_000, stream, body)
+}
+
+/// A request with so many microseconds left.
+fn request_within(time_left: u64, stream: u64, body: &[u8]) -> Vec<u8> {
     let mut out = bytes::BytesMut::new();
-    let head = Head { kind: Kind::Request, verb: Verb::Replica as u8, stream, time_left: 20_000_000 };
+    let head = Head { kind: Kind::Request, verb: Verb::Replica as u8, stream, time_left };
     super::frame::put_whole(&mut out, head, body, false);
     out.to_vec()
 }
@@ -302,6 +307,43 @@ fn a_peer_that_does_not_take_its_answers_gets_no_more_of_them_made() {
         timeout(SOON, reading).await.expect("in time").expect("ran");
         sending.await.expect("ran");
         assert_eq!((counters.served.get(), counters.serving.get()), (300, 0));
+    });
+}
+
+#[test]
+fn a_request_whose_time_passes_before_its_turn_is_not_begun() {
+    rt::block_on(async {
+        let (mut near, far) = duplex(1 << 16);
+        let (handlers, started) = (Handlers::new(), Rc::new(Cell::new(0)));
+        let go = Rc::new(Notify::new());
+        let (starts, waits) = (started.clone(), go.clone());
+        handlers.set(Verb::Replica, move |_, body| {
+            starts.set(starts.get() + 1);
+            let waits = waits.clone();
+            async move {
+                waits.notified().await;
+                Ok(body.into())
+            }
+        });
+        let config = InternodeConfig { in_flight: 1, ..small() };
+        let (counters, _answering) = answer(far, config, handlers);
+        near.write_all(&[request(1, b"waits"), request_within(1_000, 2, b"late")].concat()).await.expect("written");
+        until(|| started.get() == 1).await;
+        let received = rt::time::now();
+        while rt::time::now() <= received + Duration::from_millis(2) {
+            yield_now().await;
+        }
+        go.notify_one();
+        let mut frames = Frames::new(VERSION, 1 << 20);
+        let mut answers = Vec::new();
+        while answers.len() < 2 {
+            assert!(near.read_buf(frames.space()).await.expect("read") > 0);
+            while let Some(frame) = frames.next_frame().expect("right") {
+                answers.push((frame.head.stream, frame.head.kind));
+            }
+        }
+        assert_eq!(answers, [(1, Kind::Response), (2, Kind::Error)]);
+        assert_eq!((started.get(), counters.served.get()), (1, 2));
     });
 }
 

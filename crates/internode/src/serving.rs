@@ -100,8 +100,10 @@ impl Serving {
     fn request(&mut self, head: Head, body: Bytes) {
         let work = &self.work;
         count(&work.connection.counters.served);
+        // Its time began when it was received: it may have waited for its turn.
         let left = Duration::from_micros(head.time_left).min(LONGEST);
-        if left.is_zero() {
+        let deadline = Deadline(work.connection.heard() + left);
+        if deadline.is_past() {
             return work.respond(head.stream, Err(late()));
         }
         // All requests of a connection are of one lane, so this happens once.
@@ -110,7 +112,6 @@ impl Serving {
         {
             rt::task::move_to(group);
         }
-        let deadline = Deadline::after(left);
         let caller = Caller { host: self.host, shard: self.shard, address: self.address, deadline };
         let mut answer = match self.handlers.start(head.verb, caller, body) {
             Ok(answer) => answer,

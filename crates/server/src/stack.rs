@@ -298,11 +298,14 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
         phase.enter("closing connections to other nodes");
         membership::close(layers).await;
     }
-    phase.enter("stopping flushes and compactions, closing the commitlog");
+    phase.enter("syncing hints, stopping flushes and compactions, closing the commitlog");
     let unwritten = rt::shard::call_all(move || async move {
         layers.processor.clear();
         if let Some(replica) = layers.replica.try_get() {
             replica.forget_queriers(None);
+        }
+        if let Some(hints) = layers.coordinator.try_get().and_then(|coordinator| coordinator.hints()) {
+            hints.sync().await;
         }
         match layers.engine.try_get() {
             Some(engine) => engine.stop().await,

@@ -26,10 +26,13 @@ use thiserror::Error;
 
 /// The number of entries after a snapshot until the next one, unless [`Machine::weight`] is larger.
 const SNAPSHOT_EVERY: u64 = 256;
-/// A log of so many bytes is cut earlier: its entries are in memory, too.
-const LARGE_LOG: u64 = 32 << 20;
+/// The bytes of entries after a snapshot until the next one: entries are in memory, too. A file of
+/// this length with at least [`KEPT`] entries is also cut.
+pub(super) const LARGE_LOG: u64 = 32 << 20;
 /// The number of entries that stay in the log after a snapshot, for nodes that are slightly behind.
 const KEPT: u64 = 64;
+/// The most bytes of these entries. A node that is further behind gets the snapshot.
+const KEPT_BYTES: u64 = 8 << 20;
 /// The size in bytes of the parts in which a snapshot is sent.
 const SNAPSHOT_PART: u64 = 1 << 20;
 /// The time limit of one part of a snapshot.
@@ -85,11 +88,11 @@ type ReadIndex = Result<Option<super::LogId>, RaftError<Member, CheckIsLeaderErr
 pub struct Group {
     host: HostId,
     raft: openraft::Raft<Types>,
-    log: Rc<RaftLog>,
+    pub(super) log: Rc<RaftLog>,
     dir: PathBuf,
     machine: Rc<dyn Machine>,
     applied: Rc<Applied>,
-    saved: Rc<Saved>,
+    pub(super) saved: Rc<Saved>,
     link: Rc<Link>,
     alone: Rc<Cell<bool>>,
     /// When this node last heard from a leader.
@@ -566,10 +569,19 @@ impl Group {
         matched.is_some_and(|matched| matched.index + KEPT >= metrics.last_log_index.unwrap_or(0))
     }
 
-    /// Starts a snapshot if one is due. Once it is done, openraft purges the log.
+    /// Purges entries of the snapshot beyond [`KEPT_BYTES`], and starts a snapshot if one is due.
+    /// Once it is done, openraft purges all but [`KEPT`] of its entries.
     async fn cut_log(&self) {
+        let saved = self.saved.index();
+        if let Some(upto) = self.log.surplus(KEPT_BYTES).min(saved)
+            && self.log.purged().is_none_or(|(purged, _)| purged < upto)
+        {
+            // Fails only if the group has ended.
+            let _ = self.raft.trigger().purge_log(upto).await;
+        }
         let (every, since) = (self.machine.weight().max(SNAPSHOT_EVERY), self.applied.since_snapshot.get());
-        let is_large = since >= KEPT && self.log.log_bytes() >= LARGE_LOG;
+        let is_large = since >= KEPT && self.log.log_bytes() >= LARGE_LOG
+            || since > 0 && self.log.entry_bytes_after(saved.unwrap_or(0)) >= LARGE_LOG;
         if since < every && !is_large {
             return;
         }

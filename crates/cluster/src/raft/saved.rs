@@ -41,6 +41,11 @@ impl Saved {
         (self.upto.get() < upto).then_some(turn)
     }
 
+    /// The index of the last entry in the latest durable snapshot.
+    pub fn index(&self) -> Option<u64> {
+        self.upto.get().map(|upto| upto.index)
+    }
+
     /// A snapshot of the entries up to `upto` is durable now.
     pub fn reaches(&self, upto: Option<LogId>) {
         self.upto.set(self.upto.get().max(upto));

@@ -133,6 +133,36 @@ fn a_node_alone_decides_at_once_and_remembers() {
 }
 
 #[test]
+fn few_large_entries_are_cut_by_their_bytes() {
+    const COMMAND: usize = 4 << 20;
+    let scratch = Scratch::new("large");
+    rt::block_on(async {
+        let (group, ledger) = start(&scratch.0, host(1)).await;
+        for n in 0..10 {
+            group.propose(vec![n; COMMAND], soon()).await.expect("decided");
+        }
+        // The first nine entries fill a log. They are in a snapshot soon, and the next command cuts
+        // them away.
+        let cut = async {
+            while group.saved.index() < Some(9) {
+                rt::task::yield_now().await;
+            }
+            group.propose(vec![77], soon()).await.expect("decided");
+            while group.log.entry_bytes_after(0) > group::LARGE_LOG {
+                rt::task::yield_now().await;
+            }
+        };
+        rt::time::timeout(Duration::from_secs(60), cut).await.expect("the log is cut");
+        let known = ledger.0.take();
+        group.stop().await;
+        drop(group);
+        let (group, ledger) = start(&scratch.0, host(1)).await;
+        assert!(*ledger.0.borrow() == known, "{} commands, not {}", ledger.0.borrow().len(), known.len());
+        group.stop().await;
+    });
+}
+
+#[test]
 fn three_nodes_agree_and_one_alone_does_not() {
     let scratch = Scratch::new("three");
     rt::block_on(async {

@@ -16,6 +16,8 @@ use model::mutation::Mutation;
 
 const MAGIC: &[u8; 8] = b"MSNHINTS";
 const VERSION: u8 = 1;
+/// The length of a file of which all was delivered and which could not be removed: its magic alone.
+pub const EMPTIED: u64 = MAGIC.len() as u64;
 /// The version of records that this release writes; it reads those before it.
 const RECORD_VERSION: u8 = 2;
 const HEAD: usize = 8 + 1 + 4;
@@ -59,6 +61,9 @@ pub fn encode(hint: &Hint) -> Vec<u8> {
 
 /// The records of a file.
 pub fn open(file: &Bytes) -> Result<Records, &'static str> {
+    if &file[..] == MAGIC {
+        return Ok(Records { file: file.clone(), at: file.len(), damage: None });
+    }
     let head = file.get(..HEAD).ok_or("its header is cut off")?;
     if &head[..8] != MAGIC {
         return Err("it is no file of hints");

@@ -27,7 +27,7 @@ use manifest::Manifest;
 use missed::{Missed, missed_name, missed_path};
 use model::id::{HostId, TableId};
 use model::mutation::Mutation;
-use pile::Pile;
+use pile::{Pile, is_of_process};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,6 +142,9 @@ pub enum Delivered {
     NotYet,
 }
 
+/// A file that is shorter than it was: what names it, its number and its length in bytes.
+type Shorter = (Rc<Manifest>, u64, u64);
+
 /// Hints that are delivered at the same time.
 const AT_ONCE: usize = 128;
 
@@ -223,6 +226,7 @@ impl Hints {
         let others = hints.take_over_notes(shard, &numbers, &mut lost).await?;
         hints.note_lost(lost).await;
         let mut missing: BTreeMap<HostId, Vec<(Rc<Manifest>, u64)>> = BTreeMap::new();
+        let mut shorter: BTreeMap<HostId, Vec<Shorter>> = BTreeMap::new();
         for number in numbers {
             let Some(manifest) = hints.manifests.borrow().get(&number).cloned() else { continue };
             let directory = hints.config.directory.join(number.to_string());
@@ -231,13 +235,18 @@ impl Hints {
             targets.extend(there.iter().filter_map(|name| Uuid::parse_str(name).ok()).map(HostId));
             for target in targets {
                 let adopted = hints.pile(target).adopt(&directory.join(target.to_string()), &manifest).await?;
-                if !adopted.is_empty() {
-                    let files = adopted.into_iter().map(|number| (manifest.clone(), number));
+                if !adopted.missing.is_empty() {
+                    let files = adopted.missing.into_iter().map(|number| (manifest.clone(), number));
                     missing.entry(target).or_default().extend(files);
+                }
+                if !adopted.shorter.is_empty() {
+                    let files = adopted.shorter.into_iter().map(|(number, bytes)| (manifest.clone(), number, bytes));
+                    shorter.entry(target).or_default().extend(files);
                 }
             }
         }
         hints.note_missing(missing).await;
+        hints.note_shorter(shorter).await;
         hints.missed.write().await;
         hints.write_manifests().await;
         if hints.witness.record().await && hints.missed.is_written() {
@@ -315,6 +324,22 @@ impl Hints {
             self.missed.note(target, None, Cause::Damaged).await;
             if self.missed.is_written() {
                 files.iter().for_each(|(manifest, number)| manifest.take(target, *number));
+            }
+        }
+    }
+
+    /// Notes that the targets miss what was at the ends of these files, and expects no more of them.
+    async fn note_shorter(&self, shorter: BTreeMap<HostId, Vec<Shorter>>) {
+        for (target, files) in shorter {
+            tracing::error!(
+                target_node = %target, files = files.len(), directory = %self.config.directory.display(),
+                "files of hints are shorter than they were: the node lacks the writes at their ends. Restore \
+                 the files and start again; or run `messina admin resync {target}`"
+            );
+            self.count(|metrics| metrics.corrupted += files.len() as u64);
+            self.missed.note(target, None, Cause::Damaged).await;
+            if self.missed.is_written() {
+                files.iter().for_each(|(manifest, number, bytes)| manifest.measure(target, *number, *bytes));
             }
         }
     }
@@ -457,14 +482,15 @@ impl Hints {
     /// Makes all that was stored so far survive a loss of power, and writes notes of missed writes that could not be written before.
     pub async fn sync(&self) {
         self.missed.write().await;
-        self.write_manifests().await;
-        self.witness.record().await;
         let piles: Vec<Rc<Pile>> = self.piles.borrow().values().cloned().collect();
         for pile in piles {
             if let Err(error) = pile.sync().await {
                 tracing::error!(target_node = %pile.target, %error, "hints cannot be synced");
             }
         }
+        // After the sync: manifests have the lengths that are durable.
+        self.write_manifests().await;
+        self.witness.record().await;
     }
 
     /// Delivers what there is for a node, in order, until something cannot be delivered now. Says whether nothing is left. One replay at a
@@ -556,14 +582,6 @@ async fn names_in(directory: &Path) -> io::Result<Vec<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         entries => Ok(entries?.into_iter().map(|entry| entry.name).collect()),
     }
-}
-
-/// Whether the system refused for a reason that says nothing of the file: the process has no descriptors or no memory.
-fn is_of_process(error: &io::Error) -> bool {
-    const ENOMEM: i32 = 12;
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE))
 }
 
 struct EndOfReplay<'a>(&'a Cell<bool>);

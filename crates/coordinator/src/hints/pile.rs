@@ -27,6 +27,14 @@ pub(super) struct Waiting {
     pub delivered: usize,
 }
 
+/// The files that are not what they were.
+pub(super) struct Unlike {
+    /// The numbers of files that are not there.
+    pub missing: BTreeSet<u64>,
+    /// The numbers and lengths of files that are shorter than they were.
+    pub shorter: Vec<(u64, u64)>,
+}
+
 struct Growing {
     file: File,
     path: PathBuf,
@@ -89,8 +97,9 @@ impl Pile {
         }
     }
 
-    /// Takes over the files of a directory, which a manifest names. Says which of them are missing.
-    pub async fn adopt(&self, directory: &Path, manifest: &Rc<Manifest>) -> io::Result<BTreeSet<u64>> {
+    /// Takes over the files of a directory, which a manifest names. Says which of them are missing,
+    /// and which are shorter than they were.
+    pub async fn adopt(&self, directory: &Path, manifest: &Rc<Manifest>) -> io::Result<Unlike> {
         let entries = match rt::fs::read_dir(directory).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             other => other?,
@@ -102,7 +111,7 @@ impl Pile {
             let (path, manifest) = (directory.join(&entry.name), manifest.clone());
             found.insert(number, Waiting { path, manifest, number, bytes: entry.len, delivered: 0 });
         }
-        let mut missing = manifest.files(self.target);
+        let (mut missing, mut shorter) = (manifest.files(self.target), Vec::new());
         for (number, file) in found {
             self.next_number.set(self.next_number.get().max(number + 1));
             if !missing.remove(&number) {
@@ -113,13 +122,16 @@ impl Pile {
                 }
                 manifest.put(self.target, number);
             }
+            if file.bytes < manifest.least(self.target, number) && file.bytes != format::EMPTIED {
+                shorter.push((number, file.bytes));
+            }
             self.total.set(self.total.get() + file.bytes);
             self.waiting.borrow_mut().push_back(file);
         }
         // A new file with the number of a missing one would hide that.
         let next = missing.last().map_or(0, |last| last + 1);
         self.next_number.set(self.next_number.get().max(next));
-        Ok(missing)
+        Ok(Unlike { missing, shorter })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -221,6 +233,9 @@ impl Pile {
     async fn close(&self) -> io::Result<()> {
         let Some(Growing { file, path, number, len, .. }) = self.growing.take() else { return Ok(()) };
         let synced = file.sync_data().await;
+        if synced.is_ok() {
+            self.manifest.measure(self.target, number, len);
+        }
         let file = Waiting { path, manifest: self.manifest.clone(), number, bytes: len, delivered: 0 };
         self.waiting.borrow_mut().push_back(file);
         synced
@@ -236,11 +251,15 @@ impl Pile {
         let dirty = match &mut *self.growing.borrow_mut() {
             Some(growing) if growing.is_dirty => {
                 growing.is_dirty = false;
-                growing.file.clone()
+                (growing.file.clone(), growing.number, growing.len)
             }
             _ => return Ok(()),
         };
-        dirty.sync_data().await
+        let (file, number, len) = dirty;
+        file.sync_data().await?;
+        // It may have been closed meanwhile, with more bytes.
+        self.manifest.measure(self.target, number, len.max(self.manifest.least(self.target, number)));
+        Ok(())
     }
 
     pub fn oldest(&self) -> Option<Waiting> {
@@ -277,9 +296,9 @@ impl Pile {
         rt::fs::remove_file(&path).await
     }
 
-    /// Cuts the oldest file to its header.
+    /// Cuts the oldest file to what says that all of it was delivered.
     async fn empty_oldest(&self, path: &Path) -> io::Result<()> {
-        let len = format::header(self.target).len() as u64;
+        let len = format::EMPTIED;
         let file = rt::fs::open(path, &OpenOptions { write: true, ..OpenOptions::default() }).await?;
         file.set_len(len).await?;
         if let Some(oldest) = self.waiting.borrow_mut().front_mut() {
@@ -288,4 +307,13 @@ impl Pile {
         }
         Ok(())
     }
+}
+
+/// Whether the system refused for a reason that says nothing of the file: the process has no
+/// descriptors or no memory.
+pub(super) fn is_of_process(error: &io::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE))
 }

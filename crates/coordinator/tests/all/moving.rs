@@ -294,7 +294,7 @@ fn a_replica_holds_the_metadata_until_it_responds() {
             context.metadata_number = before;
             encode_request(&Header::of(&context), &ReplicaRequest::write(Change::of(&cluster, k, 5).row(1, 1).done()))
         };
-        let mut answering = std::pin::pin!(answer(replica, metadata, request(1)));
+        let mut answering = std::pin::pin!(answer(replica, metadata, request(1), Deadline::after(TIMEOUT)));
         assert!(answering.as_mut().now_or_never().is_none(), "it is being written");
         let fence = before + 1;
         cluster.change(1, vec![Op::Fence(fence)]).await;
@@ -303,7 +303,8 @@ fn a_replica_holds_the_metadata_until_it_responds() {
         let written = decode_response(answering.await.expect("it was let in")).expect("understood");
         assert!(matches!(written.result, Ok(ReplicaAnswer::Written)), "{:?}", written.result);
         assert!(metadata.wait_until_unused(fence, Deadline::after(TIMEOUT)).await);
-        let refused = decode_response(answer(replica, metadata, request(2)).await.expect("asked")).expect("understood");
+        let refused = answer(replica, metadata, request(2), Deadline::after(TIMEOUT)).await.expect("asked");
+        let refused = decode_response(refused).expect("understood");
         assert!(matches!(refused.result, Err(ReplicaError::Stale(_))), "{:?}", refused.result);
         assert_eq!((holders(&cluster, 1).await, holders(&cluster, 2).await), (vec![1], vec![]));
     });

@@ -3,14 +3,14 @@
 use crate::support;
 
 use coordinator::Consistency::{self, *};
-use coordinator::{PageRequest, Partitions};
+use coordinator::{CoordinatorError, PageRequest, Partitions};
 use model::range::PartitionRange;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use replica::{Class, ReplicaError};
 use rt::time::Duration;
 use std::collections::BTreeMap;
-use support::{Change, Cluster, Fault, Shape, key, rows, with_cluster};
+use support::{Change, Cluster, Fault, Shape, key, rows, with_cluster, within};
 
 #[test]
 fn a_replica_that_was_down_is_repaired_by_the_first_read() {
@@ -48,6 +48,26 @@ fn a_read_does_without_a_replica_that_cannot_be_repaired() {
         cluster.break_node(1, Fault::Late(Duration::from_millis(500), None));
         assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![(1, 1)]));
         assert!(cluster.nodes[0].coordinator.metrics().speculative_reads > 0);
+    });
+}
+
+#[test]
+fn a_client_that_goes_ends_the_reconciliation_of_its_read() {
+    with_cluster("reconciled-for-nobody", Shape::default(), |cluster| async move {
+        cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
+        cluster.put(1, Change::of(&cluster, 1, 2).row(1, 2).done()).await;
+        cluster.break_node(1, Fault::LosesDataReads);
+        let options = within(All);
+        let cancel = options.context.cancel.clone();
+        let coordinator = cluster.nodes[0].coordinator.clone();
+        let query = cluster.query(Partitions::Keys(smallvec::smallvec![key(1)]));
+        let reader = coordinator.clone();
+        let read = rt::task::spawn(async move { reader.read(&query, &PageRequest::default(), &options).await });
+        while coordinator.metrics().digest_mismatches == 0 {
+            rt::task::yield_now().await;
+        }
+        cancel.cancel();
+        assert_eq!(read.await.expect("it ends"), Err(CoordinatorError::Cancelled));
     });
 }
 

@@ -6,6 +6,7 @@
 use super::cells::Cells;
 use super::operation::{Change, Operation};
 use super::read_first::Prior;
+use super::settled::Settled;
 use super::{Deletion, Modify, Room, Stamp};
 use crate::error::Error;
 use crate::restrictions::{Partitions, Rows};
@@ -27,6 +28,8 @@ pub struct Inputs<'a> {
     pub stamp: &'a Stamp,
     /// What was read of the partition, if the statement reads first.
     pub prior: Option<&'a Prior>,
+    /// The operations, if they are evaluated already.
+    pub settled: Option<&'a Settled>,
 }
 
 impl Stamp {
@@ -105,16 +108,20 @@ impl Modify {
         inputs: &Inputs<'_>,
         room: &mut Room,
     ) -> Result<(), Error> {
-        let Inputs { env, stamp, prior } = *inputs;
+        let Inputs { env, stamp, prior, settled } = *inputs;
+        let (operations, statics) = match settled {
+            Some(settled) => (&settled.operations, &settled.statics),
+            None => (&self.operations, &self.statics),
+        };
         room.take(key.key.len())?;
         if self.deletion == Deletion::Partitions {
             mutation.delete_partition(stamp.tombstone());
             return Ok(());
         }
         let mut bytes = 0;
-        if !self.statics.is_empty() {
+        if !statics.is_empty() {
             let prior = prior.and_then(|prior| prior.of(&key::Clustering::EMPTY));
-            let row = self.row(&self.statics, None, env, stamp, prior)?;
+            let row = self.row(statics, None, env, stamp, prior)?;
             bytes += row.len();
             room.take(row.len())?;
             if !row.is_empty() {
@@ -135,11 +142,11 @@ impl Modify {
                     mutation.delete_range(RangeTombstone { start, end, tombstone: stamp.tombstone() });
                 }
             }
-            (_, Rows::Keys(keys)) if self.marker || !self.operations.is_empty() => {
+            (_, Rows::Keys(keys)) if self.marker || !operations.is_empty() => {
                 let marker = self.marker.then(|| stamp.marker());
                 for row_key in keys {
                     let prior = prior.and_then(|prior| prior.of(row_key));
-                    let row = self.row(&self.operations, marker, env, stamp, prior)?;
+                    let row = self.row(operations, marker, env, stamp, prior)?;
                     bytes += row.len();
                     room.take(row_key.0.len() + row.len())?;
                     if bytes > stamp.mutation_bytes {
@@ -182,6 +189,8 @@ impl Modify {
             return Ok(cells.into_row(&self.schema, marker));
         }
         let mut row = RowBuilder::append_to(Vec::with_capacity(64 + 48 * operations.len()), marker, Tombstone::LIVE);
+        // A statement may write the same large value to many columns.
+        let mut bytes = 0usize;
         for operation in operations {
             if self.is_dead(operation, stamp) {
                 continue;
@@ -190,6 +199,10 @@ impl Modify {
                 Change::Set(term) => term.evaluate(env)?,
                 _ => Val::Null,
             };
+            bytes += value.as_slice().map_or(0, <[u8]>::len);
+            if bytes > stamp.mutation_bytes {
+                return Err(stamp.too_large(bytes));
+            }
             match &value {
                 Val::Unset => {}
                 Val::Null => row.push(&stamp.dead(operation.column)),

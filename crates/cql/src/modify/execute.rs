@@ -3,12 +3,14 @@
 use super::build::Inputs;
 use super::json::JsonValues;
 use super::read_first::read_first;
+use super::settled::Settled;
 use super::{Modify, OVERHEAD, ReadFirst, Room, Stamp};
 use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
 use crate::footprint::Footprint;
-use crate::request::{Config, Request, write_error};
+use crate::pace::Pace;
+use crate::request::{Config, Request, write_error, write_type};
 use crate::restrictions::Rows;
 use crate::term::Env;
 use coordinator::{RequestOptions, WriteKind};
@@ -21,6 +23,9 @@ use std::rc::Rc;
 /// The bytes that a statement may write by repeating its values, before it must wait for
 /// [`Request::turn`].
 pub const LARGE_EXPANSION: usize = 1 << 20;
+
+/// The mutations of more partitions than this are built with pauses.
+const MANY_KEYS: usize = 16;
 
 impl Modify {
     /// The timestamp, time and TTL of a write. `default` is the timestamp without USING TIMESTAMP,
@@ -69,6 +74,33 @@ impl Modify {
         self.operations.footprint() + self.statics.footprint() + env.values.iter().map(bound).sum::<usize>()
     }
 
+    /// Evaluates the operations with pauses.
+    async fn settle(&self, env: Env<'_>, options: &RequestOptions, kind: WriteKind) -> Result<Option<Settled>, Error> {
+        self.settled(env, &Pace::of_write(options, &self.schema, write_type(kind))).await
+    }
+
+    /// Builds the mutations of many partitions, with pauses.
+    async fn make_paced(
+        &self,
+        keys: SmallVec<[DecoratedKey; 1]>,
+        rows: &Rows,
+        inputs: &Inputs<'_>,
+        config: &Config,
+        options: &RequestOptions,
+        kind: WriteKind,
+    ) -> Result<Mutations, Error> {
+        let pace = Pace::of_write(options, &self.schema, write_type(kind));
+        let mut room = Room::of(config);
+        let mut mutations = Mutations::new();
+        for key in keys {
+            if let Some(mutation) = self.mutation(&key, rows, inputs, &mut room)? {
+                pace.worked(OVERHEAD + mutation.as_bytes().len()).await?;
+                mutations.push((mutation, key));
+            }
+        }
+        Ok(mutations)
+    }
+
     /// Builds the mutations of a statement that reads first.
     async fn read_and_make(
         &self,
@@ -113,14 +145,14 @@ impl Modify {
         let now = rt::time::wall_micros();
         let default = default_timestamp(request)?;
         let (stamp, capped) = self.stamp(env, default, now, request)?;
-        let keys = self.keys(env)?;
-        let rows = self.rows(env)?;
         let (kind, timeout) = match self.counter {
             true => (WriteKind::Counter, config.counter_write_timeout),
             false => (WriteKind::Simple, config.write_timeout),
         };
-        let mut options = request.options(self.attributes.timeout(env, timeout)?);
+        let mut options = request.options(self.attributes.timeout(env, timeout)?)?;
         let deadline = options.context.deadline;
+        let keys = self.keys(env)?;
+        let rows = self.rows(env)?;
         // Boxed, and held until the write is done.
         let _turn = match self.expansion(&keys, &rows, env) > LARGE_EXPANSION {
             true => Some(Box::pin(request.turn(&deadline)).await?),
@@ -134,9 +166,17 @@ impl Modify {
             let table = request.metadata().table_by_id(self.schema.id).cloned();
             hint = table.and_then(|table| request.coordinator.tablet_hint(&table, key.token));
         }
-        let inputs = Inputs { env, stamp: &stamp, prior: None };
+        let mut inputs = Inputs { env, stamp: &stamp, prior: None, settled: None };
+        let settled;
+        if self.slow {
+            settled = Box::pin(self.settle(env, &options, kind)).await?;
+            inputs.settled = settled.as_ref();
+        }
         let mut mutations = Mutations::new();
         match &self.read_first {
+            None if keys.len() > MANY_KEYS => {
+                mutations = Box::pin(self.make_paced(keys, &rows, &inputs, config, &options, kind)).await?;
+            }
             None => {
                 let mut room = Room::of(config);
                 for key in keys {

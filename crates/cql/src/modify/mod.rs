@@ -13,6 +13,7 @@ pub mod json;
 pub mod operation;
 pub mod plan;
 pub mod read_first;
+pub mod settled;
 
 use crate::attributes::Attributes;
 use crate::error::Error;
@@ -67,6 +68,8 @@ pub struct Modify {
     pub statics: Box<[Operation]>,
     /// Whether each operation makes one cell, and no column has two operations.
     pub simple: bool,
+    /// Whether the operations are evaluated with pauses ([`settled`]).
+    pub slow: bool,
     /// Whether the table has counters.
     pub counter: bool,
     /// Whether rows get a row marker, as INSERT gives them.

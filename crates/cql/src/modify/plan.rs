@@ -2,6 +2,7 @@
 
 use super::json::JsonInsert;
 use super::operation::Operation;
+use super::settled::are_slow;
 use super::{Deletion, Modify, ReadFirst, Verb};
 use crate::api::ColumnSpec;
 use crate::attributes::Attributes;
@@ -302,6 +303,7 @@ fn assemble(
         operations.iter().all(Operation::is_simple)
             && operations.windows(2).all(|pair| pair[0].column != pair[1].column)
     });
+    let slow = are_slow(&regulars) || are_slow(&statics);
     Ok(Modify {
         verb,
         schema: schema.clone(),
@@ -310,6 +312,7 @@ fn assemble(
         operations: regulars.into(),
         statics: statics.into(),
         simple,
+        slow,
         counter: schema.is_counter(),
         marker: false,
         deletion: Deletion::None,

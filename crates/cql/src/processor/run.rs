@@ -66,14 +66,14 @@ impl Processor {
                 let (statement, attributes) = &**truncate;
                 let keyspace = names::keyspace_of(client, &statement.table)?;
                 allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
-                let timeout = attributes.timeout(env, config.truncate_timeout)?;
+                let deadline = request.deadline(attributes.timeout(env, config.truncate_timeout)?)?;
                 request.release_metadata();
                 Box::pin(schema::truncate(
                     self.coordinator.metadata_service(),
                     &self.context.system,
                     client,
                     statement,
-                    Some(timeout),
+                    deadline.remaining(),
                 ))
                 .await
             }

@@ -8,16 +8,13 @@ use crate::system::SystemTables;
 use cluster::MetadataService;
 use std::time::Duration;
 
-/// The default timeout of TRUNCATE.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Executes a TRUNCATE. `timeout` is the evaluated USING TIMEOUT.
+/// Executes a TRUNCATE. `timeout` is what is left of the request's time.
 pub async fn truncate(
     service: &MetadataService,
     system: &SystemTables,
     client: &ClientState,
     statement: &Truncate,
-    timeout: Option<Duration>,
+    timeout: Duration,
 ) -> Result<Answer, Error> {
     let keyspace = names::keyspace_of(client, &statement.table)?;
     let name = statement.table.name.as_str();
@@ -29,7 +26,7 @@ pub async fn truncate(
     }
     let metadata = service.current();
     let table = names::table(&metadata, &keyspace, name)?.schema.id;
-    match cluster::truncate::everywhere(service.shards(), metadata, table, timeout.unwrap_or(DEFAULT_TIMEOUT)).await {
+    match cluster::truncate::everywhere(service.shards(), metadata, table, timeout).await {
         Ok(()) => Ok(Answer::new(AnswerKind::Void)),
         Err(why) => Err(Error::Truncate(format!("Error during truncate of {keyspace}.{name}: {why}"))),
     }

@@ -1,13 +1,13 @@
 //! The execution of a SELECT: evaluates its values, and chooses how its pages are read
 //! ([`super::pages`]).
 
-use super::pace::Pace;
 use super::pager::{Pager, VirtualState, bad_state};
 use super::pages::Page;
 use super::rows::Emitter;
 use super::{Select, Shape, virtual_rows};
 use crate::api::{Answer, AnswerKind, Rows};
 use crate::error::Error;
+use crate::pace::Pace;
 use crate::request::Request;
 use crate::restrictions::Partitions;
 use crate::term::{Env, Term, Val};
@@ -45,12 +45,12 @@ impl Select {
         let max_bytes = request.config.unpaged_bytes;
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition, max_bytes);
         let pager = Pager::new(self, env, request, [rows_limit.is_some(), per_partition.is_some()]);
-        let state = pager.open().await?;
         let default = match &partitions {
             Partitions::Keys(_) => request.config.read_timeout,
             Partitions::Range(_) => request.config.range_timeout,
         };
-        let options = request.options(self.attributes.timeout(env, default)?);
+        let options = request.options(self.attributes.timeout(env, default)?)?;
+        let state = pager.open().await?;
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();
             let place = virtual_rows::Place { partitions, ranges };

@@ -2,6 +2,7 @@
 //! aggregates that they need.
 
 use super::aggregate::{Aggregate, Kind, kind_of_name};
+use super::distinct::{Distinct, OutputSlots};
 use super::selector::{CellTime, Selector};
 use crate::error::Error;
 use crate::restrictions::analyse::output_of;
@@ -14,14 +15,6 @@ use model::CqlType;
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::types::limits;
 use replica::OutputColumn;
-
-/// The slot of an output column. Adds the column if it is missing.
-pub(super) fn slot_of(output: &mut Vec<OutputColumn>, column: OutputColumn) -> usize {
-    output.iter().position(|other| *other == column).unwrap_or_else(|| {
-        output.push(column);
-        output.len() - 1
-    })
-}
 
 fn is_cast(selector: &Selector) -> bool {
     matches!(selector, Selector::Call(Function::Cast(..), _))
@@ -44,9 +37,9 @@ pub(super) struct Columns<'s, 'v, 'm> {
     /// The statement's variables.
     pub variables: &'v mut Variables<'m>,
     /// The columns that replicas return of each row.
-    pub output: Vec<OutputColumn>,
+    pub output: OutputSlots,
     /// The aggregates over all rows or over each group.
-    pub aggregates: Vec<Aggregate>,
+    pub aggregates: Distinct<Aggregate>,
 }
 
 impl<'s> Columns<'s, '_, '_> {
@@ -57,7 +50,7 @@ impl<'s> Columns<'s, '_, '_> {
                 .schema
                 .all_columns()
                 .map(|column| {
-                    let selector = Selector::Slot(slot_of(&mut self.output, output_of(column)));
+                    let selector = Selector::Slot(self.output.of(output_of(column)));
                     Item { selector, name: column.name.clone(), ty: column.ty.clone() }
                 })
                 .collect()),
@@ -87,7 +80,7 @@ impl<'s> Columns<'s, '_, '_> {
             SelectExpr::Column(name) => {
                 let column = self.column(name)?;
                 let (output, ty) = (output_of(column), column.ty.clone());
-                (Selector::Slot(slot_of(&mut self.output, output)), ty)
+                (Selector::Slot(self.output.of(output)), ty)
             }
             SelectExpr::Value(term) => {
                 let ty = self.type_of_value(term)?;
@@ -216,10 +209,10 @@ impl<'s> Columns<'s, '_, '_> {
             }
             _ => {
                 let output = if ttl { OutputColumn::Ttl(column.id) } else { OutputColumn::WriteTime(column.id) };
-                return Ok(Selector::Slot(slot_of(&mut self.output, output)));
+                return Ok(Selector::Slot(self.output.of(output)));
             }
         };
-        let slot = slot_of(&mut self.output, OutputColumn::CellTimes(column.id));
+        let slot = self.output.of(OutputColumn::CellTimes(column.id));
         Ok(Selector::CellTime(CellTime { slot, ty, path, ttl }))
     }
 
@@ -234,11 +227,7 @@ impl<'s> Columns<'s, '_, '_> {
     }
 
     fn aggregate(&mut self, aggregate: Aggregate) -> Selector {
-        let index = self.aggregates.iter().position(|other| *other == aggregate).unwrap_or_else(|| {
-            self.aggregates.push(aggregate);
-            self.aggregates.len() - 1
-        });
-        Selector::Aggregate(index)
+        Selector::Aggregate(self.aggregates.place_of(aggregate))
     }
 
     /// Checks that columns given to `token` are those of the partition key, in their order.
@@ -291,7 +280,7 @@ impl<'s> Columns<'s, '_, '_> {
                 return Err(Error::invalid(format!("Selection function {MAX_WRITETIME} needs a column")));
             };
             let output = OutputColumn::WriteTime(self.value_column(name, MAX_WRITETIME)?.id);
-            return Ok((Selector::Slot(slot_of(&mut self.output, output)), CqlType::Bigint));
+            return Ok((Selector::Slot(self.output.of(output)), CqlType::Bigint));
         }
         let mut planned: Vec<Option<(Selector, CqlType)>> = Vec::with_capacity(call.arguments.len());
         for argument in &call.arguments {

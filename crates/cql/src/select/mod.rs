@@ -10,15 +10,16 @@
 //! read.
 
 pub mod aggregate;
+mod distinct;
 pub mod execute;
 mod expression;
 pub mod group;
-mod pace;
 pub mod pager;
 mod pages;
 pub mod plan;
 pub mod rows;
 pub mod selector;
+mod sort;
 pub mod virtual_rows;
 
 use crate::api::ResultMetadata;

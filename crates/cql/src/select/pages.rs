@@ -1,11 +1,11 @@
 //! The ways to read the pages of a SELECT: plain, entire, grouped, or filtered.
 
-use super::pace::Pace;
 use super::pager::{FilteredState, Pager, bad_state};
 use super::rows::{Body, Emitter};
 use super::{Select, Shape};
 use crate::api::Answer;
 use crate::error::Error;
+use crate::pace::Pace;
 use crate::request::{Request, read_error};
 use bytes::Bytes;
 use coordinator::{

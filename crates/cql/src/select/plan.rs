@@ -1,7 +1,8 @@
 //! Plans SELECT statements.
 
 use super::aggregate::Aggregate;
-use super::expression::{Columns, Item, slot_of};
+use super::distinct::{Distinct, OutputSlots};
+use super::expression::{Columns, Item};
 use super::group::{self, Grouping};
 use super::selector::Selector;
 use super::{Select, Shape, SortKey};
@@ -35,15 +36,15 @@ pub fn plan(
         return Err(Error::invalid("ORDER BY is not supported in SELECT FROM MUTATION_FRAGMENTS() statements."));
     }
     variables.of_table(schema);
-    let mut columns = Columns { schema, variables, output: Vec::new(), aggregates: Vec::new() };
+    let mut columns = Columns { schema, variables, output: OutputSlots::default(), aggregates: Distinct::default() };
     let mut items = columns.items(&statement.selection)?;
     if statement.json {
         items = vec![as_json(items)];
     }
-    let Columns { mut output, aggregates, .. } = columns;
+    let Columns { output: mut slots, aggregates: Distinct { list: aggregates, .. }, .. } = columns;
     let filtering = statement.allow_filtering || virtual_table.is_some() && !fragments;
     let restrictions = analyse(schema, &statement.relations, Purpose::Read { filtering }, variables)?;
-    check_selection(schema, statement, &output, &restrictions)?;
+    check_selection(schema, statement, &slots.columns, &restrictions)?;
     let order = order(schema, &statement.order_by, &restrictions)?;
     let groups = group::columns(schema, &statement.group_by, &restrictions, statement.distinct)?;
     let optional = |term: &Option<ast::Term>, name: &str, variables: &mut Variables<'_>| {
@@ -57,7 +58,7 @@ pub fn plan(
     let limit = optional(&statement.limit, "[limit]", variables)?;
     let attributes = Attributes::plan(&statement.attributes, variables)?;
 
-    let mut slot = |column: OutputColumn| slot_of(&mut output, column);
+    let mut slot = |column: OutputColumn| slots.of(column);
     let slots_of = |filter: &Filter| {
         let columns = std::iter::once(filter.column).chain(filter.rest.iter().map(|(column, _)| *column));
         columns.map(&mut slot).collect::<SmallVec<[usize; 1]>>()
@@ -78,6 +79,7 @@ pub fn plan(
     });
     let reversed = order.first().is_some_and(|(column, descending)| column.descending != *descending);
 
+    let mut output = slots.columns;
     let extra = !filter_slots.is_empty() || !sort.is_empty();
     let selectors = items.iter().map(|item| item.selector.clone()).collect();
     let mut shape = match !aggregates.is_empty() || grouping.is_some() {

@@ -1,11 +1,12 @@
 //! Rows in the protocol's encoding: decodes the rows of replicas, and emits the rows of the result.
 
 use super::aggregate::State;
-use super::pace::{LARGE_ROW_WORK, Pace, ROW_WORK};
 use super::selector::{Cost, Row, Selector};
+use super::sort::sorted;
 use super::{Select, Shape, SortKey};
 use crate::api::BoundValue;
 use crate::error::Error;
+use crate::pace::{LARGE_ROW_WORK, Pace, ROW_WORK};
 use crate::restrictions::filter::BoundFilter;
 use crate::term::{self, Env};
 use bytes::Bytes;
@@ -371,10 +372,13 @@ impl<'a> Emitter<'a> {
 
     /// Ends the result: emits the rows and groups that had to wait for the last row.
     pub async fn finish(&mut self, pace: &Pace<'_>) -> Result<(), Error> {
-        let mut unsorted = std::mem::take(&mut self.unsorted);
-        unsorted.sort_by(|a, b| in_order(&self.select.sort, a, b));
+        let unsorted = std::mem::take(&mut self.unsorted);
+        let keys = &self.select.sort;
+        let key_bytes = |slots: &Slots| keys.iter().filter_map(|key| slots[key.slot].as_ref()).map(Bytes::len).sum();
+        let order = sorted(&unsorted, |a, b| in_order(keys, a, b), key_bytes, pace).await?;
         let aggregated = matches!(self.select.shape, Shape::Aggregate(..));
-        for slots in &unsorted {
+        for at in order {
+            let slots = &unsorted[at as usize];
             let bytes = bytes_of(slots).max(self.first_bytes);
             match aggregated {
                 true => drop(self.aggregate_paced(slots, bytes, pace).await?),

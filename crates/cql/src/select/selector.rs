@@ -1,9 +1,10 @@
 //! Expressions over a row: columns, functions, casts, and parts of values.
 
-use super::pace::{MATH_WORK, Pace};
 use crate::error::Error;
+use crate::pace::Pace;
 use crate::term::call::{MAX_JSON_BYTES, no_json};
 use crate::term::function::Function;
+use crate::term::paced::push_json;
 use crate::term::{Env, Term};
 use bytes::Bytes;
 use model::CqlType;
@@ -159,15 +160,14 @@ impl Selector {
     ) -> Pin<Box<dyn Future<Output = Result<Option<Bytes>, Error>> + 'a>> {
         Box::pin(async move {
             let value = match self {
-                Selector::Slot(_) | Selector::Aggregate(_) | Selector::Term(_) | Selector::CellTime(_) => {
-                    self.evaluate(row)?
-                }
+                Selector::Slot(_) | Selector::Aggregate(_) | Selector::CellTime(_) => self.evaluate(row)?,
+                Selector::Term(term) => term.settled(row.env, pace).await?.evaluate_set(row.env)?,
                 Selector::Call(function, arguments) => {
                     let mut values = Vec::with_capacity(arguments.len());
                     for argument in arguments {
                         values.push(argument.evaluate_paced(row, bytes, pace).await?);
                     }
-                    function.call(&values)?
+                    function.call_paced(&values, pace).await?
                 }
                 Selector::Field(inner, _) | Selector::Element(inner, ..) | Selector::Slice(inner, ..) => {
                     self.part(inner.evaluate_paced(row, bytes, pace).await?, row.env)?
@@ -175,21 +175,22 @@ impl Selector {
                 Selector::Json(members) => {
                     let mut out = String::from("{");
                     for (name, ty, member) in members {
-                        push_member(name, ty, member.evaluate_paced(row, bytes, pace).await?, &mut out)?;
+                        let value = member.evaluate_paced(row, bytes, pace).await?;
+                        push_name(name, &mut out);
+                        push_json(ty, value.as_deref(), &mut out, pace).await?;
                     }
                     out.push('}');
                     Some(out.into_bytes().into())
                 }
             };
             let made = value.as_ref().map_or(0, Bytes::len);
-            let math = if self.is_math() { MATH_WORK } else { 0 };
-            pace.worked(bytes.max(made) + math).await?;
+            pace.worked(bytes.max(made) + self.extra_work()).await?;
             Ok(value)
         })
     }
 
-    fn is_math(&self) -> bool {
-        matches!(self, Selector::Call(Function::Math(_, CqlType::Varint | CqlType::Decimal), _))
+    fn extra_work(&self) -> usize {
+        if let Selector::Call(function, _) = self { function.extra_work() } else { 0 }
     }
 
     /// Adds what evaluating this costs.
@@ -199,7 +200,7 @@ impl Selector {
             Selector::Slot(_) | Selector::Aggregate(_) => {}
             Selector::Term(_) | Selector::CellTime(_) => cost.terms += 1,
             Selector::Call(_, arguments) => {
-                cost.fixed += if self.is_math() { MATH_WORK } else { 0 };
+                cost.fixed += self.extra_work();
                 arguments.iter().for_each(|argument| argument.add_cost(cost));
             }
             Selector::Field(inner, _) => inner.add_cost(cost),
@@ -231,13 +232,18 @@ impl Cost {
     }
 }
 
-/// Appends a member of a row as JSON.
-fn push_member(name: &str, ty: &CqlType, value: Option<Bytes>, out: &mut String) -> Result<(), Error> {
+/// Appends the name of a member of a row.
+fn push_name(name: &str, out: &mut String) {
     if out.len() > 1 {
         out.push_str(", ");
     }
     out.push_str(name);
     out.push_str(": ");
+}
+
+/// Appends a member of a row as JSON.
+fn push_member(name: &str, ty: &CqlType, value: Option<Bytes>, out: &mut String) -> Result<(), Error> {
+    push_name(name, out);
     let value = Value::decode_optional(ty, value.as_deref()).map_err(|error| Error::invalid(error.to_string()))?;
     value.push_json(ty, MAX_JSON_BYTES, out).map_err(no_json)
 }

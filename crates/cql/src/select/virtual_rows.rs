@@ -1,11 +1,12 @@
 //! Reads of virtual tables: generates the rows, then restricts, sorts, limits and pages them.
 
 use super::Select;
-use super::pace::{Pace, ROW_WORK};
 use super::pager::VirtualState;
 use super::rows::{Emitter, Slots};
+use super::sort::sorted;
 use crate::api::Rows;
 use crate::error::Error;
+use crate::pace::{Pace, ROW_WORK};
 use crate::restrictions::Partitions;
 use crate::source::{VirtualRow, VirtualTable};
 use crate::term::Env;
@@ -50,9 +51,18 @@ pub async fn read(
         let rows = if select.reversed { rows.reverse() } else { rows };
         a.rank.cmp(&b.rank).then_with(|| a.key.cmp(&b.key)).then(rows)
     };
-    let mut rows: Vec<Placed> =
-        table.rows(&place.partitions).await?.into_iter().filter_map(|row| placed(select, &place, row)).collect();
-    rows.sort_by(order);
+    let mut unsorted: Vec<Option<Placed>> = Vec::new();
+    for row in table.rows(&place.partitions).await? {
+        unsorted.extend(placed(select, &place, row).map(Some));
+        pace.worked(ROW_WORK).await?;
+    }
+    let key_bytes = |row: &Option<Placed>| row.as_ref().map_or(0, |row| row.key.key.len() + row.clustering.0.len());
+    let by_order = |a: &Option<Placed>, b: &Option<Placed>| match (a, b) {
+        (Some(a), Some(b)) => order(a, b),
+        _ => Ordering::Equal,
+    };
+    let places = sorted(&unsorted, by_order, key_bytes, pace).await?;
+    let mut rows: Vec<Placed> = places.into_iter().filter_map(|at| unsorted[at as usize].take()).collect();
     if select.output.distinct {
         rows.dedup_by(|later, kept| later.key == kept.key);
     }

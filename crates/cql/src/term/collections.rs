@@ -8,6 +8,7 @@ use crate::syntax::QualifiedName;
 use bytes::Bytes;
 use model::CqlType;
 use model::total::Total;
+use model::types::collection::ListBuilder;
 use model::types::{ValueError, collection, compare};
 use std::cmp::Ordering;
 
@@ -92,43 +93,103 @@ impl Fold {
 
     /// Evaluates the function for a collection of this type.
     pub fn call(self, ty: &CqlType, value: &Bytes) -> Result<Option<Bytes>, Error> {
-        let wrong = |error: ValueError| Error::invalid(error.to_string());
-        let elements = || collection::elements(value).map_err(wrong);
-        Ok(match (self, ty) {
-            (Fold::Count, _) => {
-                let count = collection::count(value).map_err(wrong)?;
-                Some(Bytes::copy_from_slice(&(count as i32).to_be_bytes()))
-            }
+        let mut steps = FoldSteps::new(self, ty, value)?;
+        while !steps.step(usize::MAX)? {}
+        steps.finish()
+    }
+}
+
+/// The elements of a collection, or the keys and values of a map.
+enum Members<'v> {
+    Elements(collection::Elements<'v>),
+    Pairs(collection::Pairs<'v>),
+}
+
+/// What a [`Fold`] has found so far.
+enum Folded<'v> {
+    Count(usize),
+    Members(ListBuilder),
+    /// The least or the greatest element, and its type.
+    Best(&'v CqlType, Option<&'v [u8]>),
+    Total(Total),
+    Nothing,
+}
+
+/// Evaluates a [`Fold`] some elements at a time.
+pub struct FoldSteps<'v> {
+    fold: Fold,
+    value: &'v Bytes,
+    rest: Members<'v>,
+    found: Folded<'v>,
+}
+
+impl<'v> FoldSteps<'v> {
+    /// For a collection of this type.
+    pub fn new(fold: Fold, ty: &'v CqlType, value: &'v Bytes) -> Result<FoldSteps<'v>, Error> {
+        let none = Members::Elements(collection::elements(&[0; 4]).map_err(wrong)?);
+        let elements = || collection::elements(value).map(Members::Elements).map_err(wrong);
+        let (rest, found) = match (fold, ty) {
+            (Fold::Count, _) => (none, Folded::Count(collection::count(value).map_err(wrong)?)),
             (Fold::Keys | Fold::Values, _) => {
-                let pairs = collection::pairs(value).map_err(wrong)?;
-                let pairs = pairs.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
-                let members = pairs.into_iter().map(|(k, v)| if self == Fold::Keys { k } else { v });
-                Some(collection::build_list(members).into())
+                (Members::Pairs(collection::pairs(value).map_err(wrong)?), Folded::Members(ListBuilder::default()))
             }
-            (_, CqlType::List { elem, .. } | CqlType::Set { elem, .. }) => match self {
-                Fold::Min | Fold::Max => {
-                    let wanted = if self == Fold::Min { Ordering::Less } else { Ordering::Greater };
-                    let mut best: Option<&[u8]> = None;
-                    for element in elements()? {
-                        let element = element.map_err(wrong)?;
-                        if best.is_none_or(|best| compare(elem, element, best) == wanted) {
-                            best = Some(element);
-                        }
-                    }
-                    best.map(|element| value.slice_ref(element))
+            (Fold::Min | Fold::Max, CqlType::List { elem, .. } | CqlType::Set { elem, .. }) => {
+                (elements()?, Folded::Best(elem, None))
+            }
+            (_, CqlType::List { elem, .. } | CqlType::Set { elem, .. }) => {
+                (elements()?, Folded::Total(Total::new(elem)))
+            }
+            _ => (none, Folded::Nothing),
+        };
+        Ok(FoldSteps { fold, value, rest, found })
+    }
+
+    /// Takes elements of about `bytes` bytes. True if all are taken.
+    pub fn step(&mut self, bytes: usize) -> Result<bool, Error> {
+        let mut left = bytes;
+        while left > 0 {
+            let next = match &mut self.rest {
+                Members::Elements(elements) => elements.next(),
+                Members::Pairs(pairs) => {
+                    let keys = self.fold == Fold::Keys;
+                    pairs.next().map(|pair| pair.map(|(key, value)| if keys { key } else { value }))
                 }
-                _ => {
-                    let mut total = Total::new(elem);
-                    for element in elements()? {
-                        total.add(element.map_err(wrong)?)?;
+            };
+            let Some(next) = next else { return Ok(true) };
+            let next = next.map_err(wrong)?;
+            left = left.saturating_sub(next.len() + ELEMENT_WORK);
+            match &mut self.found {
+                Folded::Members(members) => members.push(next),
+                Folded::Best(elem, best) => {
+                    let wanted = if self.fold == Fold::Min { Ordering::Less } else { Ordering::Greater };
+                    if best.is_none_or(|best| compare(elem, next, best) == wanted) {
+                        *best = Some(next);
                     }
-                    let result = if self == Fold::Sum { total.sum()? } else { total.mean()? };
-                    result.map(Bytes::from)
                 }
-            },
-            _ => None,
+                Folded::Total(total) => total.add(next)?,
+                Folded::Count(_) | Folded::Nothing => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// The result, once all elements are taken.
+    pub fn finish(self) -> Result<Option<Bytes>, Error> {
+        Ok(match self.found {
+            Folded::Count(count) => Some(Bytes::copy_from_slice(&(count as i32).to_be_bytes())),
+            Folded::Members(members) => Some(members.finish().into()),
+            Folded::Best(_, best) => best.map(|element| self.value.slice_ref(element)),
+            Folded::Total(total) => {
+                let result = if self.fold == Fold::Sum { total.sum()? } else { total.mean()? };
+                result.map(Bytes::from)
+            }
+            Folded::Nothing => None,
         })
     }
+}
+
+fn wrong(error: ValueError) -> Error {
+    Error::invalid(error.to_string())
 }
 
 /// The name of `set_intersection` in lower case without underscores.
@@ -165,28 +226,57 @@ pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Res
 
 /// The elements that are in both sets, in order.
 pub fn intersect(elem: &CqlType, one: &Bytes, other: &Bytes) -> Result<Bytes, Error> {
-    let wrong = |error: ValueError| Error::invalid(error.to_string());
-    let list = |set: &Bytes| -> Result<Vec<Bytes>, Error> {
-        let elements = collection::elements(set).map_err(wrong)?;
-        elements.map(|element| element.map(|element| set.slice_ref(element)).map_err(wrong)).collect()
-    };
-    let (one, other) = (list(one)?, list(other)?);
-    let (mut left, mut right) = (one.iter().peekable(), other.iter().peekable());
-    let mut both: Vec<&[u8]> = Vec::new();
-    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
-        let order = compare(elem, a, b);
-        if order == Ordering::Equal {
-            both.push(a);
-        }
-        if order != Ordering::Greater {
-            left.next();
-        }
-        if order != Ordering::Less {
-            right.next();
-        }
-    }
-    Ok(collection::build_list(both).into())
+    let mut steps = IntersectionSteps::new(elem, one, other)?;
+    while !steps.step(usize::MAX)? {}
+    Ok(steps.finish())
 }
+
+/// Intersects two sets some elements at a time.
+pub struct IntersectionSteps<'v> {
+    elem: &'v CqlType,
+    rest: [collection::Elements<'v>; 2],
+    /// The first elements that were not compared to the end.
+    heads: [Option<&'v [u8]>; 2],
+    both: ListBuilder,
+}
+
+impl<'v> IntersectionSteps<'v> {
+    /// For sets with elements of this type.
+    pub fn new(elem: &'v CqlType, one: &'v [u8], other: &'v [u8]) -> Result<IntersectionSteps<'v>, Error> {
+        let mut rest = [collection::elements(one).map_err(wrong)?, collection::elements(other).map_err(wrong)?];
+        let [one, other] = &mut rest;
+        let heads = [one.next().transpose().map_err(wrong)?, other.next().transpose().map_err(wrong)?];
+        Ok(IntersectionSteps { elem, rest, heads, both: ListBuilder::default() })
+    }
+
+    /// Takes elements of about `bytes` bytes. True if all are taken.
+    pub fn step(&mut self, bytes: usize) -> Result<bool, Error> {
+        let mut left = bytes;
+        while left > 0 {
+            let [Some(a), Some(b)] = self.heads else { return Ok(true) };
+            left = left.saturating_sub(a.len() + b.len() + ELEMENT_WORK);
+            let order = compare(self.elem, a, b);
+            if order == Ordering::Equal {
+                self.both.push(a);
+            }
+            if order != Ordering::Greater {
+                self.heads[0] = self.rest[0].next().transpose().map_err(wrong)?;
+            }
+            if order != Ordering::Less {
+                self.heads[1] = self.rest[1].next().transpose().map_err(wrong)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// The elements in both sets, once all are taken.
+    pub fn finish(self) -> Bytes {
+        self.both.finish().into()
+    }
+}
+
+/// The work for an element beside that of its bytes.
+const ELEMENT_WORK: usize = 32;
 
 #[cfg(test)]
 mod tests {

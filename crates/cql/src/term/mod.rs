@@ -4,7 +4,7 @@
 //! serializes constants once. Evaluation returns a value that is valid and canonical for this type,
 //! so other code need not check it again. Nothing here reads a table.
 //!
-//! Reading order: this file, [`variables`], [`typing`], [`function`], `call`, [`cast`],
+//! Reading order: this file, [`variables`], [`typing`], [`function`], `call`, `paced`, [`cast`],
 //! [`numbers`], [`math`], [`collections`].
 
 pub(crate) mod call;
@@ -13,6 +13,7 @@ pub mod collections;
 pub mod function;
 pub mod math;
 pub mod numbers;
+pub(crate) mod paced;
 pub mod typing;
 pub mod variables;
 

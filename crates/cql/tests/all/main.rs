@@ -10,6 +10,7 @@ mod grammar;
 mod groups;
 mod language;
 mod large_data;
+mod late;
 mod many_operations;
 mod metadata;
 mod nulls;

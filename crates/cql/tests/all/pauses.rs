@@ -161,6 +161,94 @@ fn a_batch_of_slow_parts_lets_others_run_and_ends_with_its_time() {
 }
 
 #[test]
+fn a_single_write_of_slow_terms_lets_others_run_and_ends_with_its_time_or_its_client() {
+    with_node("pauses-write", |session| async move {
+        session.use_keyspace("k").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, m map<int, int>, f frozen<map<int, int>>)").await;
+        let set = CqlType::set(CqlType::Int);
+        let entries = listed(100, |n| format!("{n}: collection_count((set<int>) :a)"), ", ");
+        let (turns, counter) = count_turns();
+        for write in ["INSERT INTO t (p, f) VALUES (1, {M}) USE", "UPDATE t USE SET m = {M} WHERE p = 1"] {
+            let prepared = async |using: &str| {
+                prepare(&session, &write.replace("USE", using).replace("{M}", &format!("{{{entries}}}"))).await
+            };
+            let values = || BoundValues::Named(vec![("a".to_owned(), bound(&set, &Value::Set(ints())))]);
+            let slow = prepared("USING TIMEOUT 60s").await;
+            let before = turns.get();
+            execute(&session, &slow, values()).await.expect("it is written");
+            let had = turns.get() - before;
+            assert!(had >= FEW_TURNS, "{write}: others had {had} turns");
+            let hurried = prepared("USING TIMEOUT 3ms").await;
+            let answer = execute(&session, &hurried, values()).await.map(drop);
+            assert!(matches!(answer, Err(Error::WriteTimeout { .. })), "{write}: {answer:?}");
+            let leaving = session.another();
+            leaving.ok("USE k").await;
+            leaving.client.cancel.cancel();
+            let answer = execute(&leaving, &slow, values()).await.map(drop);
+            assert!(matches!(answer, Err(Error::Server(_))), "{write}: {answer:?}");
+        }
+        let found = session.rows("SELECT collection_count(m) AS m, collection_count(f) AS f, m[99] AS n FROM t").await;
+        assert_eq!(found, [format!("m=100, f=100, n={ELEMENTS}")]);
+        counter.abort();
+    });
+}
+
+#[test]
+fn one_call_on_a_large_value_lets_others_run() {
+    with_node("pauses-call", |session| async move {
+        session.use_keyspace("k").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY)").await;
+        session.ok("INSERT INTO t (p) VALUES (1)").await;
+        const MANY: i32 = 500_000;
+        let list = CqlType::list(CqlType::Int);
+        let set = CqlType::set(CqlType::Int);
+        let map = CqlType::map(CqlType::Int, CqlType::Int);
+        let numbers = || (0..MANY).map(Value::Int).collect::<Vec<_>>();
+        let pairs = Value::Map((0..MANY).map(|n| (Value::Int(n), Value::Int(n))).collect());
+        let (list, set) = (bound(&list, &Value::List(numbers())), bound(&set, &Value::Set(numbers())));
+        let pairs = bound(&map, &pairs);
+        let (turns, counter) = count_turns();
+        for (call, value, expected) in [
+            ("collection_max((list<int>) :a)", &list, Some(MANY - 1)),
+            ("collection_min((list<int>) :a)", &list, Some(0)),
+            ("collection_avg((list<int>) :a)", &list, Some((MANY - 1) / 2)),
+            ("map_keys((map<int, int>) :a)", &pairs, None),
+            ("map_values((map<int, int>) :a)", &pairs, None),
+            ("set_intersection((set<int>) :a, (set<int>) :a)", &set, None),
+            ("tojson((list<int>) :a)", &list, None),
+            ("tojson((map<int, int>) :a)", &pairs, None),
+        ] {
+            let select = prepare(&session, &format!("SELECT {call} AS x FROM t")).await;
+            let before = turns.get();
+            let named = BoundValues::Named(vec![("a".to_owned(), value.clone())]);
+            let answer = execute(&session, &select, named).await.unwrap_or_else(|error| panic!("{call}: {error}"));
+            let AnswerKind::Rows(rows) = answer.kind else { panic!("no rows") };
+            let had = turns.get() - before;
+            assert!(had >= FEW_TURNS, "{call}: others had {had} turns");
+            if let Some(expected) = expected {
+                assert_eq!(crate::support::show_rows(&rows), [format!("x={expected}")], "{call}");
+            }
+        }
+        counter.abort();
+    });
+}
+
+#[test]
+fn one_large_value_is_not_copied_to_many_columns_before_it_is_refused() {
+    with_node("pauses-copies", |session| async move {
+        session.use_keyspace("k").await;
+        let columns = listed(200, |n| format!("c{n} blob"), ", ");
+        session.ok(&format!("CREATE TABLE t (p int PRIMARY KEY, {columns})")).await;
+        let (names, markers) = (listed(200, |n| format!("c{n}"), ", "), listed(200, |_| ":a".into(), ", "));
+        let insert = prepare(&session, &format!("INSERT INTO t (p, {names}) VALUES (1, {markers})")).await;
+        let large = bound(&CqlType::Blob, &Value::Blob(vec![1; 1 << 20]));
+        let refused = execute(&session, &insert, BoundValues::Named(vec![("a".to_owned(), large)])).await;
+        let error = refused.map(drop).expect_err("it is too large").to_string();
+        assert!(error.starts_with("a mutation of at least 17825792 bytes is larger than"), "{error}");
+    });
+}
+
+#[test]
 fn long_lists_of_in_find_what_is_equal() {
     with_node("pauses-in", |session| async move {
         session.use_keyspace("k").await;

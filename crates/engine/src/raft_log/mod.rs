@@ -256,6 +256,28 @@ impl RaftLog {
         content.entries.range((from - content.first) as usize..(to - content.first) as usize).cloned().collect()
     }
 
+    /// Bytes of the entries with an index above `index`.
+    pub fn entry_bytes_after(&self, index: u64) -> u64 {
+        let state = self.state.borrow();
+        let content = &state.content;
+        let skipped = (index + 1).saturating_sub(content.first).min(content.entries.len() as u64);
+        content.entries.range(skipped as usize..).map(|entry| entry.len() as u64).sum()
+    }
+
+    /// The index up to which entries must be purged so that the rest has at most `bytes` bytes.
+    /// `None` if the log has no more than that.
+    pub fn surplus(&self, bytes: u64) -> Option<u64> {
+        let state = self.state.borrow();
+        let mut left = bytes;
+        for (at, entry) in state.content.entries.iter().enumerate().rev() {
+            match left.checked_sub(entry.len() as u64) {
+                Some(rest) => left = rest,
+                None => return Some(state.content.first + at as u64),
+            }
+        }
+        None
+    }
+
     /// Bytes of the log since the last purge.
     pub fn log_bytes(&self) -> u64 {
         self.state.borrow().tail.at

@@ -93,7 +93,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-fn counted(bytes: &[u8], per_entry: u64) -> Result<Elements<'_>, ValueError> {
+pub(super) fn counted(bytes: &[u8], per_entry: u64) -> Result<Elements<'_>, ValueError> {
     let mut rest = bytes;
     let count = take_i32(&mut rest)?;
     let count = u64::try_from(count).map_err(|_| ValueError::new(format!("Negative collection size {count}")))?;
@@ -252,20 +252,43 @@ pub fn vector_elements<'a>(elem: &CqlType, dim: u32, bytes: &'a [u8]) -> VectorE
     VectorElements { rest: bytes, left: dim, width: elem.fixed_width() }
 }
 
+/// Builds a frozen list element by element; also a set, if the elements come in order.
+#[derive(Debug)]
+pub struct ListBuilder {
+    out: Vec<u8>,
+    count: usize,
+}
+
+impl Default for ListBuilder {
+    fn default() -> ListBuilder {
+        ListBuilder { out: vec![0; 4], count: 0 }
+    }
+}
+
+impl ListBuilder {
+    /// Appends an element.
+    #[inline]
+    pub fn push(&mut self, element: &[u8]) {
+        put_value(element, &mut self.out);
+        self.count += 1;
+    }
+
+    /// The list.
+    pub fn finish(mut self) -> Vec<u8> {
+        set_count(self.count, &mut self.out);
+        self.out
+    }
+}
+
 /// A frozen list of these elements; also a set, if they are sorted already.
 pub fn build_list<I>(elements: I) -> Vec<u8>
 where
     I: IntoIterator,
     I::Item: AsRef<[u8]>,
 {
-    let mut out = vec![0; 4];
-    let mut count = 0;
-    for element in elements {
-        put_value(element.as_ref(), &mut out);
-        count += 1;
-    }
-    set_count(count, &mut out);
-    out
+    let mut list = ListBuilder::default();
+    elements.into_iter().for_each(|element| list.push(element.as_ref()));
+    list.finish()
 }
 
 /// A frozen map of entries that are sorted by key already.

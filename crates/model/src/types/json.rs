@@ -1,6 +1,7 @@
 //! Values as JSON by Cassandra's rules: numbers plain (NaN and infinities are null), map keys
 //! always strings, timestamps with a blank between date and time, blobs as "0x...".
 
+use super::collection::{Elements, counted};
 use super::literal::scalar_text;
 use super::{CqlType, Value, ValueError, digits, temporal};
 
@@ -124,14 +125,7 @@ fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(
         }
         (Value::Map(entries), CqlType::Map { key, value: value_type, .. }) => {
             return push_items(['{', '}'], entries, limit, out, |(k, v), out| {
-                let mut name = String::new();
-                push(k, key, limit, &mut name)?;
-                // A key that is a JSON string already is used as it is; any other becomes a string.
-                if name.starts_with('"') {
-                    out.push_str(&name)
-                } else {
-                    push_string_within(&name, limit, out)?;
-                }
+                push_key(k, key, limit, out)?;
                 out.push_str(": ");
                 push(v, value_type, limit, out)
             });
@@ -153,6 +147,117 @@ fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(
     if out.len() > limit { Err(JsonError::TooLong(limit)) } else { Ok(()) }
 }
 
+/// Appends a key of a map: a key that is a JSON string already is used as it is, any other becomes
+/// a string.
+fn push_key(key: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonError> {
+    let mut name = String::new();
+    push(key, ty, limit, &mut name)?;
+    match name.starts_with('"') {
+        true => out.push_str(&name),
+        false => push_string_within(&name, limit, out)?,
+    }
+    Ok(())
+}
+
+/// A value in a collection of more bytes than this is written in steps of its own.
+const LARGE_ELEMENT: usize = 16 << 10;
+
+/// Writes the JSON text of a large collection some elements at a time. The text is the same as that
+/// of [`Value::push_json`].
+#[derive(Debug)]
+pub struct JsonSteps<'v> {
+    /// The collections that are being written, from the outermost one to the innermost one.
+    open: Vec<Open<'v>>,
+    limit: usize,
+    out: String,
+}
+
+/// A collection of which some elements are written.
+#[derive(Debug)]
+struct Open<'v> {
+    /// The elements, or the alternating keys and values.
+    rest: Elements<'v>,
+    /// The type of the keys of a map.
+    key: Option<&'v CqlType>,
+    elem: &'v CqlType,
+    is_first: bool,
+}
+
+impl<'v> Open<'v> {
+    /// `None` unless it is a list, a set or a map.
+    fn of(ty: &'v CqlType, value: &'v [u8]) -> Option<Result<Open<'v>, ValueError>> {
+        let (key, elem, per_entry) = match ty {
+            CqlType::List { elem, .. } | CqlType::Set { elem, .. } => (None, elem, 1),
+            CqlType::Map { key, value, .. } => (Some(&**key), value, 2),
+            _ => return None,
+        };
+        let rest = counted(value, per_entry);
+        Some(rest.map(|rest| Open { rest, key, elem, is_first: true }))
+    }
+
+    fn bracket(&self, brackets: [char; 2]) -> char {
+        brackets[usize::from(self.key.is_some())]
+    }
+}
+
+impl<'v> JsonSteps<'v> {
+    /// Appends a value to `out`. `None` if the value is written in one step: it is no list, set or
+    /// map.
+    pub fn new(
+        ty: &'v CqlType,
+        value: &'v [u8],
+        limit: usize,
+        out: &mut String,
+    ) -> Option<Result<JsonSteps<'v>, JsonError>> {
+        let outer = match Open::of(ty, value)? {
+            Ok(outer) => outer,
+            Err(error) => return Some(Err(error.into())),
+        };
+        out.push(outer.bracket(['[', '{']));
+        Some(Ok(JsonSteps { open: vec![outer], limit: limit.min(NO_LIMIT - 1), out: std::mem::take(out) }))
+    }
+
+    /// Writes elements of about `bytes` bytes. True if all are written.
+    pub fn step(&mut self, bytes: usize) -> Result<bool, JsonError> {
+        let end = self.out.len().saturating_add(bytes);
+        while self.out.len() < end {
+            let Some(inner) = self.open.last_mut() else { return Ok(true) };
+            let Some(next) = inner.rest.next() else {
+                self.out.push(inner.bracket([']', '}']));
+                self.open.pop();
+                continue;
+            };
+            let mut next = next?;
+            if !std::mem::take(&mut inner.is_first) {
+                self.out.push_str(", ");
+            }
+            if let Some(key) = inner.key {
+                push_key(&Value::decode(key, next)?, key, self.limit, &mut self.out)?;
+                self.out.push_str(": ");
+                next = inner.rest.next().transpose()?.unwrap_or_default();
+            }
+            let elem = inner.elem;
+            match if next.len() > LARGE_ELEMENT { Open::of(elem, next) } else { None } {
+                Some(large) => {
+                    let large = large?;
+                    self.out.push(large.bracket(['[', '{']));
+                    self.open.push(large);
+                }
+                None => push(&Value::decode(elem, next)?, elem, self.limit, &mut self.out)?,
+            }
+            if self.out.len() >= self.limit {
+                return Err(JsonError::TooLong(self.limit));
+            }
+        }
+        Ok(self.open.is_empty())
+    }
+
+    /// The text, once all is written.
+    pub fn finish(self) -> String {
+        self.out
+    }
+}
+
 /// A name with capitals keeps its CQL quotes within the JSON string, so that it is read as the same
 /// name.
 fn push_field_name(name: &str, out: &mut String) {
@@ -160,5 +265,39 @@ fn push_field_name(name: &str, out: &mut String) {
         push_string(&format!("\"{name}\""), out);
     } else {
         push_string(name, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_write_the_same_text() {
+        let ints = CqlType::list(CqlType::Int);
+        let map = CqlType::map(CqlType::Int, ints.clone());
+        let texts = CqlType::map(CqlType::Text, CqlType::Text);
+        let list = |n: i32| Value::List((0..n).map(Value::Int).collect());
+        let text = |text: &str| Value::Text(text.to_owned());
+        for (ty, value) in [
+            (&ints, list(0)),
+            (&ints, list(20_000)),
+            (&map, Value::Map(vec![(Value::Int(1), list(20_000)), (Value::Int(2), list(2)), (Value::Int(3), list(0))])),
+            (&map, Value::Map(Vec::new())),
+            (&texts, Value::Map(vec![(text("a\""), text("b")), (text("c"), text(""))])),
+        ] {
+            let bytes = value.encode(ty).expect("it is of its type").expect("not null");
+            let mut expected = "{x: ".to_owned();
+            value.push_json(ty, 1 << 20, &mut expected).expect("it is short");
+            for step in [1, 100, 1 << 20] {
+                let mut out = "{x: ".to_owned();
+                let mut steps = JsonSteps::new(ty, &bytes, 1 << 20, &mut out).expect("a collection").expect("valid");
+                while !steps.step(step).expect("it is short") {}
+                assert_eq!(steps.finish(), expected);
+            }
+        }
+        let bytes = list(20_000).encode(&ints).expect("it is of its type").expect("not null");
+        let mut steps = JsonSteps::new(&ints, &bytes, 1000, &mut String::new()).expect("a list").expect("valid");
+        assert_eq!(steps.step(1 << 20), Err(JsonError::TooLong(1000)));
     }
 }

@@ -38,7 +38,7 @@ pub use decimal::Decimal;
 pub use duration::Duration;
 pub use error::{ValueError, shortened};
 pub use from_json::fold_name;
-pub use json::JsonError;
+pub use json::{JsonError, JsonSteps};
 pub use json_tree::Json;
 pub use name::{Quoted, is_reserved_keyword};
 pub use scalar_text::parse_scalar;

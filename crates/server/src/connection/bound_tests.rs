@@ -244,6 +244,68 @@ fn requests_wait_for_memory() {
     });
 }
 
+/// Lets other tasks run until the clock has moved on.
+async fn clock_moves() {
+    let before = rt::time::now();
+    while rt::time::now() <= before + Duration::from_millis(2) {
+        rt::task::yield_now().await;
+    }
+}
+
+#[test]
+fn the_time_of_a_request_begins_when_it_is_received_and_not_when_it_is_its_turn() {
+    let limits = Limits { connection_in_flight: 1, ..limits() };
+    run(limits, |world| async move {
+        let mut client = world.connect();
+        client.start(&[]).await;
+        let requests: Vec<u8> = (0..3).flat_map(|stream| query(stream, "wait")).collect();
+        client.send(&requests).await;
+        while world.server.transport.in_flight() < 1 {
+            rt::task::yield_now().await;
+        }
+        let all_received = rt::time::now();
+        for _ in 0..3 {
+            clock_moves().await;
+            world.fake.release.add_permits(1);
+            client.receive().await;
+        }
+        let received = world.fake.received.take();
+        assert_eq!(received.len(), 3);
+        assert!(received.iter().all(|at| at.is_some_and(|at| at <= all_received)), "{received:?}");
+    });
+}
+
+#[test]
+fn the_time_of_a_large_request_that_waits_for_memory_runs() {
+    run(limits(), |world| async move {
+        let (mut first, mut second) = (world.connect(), world.connect());
+        first.start(&[]).await;
+        second.start(&[]).await;
+        let long = query(1, &format!("wait {}", "x".repeat(900_000)));
+        first.send(&long).await;
+        let transport = world.server.transport.clone();
+        while transport.in_flight() < 1 {
+            rt::task::yield_now().await;
+        }
+        let sends = rt::task::spawn(async move {
+            second.send(&long).await;
+            second
+        });
+        while !transport.memory.has_waiting() {
+            rt::task::yield_now().await;
+        }
+        let waits = rt::time::now();
+        clock_moves().await;
+        let released = rt::time::now();
+        world.fake.release.add_permits(2);
+        first.receive().await;
+        sends.await.expect("sent").receive().await;
+        let arrived = rt::time::now();
+        let received = world.fake.received.borrow()[1].expect("its time is known");
+        assert!(received <= arrived - (released - waits), "the wait of {:?} does not count", released - waits);
+    });
+}
+
 /// The code of a protocol error.
 const PROTOCOL: i32 = 0x000A;
 

@@ -8,6 +8,7 @@
 //! are pending, or if the shard has no memory for requests. TCP then slows the client down.
 
 use super::Service;
+use super::arrival::Arrival;
 use super::client::Connection;
 use super::memory::{Charge, Ticket};
 use super::seats::Newcomer;
@@ -17,10 +18,11 @@ use super::stream::ClientStream;
 use super::transport::{Server, Transport};
 use crate::protocol::frames::BUFFER;
 use crate::protocol::outbox::MAX_SLICES;
-use crate::protocol::{Frames, Next, Opcode, RawFrame, Reply, Request};
+use crate::protocol::{Frames, Next, RawFrame, Reply, Request};
 use cql::Error;
 use cql::system::Encryption;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use rt::time::Duration;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -28,7 +30,6 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 /// A longer frame, also after decompression, reserves memory before its body is read.
 const LARGE_FRAME: usize = BUFFER;
@@ -100,6 +101,7 @@ pub(super) async fn serve<T, S>(
         taken: 0,
         unread: None,
         look_for_close: None,
+        arrival: Arrival::new(rt::time::coarse_now()),
     };
     let end = poll_fn(|cx| drive.poll(cx)).await;
     drop(drive);
@@ -140,6 +142,8 @@ struct Drive<'a, T, S> {
     unread: Option<Unread>,
     /// When the socket is asked next whether the client has closed it, while it is not read.
     look_for_close: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// When the frames were received.
+    arrival: Arrival,
 }
 
 /// Answers that wait for the socket.
@@ -241,6 +245,7 @@ where
                 return Ok(self.wait_without_reading(cx));
             }
             self.look_for_close = None;
+            let buffered = self.frames.buffered();
             let read = {
                 let space = self.frames.space(self.large.is_some());
                 pin!(self.stream.read_buf(space)).poll(cx)?
@@ -250,6 +255,7 @@ where
                 Poll::Ready(0) => return Ok(Poll::Ready(End::Gone)),
                 Poll::Ready(n) => {
                     self.frames.arrived(n);
+                    self.arrival.has_read(rt::time::coarse_now(), buffered);
                     self.transport.stats.received.add(n as u64);
                 }
             }
@@ -261,6 +267,7 @@ where
     /// waiting.
     #[cold]
     fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.arrival.pauses(rt::time::coarse_now());
         let new_look = || Box::pin(rt::time::sleep(LOOK_FOR_CLOSE)) as Pin<Box<dyn Future<Output = ()>>>;
         let look = self.look_for_close.get_or_insert_with(new_look);
         while look.as_mut().poll(cx).is_ready() {
@@ -289,6 +296,7 @@ where
                     self.request(frame, charge);
                 }
                 Next::Refused(refused) => {
+                    self.arrival.of_frame();
                     self.large = None;
                     self.transport.stats.error(&refused.error);
                     self.transport.stats.served.add(1);
@@ -462,6 +470,7 @@ where
     /// Starts the request in `frame`.
     #[inline]
     fn request(&mut self, frame: RawFrame, charge: Option<Charge>) {
+        let received = self.arrival.of_frame();
         let connection = &self.connection;
         let stats = &self.transport.stats;
         stats.request(frame.opcode);
@@ -469,7 +478,7 @@ where
         let (opcode, version, traced) = (frame.opcode, frame.version, frame.is_traced());
         let frame_len = frame.body.len();
         let mut reply = connection.reply(version, frame.stream);
-        if let Err(error) = check_order(connection, opcode, version) {
+        if let Err(error) = startup::check_order(connection, opcode, version) {
             return connection.error(&reply, &error);
         }
         let request = match Request::decode(frame, connection.dialect.get(), self.transport.limits.longest_body()) {
@@ -482,7 +491,7 @@ where
         let mut keyspace = None;
         let statement = match request {
             Request::Execute { id, metadata_id, mut params } => {
-                params.trace = reply.trace;
+                (params.trace, params.received) = (reply.trace, Some(received));
                 reply.skip_metadata = params.skip_metadata;
                 reply.metadata_id = metadata_id;
                 // Without a metadata id, the client relies on the columns that it knows.
@@ -491,13 +500,13 @@ where
             }
             Request::Query { text, mut params, keyspace: inside } => {
                 keyspace = inside;
-                params.trace = reply.trace;
+                (params.trace, params.received) = (reply.trace, Some(received));
                 reply.skip_metadata = params.skip_metadata;
                 Statement::Query { text, params }
             }
             Request::Batch { mut batch, keyspace: inside } => {
                 keyspace = inside;
-                batch.params.trace = reply.trace;
+                (batch.params.trace, batch.params.received) = (reply.trace, Some(received));
                 Statement::Batch(batch)
             }
             Request::Prepare { text, keyspace: inside } => {
@@ -568,21 +577,5 @@ where
             drop(waiting);
         })
         .detach();
-    }
-}
-
-/// Checks the order of messages: OPTIONS at any time, STARTUP once and first.
-#[inline]
-fn check_order(connection: &Connection, opcode: Opcode, version: crate::protocol::Version) -> Result<(), Error> {
-    match connection.version.get() {
-        None if matches!(opcode, Opcode::Startup | Opcode::Options) => Ok(()),
-        None => Err(Error::Protocol(format!("Unexpected message {}, expecting STARTUP or OPTIONS", opcode.name()))),
-        Some(_) if opcode == Opcode::Startup => {
-            Err(Error::Protocol("Unexpected message STARTUP, the connection was already started".to_owned()))
-        }
-        Some(known) if known != version => Err(Error::Protocol(format!(
-            "Invalid message version. Got {version} but previous messages on this connection had version {known}"
-        ))),
-        Some(_) => Ok(()),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`accept`] gives each socket to a shard, within the limit of [`seats`]. [`drive`]
 //! is the loop of one connection: it reads, starts each request, and writes all answers of a wake
-//! together. [`client`] is the state that the loop and the requests share. [`startup`] handles
-//! OPTIONS and STARTUP, [`tls`] the handshake before
+//! together. [`arrival`] knows when requests were received. [`client`] is the state that the loop
+//! and the requests share. [`startup`] handles OPTIONS and STARTUP, [`tls`] the handshake before
 //! them, [`stream`] is the socket, encrypted or not. [`statement`] runs one statement on a
 //! [`worker`]. [`transport`] holds all connections of a shard, with the [`memory`] for requests.
 //! [`service`] is the interface to the query processor.
@@ -13,6 +13,7 @@
 //! bytes, memory for requests. This module does not interpret statements.
 
 pub mod accept;
+mod arrival;
 pub mod client;
 mod drive;
 pub mod latency;

@@ -1,9 +1,9 @@
-//! OPTIONS and STARTUP: what the server offers, and what the client chooses.
+//! OPTIONS and STARTUP: what the server offers, what the client chooses, and when they may come.
 
 use super::client::Connection;
 use super::transport::Transport;
 use crate::protocol::segment::Form;
-use crate::protocol::{Compression, Dialect, Version};
+use crate::protocol::{Compression, Dialect, Opcode, Version};
 use cql::Error;
 use cql::system::{CQL_VERSION, PARTITIONER};
 
@@ -15,6 +15,22 @@ pub(super) const KEPT_OPTIONS: usize = 8 << 10;
 /// How many leading bits of the token the sharding formula of drivers ignores that do not know
 /// tablets.
 pub(crate) const IGNORED_BITS: u32 = 12;
+
+/// Checks the order of messages: OPTIONS at any time, STARTUP once and first.
+#[inline]
+pub(super) fn check_order(connection: &Connection, opcode: Opcode, version: Version) -> Result<(), Error> {
+    match connection.version.get() {
+        None if matches!(opcode, Opcode::Startup | Opcode::Options) => Ok(()),
+        None => Err(Error::Protocol(format!("Unexpected message {}, expecting STARTUP or OPTIONS", opcode.name()))),
+        Some(_) if opcode == Opcode::Startup => {
+            Err(Error::Protocol("Unexpected message STARTUP, the connection was already started".to_owned()))
+        }
+        Some(known) if known != version => Err(Error::Protocol(format!(
+            "Invalid message version. Got {version} but previous messages on this connection had version {known}"
+        ))),
+        Some(_) => Ok(()),
+    }
+}
 
 /// The options of SUPPORTED for connections of this shard in this version.
 pub(super) fn supported(transport: &Transport, version: Version) -> Vec<(&'static str, Vec<String>)> {

@@ -12,7 +12,7 @@ use cql::api::{
 };
 use rt::shard::PerShard;
 use rt::sync::{Notify, Semaphore};
-use rt::time::{Duration, timeout};
+use rt::time::{Duration, Instant, timeout};
 use std::cell::{Cell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -25,6 +25,8 @@ pub(super) struct Fake {
     pub cancelled: Cell<usize>,
     pub gone: Notify,
     pub texts: RefCell<Vec<String>>,
+    /// When each of them was received.
+    pub received: RefCell<Vec<Option<Instant>>>,
 }
 
 impl Fake {
@@ -34,6 +36,7 @@ impl Fake {
             cancelled: Cell::new(0),
             gone: Notify::new(),
             texts: RefCell::default(),
+            received: RefCell::default(),
         })
     }
 }
@@ -50,6 +53,7 @@ fn rows(len: usize) -> Answer {
 impl Service for Fake {
     async fn query(&self, client: &Rc<ClientState>, text: &str, params: &QueryParams) -> Result<Answer, Error> {
         self.texts.borrow_mut().push(text.to_owned());
+        self.received.borrow_mut().push(params.received);
         match text.split_once(' ').unwrap_or((text, "")) {
             ("rows", len) => Ok(rows(len.parse().expect("a length"))),
             ("noise", len) => {

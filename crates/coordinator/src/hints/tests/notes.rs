@@ -208,3 +208,53 @@ fn notes_of_a_release_without_a_count_are_counted() {
         assert_eq!(hints.missed(), [MissedWrites { cause: LOST, ..one }]);
     });
 }
+
+#[test]
+fn an_older_copy_of_a_file_of_hints_is_noted() {
+    rt::block_on(async {
+        let scratch = Scratch::new("older-copy");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        fill(&hints, 2).await;
+        hints.sync().await;
+        let file = scratch.files().pop().expect("a file");
+        let copy = std::fs::read(&file).expect("a whole copy");
+        fill(&hints, 1).await;
+        hints.sync().await;
+        drop(hints);
+        // As it was.
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(noted(&hints), Vec::new());
+        drop(hints);
+        std::fs::write(&file, copy).expect("put back");
+        for _ in 0..2 {
+            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            assert_eq!(noted(&hints), [(target(), None, Cause::Damaged)]);
+        }
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        hints.forget_missed(target(), None, i64::MAX).await;
+        drop(hints);
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        assert_eq!(noted(&hints), Vec::new(), "it is noted once");
+        let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+        assert_eq!((done, seen.len()), (true, 2), "what is left of it is delivered");
+    });
+}
+
+#[test]
+fn a_file_that_was_delivered_and_could_not_be_removed_is_not_taken_for_an_older_copy() {
+    rt::block_on(async {
+        let scratch = Scratch::new("emptied");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        fill(&hints, 2).await;
+        hints.sync().await;
+        let obstacle = scratch.0.join("notes").join("0.files.tmp");
+        std::fs::create_dir(&obstacle).expect("made");
+        hints.replay(target(), |_| async { Delivered::Sent }).await.expect_err("the manifest cannot be written");
+        drop(hints);
+        std::fs::remove_dir(&obstacle).expect("removed");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
+        assert_eq!((done, seen.len(), noted(&hints)), (true, 0, Vec::new()));
+        assert_eq!(scratch.files(), [] as [PathBuf; 0]);
+    });
+}

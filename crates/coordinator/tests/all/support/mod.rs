@@ -1,5 +1,7 @@
 //! A cluster in memory: nodes of one shard each on the test's shard, and a transport that can fail.
 
+mod fault;
+
 use bytes::Bytes;
 use cluster::metadata::{
     ChangeError, ColumnDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, change, open_log,
@@ -12,6 +14,7 @@ use coordinator::{
     RequestOptions, SendError, TimestampClock, Transport, WriteKind,
 };
 use engine::{Engine, EngineConfig};
+pub use fault::Fault;
 use futures_util::future::LocalBoxFuture;
 use model::id::{ColumnId, HostId, SchemaVersion, TableId};
 use model::key::{Clustering, DecoratedKey};
@@ -21,7 +24,7 @@ use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
-use replica::wire::{Response, decode_request, encode_response};
+use replica::wire::{Response, encode_response};
 use replica::{
     Class, Context, Output, OutputColumn, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest,
 };
@@ -46,25 +49,6 @@ const STACK: usize = 16 << 20;
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of a request that cannot succeed: healthy replicas have responded by then.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The fault of a node for requests that are sent to it.
-#[derive(Clone, Debug)]
-pub enum Fault {
-    /// Its connection is refused.
-    Refused,
-    /// Requests never arrive.
-    LosesRequests,
-    /// It performs requests, and its responses never arrive.
-    LosesAnswers,
-    /// Its connection is lost after it performed a request.
-    LosesConnection,
-    /// It refuses all requests.
-    Fails(ReplicaError),
-    /// It refuses writes.
-    FailsWrites(ReplicaError),
-    /// It is slow by this time, and then has this fault, if any.
-    Late(Duration, Option<Box<Fault>>),
-}
 
 #[derive(Default)]
 pub struct Wire {
@@ -114,7 +98,7 @@ impl Transport for End {
             match fault {
                 None => Ok(replica.serve(request, None).await.join()),
                 Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
-                Some(Fault::FailsWrites(_)) if !is_write(&request) => Ok(replica.serve(request, None).await.join()),
+                Some(fault) if fault.spares(&request) => Ok(replica.serve(request, None).await.join()),
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                     Ok(encode_response(&Response::new(Err(error))).join())
                 }
@@ -132,10 +116,6 @@ impl Transport for End {
             }
         })
     }
-}
-
-fn is_write(request: &Bytes) -> bool {
-    matches!(decode_request(request), Ok((_, ReplicaRequest::Write(_))))
 }
 
 pub struct Node {

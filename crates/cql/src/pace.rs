@@ -1,11 +1,10 @@
-//! How a SELECT shares its shard while it filters rows and evaluates expressions.
+//! How a statement shares its shard while it evaluates values, filters rows and sorts them.
 //!
-//! A row can have megabytes, and a statement thousands of conditions and expressions. Work is
+//! A value can have megabytes, and a statement thousands of conditions and expressions. Work is
 //! counted in bytes that are read. After some work the statement yields if the time of its poll is
 //! used up. It fails if its deadline is past or its client is gone.
 
-use crate::error::Error;
-use crate::request::read_error;
+use crate::error::{Error, WriteType};
 use coordinator::{CoordinatorError, RequestOptions};
 use model::TableSchema;
 use std::cell::Cell;
@@ -26,13 +25,20 @@ pub const MATH_WORK: usize = 16 << 10;
 pub struct Pace<'a> {
     options: &'a RequestOptions,
     schema: &'a TableSchema,
+    /// The kind of the write, unless the statement only reads.
+    write: Option<WriteType>,
     work: Cell<usize>,
 }
 
 impl<'a> Pace<'a> {
     /// For a statement that reads a table.
     pub fn new(options: &'a RequestOptions, schema: &'a TableSchema) -> Self {
-        Pace { options, schema, work: Cell::new(0) }
+        Pace { options, schema, write: None, work: Cell::new(0) }
+    }
+
+    /// For a statement that writes to a table, before it has written anything.
+    pub fn of_write(options: &'a RequestOptions, schema: &'a TableSchema, kind: WriteType) -> Self {
+        Pace { write: Some(kind), ..Pace::new(options, schema) }
     }
 
     /// Counts work. True if [`Pace::pause`] is due.
@@ -52,18 +58,22 @@ impl<'a> Pace<'a> {
         rt::task::yield_now().await;
         let context = &self.options.context;
         if context.cancel.is_cancelled() {
-            return Err(read_error(CoordinatorError::Cancelled, self.schema));
+            return Err(Error::Server(CoordinatorError::Cancelled.to_string()));
         }
         if context.deadline.is_past() {
-            return Err(Error::ReadTimeout {
-                target: format!("{}.{}", self.schema.keyspace, self.schema.name),
-                consistency: self.options.consistency,
-                received: 0,
-                required: 1,
-                data_present: true,
-            });
+            return Err(self.late());
         }
         Ok(())
+    }
+
+    #[cold]
+    fn late(&self) -> Error {
+        let target = format!("{}.{}", self.schema.keyspace, self.schema.name);
+        let consistency = self.options.consistency;
+        match self.write {
+            None => Error::ReadTimeout { target, consistency, received: 0, required: 1, data_present: true },
+            Some(kind) => Error::WriteTimeout { target, consistency, received: 0, required: 1, kind },
+        }
     }
 
     /// Counts work, and pauses if that is due.

@@ -1,0 +1,39 @@
+//! Faults of the nodes of a test.
+
+use bytes::Bytes;
+use replica::wire::decode_request;
+use replica::{ReplicaError, ReplicaRequest};
+use std::time::Duration;
+
+/// The fault of a node for requests that are sent to it.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// Its connection is refused.
+    Refused,
+    /// Requests never arrive.
+    LosesRequests,
+    /// It performs requests, and its responses never arrive.
+    LosesAnswers,
+    /// Its connection is lost after it performed a request.
+    LosesConnection,
+    /// It refuses all requests.
+    Fails(ReplicaError),
+    /// Requests for the data behind a page never arrive.
+    LosesDataReads,
+    /// It refuses writes.
+    FailsWrites(ReplicaError),
+    /// It is slow by this time, and then has this fault, if any.
+    Late(Duration, Option<Box<Fault>>),
+}
+
+impl Fault {
+    /// Whether the node answers this request in spite of the fault.
+    pub fn spares(&self, request: &Bytes) -> bool {
+        let request = || decode_request(request).map(|(_, request)| request);
+        match self {
+            Fault::FailsWrites(_) => !matches!(request(), Ok(ReplicaRequest::Write(_))),
+            Fault::LosesDataReads => !matches!(request(), Ok(ReplicaRequest::MutationRead(_))),
+            _ => false,
+        }
+    }
+}

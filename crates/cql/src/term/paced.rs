@@ -1,0 +1,132 @@
+//! Evaluates calls with large arguments with pauses: a call alone could hold the shard for long.
+
+use super::call::{MAX_JSON_BYTES, no_json};
+use super::collections::{FoldSteps, IntersectionSteps};
+use super::function::Function;
+use super::{Env, Term, Val};
+use crate::error::Error;
+use crate::pace::{MATH_WORK, Pace};
+use bytes::Bytes;
+use model::CqlType;
+use model::types::{JsonSteps, Value};
+use std::pin::Pin;
+
+/// A call with a longer argument than this is evaluated in steps, bytes.
+const LARGE_ARGUMENT: usize = 64 << 10;
+
+/// The bytes of elements that are evaluated in one step.
+const STEP: usize = 16 << 10;
+
+impl Function {
+    /// As [`Function::call`], with pauses if an argument is large.
+    pub async fn call_paced(&self, arguments: &[Option<Bytes>], pace: &Pace<'_>) -> Result<Option<Bytes>, Error> {
+        let is_large = |argument: &Bytes| argument.len() > LARGE_ARGUMENT;
+        if !arguments.iter().flatten().any(is_large) {
+            return self.call(arguments);
+        }
+        match (self, arguments) {
+            (Function::ToJson(ty), [Some(value)]) => {
+                let mut out = String::new();
+                push_json(ty, Some(value), &mut out, pace).await?;
+                Ok(Some(out.into_bytes().into()))
+            }
+            (Function::Collection(fold, ty), [Some(value)]) => {
+                let mut steps = FoldSteps::new(*fold, ty, value)?;
+                while !steps.step(STEP)? {
+                    pace.worked(STEP).await?;
+                }
+                steps.finish()
+            }
+            (Function::SetIntersection(elem), [Some(one), Some(other)]) => {
+                let mut steps = IntersectionSteps::new(elem, one, other)?;
+                while !steps.step(STEP)? {
+                    pace.worked(STEP).await?;
+                }
+                Ok(Some(steps.finish()))
+            }
+            _ => self.call(arguments),
+        }
+    }
+
+    /// The work of a call beside that of the bytes of its arguments and its result.
+    pub fn extra_work(&self) -> usize {
+        match self {
+            Function::Math(_, CqlType::Varint | CqlType::Decimal) => MATH_WORK,
+            _ => 0,
+        }
+    }
+}
+
+/// Appends a value as JSON text, with pauses.
+pub async fn push_json(ty: &CqlType, value: Option<&[u8]>, out: &mut String, pace: &Pace<'_>) -> Result<(), Error> {
+    if let Some(value) = value.filter(|value| value.len() > LARGE_ARGUMENT)
+        && let Some(steps) = JsonSteps::new(ty, value, MAX_JSON_BYTES, out)
+    {
+        let mut steps = steps.map_err(no_json)?;
+        while !steps.step(STEP).map_err(no_json)? {
+            pace.worked(STEP).await?;
+        }
+        *out = steps.finish();
+        return Ok(());
+    }
+    let value = Value::decode_optional(ty, value).map_err(|error| Error::invalid(error.to_string()))?;
+    value.push_json(ty, MAX_JSON_BYTES, out).map_err(no_json)
+}
+
+/// A future that evaluates a term. Terms are nested, so it is boxed.
+type Settled<'a> = Pin<Box<dyn Future<Output = Result<Term, Error>> + 'a>>;
+
+impl Term {
+    /// The term with its variables and its calls evaluated, with pauses. Not evaluated are an unset
+    /// variable, and a call that has another result each time. What is left costs no more than a
+    /// copy of the value.
+    pub fn settled<'a>(&'a self, env: Env<'a>, pace: &'a Pace<'a>) -> Settled<'a> {
+        Box::pin(async move {
+            Ok(match self {
+                Term::Null | Term::Constant(_) | Term::Folded(_) => self.clone(),
+                Term::Variable(_) => {
+                    let value = self.evaluate(env)?;
+                    pace.worked(TERM_WORK + value.as_slice().map_or(0, <[u8]>::len)).await?;
+                    match value {
+                        Val::Unset => self.clone(),
+                        value => value.into_bytes().map_or(Term::Null, Term::Constant),
+                    }
+                }
+                Term::List(terms) => Term::List(all_settled(terms, env, pace).await?),
+                Term::Set(ty, terms) => Term::Set(ty.clone(), all_settled(terms, env, pace).await?),
+                Term::Vector(ty, terms) => Term::Vector(ty.clone(), all_settled(terms, env, pace).await?),
+                Term::Tuple(terms) => Term::Tuple(all_settled(terms, env, pace).await?),
+                Term::Map(ty, entries) => {
+                    let mut settled = Vec::with_capacity(entries.len());
+                    for (key, value) in entries {
+                        settled.push((key.settled(env, pace).await?, value.settled(env, pace).await?));
+                    }
+                    Term::Map(ty.clone(), settled)
+                }
+                Term::TupleField(tuple, index) => Term::TupleField(Box::new(tuple.settled(env, pace).await?), *index),
+                Term::Call(function, terms) if function.is_pure() => {
+                    let mut arguments = Vec::with_capacity(terms.len());
+                    for term in terms {
+                        arguments.push(term.settled(env, pace).await?.evaluate_set(env)?);
+                    }
+                    let result = function.call_paced(&arguments, pace).await?;
+                    let bytes: usize = arguments.iter().flatten().chain(&result).map(Bytes::len).sum();
+                    pace.worked(TERM_WORK + bytes + function.extra_work()).await?;
+                    result.map_or(Term::Null, Term::Constant)
+                }
+                Term::Call(function, terms) => Term::Call(function.clone(), all_settled(terms, env, pace).await?),
+            })
+        })
+    }
+}
+
+/// The work for a term beside that of its bytes.
+const TERM_WORK: usize = 256;
+
+async fn all_settled(terms: &[Term], env: Env<'_>, pace: &Pace<'_>) -> Result<Vec<Term>, Error> {
+    let mut settled = Vec::with_capacity(terms.len());
+    for term in terms {
+        settled.push(term.settled(env, pace).await?);
+    }
+    Ok(settled)
+}

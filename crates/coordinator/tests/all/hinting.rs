@@ -1,6 +1,8 @@
 //! Hints: writes are kept for replicas that are down, and replayed to them.
 
 use crate::support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, table_id, with_cluster};
+use cluster::NodeState;
+use cluster::metadata::{Op, own_node};
 use coordinator::Consistency::*;
 use coordinator::CoordinatorError;
 use coordinator::hints::{Cause, Hints, HintsSettings, KeptFor};
@@ -213,6 +215,8 @@ fn a_resync_reads_recorded_or_forced_tables_of_a_node_that_is_up() {
     with_cluster("resync", Shape::default(), |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;
+        let member = own_node(cluster.nodes[2].metadata.info(), NodeState::Normal);
+        cluster.change(0, vec![Op::PutNode(Box::new(member))]).await;
         let node = &cluster.nodes[0];
         let shards = ResyncShards { cluster: node.metadata.shards(), coordinator: PerShard::new() };
         shards.coordinator.set(node.coordinator.clone());

@@ -29,8 +29,8 @@ const BATCH_BYTES: usize = 256 << 10;
 /// for the device.
 const FLUSHES_AT_ONCE: usize = 16;
 
-/// Replays `logs` into the engines of all shards. `route` gives the shard that owns a key of a table
-/// now; `None` skips the mutation.
+/// Replays `logs` into the engines of all shards. `route` gives the shard that owns a key of a
+/// table now; `None` skips the mutation.
 pub async fn replay_logs(
     logs: &OldLogs,
     engines: PerShard<Engine>,

@@ -64,6 +64,8 @@ pub async fn sorted<T>(
 mod tests {
     use super::*;
     use coordinator::{Consistency, RequestOptions};
+    use model::options::TableOptions;
+    use model::{Column, ColumnId, ColumnKind, CqlType, SchemaVersion, TableId, TableSchema};
     use replica::{Class, Context};
     use rt::sync::{Cancel, Deadline};
     use rt::time::Duration;
@@ -80,8 +82,18 @@ mod tests {
         RequestOptions { context, consistency: Consistency::One }
     }
 
-    fn schema() -> model::TableSchema {
-        crate::system::table("system", "local").expect("a table").schema().as_ref().clone()
+    fn schema() -> TableSchema {
+        let key = Column {
+            id: ColumnId(0),
+            name: "p".into(),
+            kind: ColumnKind::PartitionKey,
+            position: 0,
+            ty: CqlType::Int,
+            descending: false,
+        };
+        let (id, version) = (TableId::from_bytes([1; 16]), SchemaVersion::from_bytes([2; 16]));
+        let options = TableOptions::default();
+        TableSchema::new(id, version, "ks", "t", vec![key], vec![], vec![], vec![], vec![], options)
     }
 
     #[test]

@@ -25,9 +25,7 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
 use replica::wire::{Response, encode_response};
-use replica::{
-    Class, Context, Output, OutputColumn, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest,
-};
+use replica::{Class, Context, Output, OutputColumn, Replica, ReplicaAnswer, ReplicaConfig, ReplicaRequest};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;

@@ -4,7 +4,7 @@
 //! Opening checks every component against Checksums.db, if the TOC lists one. Sstables of other
 //! databases have none; there, only Data.db is protected by checksums.
 
-use crate::cache::{CachedFile, PageCache};
+use crate::cache::{CachedFile, Kind, PageCache};
 use crate::checksums::{CRC_CHUNK, Checksums, CrcFile};
 use crate::compression::CompressionInfo;
 use crate::data::layout::Layout;
@@ -79,6 +79,9 @@ pub(crate) enum Chunks {
     Plain { chunk: usize, sums: Option<Vec<u32>> },
 }
 
+/// A read leaves out cached chunks only if this much content is cached in sequence, in bytes. One
+/// long read costs less than two reads around a few cached chunks.
+const LEAST_LEFT_OUT: u64 = 64 << 10;
 /// The components that are read entirely when an sstable is opened.
 const SMALL: [Component; 8] = [
     Component::Toc,
@@ -507,6 +510,22 @@ impl Sstable {
     pub(crate) fn chunk_content(&self, n: u64) -> usize {
         let length = self.chunk_length() as u64;
         (self.content_length - n * length).min(length) as usize
+    }
+
+    /// The end of a read of chunks from `first`, which is not cached, up to `end` at most. The read
+    /// ends before a long run of cached chunks, or before cached chunks at its end. It includes
+    /// shorter runs.
+    pub(crate) fn end_before_cached(&self, first: u64, end: u64) -> u64 {
+        let long = LEAST_LEFT_OUT.div_ceil(self.chunk_length() as u64);
+        let mut cached = 0;
+        for chunk in first + 1..end {
+            match self.cached.has(Kind::Data, chunk) {
+                true => cached += 1,
+                false if cached >= long => return chunk - cached,
+                false => cached = 0,
+            }
+        }
+        end - cached
     }
 
     /// Checks the stored bytes of chunk `n`, and appends its content to `out`. On an error `out` is

@@ -350,9 +350,7 @@ impl Stream {
         let claim = self.fills(n, end).then(|| table.cached.claim(Kind::Data, n, end));
         let end = match &claim {
             Some(claim) => n + claim.len(),
-            None if self.options.use_cache => {
-                (n + 1..end).find(|&chunk| table.cached.has(Kind::Data, chunk)).unwrap_or(end)
-            }
+            None if self.options.use_cache => table.end_before_cached(n, end),
             None => end,
         };
         let (start, stop) = (table.chunk_start(n), table.chunk_start(end));
@@ -449,7 +447,7 @@ impl Stream {
             return false;
         }
         let end = self.window_end(first, 1).min(stop);
-        let end = (first + 1..end).find(|&chunk| cached(chunk)).unwrap_or(end);
+        let end = if self.options.use_cache { self.table.end_before_cached(first, end) } else { end };
         let (start, until) = (self.table.chunk_start(first), self.table.chunk_start(end));
         let (table, class) = (self.table.clone(), self.options.class);
         let mut read: Read = Box::pin(async move { table.data.read_at(start, (until - start) as usize, class).await });

@@ -350,6 +350,35 @@ fn a_wide_partition_is_read_in_large_pieces_and_by_its_blocks() {
 }
 
 #[test]
+fn a_sequential_reader_reads_across_single_cached_chunks_in_large_pieces() {
+    let scratch = Scratch::new("across-cached");
+    rt::block_on(async {
+        let (schema, wide) = wide(2000, 3000);
+        let only_row = |fragment| match fragment {
+            Fragment::Row { row, .. } => Some(row),
+            _ => None,
+        };
+        let mut keys: Vec<_> = (0..2000).map(|n| (key(n), n)).collect();
+        keys.sort();
+        let rows = keys.iter().zip(wide.into_iter().filter_map(only_row));
+        let stream: Vec<_> = rows.flat_map(|((_, n), row)| partition(*n, [(1, row)])).collect();
+        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(64 << 20)).await.expect("opens");
+        let read = |range, options| {
+            let mut reader = sstable.reader(&schema, range, Rc::new(Slice::full()), options);
+            async move { all(&mut reader).await.expect("readable") }
+        };
+        for (key, _) in keys.iter().step_by(10) {
+            assert_eq!(read(PartitionRange::singular(key), ReadOptions::POINT).await.len(), 3);
+        }
+        let before = rt::metrics::snapshot().of(IoClass::Background).reads;
+        assert_eq!(read(PartitionRange::FULL, ReadOptions::BACKGROUND).await, stream);
+        let count = rt::metrics::snapshot().of(IoClass::Background).reads - before;
+        assert!(count <= 30, "{count} reads of 6 MB with a cached chunk in every 30 KB");
+    });
+}
+
+#[test]
 fn who_is_waited_for_has_several_reads_under_way_where_there_is_room() {
     const WINDOW: usize = 512 << 10;
     let scratch = Scratch::new("ahead");

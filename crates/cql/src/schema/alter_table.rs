@@ -1,7 +1,6 @@
 //! ALTER TABLE: adds, drops, renames and retypes columns, and sets options. Every change gives the
 //! table's schema a new version.
 
-use super::compatibility::{keeps_bytes, keeps_order, keeps_values};
 use super::create_table::STATIC_WITHOUT_CLUSTERING;
 use super::first_types;
 use super::options::{self, Purpose};
@@ -19,6 +18,7 @@ use model::CqlType;
 use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
 use model::types::Quoted;
+use model::types::compatibility::{keeps_bytes, keeps_order, keeps_values};
 
 pub(super) fn alter(
     metadata: &Metadata,

@@ -1,6 +1,5 @@
 //! ALTER TYPE. The same change gives tables that use the type a new schema version.
 
-use super::compatibility::{keeps_bytes, keeps_order};
 use super::user_type::{MAX_FIELDS, check_distinct, field_type};
 use super::{PlannedChange, names, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
@@ -10,6 +9,7 @@ use cluster::Metadata;
 use cluster::metadata::{Keyspace, Op, TypeDefinition, types_in_order};
 use model::CqlType;
 use model::types::UserType;
+use model::types::compatibility::{keeps_bytes, keeps_order};
 
 pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());

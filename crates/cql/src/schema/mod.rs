@@ -8,7 +8,6 @@
 
 mod alter_table;
 mod alter_type;
-mod compatibility;
 mod create_table;
 mod drop_unsupported;
 pub(crate) mod first_types;

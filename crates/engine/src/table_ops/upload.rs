@@ -271,7 +271,7 @@ async fn check_manifest(dir: &Path, names: &[String]) -> Result<(), EngineError>
     }
 }
 
-/// Whether the table has all columns of the sstable. Types are compared when it is read.
+/// Whether all that the sstable may hold has a place in the table, and its types are those of the table.
 fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
     let header = sstable.header();
     for (columns, own) in [(&header.statics, &schema.statics), (&header.regulars, &schema.regulars)] {
@@ -284,7 +284,7 @@ fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
             }
         }
     }
-    Ok(())
+    sstable.check_schema(schema)
 }
 
 /// Copies the partitions of a range. On an error nothing of the copy is left.

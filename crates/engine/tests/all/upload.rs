@@ -2,15 +2,18 @@
 //! readers at once.
 
 use crate::support::*;
+use bytes::Bytes;
 use engine::Uploaded;
 use engine::{Engine, EngineError, TabletRange};
 use model::fragment::Fragment;
-use model::key::Clustering;
+use model::key::{Clustering, DecoratedKey};
 use model::mutation::MutationBuilder;
 use model::range::{PartitionRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
-use model::schema::TableSchema;
+use model::schema::{Column, TableSchema};
 use model::time::Tombstone;
+use model::{CqlType, HostId};
+use sstable::{Generation, Writer, WriterOptions};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -326,8 +329,66 @@ fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
     });
 }
 
-/// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
-/// empty, or none is and `upload` is complete.
+/// Writes an sstable of another table into the `upload` directory.
+async fn upload_other(table: &Path, schema: &Rc<TableSchema>, keys: &[&[u8]], clustering: Clustering) -> PathBuf {
+    let (dir, generation) = (table.join("upload"), Generation::fresh());
+    rt::fs::create_dir_all(&dir).await.unwrap();
+    let options = WriterOptions::new(HostId(uuid::Uuid::from_u128(9)));
+    let mut writer = Writer::create(&dir, generation, schema.clone(), options).await.unwrap();
+    let mut keys: Vec<DecoratedKey> = keys.iter().map(|key| DecoratedKey::new(Bytes::copy_from_slice(key))).collect();
+    keys.sort();
+    for key in keys {
+        writer.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).await.unwrap();
+        let row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE).finish();
+        writer.push(Fragment::Row { key: clustering.clone(), row }).await.unwrap();
+        writer.push(Fragment::PartitionEnd).await.unwrap();
+    }
+    writer.finish(&[]).await.unwrap();
+    sstable::SstablePath::new(&dir, generation).path(sstable::Component::Data)
+}
+
+#[test]
+fn what_has_other_key_types_is_refused_and_left_where_it_is() {
+    rt::block_on(async {
+        let scratch = Scratch::new("upload-keys");
+        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+        let (text, int) = (clustering(1), b"\0\0\0\x07");
+        let cases: [(&[CqlType], CqlType, &[u8], &str); 4] = [
+            (
+                &[CqlType::Text],
+                CqlType::Int,
+                int,
+                "partition key of the file has the types (text), that of ks.t has (int)",
+            ),
+            (&[CqlType::Uuid], CqlType::Int, &[7; 16], "(uuid), that of ks.t has (int)"),
+            (&[CqlType::Int, CqlType::Int], CqlType::Int, b"\0\x04\0\0\0\x01\0\0\x04\0\0\0\x02\0", "(int, int)"),
+            (
+                &[CqlType::Int],
+                CqlType::Date,
+                int,
+                "clustering key of the file has the types (date), that of ks.t has (int)",
+            ),
+        ];
+        for (keys, clustering_type, key, why) in cases {
+            let mut other = (*schema).clone();
+            let first = other.partition_key[0].clone();
+            other.partition_key = keys.iter().map(|ty| Column { ty: ty.clone(), ..first.clone() }).collect();
+            other.clustering[0].ty = clustering_type;
+            let file = upload_other(&table, &Rc::new(other), &[key], text.clone()).await;
+            let before = names(&table.join("upload")).await;
+            let error = refresh(&engine, &schema, &tablets(2)).await.expect_err(why).to_string();
+            assert!(error.contains(why) && error.contains(&file.display().to_string()), "{error:?} lacks {why:?}");
+            assert_eq!(names(&table.join("upload")).await, before, "nothing was taken away");
+            assert!(!names(&table).await.iter().any(|name| name.contains("-big-")), "no copy is left");
+            std::fs::remove_dir_all(table.join("upload")).unwrap();
+        }
+        assert!(seen(&engine, &schema).await.is_empty());
+        engine.stop().await;
+    });
+}
+
+/// The power goes at every write of a refresh: afterwards all is loaded and `upload` is empty, or nothing is and `upload` is whole.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_at_any_write_loads_all_or_nothing() {

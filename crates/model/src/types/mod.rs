@@ -12,6 +12,7 @@ mod canonical;
 pub mod class_name;
 pub mod collection;
 mod compare;
+pub mod compatibility;
 mod decimal;
 pub mod digits;
 mod duration;

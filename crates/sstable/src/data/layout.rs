@@ -8,7 +8,7 @@
 use crate::statistics::header::{Header, HeaderColumn};
 use model::schema::TableSchema;
 use model::time::{Seconds, Timestamp};
-use model::types::CqlType;
+use model::types::{CqlType, compatibility};
 use model::{Column, ColumnId, ColumnKind};
 
 /// How to read or write the rows of one file under one schema version.
@@ -72,17 +72,10 @@ impl Columns {
 }
 
 impl Layout {
-    /// Matches a file's header with a schema. The error names a column that fits none.
+    /// Matches a file's header with a schema. The error says what the file has and what the table
+    /// has.
     pub fn new(header: &Header, schema: &TableSchema) -> Result<Layout, String> {
-        let same_keys = header.clustering.len() == schema.clustering.len()
-            && header
-                .clustering
-                .iter()
-                .zip(&schema.clustering)
-                .all(|((ty, descending), column)| *descending == column.descending && compatible(ty, &column.ty));
-        if !same_keys {
-            return Err(format!("clustering columns differ from those of {}.{}", schema.keyspace, schema.name));
-        }
+        check_keys(header, schema)?;
         Ok(Layout {
             min_timestamp: header.min_timestamp,
             min_deletion_time: header.min_deletion_time,
@@ -92,6 +85,39 @@ impl Layout {
             regulars: match_columns(&header.regulars, &schema.regulars, ColumnKind::Regular, schema)?,
         })
     }
+}
+
+/// Compares the key columns. The header has their types, not their names. A file is accepted if
+/// ALTER could have given its types to the table: see [`compatibility`].
+fn check_keys(header: &Header, schema: &TableSchema) -> Result<(), String> {
+    // Keyspaces, names of types and names of fields may differ. The values are those of tuples.
+    let fits = |rule: fn(&CqlType, &CqlType) -> bool, file: &CqlType, table: &CqlType| {
+        file == table || rule(&file.expand_user_types(), &table.expand_user_types())
+    };
+    let differ = |key: &str, file: String, table: String| {
+        let name = format!("{}.{}", schema.keyspace, schema.name);
+        Err(format!("the {key} of the file has the types ({file}), that of {name} has ({table})"))
+    };
+    let (file, table) = (&header.partition_key, &schema.partition_key);
+    let same_length = file.len() == table.len();
+    if !same_length || !file.iter().zip(table).all(|(ty, column)| fits(compatibility::keeps_bytes, ty, &column.ty)) {
+        let table = table.iter().map(|column| (&column.ty, false));
+        return differ("partition key", listed(file.iter().map(|ty| (ty, false))), listed(table));
+    }
+    let (file, table) = (&header.clustering, &schema.clustering);
+    let fits = |((ty, descending), column): (&(CqlType, bool), &Column)| {
+        *descending == column.descending && fits(compatibility::keeps_order, ty, &column.ty)
+    };
+    if file.len() != table.len() || !file.iter().zip(table).all(fits) {
+        let table = table.iter().map(|column| (&column.ty, column.descending));
+        return differ("clustering key", listed(file.iter().map(|(ty, down)| (ty, *down))), listed(table));
+    }
+    Ok(())
+}
+
+fn listed<'a>(columns: impl Iterator<Item = (&'a CqlType, bool)>) -> String {
+    let text = |(ty, descending): (&CqlType, bool)| format!("{ty}{}", if descending { " DESC" } else { "" });
+    columns.map(text).collect::<Vec<_>>().join(", ")
 }
 
 fn match_columns(
@@ -148,5 +174,113 @@ fn alike(file: &CqlType, schema: &CqlType) -> bool {
         (CqlType::Int | CqlType::Bigint | CqlType::Smallint | CqlType::Tinyint, CqlType::Varint) => true,
         (CqlType::Bigint, CqlType::Timestamp) | (CqlType::Timestamp, CqlType::Bigint) => true,
         (file, schema) => file == schema,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Input;
+    use model::types::parse;
+    use model::{SchemaVersion, TableId};
+    use uuid::Uuid;
+
+    fn table(partition_key: &str, clustering: &str) -> TableSchema {
+        let columns = |types: &str, kind| {
+            let types = types.split(';').map(str::trim).filter(|ty| !ty.is_empty()).enumerate();
+            let column = |(i, ty): (usize, &str)| {
+                let (ty, descending) = ty.strip_suffix(" DESC").map_or((ty, false), |ty| (ty, true));
+                let ty = parse::parse(ty, &|_, _| None).expect("a type").freeze();
+                Column {
+                    id: ColumnId(i as u16),
+                    name: format!("{kind:?}{i}"),
+                    kind,
+                    position: i as u16,
+                    ty,
+                    descending,
+                }
+            };
+            types.map(column).collect::<Vec<_>>()
+        };
+        TableSchema::new(
+            TableId(Uuid::from_u128(1)),
+            SchemaVersion(Uuid::from_u128(2)),
+            "ks",
+            "t",
+            columns(partition_key, ColumnKind::PartitionKey),
+            columns(clustering, ColumnKind::Clustering),
+            Vec::new(),
+            Vec::new(),
+            Vec::new(),
+            Default::default(),
+        )
+    }
+
+    /// The header as it is read from the file.
+    fn header(schema: &TableSchema) -> Header {
+        let mut bytes = Vec::new();
+        Header::new(schema, 0, 0, 0).write(&mut bytes);
+        Header::read(&mut Input(&bytes)).expect("it can be read")
+    }
+
+    /// The keys of the file and of the table, and whether the table can read the file.
+    const CASES: &[(&str, &str, bool)] = &[
+        ("int", "int", true),
+        ("ascii", "text", true),
+        ("text", "blob", true),
+        ("timeuuid", "uuid", true),
+        ("bigint", "timestamp", true),
+        ("frozen<set<int>>", "set<int>", true),
+        ("tuple<int, ascii>", "tuple<int, text>", true),
+        ("int; text", "int; text", true),
+        ("int", "text", false),
+        ("int", "blob", false),
+        ("int", "bigint", false),
+        ("int", "varint", false),
+        ("text", "ascii", false),
+        ("bigint", "uuid", false),
+        ("int; text", "text; int", false),
+        ("int; text", "int", false),
+        ("int", "int; text", false),
+        ("int; text", "blob", false),
+        ("tuple<int>", "tuple<int, int>", false),
+        ("int / int", "int / int", true),
+        ("int / int DESC", "int / int DESC", true),
+        ("int / ascii", "int / text", true),
+        ("int / tuple<int>", "int / tuple<int, int>", true),
+        ("int / int", "int / int DESC", false),
+        ("int / int DESC", "int / int", false),
+        // The rows of the file would not be in the order of the table.
+        ("int / int", "int / blob", false),
+        ("int / double", "int / blob", false),
+        ("int / timeuuid", "int / uuid", false),
+        ("int / bigint", "int / varint", false),
+        ("int / int", "int", false),
+        ("int", "int / int", false),
+    ];
+
+    #[test]
+    fn a_file_is_read_only_into_a_table_with_its_keys() {
+        for (file, own, fits) in CASES {
+            let keys = |text: &str| {
+                let (partition_key, clustering) = text.split_once('/').unwrap_or((text, ""));
+                table(partition_key, clustering)
+            };
+            let matched = Layout::new(&header(&keys(file)), &keys(own));
+            assert_eq!(matched.is_ok(), *fits, "{file} into {own}: {:?}", matched.err());
+        }
+    }
+
+    #[test]
+    fn the_error_says_what_the_file_has_and_what_the_table_has() {
+        let error = |file: &TableSchema, own: &TableSchema| Layout::new(&header(file), own).expect_err("refused");
+        assert_eq!(
+            error(&table("int; text", ""), &table("int", "")),
+            "the partition key of the file has the types (int, text), that of ks.t has (int)"
+        );
+        assert_eq!(
+            error(&table("int", "text; int DESC"), &table("int", "text; int")),
+            "the clustering key of the file has the types (text, int DESC), that of ks.t has (text, int)"
+        );
     }
 }

@@ -109,6 +109,7 @@ impl Header {
         let (min_deletion_time, min_ttl) = (deletion_time as Seconds, ttl as i32);
         let loose_minima = i64::from(min_deletion_time) != deletion_time || i64::from(min_ttl) != ttl;
         let partition_key = class_name::parse_partition_key(text(input.vbytes()?)?).map_err(|_| BAD_TYPE)?;
+        let partition_key = partition_key.iter().map(CqlType::freeze).collect();
         let count = input.uvint()?;
         if count > MAX_COLUMNS {
             return Err(Fault::Bad("number of clustering columns"));

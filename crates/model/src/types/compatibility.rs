@@ -13,11 +13,10 @@
 //! Inside a frozen collection or a tuple each element has a length, so widths do not matter there:
 //! elements of lists and values of maps are compared by value.
 
-use model::CqlType;
-use model::types::UserType;
+use super::{CqlType, UserType};
 
 /// Whether cells of a static or regular column written as `old` can be read as `new`.
-pub(super) fn keeps_values(old: &CqlType, new: &CqlType) -> bool {
+pub fn keeps_values(old: &CqlType, new: &CqlType) -> bool {
     match (old, new) {
         _ if old == new => true,
         // One cell per element, with the width of the element type.
@@ -49,13 +48,13 @@ fn nested_values(old: &CqlType, new: &CqlType) -> bool {
 }
 
 /// Whether every value of `old` is valid in `new`, with the same order.
-pub(super) fn keeps_order(old: &CqlType, new: &CqlType) -> bool {
+pub fn keeps_order(old: &CqlType, new: &CqlType) -> bool {
     let text = matches!((old, new), (CqlType::Ascii, CqlType::Text) | (CqlType::Ascii | CqlType::Text, CqlType::Blob));
     old == new || text || is_one_cell(old, new) && nested(old, new, Growth::Allowed, keeps_order)
 }
 
 /// Whether every value of `old` is valid in `new`, with the same bytes also when written again.
-pub(super) fn keeps_bytes(old: &CqlType, new: &CqlType) -> bool {
+pub fn keeps_bytes(old: &CqlType, new: &CqlType) -> bool {
     use CqlType::*;
     let native = matches!(
         (old, new),
@@ -120,7 +119,7 @@ fn is_later(old: &UserType, new: &UserType, growth: Growth, rule: fn(&CqlType, &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::types::parse;
+    use crate::types::parse;
 
     /// Old type, new type, and the rules that hold: values, order, bytes.
     const CASES: &[(&str, &str, &str)] = &[

@@ -23,10 +23,10 @@ pub fn command() -> Command {
         .arg(
             Arg::new("api")
                 .long("api")
-                .value_name("URL")
+                .value_name("ADDRESS")
                 .default_value("http://127.0.0.1:10000")
                 .global(true)
-                .help("The URL of the node's admin interface"),
+                .help("The address or URL of the node's admin interface; the port is 10000 unless given"),
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).global(true).help("Prints JSON"))
         .subcommand(Command::new("keyspaces").about("Lists keyspaces"))

@@ -2,6 +2,8 @@
 
 use crate::Failure;
 use serde_json::Value;
+use std::net::Ipv6Addr;
+use ureq::http::StatusCode;
 
 /// The query string of all pairs with a value.
 pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
@@ -32,6 +34,26 @@ pub(crate) enum Method {
     Delete,
 }
 
+/// The port of the admin interface, unless the configuration names another one (`api_port`).
+const PORT: u16 = 10_000;
+/// The most characters of a foreign answer that are shown.
+const SHOWN: usize = 200;
+
+/// The URL of the admin interface at an address with or without scheme and port.
+fn url(address: &str) -> String {
+    let address = address.trim().trim_end_matches('/');
+    let (scheme, rest) = address.split_once("://").unwrap_or(("http", address));
+    if scheme != "http" || rest.contains('/') {
+        return format!("{scheme}://{rest}");
+    }
+    match (rest.parse::<Ipv6Addr>(), rest.rsplit_once(']')) {
+        (Ok(ip), _) => format!("http://[{ip}]:{PORT}"),
+        (_, Some((_, port))) if port.is_empty() => format!("http://{rest}:{PORT}"),
+        (_, None) if !rest.contains(':') => format!("http://{rest}:{PORT}"),
+        _ => format!("http://{rest}"),
+    }
+}
+
 pub(crate) struct Api {
     agent: ureq::Agent,
     base: String,
@@ -41,7 +63,7 @@ impl Api {
     pub fn new(base: &str) -> Api {
         // No timeout: a compaction may take any time.
         let config = ureq::Agent::config_builder().http_status_as_error(false).build();
-        Api { agent: config.into(), base: base.trim_end_matches('/').to_owned() }
+        Api { agent: config.into(), base: url(base) }
     }
 
     pub fn get(&self, path: &str) -> Result<Value, Failure> {
@@ -60,18 +82,77 @@ impl Api {
         let mut answer =
             answer.map_err(|error| Failure::new(format!("cannot reach a node at {}: {error}", self.base)))?;
         let text = answer.body_mut().read_to_string()?;
-        let value: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        if answer.status().is_success() {
-            return Ok(value);
-        }
-        let why = value.get("message").and_then(Value::as_str).map_or_else(|| value.to_string(), str::to_owned);
-        Err(Failure::new(why))
+        interpret(&self.base, answer.status(), text).map_err(Failure::new)
     }
+}
+
+/// The value in an answer. The error is the node's, or says what else answered.
+fn interpret(base: &str, status: StatusCode, text: String) -> Result<Value, String> {
+    let value = serde_json::from_str::<Value>(&text);
+    match value {
+        Ok(value) if status.is_success() => return Ok(value),
+        // What has no result has no text.
+        Err(_) if status.is_success() && text.is_empty() => return Ok(Value::String(text)),
+        Ok(value) => {
+            if let Some(why) = value.get("message").and_then(Value::as_str) {
+                return Err(why.to_owned());
+            }
+        }
+        Err(_) => {}
+    }
+    let text = text.trim();
+    let shown: String = text.chars().take(SHOWN).collect();
+    let what = match (shown.is_empty(), shown.len() < text.len()) {
+        (true, _) => String::new(),
+        (false, cut) => format!(" and the text {shown:?}{}", if cut { "..." } else { "" }),
+    };
+    Err(format!(
+        "what listens at {base} is not the admin interface of a node (api_port, {PORT} by default): it answers with the HTTP \
+         status {status}{what}"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_needs_no_scheme_and_no_port() {
+        for (address, expected) in [
+            ("http://127.0.0.1:10000", "http://127.0.0.1:10000"),
+            ("http://127.0.0.1:10000/", "http://127.0.0.1:10000"),
+            ("127.0.0.1", "http://127.0.0.1:10000"),
+            ("127.0.0.1:10001", "http://127.0.0.1:10001"),
+            ("http://127.0.0.1", "http://127.0.0.1:10000"),
+            ("node.example", "http://node.example:10000"),
+            ("::1", "http://[::1]:10000"),
+            ("[::1]", "http://[::1]:10000"),
+            ("[::1]:10001", "http://[::1]:10001"),
+            ("http://[::1]", "http://[::1]:10000"),
+            ("https://127.0.0.1", "https://127.0.0.1"),
+            ("http://proxy/node1", "http://proxy/node1"),
+        ] {
+            assert_eq!(url(address), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_admin_interface_is_named() {
+        let answer = |status, text: &str| interpret("http://h:9180", status, text.to_owned());
+        assert_eq!(answer(StatusCode::OK, "[1]"), Ok(serde_json::json!([1])));
+        assert_eq!(answer(StatusCode::OK, ""), Ok(Value::String(String::new())));
+        assert_eq!(answer(StatusCode::BAD_REQUEST, r#"{"message": "no", "code": 400}"#), Err("no".to_owned()));
+        let place = "what listens at http://h:9180 is not the admin interface of a node (api_port, 10000 by default): it answers with";
+        for (status, text, end) in [
+            (StatusCode::NOT_FOUND, "", "the HTTP status 404 Not Found"),
+            (StatusCode::OK, "<html>", "the HTTP status 200 OK and the text \"<html>\""),
+            (StatusCode::NOT_FOUND, "\"\"", "the HTTP status 404 Not Found and the text \"\\\"\\\"\""),
+        ] {
+            assert_eq!(answer(status, text), Err(format!("{place} {end}")));
+        }
+        let long = answer(StatusCode::OK, &"ä".repeat(300)).expect_err("not JSON");
+        assert!(long.ends_with("ä\"...") && long.matches('ä').count() == SHOWN, "{long}");
+    }
 
     #[test]
     fn queries_are_quoted() {

@@ -1,11 +1,11 @@
 //! The output of commands. `println!` panics if standard output or standard error cannot be
 //! written, such as on a full disk. With these functions, a command ends with status 1 then, and a
-//! node with its regular status.
+//! node with its regular status. A pipe that is closed by its reader ends a command quietly.
 
 use std::fmt::Arguments;
-use std::io::{self, Write};
+use std::io::{self, StdoutLock, Write};
 
-/// Prints a line to standard output. If that fails, the process ends with status 1.
+/// Prints a line to standard output. If that fails, the process ends: see [`print`].
 macro_rules! say {
     ($($part:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($part)*))) };
 }
@@ -15,11 +15,54 @@ macro_rules! complain {
     ($($part:tt)*) => { $crate::output::print_error(format_args!("{}\n", format_args!($($part)*))) };
 }
 
-/// Prints to standard output. If that fails, the process ends with status 1.
+/// Prints to standard output. If that fails, the process ends: with status 0 if nobody reads the
+/// output any more, else with status 1.
 pub fn print(text: Arguments<'_>) {
-    if let Err(error) = io::stdout().lock().write_fmt(text) {
+    if let Err(error) = Output::ending().write_fmt(text) {
         complain!("messina: {error}");
         std::process::exit(1);
+    }
+}
+
+/// Standard output, for which a reader that has gone (`messina ... | head`) is no error.
+pub struct Output {
+    to: StdoutLock<'static>,
+    ends: bool,
+}
+
+impl Output {
+    /// Without a reader, the process ends with status 0: what is left to do is for the reader.
+    pub fn ending() -> Output {
+        Output { to: io::stdout().lock(), ends: true }
+    }
+
+    /// Without a reader, output is dropped: the exit status of the command says something, too.
+    pub fn dropping() -> Output {
+        Output { to: io::stdout().lock(), ends: false }
+    }
+
+    fn checked<T>(&self, outcome: io::Result<T>, dropped: T) -> io::Result<T> {
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                if self.ends {
+                    std::process::exit(0);
+                }
+                Ok(dropped)
+            }
+            other => other,
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let outcome = self.to.write(bytes);
+        self.checked(outcome, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let outcome = self.to.flush();
+        self.checked(outcome, ())
     }
 }
 

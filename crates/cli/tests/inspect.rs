@@ -108,3 +108,25 @@ fn newer_formats_and_other_files_are_refused_by_name() {
         }
     }
 }
+
+/// A reader that goes away, such as `head`, is no failure. The status of `verify` says what it
+/// found.
+#[test]
+fn output_that_nobody_reads_is_no_failure() {
+    let status = |arguments: &[&str], files: &[PathBuf]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_messina"));
+        let command = command.arg("inspect").args(arguments).args(files).stdout(writer);
+        let done = command.output().expect("it runs");
+        (done.status.code(), String::from_utf8(done.stderr).expect("UTF-8"))
+    };
+    let file = [fixture("cassandra-me-wide", "me-1-big-Data.db")];
+    for command in ["dump", "verify", "metadata", "index", "summary"] {
+        assert_eq!(status(&[command], &file), (Some(0), String::new()), "{command}");
+        assert_eq!(status(&[command, "--json"], &file), (Some(0), String::new()), "{command} --json");
+    }
+    let damaged = fixture("cassandra-me-wide", "me-2-big-Data.db");
+    let (code, error) = status(&["verify"], &[file[0].clone(), damaged]);
+    assert!(code == Some(1) && error.contains("1 of 2 sstables cannot be trusted"), "{error}");
+}

@@ -148,6 +148,10 @@ fn wrong_configurations_are_told() {
             "client_encryption_options: keyfile: /nowhere/k: No such file",
         ),
         (&["--cpuset", "4095"], "cpuset: this process cannot run on CPU 4095. It can run on "),
+        (
+            &["--memory", "64M", "--shards", "100"],
+            "64MiB of memory is not enough for 100 shards: each needs at least 16MiB",
+        ),
         (&["--cpuset", "4095", "--overprovisioned"], "cpuset: this process cannot run on CPU 4095"),
     ] {
         let refused = messina().arg("serve").args(arguments).output().expect("the binary runs");

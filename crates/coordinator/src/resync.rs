@@ -23,6 +23,7 @@ use internode::{Internode, NodeStatus, Peer, Refusal, Verb};
 use model::id::{HostId, TableId};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
+use model::time::stored_seconds;
 use replica::{Class, Context, Output, OutputColumn};
 use rt::Pieces;
 use rt::shard::PerShard;
@@ -387,7 +388,7 @@ fn query(metadata: &Metadata, table: TableId) -> Option<Query> {
         output: Rc::new(Output::new(vec![OutputColumn::PartitionKey(0)], false, false)),
         limit: None,
         per_partition_limit: None,
-        now: (rt::time::wall_micros() / 1_000_000) as i32,
+        now: stored_seconds(rt::time::wall_seconds()),
         bypass_cache: false,
     })
 }

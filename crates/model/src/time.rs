@@ -23,6 +23,12 @@ pub const MAX_TTL: i32 = 20 * 365 * 24 * 60 * 60;
 /// The TTL that marks a dead row marker in sstables (views use it).
 pub const DEAD_MARKER_TTL: i32 = i32::MAX;
 
+/// A time of the wall clock as sstables store it. From 2038-01-19T03:14:06Z on it is that second,
+/// so everything with a TTL has expired.
+pub fn stored_seconds(at: i64) -> Seconds {
+    at.clamp(Seconds::MIN.into(), MAX_DELETION_TIME.into()) as Seconds
+}
+
 /// The expiry of a value with this TTL that is written at `now` (seconds), and whether it was
 /// capped.
 pub fn expiry(now: i64, ttl: i32) -> (Seconds, bool) {
@@ -68,5 +74,33 @@ impl Tombstone {
         } else {
             other
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::{Cell, Marker};
+
+    #[test]
+    fn what_has_a_ttl_expires_in_2038_at_the_latest() {
+        let year = 365 * 24 * 60 * 60;
+        assert_eq!(expiry(1_700_000_000, year), (1_700_000_000 + year, false));
+        let last = i64::from(MAX_DELETION_TIME);
+        for written in [last - 2 * i64::from(year), last - 1, last, last + 1, last + 2, last + 5 * i64::from(year)] {
+            let (expiry, capped) = expiry(written, MAX_TTL);
+            assert_eq!((expiry, capped), (MAX_DELETION_TIME, true));
+            let (cell, marker) = (
+                Cell::live(crate::ColumnId(0), 1, b"").with_ttl(MAX_TTL, expiry),
+                Marker::expiring(1, MAX_TTL, expiry),
+            );
+            for now in [written, last - 1, last, last + 1, last + 2, 2 * last, i64::MAX] {
+                let stored = stored_seconds(now);
+                assert_eq!(cell.is_live(stored), now < last, "written at {written}, read at {now}");
+                assert_eq!(marker.is_live(stored), now < last, "written at {written}, read at {now}");
+            }
+        }
+        assert_eq!((stored_seconds(-5), stored_seconds(i64::MIN)), (-5, i32::MIN));
+        assert!(stored_seconds(i64::MAX) < NO_DELETION_TIME, "a deletion is a deletion");
     }
 }

@@ -20,7 +20,7 @@ use model::key::{Clustering, DecoratedKey};
 use model::mutation::{Mutation, MutationBuilder, Parts};
 use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, Row, RowBuilder, State};
-use model::time::Seconds;
+use model::time::stored_seconds;
 use model::{ColumnId, HostId, TableId, TableSchema};
 use rt::hash::HashMap;
 use std::cell;
@@ -80,7 +80,7 @@ impl Replica {
         let options = ReadOptions { class: rt::fs::IoClass::Foreground, fill_cache: true, ..ReadOptions::default() };
         let reader = self.engine.reader(table, PartitionRange::singular(key), Rc::new(slice), options);
         let mut reader: Reader = reader.map_err(|_| ReplicaError::NoSuchTable)?;
-        let seconds = now.div_euclid(1_000_000) as Seconds;
+        let seconds = stored_seconds(now.div_euclid(1_000_000));
         let mut found = HashMap::default();
         let mut cover = Cover::default();
         let mut keep = |row: &Row, place: Option<&Clustering>, cover| {

@@ -6,6 +6,8 @@
 //! new connections. If changed files are invalid, the error is logged and the shards keep the
 //! previous configuration. Certificates expire by the shard's clock.
 
+mod validity;
+
 use crate::Remote;
 use crate::net::TcpStream;
 use crate::time::Duration;
@@ -25,10 +27,14 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use validity::{Date, Validity};
+
 pub use tokio_rustls::TlsStream;
 
 /// The interval between checks of the files.
 const LOOK: Duration = Duration::from_secs(1);
+/// The interval between warnings about the dates of a certificate.
+const REMIND: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The PEM files for TLS with clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +91,23 @@ struct Names<'a> {
     connections: &'static str,
 }
 
+impl Names<'_> {
+    /// Warns of each certificate in the file that has expired, expires soon or is not valid yet.
+    fn warn_of_dates(&self) {
+        let file = self.certificate.display();
+        for warning in date_warnings(self.certificate, crate::time::wall_seconds()) {
+            tracing::warn!(certificate = %file, "{}: the certificate {warning}", self.setting);
+        }
+    }
+}
+
+/// What the operator should know of the dates of the certificates in a file.
+fn date_warnings(file: &Path, now: i64) -> Vec<String> {
+    // A file that cannot be read is reported where it is loaded.
+    let chain = certificates(file).unwrap_or_default();
+    chain.iter().filter_map(|certificate| Validity::of(certificate)?.warning(now)).collect()
+}
+
 /// Checks the files until dropped. When they differ from `known`, loads them and passes the result
 /// to every shard.
 async fn watch<T: Clone + Send + 'static>(
@@ -96,10 +119,15 @@ async fn watch<T: Clone + Send + 'static>(
     take: impl Fn(T) + Clone + Send + 'static,
 ) {
     let Names { certificate, setting, connections } = names;
+    let mut warned = crate::time::now();
     loop {
         crate::time::sleep(LOOK).await;
         let found = stamp();
         if found == known {
+            if crate::time::now().duration_since(warned) >= REMIND {
+                warned = crate::time::now();
+                names.warn_of_dates();
+            }
             continue;
         }
         // If a file changes while it is read, the next check notices it.
@@ -113,6 +141,8 @@ async fn watch<T: Clone + Send + 'static>(
                 });
                 if taken.await.is_ok() {
                     tracing::info!(certificate = %certificate.display(), "{connections} use the changed certificate");
+                    names.warn_of_dates();
+                    warned = crate::time::now();
                 }
             }
             Err(error) => {
@@ -124,6 +154,17 @@ async fn watch<T: Clone + Send + 'static>(
 }
 
 impl TlsFiles {
+    fn names(&self) -> Names<'_> {
+        let (setting, connections) = ("client_encryption_options", "new connections");
+        Names { certificate: &self.certificate, setting, connections }
+    }
+
+    /// Logs a warning if the certificate has expired, expires within 30 days or is not valid yet.
+    /// Reads the file.
+    pub fn warn_of_dates(&self) {
+        self.names().warn_of_dates();
+    }
+
     /// The current state of the files.
     pub fn stamp(&self) -> Stamp {
         stamp([&self.certificate, &self.keyfile].into_iter().chain(&self.truststore).map(PathBuf::as_path))
@@ -149,9 +190,7 @@ impl TlsFiles {
     /// Checks the files until dropped. When they have changed since `known`, loads them and passes
     /// the result to every shard. For the process's first thread.
     pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(Arc<ServerConfig>) + Clone + Send + 'static) {
-        let (setting, connections) = ("client_encryption_options", "new connections");
-        let names = Names { certificate: &self.certificate, setting, connections };
-        watch(names, || self.stamp(), || self.load(), known, remote, take).await;
+        watch(self.names(), || self.stamp(), || self.load(), known, remote, take).await;
     }
 }
 
@@ -170,6 +209,17 @@ pub struct PeerFiles {
 }
 
 impl PeerFiles {
+    fn names(&self) -> Names<'_> {
+        let (setting, connections) = ("server_encryption_options", "new connections between nodes");
+        Names { certificate: &self.certificate, setting, connections }
+    }
+
+    /// Logs a warning if the certificate has expired, expires within 30 days or is not valid yet.
+    /// Reads the file.
+    pub fn warn_of_dates(&self) {
+        self.names().warn_of_dates();
+    }
+
     /// The current state of the files.
     pub fn stamp(&self) -> Stamp {
         stamp([&self.certificate, &self.keyfile, &self.truststore].into_iter().map(PathBuf::as_path))
@@ -203,9 +253,7 @@ impl PeerFiles {
     /// Checks the files until dropped. When they have changed since `known`, loads them and passes
     /// the result to every shard. For the process's first thread.
     pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(PeerTls) + Clone + Send + 'static) {
-        let (setting, connections) = ("server_encryption_options", "new connections between nodes");
-        let names = Names { certificate: &self.certificate, setting, connections };
-        watch(names, || self.stamp(), || self.load(), known, remote, take).await;
+        watch(self.names(), || self.stamp(), || self.load(), known, remote, take).await;
     }
 }
 
@@ -220,7 +268,8 @@ impl PeerTls {
     /// The handshake with a node that connected to this one.
     pub async fn accept(&self, stream: TcpStream, limit: Duration) -> io::Result<TlsStream<TcpStream>> {
         let accept = TlsAcceptor::from(self.acceptor.clone()).accept(stream);
-        Ok(TlsStream::Server(crate::time::timeout(limit, accept).await??))
+        let accepted = crate::time::timeout(limit, accept).await?;
+        Ok(TlsStream::Server(accepted.map_err(with_dates)?))
     }
 
     /// The handshake with the node at `address`, to which this node connected.
@@ -231,8 +280,26 @@ impl PeerTls {
         limit: Duration,
     ) -> io::Result<TlsStream<TcpStream>> {
         let connect = TlsConnector::from(self.connector.clone()).connect(ServerName::IpAddress(address.into()), stream);
-        Ok(TlsStream::Client(crate::time::timeout(limit, connect).await??))
+        let connected = crate::time::timeout(limit, connect).await?;
+        Ok(TlsStream::Client(connected.map_err(with_dates)?))
     }
+}
+
+/// Says in dates why a certificate of another node is not valid now. rustls counts seconds.
+fn with_dates(error: io::Error) -> io::Error {
+    use rustls::CertificateError::{ExpiredContext, NotValidYetContext};
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let date = |time: &UnixTime| Date(time.as_secs() as i64);
+    let why = match inner {
+        Some(rustls::Error::InvalidCertificate(ExpiredContext { not_after, .. })) => {
+            format!("its certificate has expired: it was valid until {}", date(not_after))
+        }
+        Some(rustls::Error::InvalidCertificate(NotValidYetContext { not_before, .. })) => {
+            format!("its certificate is not valid yet: it is valid from {}", date(not_before))
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), why)
 }
 
 /// Accepts a node whose certificate is from one of the configured roots, whatever name it has.
@@ -340,6 +407,21 @@ impl TimeProvider for Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_invalid_certificate_of_a_node_is_reported_with_its_date() {
+        let expired = rustls::CertificateError::ExpiredContext {
+            time: UnixTime::since_unix_epoch(Duration::from_secs(1_700_000_000)),
+            not_after: UnixTime::since_unix_epoch(Duration::from_secs(951_782_400)),
+        };
+        let error = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::InvalidCertificate(expired));
+        let why = "its certificate has expired: it was valid until 2000-02-29T00:00:00Z";
+        assert_eq!(with_dates(error).to_string(), why);
+        let other = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let other = io::Error::new(io::ErrorKind::InvalidData, other);
+        let before = other.to_string();
+        assert_eq!(with_dates(other).to_string(), before);
+    }
 
     #[test]
     fn what_is_wrong_with_the_files_is_said() {

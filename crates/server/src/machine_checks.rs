@@ -41,6 +41,19 @@ pub fn log_size_warning(config: &Config, shards: usize) -> Option<String> {
     })
 }
 
+/// What the operator should know of segments that are smaller than configured.
+pub fn segment_size_note(wanted: &Config, used: &Config) -> Option<String> {
+    let (wanted, used) = (wanted.commitlog_segment_size_in_mb, used.commitlog_segment_size_in_mb);
+    (used != wanted).then(|| {
+        format!(
+            "segments of the commitlog have {} instead of {} (commitlog_segment_size_in_mb): a shard has no more memory, or no more \
+             of commitlog_total_space_in_mb. A write of more than half of a segment is refused",
+            used.show(),
+            wanted.show()
+        )
+    })
+}
+
 /// An error of files that this setting names, with the option of the file.
 pub fn tls_error(setting: &str, map: &impl MapSetting) -> impl Fn(TlsError) -> StartError {
     move |error| {

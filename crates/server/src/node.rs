@@ -13,7 +13,7 @@ use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
-use crate::machine_checks::{log_size_warning, tls_error, usable_cpus};
+use crate::machine_checks::{log_size_warning, segment_size_note, tls_error, usable_cpus};
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics;
@@ -89,7 +89,10 @@ impl Plan {
                     / 2
             }
         };
+        memory::check(memory, shards)?;
         let shard_memory = memory::of_shard(memory, shards);
+        let segment_size = Size(memory::segment_size(config, shards, shard_memory));
+        let config = &Config { commitlog_segment_size_in_mb: segment_size, ..config.clone() };
         let port = |address, port: u16| (port != 0).then(|| SocketAddr::new(address, port));
         let tls = config.client_encryption_options.files().map_err(StartError)?;
         let client_ports = client_ports(config, tls.is_some());
@@ -245,14 +248,23 @@ impl From<StopError> for NodeError {
 pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> Result<(), NodeError> {
     let started = rt::time::now();
     let mut plan = Plan::of(config)?;
-    if let Some(warning) = log_size_warning(config, plan.shards) {
+    if let Some(note) = segment_size_note(config, &plan.config) {
+        match config.sources.of("commitlog_segment_size_in_mb") {
+            Some(_) => tracing::warn!("{note}"),
+            None => tracing::info!("{note}"),
+        }
+    }
+    if let Some(warning) = log_size_warning(&plan.config, plan.shards) {
         tracing::warn!("{warning}");
     }
     memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
     let tls = match &plan.tls {
         Some(files) => {
             let of_setting = tls_error("client_encryption_options", &config.client_encryption_options);
-            Some((files.clone(), files.stamp(), files.load().map_err(of_setting)?))
+            let known = files.stamp();
+            let loaded = files.load().map_err(of_setting)?;
+            files.warn_of_dates();
+            Some((files.clone(), known, loaded))
         }
         None => None,
     };
@@ -328,6 +340,7 @@ fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, 
     let known = files.stamp();
     let of_setting = tls_error("server_encryption_options", &config.server_encryption_options);
     cluster.tls = Some(files.load().map_err(of_setting)?);
+    files.warn_of_dates();
     Ok(Some((files, known)))
 }
 

@@ -8,6 +8,7 @@ mod metadata;
 mod render;
 
 use crate::Failure;
+use crate::output::Output;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -55,7 +56,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     let Some((name, arguments)) = arguments.subcommand() else { return Ok(()) };
     let files: Vec<PathBuf> = arguments.get_many::<PathBuf>("files").into_iter().flatten().cloned().collect();
     let json = arguments.get_flag("json");
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(if name == "verify" { Output::dropping() } else { Output::ending() });
     let outcome = rt::block_on(async {
         match name {
             "dump" => dump(&files, &mut out).await,

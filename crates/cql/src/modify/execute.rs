@@ -15,7 +15,7 @@ use crate::restrictions::Rows;
 use crate::term::Env;
 use coordinator::{RequestOptions, WriteKind};
 use model::key::DecoratedKey;
-use model::time::expiry;
+use model::time::{expiry, stored_seconds};
 use replica::{LargeKinds, Mutations};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ impl Modify {
         let seconds = request.seconds(now);
         let (expiry, capped) = if ttl == 0 { (0, false) } else { expiry(seconds, ttl) };
         let mutation_bytes = request.config.mutation_bytes;
-        Ok((Stamp { timestamp, now: seconds as i32, ttl, expiry, mutation_bytes }, capped))
+        Ok((Stamp { timestamp, now: stored_seconds(seconds), ttl, expiry, mutation_bytes }, capped))
     }
 
     /// The warning for a TTL that was cut.

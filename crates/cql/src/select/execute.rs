@@ -15,6 +15,7 @@ use bytes::Bytes;
 use coordinator::{PageInfo, PageStop, PagingState, Partitions as Targets, Query, RequestOptions};
 use model::key::DecoratedKey;
 use model::range::Slice;
+use model::time::stored_seconds;
 use model::token::Token;
 use std::pin::pin;
 use std::rc::Rc;
@@ -103,7 +104,7 @@ impl Select {
             output: self.output.clone(),
             limit: rows_limit,
             per_partition_limit: per_partition,
-            now: request.params.now_in_seconds.unwrap_or_else(|| rt::time::wall_seconds() as i32),
+            now: request.params.now_in_seconds.unwrap_or_else(|| stored_seconds(rt::time::wall_seconds())),
             bypass_cache: self.bypass_cache,
         };
         let steered = token.filter(|_| state.is_some());

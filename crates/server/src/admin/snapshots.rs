@@ -10,7 +10,7 @@ use rt::sync::Semaphore;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A snapshot of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,17 +36,37 @@ pub struct Snapshot {
 
 /// All snapshots, by name.
 pub async fn list(remote: &RemoteServices, data_dir: &Path) -> Result<Vec<Snapshot>, Refusal> {
-    let root = data_dir.join("data");
-    let found = remote.call(ShardId(0), move |_| async move { scan(root).await });
-    let found = found.await.map_err(Refusal::failed)?.map_err(Refusal::failed)?;
+    let found = list_of(remote, data_dir, None).await?;
     Ok(found.into_iter().map(|(key, value)| Snapshot { key, value }).collect())
 }
 
-pub(super) async fn scan(root: PathBuf) -> io::Result<BTreeMap<String, Vec<TableSnapshot>>> {
-    let mut found: BTreeMap<String, Vec<TableSnapshot>> = BTreeMap::new();
-    for keyspace in directories(&root).await? {
+type Found = BTreeMap<String, Vec<TableSnapshot>>;
+
+/// The snapshots of these tables, by name; of all tables if none are given.
+pub(super) async fn list_of(
+    remote: &RemoteServices,
+    data_dir: &Path,
+    tables: Option<Vec<TableName>>,
+) -> Result<Found, Refusal> {
+    let root = data_dir.join("data");
+    let found = remote.call(ShardId(0), move |_| async move { scan(&root, tables.as_deref()).await });
+    found.await.map_err(Refusal::failed)?.map_err(Refusal::of_engine)
+}
+
+/// The snapshots below `root`, of these tables or of all. Directories of other tables are not read.
+/// A table that was dropped and made again has those of both.
+pub async fn scan(root: &Path, tables: Option<&[TableName]>) -> Result<Found, EngineError> {
+    let is_wanted = |keyspace: &str, table: Option<&str>| {
+        let is_it = |one: &TableName| one.keyspace == keyspace && table.is_none_or(|table| one.name == table);
+        tables.is_none_or(|tables| tables.iter().any(is_it))
+    };
+    let mut found = Found::new();
+    for keyspace in directories(root).await?.into_iter().filter(|keyspace| is_wanted(keyspace, None)) {
         for table_dir in directories(&root.join(&keyspace)).await? {
             let Some((table, _)) = table_of_dir_name(&table_dir) else { continue };
+            if !is_wanted(&keyspace, Some(table)) {
+                continue;
+            }
             let dir = root.join(&keyspace).join(&table_dir);
             let living: Vec<String> = names(&dir).await?.into_iter().map(|(name, _)| name).collect();
             for name in directories(&dir.join(TABLE_SNAPSHOTS)).await?.into_iter().filter(|name| is_snapshot_name(name))
@@ -63,21 +83,26 @@ pub(super) async fn scan(root: PathBuf) -> io::Result<BTreeMap<String, Vec<Table
 }
 
 /// What is in a directory; nothing if there is none.
-async fn entries(dir: &Path) -> io::Result<Vec<rt::fs::DirEntry>> {
+async fn entries(dir: &Path) -> Result<Vec<rt::fs::DirEntry>, EngineError> {
     match rt::fs::read_dir(dir).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        other => other,
+        other => other.map_err(at(dir)),
     }
 }
 
-async fn directories(dir: &Path) -> io::Result<Vec<String>> {
+/// An error with the path and what the operator can do.
+fn at(path: &Path) -> impl FnOnce(io::Error) -> EngineError {
+    |source| EngineError::Io { path: path.to_owned(), source }
+}
+
+async fn directories(dir: &Path) -> Result<Vec<String>, EngineError> {
     let mut found: Vec<String> =
         entries(dir).await?.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name).collect();
     found.sort();
     Ok(found)
 }
 
-async fn names(dir: &Path) -> io::Result<Vec<(String, u64)>> {
+async fn names(dir: &Path) -> Result<Vec<(String, u64)>, EngineError> {
     Ok(entries(dir).await?.into_iter().filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect())
 }
 
@@ -103,10 +128,9 @@ pub async fn take_here(
     name: &str,
 ) -> Result<(), Refusal> {
     let _turn = turn.acquire().await.map_err(Refusal::failed)?;
-    let known = scan(root.to_owned()).await.map_err(Refusal::failed)?;
-    let same = known.get(name).map_or(&[][..], |same| &same[..]);
-    if let Some(table) = tables.iter().find(|t| same.iter().any(|one| one.ks == t.keyspace && one.cf == t.name)) {
-        return Err(Refusal::Bad(format!("Keyspace {}: snapshot {name} already exists.", table.keyspace)));
+    let known = scan(root, Some(tables)).await.map_err(Refusal::of_engine)?;
+    if let Some(same) = known.get(name).and_then(|same| same.first()) {
+        return Err(Refusal::Bad(format!("Keyspace {}: snapshot {name} already exists.", same.ks)));
     }
     if !is_snapshot_name(name) {
         return Err(Refusal::of_engine(EngineError::SnapshotName(name.to_owned())));
@@ -167,7 +191,7 @@ pub async fn remove_unfinished(data_dir: &Path) {
     }
 }
 
-async fn try_remove_unfinished(root: &Path) -> io::Result<()> {
+async fn try_remove_unfinished(root: &Path) -> Result<(), EngineError> {
     for keyspace in directories(root).await? {
         for table_dir in directories(&root.join(&keyspace)).await? {
             let snapshots = root.join(&keyspace).join(table_dir).join(TABLE_SNAPSHOTS);
@@ -215,37 +239,49 @@ pub async fn clear(remote: &RemoteServices, data_dir: &Path, chosen: Chosen) -> 
 }
 
 async fn remove(root: &Path, chosen: &Chosen, living: &[TableName]) -> Result<(), Refusal> {
-    let keyspaces = directories(root).await.map_err(Refusal::failed)?;
+    let keyspaces = directories(root).await.map_err(Refusal::of_engine)?;
     let known = |keyspace: &String| keyspaces.contains(keyspace) || living.iter().any(|one| one.keyspace == *keyspace);
     if let Some(keyspace) = chosen.keyspaces.iter().flatten().find(|keyspace| !known(keyspace)) {
         return Err(Refusal::Bad(format!("Can't find a keyspace {keyspace}")));
     }
     let mut seen: Vec<String> = living.iter().map(|one| one.name.clone()).collect();
+    let mut failed = None;
     for keyspace in keyspaces.iter().filter(|keyspace| has(&chosen.keyspaces, keyspace)) {
-        for table_dir in directories(&root.join(keyspace)).await.map_err(Refusal::failed)? {
+        for table_dir in directories(&root.join(keyspace)).await.map_err(Refusal::of_engine)? {
             let Some((table, id)) = table_of_dir_name(&table_dir) else { continue };
             seen.push(table.to_owned());
             if !has(&chosen.tables, table) {
                 continue;
             }
-            let dir = root.join(keyspace).join(&table_dir);
-            let snapshots = dir.join(TABLE_SNAPSHOTS);
-            for name in directories(&snapshots).await.map_err(Refusal::failed)? {
-                if chosen.name.as_ref().is_none_or(|wanted| *wanted == name) {
-                    rt::fs::remove_dir_all(&snapshots.join(name)).await.map_err(Refusal::failed)?;
-                }
-            }
-            // Of a dropped table the snapshots alone are left.
             let is_dropped = !living.iter().any(|one| one.id == id);
-            let left = entries(&dir).await.map_err(Refusal::failed)?;
-            let is_empty = left.iter().all(|entry| entry.is_dir && entry.name == TABLE_SNAPSHOTS);
-            if is_dropped && is_empty && entries(&snapshots).await.map_err(Refusal::failed)?.is_empty() {
-                rt::fs::remove_dir_all(&dir).await.map_err(Refusal::failed)?;
-            }
+            let removed = remove_of_table(&root.join(keyspace).join(&table_dir), chosen, is_dropped).await;
+            // Those of the other tables can be removed all the same.
+            failed = failed.or(removed.err());
         }
+    }
+    if let Some(failed) = failed {
+        return Err(Refusal::of_engine(failed));
     }
     match chosen.tables.iter().flatten().find(|table| !seen.contains(table)) {
         Some(table) => Err(Refusal::Bad(format!("Can't find a column family {table}"))),
         None => Ok(()),
     }
+}
+
+/// Removes the chosen snapshots of a table. `dir` is its directory.
+async fn remove_of_table(dir: &Path, chosen: &Chosen, is_dropped: bool) -> Result<(), EngineError> {
+    let snapshots = dir.join(TABLE_SNAPSHOTS);
+    let remove = async |path: &Path| rt::fs::remove_dir_all(path).await.map_err(at(path));
+    for name in directories(&snapshots).await? {
+        if chosen.name.as_ref().is_none_or(|wanted| *wanted == name) {
+            remove(&snapshots.join(name)).await?;
+        }
+    }
+    // Of a dropped table the snapshots alone are left.
+    let left = entries(dir).await?;
+    let is_empty = left.iter().all(|entry| entry.is_dir && entry.name == TABLE_SNAPSHOTS);
+    if is_dropped && is_empty && entries(&snapshots).await?.is_empty() {
+        remove(dir).await?;
+    }
+    Ok(())
 }

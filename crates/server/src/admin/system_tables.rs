@@ -19,7 +19,7 @@ pub fn set(system: SystemShards, data_dir: &Path, engine: &Rc<Engine>) {
 }
 
 async fn find(root: PathBuf) -> Vec<TableSnapshot> {
-    let found = snapshots::scan(root).await.unwrap_or_else(|error| {
+    let found = snapshots::scan(&root, None).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot look for snapshots");
         Default::default()
     });

@@ -138,11 +138,11 @@ pub async fn collect(
         }
     });
     let parts = parts.await.map_err(Refusal::failed)?;
-    let kept = snapshots::list(remote, data_dir).await?;
+    let kept = snapshots::list_of(remote, data_dir, Some(tables.to_vec())).await?;
     let numbers = tables.iter().enumerate().map(|(at, table)| {
         let mut sum = TableDetails::default();
         parts.iter().for_each(|part| sum.add(&part[at]));
-        let of_table = kept.iter().flat_map(|snapshot| &snapshot.value);
+        let of_table = kept.values().flatten();
         let own = of_table.filter(|one| one.ks == table.keyspace && one.cf == table.name);
         TableNumbers::new(table, &sum, own.map(|one| one.live).sum())
     });

@@ -134,4 +134,12 @@ mod tests {
             assert!(with(name).files().is_err_and(|why| why.contains(name)));
         }
     }
+
+    #[test]
+    fn an_option_has_one_value() {
+        let read = |word: &str| ClientEncryption::read(&Raw::Scalar(word.to_owned()));
+        let error = read("certificate=/a,enabled=false,certificate=/b").expect_err("two values").to_string();
+        assert!(error.starts_with("certificate with two values, '/a' and '/b', is not a map of"), "{error}");
+        assert!(read("certificate=/a,enabled=false,certificate=/a").is_ok());
+    }
 }

@@ -1,7 +1,7 @@
 //! Reading `messina.yaml` and the command line over the defaults.
 
 use super::ConfigError;
-use super::keys::{Config, KEYS, find};
+use super::keys::{Config, KEYS, Key, find};
 use super::legacy;
 use super::seeds::Seeds;
 use super::setting::Raw;
@@ -62,18 +62,24 @@ fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), Config
         Value::Mapping(mapping) => mapping,
         _ => return Err(not_yaml("expected keys and values".to_owned())),
     };
+    let mut spellings = Vec::new();
     for (name, value) in &mapping {
         let Some(name) = name.as_str() else {
             return Err(not_yaml(format!("{name:?} is not the name of a key")));
         };
-        let (name, raw) = match name {
+        let (written, name) = (name, if name == "seed_provider" && !value.is_null() { "seeds" } else { name });
+        let raw = match written {
             "seed_provider" if !value.is_null() => {
-                let seeds = Seeds::of_provider(value).map(str::to_owned);
-                ("seeds", seeds.map_or(Raw::Other, Raw::Scalar))
+                Seeds::of_provider(value).map_or(Raw::Other, |seeds| Raw::Scalar(seeds.to_owned()))
             }
-            name => (name, raw(value)),
+            _ => raw(value),
         };
         if let Some(key) = find(name) {
+            let earlier = spellings.iter().find(|(other, _): &&(&Key, &str)| other.name == key.name);
+            let earlier = earlier.map(|(_, spelling)| (*spelling, (key.get)(&loaded.config)));
+            if earlier.is_some() && raw == Raw::Null {
+                continue;
+            }
             (key.set)(&mut loaded.config, &raw).map_err(|why| ConfigError::Wrong {
                 place: path.display().to_string(),
                 key: name.to_owned(),
@@ -81,7 +87,18 @@ fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), Config
             })?;
             match raw {
                 Raw::Null => loaded.config.sources.reset(key.name),
-                _ => loaded.config.sources.set(key.name, Source::File),
+                _ => {
+                    loaded.config.sources.set(key.name, Source::File);
+                    let value = (key.get)(&loaded.config);
+                    if let Some((spelling, other)) = earlier.filter(|(_, other)| *other != value) {
+                        return Err(ConfigError::Conflict(format!(
+                            "{}: {spelling} and {written} are names of one setting and have different values, {other} and \
+                             {value}: remove one of them",
+                            path.display()
+                        )));
+                    }
+                    spellings.push((key, written));
+                }
             }
         } else if let Some(reason) = legacy::reason(name) {
             loaded.warnings.push(format!("{}: {name} has no effect: {reason}", path.display()));
@@ -290,6 +307,34 @@ mod tests {
             "client_encryption_options:\nserver_encryption_options:",
         ] {
             assert_eq!(parse(text).expect("understood").warnings, Vec::<String>::new(), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_names_of_one_setting_have_one_value() {
+        for (text, why) in [
+            (
+                "read_request_timeout: 5s\nread_request_timeout_in_ms: 1000",
+                "m.yaml: read_request_timeout and read_request_timeout_in_ms are names of one setting and have \
+                 different values, 5s and 1s: remove one of them",
+            ),
+            ("read_request_timeout_in_ms: 1000\nread_request_timeout: 5s", "different values, 1s and 5s"),
+            ("dc: a\ndatacenter: b", "dc and datacenter are names of one setting"),
+            ("read-request-timeout: 5s\nread_request_timeout: 6s", "read-request-timeout and read_request_timeout are"),
+            ("seeds: 127.0.0.1\nseed_provider: [{parameters: [{seeds: 127.0.0.2}]}]", "seeds and seed_provider are"),
+            ("smp: 2\nshards: 1", "smp and shards are"),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        for text in [
+            "read_request_timeout: 5s\nread_request_timeout_in_ms: 5000",
+            "read_request_timeout: 5s\nread_request_timeout_in_ms:",
+            "read_request_timeout_in_ms:\nread_request_timeout: 5s",
+        ] {
+            let config = parse(text).expect(text).config;
+            assert_eq!(config.read_request_timeout_in_ms.0, Duration::from_secs(5), "{text}");
+            assert_eq!(config.sources.of("read_request_timeout_in_ms"), Some(Source::File), "{text}");
         }
     }
 

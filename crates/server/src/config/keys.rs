@@ -136,7 +136,9 @@ settings! {
         commitlog_sync_period_in_ms ["commitlog_sync_period"] ("1ms" to "1h"): Millis = millis(10_000);
         /// How long group mode gathers writes before it syncs.
         commitlog_sync_group_window_in_ms ["commitlog_sync_group_window"] ("0ms" to "10s"): Millis = millis(1);
-        /// Size of a log segment. A write of more than half of it is refused.
+        /// Size of a log segment. A write of more than half of it is refused. Segments are smaller
+        /// if two would have more bytes than the memory of a shard, or five more than the shard's
+        /// part of `commitlog_total_space_in_mb`; the log of the node says so.
         commitlog_segment_size_in_mb ["commitlog_segment_size"] ("1MiB" to "1GiB"): MiB = Size(32 << 20);
         /// What the logs of all shards may take on disk. From three quarters on memtables are
         /// flushed to free segments. Without a value: 1 GiB per shard. Each shard takes at least
@@ -230,12 +232,15 @@ settings! {
     }
     section "Machine" {
         /// How many shards to run. Without a value: one for each CPU of `cpuset` or of the process's affinity mask.
+        /// In a cluster of several nodes the number can only grow: with fewer, the node does not
+        /// start.
         shards ["smp"] ("1" to "1024"): Option<u16> = None;
         /// The CPUs to use, such as `0-3,6`. Shards are pinned to them in order. The node does not
         /// start if it cannot use one of them.
         cpuset: Option<CpuSet> = None;
         /// Memory for all shards together. Without a value: half of the machine's (or of the control group's limit). 24 MiB of it, and 64 for
         /// each shard (at most four tenths), are set aside for what is not counted piece by piece; the rest is the shards' budgets.
+        /// A node with less than 16 MiB for each shard does not start.
         memory ("64MiB" to ""): Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.
         overprovisioned: bool = false;

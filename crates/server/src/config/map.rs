@@ -91,8 +91,13 @@ pub fn option_of(setting: &str, map: &impl MapSetting, file: &Path) -> String {
 
 fn of<'a, M: MapSetting>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<M, BadValue> {
     let mut map = M::default();
+    let mut seen: Vec<(&str, &str)> = Vec::new();
     for (name, value) in pairs {
         let (name, value) = (name.trim(), value.trim());
+        if let Some((_, other)) = seen.iter().find(|(earlier, other)| *earlier == name && *other != value) {
+            return Err(M::bad(format!("{name} with two values, '{other}' and '{value}',")));
+        }
+        seen.push((name, value));
         if M::OPTIONS.contains(&name) {
             map.set(name, value).ok_or_else(|| M::bad(format!("'{name}: {value}'")))?;
         } else if REFUSED.contains(&name) || WITHOUT_EFFECT.contains(&name) {

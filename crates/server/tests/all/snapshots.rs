@@ -10,7 +10,7 @@ use rt::ShardId;
 use rt::sync::Semaphore;
 use rt::time::Duration;
 use server::admin::operations::TableName;
-use server::admin::snapshots::{remove_unfinished, take_here};
+use server::admin::snapshots::{remove_unfinished, scan, take_here};
 use server::stack::StackConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -133,6 +133,44 @@ fn an_administrators_snapshot_is_whole_or_not_there() {
     let data = data.count();
     assert!(data >= 8 && manifest.matches("-Data.db").count() == data, "{data} files, {manifest}");
     assert!(list("u-").join("manifest.json").exists());
+}
+
+/// A directory that cannot be read does not fail snapshots of other tables. The error names it.
+#[test]
+fn a_directory_that_cannot_be_read_is_named_and_fails_its_table_only() {
+    let scratch = Scratch::new("unreadable-snapshots");
+    let root = scratch.0.clone();
+    live_with(config(&scratch.0, false), SHARDS, true, || async move {
+        let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
+        ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 8}}")).await.expect("made");
+        for table in ["t", "u"] {
+            ask(&format!("CREATE TABLE ks.{table} (k int PRIMARY KEY, v int)")).await.expect("made");
+        }
+        insert().await;
+        let metadata = rt::shard::service::<MetadataService>().current();
+        let named = |name: &str| {
+            let schema = metadata.tables().map(|table| &table.schema).find(|schema| schema.name == name);
+            TableName { keyspace: "ks".into(), name: name.into(), id: schema.expect("a table").id }
+        };
+        let (t, u) = (named("t"), named("u"));
+        let keyspaces = root.join("data");
+        // It cannot be listed, not even by root: it is a file.
+        let dir = keyspaces.join("ks").join(table_dir_name("u", u.id));
+        std::fs::create_dir_all(&dir).expect("made");
+        let unreadable = dir.join("snapshots");
+        std::fs::write(&unreadable, b"").expect("written");
+        take_here(&keyspaces, std::slice::from_ref(&t), "s").await.expect("the other table has no part in it");
+        let path = unreadable.display().to_string();
+        let error = format!("{:?}", take_here(&keyspaces, &[t.clone(), u.clone()], "s2").await.expect_err("refused"));
+        assert!(error.contains(&path) && error.contains("move it away"), "{error}");
+        for tables in [None, Some([u].as_slice())] {
+            let error = scan(&keyspaces, tables).await.expect_err("it fails").to_string();
+            assert!(error.contains(&path) && error.contains("move it away"), "{error}");
+        }
+        let found = scan(&keyspaces, Some(&[t])).await.expect("it is readable");
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["s"]);
+    })
+    .expect("it starts");
 }
 
 /// The time of a change is the same on all nodes; a change of an earlier release has none.

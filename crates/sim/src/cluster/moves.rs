@@ -66,7 +66,7 @@ async fn copy(what: &StreamTask) -> Result<(), String> {
             paged: false,
             unpaged_bytes: u64::MAX,
         },
-        now: rt::time::wall_seconds() as i32,
+        now: model::time::stored_seconds(rt::time::wall_seconds()),
         resumed_rows: 0,
         bypass_cache: false,
         query: None,

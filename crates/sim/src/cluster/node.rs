@@ -381,7 +381,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
             paged: false,
             unpaged_bytes: u64::MAX,
         },
-        now: rt::time::wall_seconds() as i32,
+        now: model::time::stored_seconds(rt::time::wall_seconds()),
         resumed_rows: 0,
         bypass_cache: false,
         query: None,

@@ -48,7 +48,7 @@ fn url(address: &str) -> String {
     }
     match (rest.parse::<Ipv6Addr>(), rest.rsplit_once(']')) {
         (Ok(ip), _) => format!("http://[{ip}]:{PORT}"),
-        (_, Some((_, port))) if port.is_empty() => format!("http://{rest}:{PORT}"),
+        (_, Some((_, ""))) => format!("http://{rest}:{PORT}"),
         (_, None) if !rest.contains(':') => format!("http://{rest}:{PORT}"),
         _ => format!("http://{rest}"),
     }

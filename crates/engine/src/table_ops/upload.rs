@@ -271,7 +271,7 @@ async fn check_manifest(dir: &Path, names: &[String]) -> Result<(), EngineError>
     }
 }
 
-/// Whether all that the sstable may hold has a place in the table, and its types are those of the table.
+/// Whether the table has all columns of the sstable, and the types of both are the same.
 fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
     let header = sstable.header();
     for (columns, own) in [(&header.statics, &schema.statics), (&header.regulars, &schema.regulars)] {

@@ -388,7 +388,8 @@ fn what_has_other_key_types_is_refused_and_left_where_it_is() {
     });
 }
 
-/// The power goes at every write of a refresh: afterwards all is loaded and `upload` is empty, or nothing is and `upload` is whole.
+/// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
+/// empty, or none is and `upload` is complete.
 #[cfg(feature = "sim")]
 #[test]
 fn a_power_loss_at_any_write_loads_all_or_nothing() {

@@ -147,7 +147,7 @@ fn a_directory_that_cannot_be_read_is_named_and_fails_its_table_only() {
             ask(&format!("CREATE TABLE ks.{table} (k int PRIMARY KEY, v int)")).await.expect("made");
         }
         insert().await;
-        let metadata = rt::shard::service::<MetadataService>().current();
+        let metadata = LAYERS.metadata.get().current();
         let named = |name: &str| {
             let schema = metadata.tables().map(|table| &table.schema).find(|schema| schema.name == name);
             TableName { keyspace: "ks".into(), name: name.into(), id: schema.expect("a table").id }
@@ -159,9 +159,12 @@ fn a_directory_that_cannot_be_read_is_named_and_fails_its_table_only() {
         std::fs::create_dir_all(&dir).expect("made");
         let unreadable = dir.join("snapshots");
         std::fs::write(&unreadable, b"").expect("written");
-        take_here(&keyspaces, std::slice::from_ref(&t), "s").await.expect("the other table has no part in it");
+        let turn = Semaphore::new(1);
+        let taken = take_here(LAYERS.engine, &turn, &keyspaces, std::slice::from_ref(&t), "s").await;
+        taken.expect("the other table has no part in it");
         let path = unreadable.display().to_string();
-        let error = format!("{:?}", take_here(&keyspaces, &[t.clone(), u.clone()], "s2").await.expect_err("refused"));
+        let refused = take_here(LAYERS.engine, &turn, &keyspaces, &[t.clone(), u.clone()], "s2").await;
+        let error = format!("{:?}", refused.expect_err("it fails"));
         assert!(error.contains(&path) && error.contains("move it away"), "{error}");
         for tables in [None, Some([u].as_slice())] {
             let error = scan(&keyspaces, tables).await.expect_err("it fails").to_string();

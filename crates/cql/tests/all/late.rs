@@ -3,8 +3,11 @@
 use crate::support::statements::prepare;
 use crate::support::{Session, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
-use cql::{Answer, Error, QueryParams};
+use cql::{Answer, Config, Error, QueryParams};
 use rt::time::Duration;
+
+/// All timeouts, in seconds.
+const TIMEOUT: u64 = 100;
 
 /// Parameters of a request that was received `seconds` ago.
 fn ago(seconds: u64) -> QueryParams {
@@ -23,34 +26,42 @@ fn a_request_whose_time_has_passed_is_refused_and_does_nothing() {
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;
         session.ok("CREATE TABLE c (p int PRIMARY KEY, n counter)").await;
         session.ok("INSERT INTO t (p, v) VALUES (1, 1)").await;
-        // The timeouts: reads and counters 5 s, ranges 10 s, writes 2 s, TRUNCATE 60 s.
-        for (text, passed, enough) in [
-            ("SELECT * FROM t WHERE p = 1", 5, 3),
-            ("SELECT * FROM t", 10, 8),
-            ("SELECT count(*) FROM t", 10, 8),
-            ("SELECT * FROM t WHERE p = 1 USING TIMEOUT 20s", 20, 15),
-            ("SELECT * FROM system.local", 10, 3),
-            ("INSERT INTO t (p, v) VALUES (2, 2)", 2, 0),
-            ("UPDATE t USING TIMEOUT 20s SET v = 2 WHERE p = 2", 20, 15),
-            ("DELETE FROM t WHERE p = 1", 2, 0),
-            ("BEGIN BATCH INSERT INTO t (p, v) VALUES (2, 2); APPLY BATCH", 2, 0),
-            ("UPDATE c SET n = n + 1 WHERE p = 1", 5, 3),
-            ("TRUNCATE t", 60, 30),
+        let timeout = Duration::from_secs(TIMEOUT);
+        session.processor.set_config(Config {
+            read_timeout: timeout,
+            range_timeout: timeout,
+            write_timeout: timeout,
+            counter_write_timeout: timeout,
+            truncate_timeout: timeout,
+            ..(*session.processor.config()).clone()
+        });
+        for text in [
+            "SELECT * FROM t WHERE p = 1",
+            "SELECT * FROM t",
+            "SELECT count(*) FROM t",
+            "SELECT * FROM t WHERE p = 1 USING TIMEOUT 100s",
+            "SELECT * FROM system.local",
+            "INSERT INTO t (p, v) VALUES (2, 2)",
+            "UPDATE t USING TIMEOUT 100s SET v = 2 WHERE p = 2",
+            "DELETE FROM t WHERE p = 1",
+            "BEGIN BATCH INSERT INTO t (p, v) VALUES (2, 2); APPLY BATCH",
+            "UPDATE c SET n = n + 1 WHERE p = 1",
+            "TRUNCATE t",
         ] {
             let before = [session.rows("SELECT * FROM t").await, session.rows("SELECT * FROM c").await];
-            match run(&session, passed, text).await {
+            match run(&session, TIMEOUT, text).await {
                 Err(Error::Overloaded(why)) => assert!(why.contains("was not begun"), "{text}: {why}"),
                 other => panic!("{text}: {other:?}"),
             }
             let after = [session.rows("SELECT * FROM t").await, session.rows("SELECT * FROM c").await];
             assert_eq!(before, after, "{text}");
-            run(&session, enough, text).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+            run(&session, TIMEOUT / 2, text).await.unwrap_or_else(|error| panic!("{text}: {error}"));
         }
         let insert = prepare(&session, "INSERT INTO t (p, v) VALUES (7, 7)").await;
-        let late = session.processor.execute(&session.client, &insert.id, &ago(2)).await;
+        let late = session.processor.execute(&session.client, &insert.id, &ago(TIMEOUT)).await;
         assert!(matches!(late, Err(Error::Overloaded(_))), "{late:?}");
         let statements = vec![BatchStatement::Prepared(insert.id, BoundValues::default())];
-        let batch = Batch { kind: BatchKind::Logged, statements, params: ago(2) };
+        let batch = Batch { kind: BatchKind::Logged, statements, params: ago(TIMEOUT) };
         let late = session.processor.batch(&session.client, &batch).await;
         assert!(matches!(late, Err(Error::Overloaded(_))), "{late:?}");
         assert!(session.rows("SELECT * FROM t WHERE p = 7").await.is_empty());

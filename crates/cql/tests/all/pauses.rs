@@ -237,9 +237,9 @@ fn one_call_on_a_large_value_lets_others_run() {
 fn one_large_value_is_not_copied_to_many_columns_before_it_is_refused() {
     with_node("pauses-copies", |session| async move {
         session.use_keyspace("k").await;
-        let columns = listed(200, |n| format!("c{n} blob"), ", ");
+        let columns = listed(50, |n| format!("c{n} blob"), ", ");
         session.ok(&format!("CREATE TABLE t (p int PRIMARY KEY, {columns})")).await;
-        let (names, markers) = (listed(200, |n| format!("c{n}"), ", "), listed(200, |_| ":a".into(), ", "));
+        let (names, markers) = (listed(50, |n| format!("c{n}"), ", "), listed(50, |_| ":a".into(), ", "));
         let insert = prepare(&session, &format!("INSERT INTO t (p, {names}) VALUES (1, {markers})")).await;
         let large = bound(&CqlType::Blob, &Value::Blob(vec![1; 1 << 20]));
         let refused = execute(&session, &insert, BoundValues::Named(vec![("a".to_owned(), large)])).await;

@@ -87,7 +87,7 @@ fn what_is_not_truncated_is_found() {
 /// A counter update whose answer was lost has been applied.
 #[test]
 fn counts_that_are_sent_again_are_found() {
-    let why = found_in(Canary::CountsAgain, CUTS, periodic(2), 5);
+    let why = found_in(Canary::CountsAgain, CUTS, periodic(2), 40);
     assert!(why.contains("a counter counts twice"), "{why}");
 }
 

@@ -11,7 +11,7 @@ mod owner;
 mod reserve;
 pub(crate) mod sealed;
 
-pub(crate) use owner::{FileOwner, IS_FOREIGN, NodeDigest};
+pub(crate) use owner::{FileOwner, IS_FOREIGN, NodeDigest, read_owned};
 pub use reserve::{DiskReserve, ReserveError};
 
 use std::io;

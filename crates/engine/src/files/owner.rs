@@ -4,8 +4,11 @@
 //! Sealed texts have the host id, binary headers a digest of it. Earlier development states wrote
 //! neither: such files are accepted.
 
+use super::sealed::{self, Unusable};
 use model::{HostId, TableId};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::Path;
 use uuid::Uuid;
 
@@ -69,6 +72,22 @@ impl FileOwner {
         let (table, own) = (written.table?, self.table?);
         (table != own).then(|| format!("is of another table ({table})"))
     }
+}
+
+/// Reads a sealed file of this kind and format in a table's directory. One that names another owner
+/// than the node `host` and that table is unusable.
+pub(crate) async fn read_owned<T: DeserializeOwned>(
+    path: &Path,
+    host: HostId,
+    (kind, format): (&str, u32),
+    named: impl FnOnce(&T) -> Option<FileOwner>,
+) -> io::Result<Result<T, Unusable>> {
+    let owner = FileOwner::of_files_in(path.parent().unwrap_or(path), host);
+    let read = sealed::read::<T>(path, kind, format).await?;
+    Ok(read.and_then(|value| match owner.refuses(named(&value)) {
+        Some(why) => Err(Unusable { why, is_there: true }),
+        None => Ok(value),
+    }))
 }
 
 #[cfg(test)]

@@ -326,7 +326,7 @@ impl RaftLog {
     }
 
     /// Removes the entries up to `upto`, whose id is `id`. A saved snapshot must contain them. On
-    /// a full disk they are kept for now.
+    /// a full disk they stay until the next purge.
     pub async fn purge(&self, upto: u64, id: Bytes) -> Result<(), RaftLogError> {
         let _turn = self.turn().await?;
         let (number, content) = {

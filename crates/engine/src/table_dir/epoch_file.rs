@@ -1,8 +1,8 @@
 //! The file `epoch` in the directory of a table: the newest epoch that the node has begun.
 
 use crate::error::EngineError;
-use crate::files::FileOwner;
 use crate::files::sealed::{self, Unusable};
+use crate::files::{FileOwner, read_owned};
 use model::HostId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -49,12 +49,7 @@ pub(crate) async fn begun(dir: &Path, host: HostId) -> Result<u64, EngineError> 
 }
 
 async fn read_at(path: &Path, host: HostId) -> io::Result<Result<Written, Unusable>> {
-    let owner = FileOwner::of_files_in(path.parent().unwrap_or(path), host);
-    let read = sealed::read::<Written>(path, KIND, FORMAT).await?;
-    Ok(read.and_then(|written| match owner.refuses(written.owner) {
-        Some(why) => Err(Unusable { why, is_there: true }),
-        None => Ok(written),
-    }))
+    read_owned(path, host, (KIND, FORMAT), |written: &Written| written.owner).await
 }
 
 /// What is wrong with the file of a table whose epoch on the node `host` is `epoch`.

@@ -7,8 +7,8 @@
 
 use crate::commitlog::{Position, same_log};
 use crate::error::EngineError;
-use crate::files::FileOwner;
 use crate::files::sealed::{self, Unusable};
+use crate::files::{FileOwner, read_owned};
 use crate::memtable::Interval;
 use model::HostId;
 use rt::ShardId;
@@ -94,12 +94,7 @@ impl ReplayFilters {
 
 /// The replay filters in a file of the node `host`, or why there are none.
 async fn read_at(path: &Path, host: HostId) -> io::Result<Result<ReplayFilters, Unusable>> {
-    let owner = FileOwner::of_files_in(path.parent().unwrap_or(path), host);
-    let read = sealed::read::<ReplayFilters>(path, KIND, FORMAT).await?;
-    Ok(read.and_then(|filters| match owner.refuses(filters.owner) {
-        Some(why) => Err(Unusable { why, is_there: true }),
-        None => Ok(filters),
-    }))
+    read_owned(path, host, (KIND, FORMAT), |filters: &ReplayFilters| filters.owner).await
 }
 
 /// What is wrong with the file of a shard of the node `host` that was written `sequence` times.

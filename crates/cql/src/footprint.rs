@@ -233,20 +233,11 @@ impl Footprint for Test {
 
 impl Footprint for Change {
     fn footprint(&self) -> usize {
-        match self {
-            Change::Delete | Change::DeleteField(_) => 0,
-            Change::Set(term)
-            | Change::Append(term)
-            | Change::Prepend(term)
-            | Change::Add(term)
-            | Change::Remove(term)
-            | Change::Discard(term)
-            | Change::DeleteIndex(term)
-            | Change::DeleteKey(term)
-            | Change::SetField(_, term)
-            | Change::Count(term, _) => term.footprint(),
-            Change::SetIndex(place, term) | Change::SetKey(place, term) => place.footprint() + term.footprint(),
-        }
+        let boxed = match self {
+            Change::SetIndex(place, _) | Change::SetKey(place, _) => allocation(size_of_val(&**place)),
+            _ => 0,
+        };
+        boxed + self.terms().map(Footprint::footprint).sum::<usize>()
     }
 }
 

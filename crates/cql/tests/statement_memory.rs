@@ -327,6 +327,31 @@ fn values_made_by_calls_are_bounded_together() {
     });
 }
 
+/// The results of calls are kept until the mutation is built. Without a limit they take 270 MB.
+#[test]
+fn values_made_by_calls_in_writes_are_bounded_together() {
+    with_node("written_calls", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, f frozen<list<text>>, m map<int, text>)").await;
+        let call = "toJson(toJson((text) :a))";
+        let list = vec![call; 60].join(", ");
+        let entries: Vec<String> = (0..60).map(|key| format!("m[{key}] = {call}")).collect();
+        for text in [
+            format!("INSERT INTO t (p, f) VALUES (1, [{list}])"),
+            format!("UPDATE t SET {} WHERE p = 1", entries.join(", ")),
+        ] {
+            let value = BoundValue::Value(Bytes::from(vec![b'"'; 1 << 20]));
+            let params = QueryParams { values: BoundValues::Positional(vec![value].into()), ..QueryParams::default() };
+            let before = LIVE.get();
+            PEAK.set(before);
+            let refused = session.processor.query(&session.client, &text, &params).await;
+            let (error, taken) = (refused.expect_err("it is refused").to_string(), PEAK.get() - before);
+            assert!(error.contains("longer than the limit of 33554432 bytes"), "{error}");
+            assert!(taken < 150 << 20, "{taken} bytes: {}", &text[..40]);
+        }
+    });
+}
+
 /// The values that aggregates keep count as the result that they become.
 #[test]
 fn values_kept_by_aggregates_are_bounded_together() {

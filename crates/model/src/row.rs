@@ -433,11 +433,6 @@ impl RowBuilder {
         }
     }
 
-    /// The bytes written so far, with those that the buffer held before.
-    pub fn bytes(&self) -> usize {
-        self.out.len()
-    }
-
     /// The finished row.
     pub fn finish(self) -> Row {
         Row(self.out.into())

@@ -209,9 +209,6 @@ impl Modify {
                 Val::Shared(bytes) => row.push(&stamp.live(operation.column, bytes)),
                 Val::Owned(bytes) => row.push(&stamp.live(operation.column, bytes)),
             }
-            if row.bytes() > stamp.mutation_bytes {
-                return Err(stamp.too_large(row.bytes()));
-            }
         }
         Ok(row.finish())
     }

@@ -59,6 +59,25 @@ impl Change {
         matches!(self, Change::Discard(_) | Change::SetIndex(..) | Change::DeleteIndex(_))
     }
 
+    /// The terms of the change: the place first, if it has one.
+    pub fn terms(&self) -> impl Iterator<Item = &Term> {
+        let (place, term) = match self {
+            Change::Delete | Change::DeleteField(_) => (None, None),
+            Change::SetIndex(place, term) | Change::SetKey(place, term) => (Some(&**place), Some(term)),
+            Change::Set(term)
+            | Change::Append(term)
+            | Change::Prepend(term)
+            | Change::Add(term)
+            | Change::Remove(term)
+            | Change::Discard(term)
+            | Change::DeleteIndex(term)
+            | Change::DeleteKey(term)
+            | Change::SetField(_, term)
+            | Change::Count(term, _) => (None, Some(term)),
+        };
+        place.into_iter().chain(term)
+    }
+
     /// Whether the change applies to the entire column, so that no other operation on the column is
     /// allowed.
     pub fn is_whole(&self) -> bool {

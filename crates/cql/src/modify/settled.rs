@@ -7,7 +7,7 @@ use super::Modify;
 use super::operation::{Change, Operation};
 use crate::error::Error;
 use crate::pace::Pace;
-use crate::term::{Env, Term};
+use crate::term::{Env, Term, UsedBytes};
 
 /// A statement of more operations than this is evaluated with pauses.
 const MANY_OPERATIONS: usize = 32;
@@ -22,7 +22,8 @@ pub struct Settled {
 
 /// Whether these operations may take long to evaluate.
 pub(super) fn are_slow(operations: &[Operation]) -> bool {
-    operations.len() > MANY_OPERATIONS || operations.iter().any(|operation| operation.change.has_call())
+    operations.len() > MANY_OPERATIONS
+        || operations.iter().any(|operation| operation.change.terms().any(Term::has_call))
 }
 
 impl Modify {
@@ -31,41 +32,30 @@ impl Modify {
         if !self.slow {
             return Ok(None);
         }
-        let (operations, statics) =
-            (all_settled(&self.operations, env, pace).await?, all_settled(&self.statics, env, pace).await?);
+        let mut used = UsedBytes::default();
+        let operations = all_settled(&self.operations, env, pace, &mut used).await?;
+        let statics = all_settled(&self.statics, env, pace, &mut used).await?;
         Ok(Some(Settled { operations, statics }))
     }
 }
 
-async fn all_settled(operations: &[Operation], env: Env<'_>, pace: &Pace<'_>) -> Result<Box<[Operation]>, Error> {
+async fn all_settled(
+    operations: &[Operation],
+    env: Env<'_>,
+    pace: &Pace<'_>,
+    used: &mut UsedBytes,
+) -> Result<Box<[Operation]>, Error> {
     let mut settled = Vec::with_capacity(operations.len());
     for operation in operations {
-        let change = operation.change.settled(env, pace).await?;
+        let change = operation.change.settled(env, pace, used).await?;
         settled.push(Operation { column: operation.column, ty: operation.ty.clone(), change });
     }
     Ok(settled.into())
 }
 
 impl Change {
-    fn has_call(&self) -> bool {
-        match self {
-            Change::Delete | Change::DeleteField(_) => false,
-            Change::SetIndex(key, term) | Change::SetKey(key, term) => key.has_call() || term.has_call(),
-            Change::Set(term)
-            | Change::Append(term)
-            | Change::Prepend(term)
-            | Change::Add(term)
-            | Change::Remove(term)
-            | Change::Discard(term)
-            | Change::DeleteIndex(term)
-            | Change::DeleteKey(term)
-            | Change::SetField(_, term)
-            | Change::Count(term, _) => term.has_call(),
-        }
-    }
-
-    async fn settled(&self, env: Env<'_>, pace: &Pace<'_>) -> Result<Change, Error> {
-        let settled = async |term: &Term| term.settled(env, pace).await;
+    async fn settled(&self, env: Env<'_>, pace: &Pace<'_>, used: &mut UsedBytes) -> Result<Change, Error> {
+        let mut settled = async |term: &Term| term.settled(env, pace, &mut *used).await;
         Ok(match self {
             Change::Delete => Change::Delete,
             Change::DeleteField(field) => Change::DeleteField(*field),

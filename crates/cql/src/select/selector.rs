@@ -5,7 +5,7 @@ use crate::pace::Pace;
 use crate::term::call::{MAX_JSON_BYTES, no_json};
 use crate::term::function::Function;
 use crate::term::paced::push_json;
-use crate::term::{Env, Term};
+use crate::term::{Env, Term, UsedBytes};
 use bytes::Bytes;
 use model::CqlType;
 use model::types::{Value, collection, compare};
@@ -161,7 +161,9 @@ impl Selector {
         Box::pin(async move {
             let value = match self {
                 Selector::Slot(_) | Selector::Aggregate(_) | Selector::CellTime(_) => self.evaluate(row)?,
-                Selector::Term(term) => term.settled(row.env, pace).await?.evaluate_set(row.env)?,
+                Selector::Term(term) => {
+                    term.settled(row.env, pace, &mut UsedBytes::default()).await?.evaluate_set(row.env)?
+                }
                 Selector::Call(function, arguments) => {
                     let mut values = Vec::with_capacity(arguments.len());
                     for argument in arguments {

@@ -113,10 +113,11 @@ impl Env<'_> {
 /// mutation. Function calls inside of it can make values that are much longer than their text.
 const MAX_COMPOSED_BYTES: usize = 32 << 20;
 
-/// How many bytes of values a term has used.
-struct Room(usize);
+/// The bytes of the values that a term, or a statement before it writes, has made use of.
+#[derive(Default)]
+pub(crate) struct UsedBytes(usize);
 
-impl Room {
+impl UsedBytes {
     fn take<'a>(&mut self, value: Val<'a>) -> Result<Val<'a>, Error> {
         self.0 += value.as_slice().map_or(0, <[u8]>::len);
         check_bytes(self.0).map(|()| value)
@@ -142,7 +143,7 @@ impl Term {
             Term::Constant(bytes) => Ok(Val::Shared(bytes)),
             Term::Variable(number) => variable(*number, env),
             Term::Null => Ok(Val::Null),
-            _ => self.compose(env, &mut Room(0)),
+            _ => self.compose(env, &mut UsedBytes::default()),
         }
     }
 
@@ -182,16 +183,16 @@ impl Term {
     }
 
     /// Evaluates a part of a composed term.
-    fn evaluate_within<'a>(&'a self, env: Env<'a>, room: &mut Room) -> Result<Val<'a>, Error> {
+    fn evaluate_within<'a>(&'a self, env: Env<'a>, used: &mut UsedBytes) -> Result<Val<'a>, Error> {
         match self {
-            Term::Constant(_) | Term::Variable(_) | Term::Null => room.take(self.evaluate(env)?),
-            _ => self.compose(env, room),
+            Term::Constant(_) | Term::Variable(_) | Term::Null => used.take(self.evaluate(env)?),
+            _ => self.compose(env, used),
         }
     }
 
-    fn compose<'a>(&'a self, env: Env<'a>, room: &mut Room) -> Result<Val<'a>, Error> {
+    fn compose<'a>(&'a self, env: Env<'a>, used: &mut UsedBytes) -> Result<Val<'a>, Error> {
         let mut inside = |term: &'a Term| -> Result<Bytes, Error> {
-            match term.evaluate_within(env, room)? {
+            match term.evaluate_within(env, used)? {
                 Val::Null => Err(Error::invalid("null is not supported inside collections")),
                 Val::Unset => Err(Error::invalid("unset value is not supported inside collections")),
                 Val::Shared(bytes) => Ok(bytes.clone()),
@@ -216,7 +217,7 @@ impl Term {
                 collection::build_vector(elem, elements)
             }
             Term::Tuple(terms) => {
-                let field = |(i, term): (usize, &'a Term)| match term.evaluate_within(env, room)? {
+                let field = |(i, term): (usize, &'a Term)| match term.evaluate_within(env, used)? {
                     Val::Unset => Err(Error::invalid(format!("Invalid unset value for tuple field number {i}"))),
                     value => Ok(value.into_bytes()),
                 };
@@ -224,7 +225,7 @@ impl Term {
                 collection::build_tuple(fields)
             }
             Term::TupleField(tuple, index) => {
-                let tuple = match tuple.evaluate_within(env, room)? {
+                let tuple = match tuple.evaluate_within(env, used)? {
                     Val::Unset => return Err(tuple.unset(env)),
                     value => value.into_bytes(),
                 };
@@ -237,17 +238,17 @@ impl Term {
                 });
             }
             Term::Call(function, terms) => {
-                let argument = |term: &'a Term| match term.evaluate_within(env, room)? {
+                let argument = |term: &'a Term| match term.evaluate_within(env, used)? {
                     Val::Unset => Err(term.unset(env)),
                     value => Ok(value.into_bytes()),
                 };
                 let arguments = terms.iter().map(argument).collect::<Result<Vec<_>, _>>()?;
                 return match function.call(&arguments)? {
-                    Some(bytes) => room.take(Val::Owned(bytes)),
+                    Some(bytes) => used.take(Val::Owned(bytes)),
                     None => Ok(Val::Null),
                 };
             }
-            Term::Folded(folded) => return room.take(folded.0.as_ref().map_or(Val::Null, Val::Shared)),
+            Term::Folded(folded) => return used.take(folded.0.as_ref().map_or(Val::Null, Val::Shared)),
             Term::Null | Term::Constant(_) | Term::Variable(_) => return self.evaluate(env),
         };
         Ok(Val::Owned(bytes.into()))

@@ -3,7 +3,7 @@
 use super::call::{MAX_JSON_BYTES, no_json};
 use super::collections::{FoldSteps, IntersectionSteps};
 use super::function::Function;
-use super::{Env, Term, Val};
+use super::{Env, Term, UsedBytes, Val};
 use crate::error::Error;
 use crate::pace::{MATH_WORK, Pace};
 use bytes::Bytes;
@@ -79,8 +79,8 @@ type Settled<'a> = Pin<Box<dyn Future<Output = Result<Term, Error>> + 'a>>;
 impl Term {
     /// The term with its variables and its calls evaluated, with pauses. Not evaluated are an unset
     /// variable, and a call that has another result each time. What is left costs no more than a
-    /// copy of the value.
-    pub fn settled<'a>(&'a self, env: Env<'a>, pace: &'a Pace<'a>) -> Settled<'a> {
+    /// copy of the value. Results of calls are kept, so they count as used.
+    pub(crate) fn settled<'a>(&'a self, env: Env<'a>, pace: &'a Pace<'a>, used: &'a mut UsedBytes) -> Settled<'a> {
         Box::pin(async move {
             Ok(match self {
                 Term::Null | Term::Constant(_) | Term::Folded(_) => self.clone(),
@@ -92,29 +92,34 @@ impl Term {
                         value => value.into_bytes().map_or(Term::Null, Term::Constant),
                     }
                 }
-                Term::List(terms) => Term::List(all_settled(terms, env, pace).await?),
-                Term::Set(ty, terms) => Term::Set(ty.clone(), all_settled(terms, env, pace).await?),
-                Term::Vector(ty, terms) => Term::Vector(ty.clone(), all_settled(terms, env, pace).await?),
-                Term::Tuple(terms) => Term::Tuple(all_settled(terms, env, pace).await?),
+                Term::List(terms) => Term::List(all_settled(terms, env, pace, used).await?),
+                Term::Set(ty, terms) => Term::Set(ty.clone(), all_settled(terms, env, pace, used).await?),
+                Term::Vector(ty, terms) => Term::Vector(ty.clone(), all_settled(terms, env, pace, used).await?),
+                Term::Tuple(terms) => Term::Tuple(all_settled(terms, env, pace, used).await?),
                 Term::Map(ty, entries) => {
                     let mut settled = Vec::with_capacity(entries.len());
                     for (key, value) in entries {
-                        settled.push((key.settled(env, pace).await?, value.settled(env, pace).await?));
+                        settled.push((key.settled(env, pace, used).await?, value.settled(env, pace, used).await?));
                     }
                     Term::Map(ty.clone(), settled)
                 }
-                Term::TupleField(tuple, index) => Term::TupleField(Box::new(tuple.settled(env, pace).await?), *index),
+                Term::TupleField(tuple, index) => {
+                    Term::TupleField(Box::new(tuple.settled(env, pace, used).await?), *index)
+                }
                 Term::Call(function, terms) if function.is_pure() => {
                     let mut arguments = Vec::with_capacity(terms.len());
                     for term in terms {
-                        arguments.push(term.settled(env, pace).await?.evaluate_set(env)?);
+                        arguments.push(term.settled(env, pace, used).await?.evaluate_set(env)?);
                     }
                     let result = function.call_paced(&arguments, pace).await?;
                     let bytes: usize = arguments.iter().flatten().chain(&result).map(Bytes::len).sum();
                     pace.worked(TERM_WORK + bytes + function.extra_work()).await?;
-                    result.map_or(Term::Null, Term::Constant)
+                    match result {
+                        Some(result) => used.take(Val::Owned(result))?.into_bytes().map_or(Term::Null, Term::Constant),
+                        None => Term::Null,
+                    }
                 }
-                Term::Call(function, terms) => Term::Call(function.clone(), all_settled(terms, env, pace).await?),
+                Term::Call(function, terms) => Term::Call(function.clone(), all_settled(terms, env, pace, used).await?),
             })
         })
     }
@@ -123,10 +128,10 @@ impl Term {
 /// The work for a term beside that of its bytes.
 const TERM_WORK: usize = 256;
 
-async fn all_settled(terms: &[Term], env: Env<'_>, pace: &Pace<'_>) -> Result<Vec<Term>, Error> {
+async fn all_settled(terms: &[Term], env: Env<'_>, pace: &Pace<'_>, used: &mut UsedBytes) -> Result<Vec<Term>, Error> {
     let mut settled = Vec::with_capacity(terms.len());
     for term in terms {
-        settled.push(term.settled(env, pace).await?);
+        settled.push(term.settled(env, pace, used).await?);
     }
     Ok(settled)
 }

@@ -36,6 +36,7 @@ class Step:
     needs: str = ""  # the step that it fails with; by default the build of its binary
     tools: tuple = ()  # is not run without these commands
     aloud: bool = False  # takes long and reports its progress: its output is shown at once
+    waits: bool = False  # waits for processes more than it computes: runs beside other steps
 
     def __post_init__(self):
         if self.binary:
@@ -171,13 +172,13 @@ PROGRAMS, FAMILIES = "tests/clients/test_programs.py", "tests/clients/test_famil
 PROCESSES = [
     *suite("cql", "all-cql", pytest("scylla", "tests/cql"), ["--short"]),
     *suite("paging", "all-paging", pytest("scylla", "tests/paging")),
-    *suite("storage", "all-storage", pytest("scylla", "tests/storage"), ["--short"]),
+    *suite("storage", "all-storage", pytest("scylla", "tests/storage"), ["--short"], waits=True),
     *suite("protocol", "all-protocol", pytest("scylla", "tests/protocol"), ["--short"]),
     *suite("driver-cassandra", "all-driver-cassandra", pytest("cassandra", *PYTHON)),
     *suite("driver-scylla", "all-driver-scylla", pytest("scylla", *PYTHON)),
     *(
-        Step(name, pytest("scylla", f"tests/{name}"), counts="pytest", binary=DEBUG)
-        for name in ("releases", "admin", "cluster")
+        Step(name, pytest("scylla", f"tests/{name}"), counts="pytest", binary=DEBUG, waits=waits)
+        for name, waits in {"releases": False, "admin": False, "cluster": True}.items()
     ),
     release("all-cql-other-driver", pytest("cassandra", "tests/cql", "--shards", "1")),
     release("paging-other-driver", pytest("cassandra", "tests/paging")),
@@ -194,6 +195,7 @@ PROCESSES = [
         ["tests/faults/run", "prepared", "null-in-lists", "way-out"],
         counts="last",
         binary=DEBUG,
+        waits=True,
     ),
     Step("faults", ["tests/faults/run"], counts="last", binary=RELEASE, aloud=True),
 ]
@@ -286,6 +288,7 @@ LOSSES = [
         kill9(),
         short_options=["--rounds", "3", "--seconds", "3", "--keys", "20000"],
         long_options=["--rounds", "10", "--seconds", "5"],
+        waits=True,
     ),
     Step("crash-reshard", kill9("--rounds", "5", "--seconds", "4", "--reshard"), binary=RELEASE),
     Step(
@@ -299,6 +302,7 @@ LOSSES = [
         disasters(),
         short_options=["--seconds", "2", "--keys", "4000", "--only", *KINDS],
         long_options=["--rounds", "3"],
+        waits=True,
     ),
     Step(
         "disasters-long",
@@ -311,6 +315,7 @@ LOSSES = [
         paging_disasters("scylla"),
         short_options=["--seconds", "6", "--rows", "80", "--calm", "3"],
         long_options=["--seconds", "60"],
+        waits=True,
     ),
     Step(
         "paging-disasters-cassandra",
@@ -330,15 +335,16 @@ STEPS = {
     for step in steps
 }
 
-# The steps of each target of make, in their order.
+# The steps of each target of make, in their order. Those that mostly wait (`waits`) run in a second
+# lane, one after another, beside those that follow them here.
 GROUPS = {
     "test": """
         install format edges text checks clippy loader-format loader-clippy
-        unit loader-unit build-debug sim-short sim-seeds
-        cql paging storage releases protocol admin cluster
+        unit loader-unit build-debug crash-tools
+        cluster storage faults-short crash-short disasters-short paging-disasters-short
+        sim-short sim-seeds
+        cql paging releases protocol admin
         driver-cassandra driver-scylla go-tools clients-go node-tools clients-node
-        faults-short
-        crash-tools crash-short disasters-short paging-disasters-short
     """,
     "clients": """
         install client-tools load-tools judge-tools build-release

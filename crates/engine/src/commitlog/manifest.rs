@@ -27,8 +27,7 @@ pub(super) struct Manifest {
     pub synced: Position,
     /// The run was ended properly: nothing follows `synced`.
     pub closed: bool,
-    /// The node. Runs of other nodes have the same names. `None` in manifests of earlier
-    /// development states.
+    /// The node, if it was known. Runs of other nodes have the same names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostId>,
 }
@@ -36,7 +35,7 @@ pub(super) struct Manifest {
 impl Manifest {
     /// Whether the run may be the node's own, if the node is known.
     pub fn is_of(&self, host: Option<HostId>) -> bool {
-        self.host.is_none() || host.is_none() || self.host == host
+        host.is_none() || self.host == host
     }
 
     pub async fn write(&self, run_dir: &Path) -> io::Result<()> {

@@ -117,7 +117,7 @@ mod tests {
         let good = encode(5, host, synced);
         assert_eq!(decode(&good, 5, host), Some(synced));
         assert_eq!(decode(&good, 5, other), None);
-        assert_eq!(decode(&encode(5, None, synced), 5, other), Some(synced), "by an earlier state");
+        assert_eq!(decode(&encode(5, None, synced), 5, host), None, "it names no node");
         assert_eq!(decode(&good, 6, host), None);
         assert_eq!(decode(&good[..31], 5, host), None);
         for bit in 0..LEN * 8 {

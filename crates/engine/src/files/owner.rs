@@ -1,8 +1,7 @@
 //! The node that a file belongs to. It is written into files that a node would accept as its own
 //! if they were copied from another node.
 //!
-//! Sealed texts have the host id, binary headers a digest of it. Earlier development states wrote
-//! neither: such files are accepted.
+//! Sealed texts have the host id, binary headers a digest of it. A file without either is refused.
 
 use super::sealed::{self, Unusable};
 use model::{HostId, TableId};
@@ -15,7 +14,7 @@ use uuid::Uuid;
 /// The message for a file of another node, after its path.
 pub(crate) const IS_FOREIGN: &str = "is of another node";
 
-/// The digest of a host id in a header; 0 in a file that names no node.
+/// The digest of a host id in a header: never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDigest(u64);
 
@@ -38,12 +37,12 @@ impl NodeDigest {
 
     /// Whether a file with this digest may be the node's own.
     pub fn accepts(self, written: u64) -> bool {
-        written == 0 || written == self.long()
+        written == self.long()
     }
 
     /// As [`NodeDigest::accepts`], of 32 bits.
     pub fn accepts_short(self, written: u32) -> bool {
-        written == 0 || written == self.short()
+        written == self.short()
     }
 }
 
@@ -65,7 +64,7 @@ impl FileOwner {
 
     /// Why a file with the owner `written` cannot be used, for a message after its path.
     pub fn refuses(&self, written: Option<FileOwner>) -> Option<String> {
-        let written = written?;
+        let Some(written) = written else { return Some("names no node".to_owned()) };
         if written.host != self.host {
             return Some(format!("{IS_FOREIGN} ({})", written.host));
         }
@@ -95,10 +94,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_accepts_its_own_node_and_files_without_one() {
+    fn a_digest_accepts_its_own_node_only() {
         let [one, other] = [7, 8].map(|n| NodeDigest::of(HostId(Uuid::from_u128(n))));
-        assert!(one.accepts(0) && one.accepts(one.long()) && !one.accepts(other.long()));
-        assert!(one.accepts_short(0) && one.accepts_short(one.short()) && !one.accepts_short(other.short()));
+        assert!(one.accepts(one.long()) && !one.accepts(other.long()) && !one.accepts(0));
+        assert!(one.accepts_short(one.short()) && !one.accepts_short(other.short()) && !one.accepts_short(0));
         let twice = NodeDigest::of(HostId(Uuid::from_u64_pair(5, 5)));
         assert!(twice.long() != 0 && twice.short() != 0);
     }
@@ -108,7 +107,7 @@ mod tests {
         let owner = |host: u128, dir: &str| FileOwner::of_files_in(Path::new(dir), HostId(Uuid::from_u128(host)));
         let t = "ks/t-00000000000000000000000000000005";
         let own = owner(1, t);
-        assert_eq!(own.refuses(None), None);
+        assert!(own.refuses(None).is_some_and(|why| why.contains("no node")));
         assert_eq!(own.refuses(Some(own)), None);
         assert_eq!(own.refuses(Some(owner(1, "elsewhere"))), None);
         assert!(own.refuses(Some(owner(2, t))).is_some_and(|why| why.contains("another node")));

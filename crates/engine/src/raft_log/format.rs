@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The digest ([`NodeDigest`]) is that of the node's host id: a node must never vote with the log
-//! of another one. It is 0 in files of earlier development states.
+//! of another one.
 //!
 //! Records that are written together point back to the first of them: damage behind that position
 //! may be a torn write, damage before it cannot. A record that does not continue the one before

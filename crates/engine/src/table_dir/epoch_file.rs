@@ -21,15 +21,13 @@ pub(crate) const HOLDS: &str =
 struct Written {
     epoch: u64,
     /// The node that wrote it: another node may have removed data that this node still has.
-    /// `None` in files of earlier development states.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    owner: Option<FileOwner>,
+    owner: FileOwner,
 }
 
 /// Writes durably that the node `host` has begun an epoch of the table with the directory `dir`.
 pub(crate) async fn write(dir: &Path, epoch: u64, host: HostId) -> Result<(), EngineError> {
     let path = self::path(dir);
-    let owner = Some(FileOwner::of_files_in(dir, host));
+    let owner = FileOwner::of_files_in(dir, host);
     sealed::write(&path, KIND, FORMAT, &Written { epoch, owner }).await.map_err(EngineError::io(path))
 }
 
@@ -49,7 +47,7 @@ pub(crate) async fn begun(dir: &Path, host: HostId) -> Result<u64, EngineError> 
 }
 
 async fn read_at(path: &Path, host: HostId) -> io::Result<Result<Written, Unusable>> {
-    read_owned(path, host, (KIND, FORMAT), |written: &Written| written.owner).await
+    read_owned(path, host, (KIND, FORMAT), |written: &Written| Some(written.owner)).await
 }
 
 /// What is wrong with the file of a table whose epoch on the node `host` is `epoch`.

@@ -48,7 +48,7 @@ pub(crate) struct ReplayFilters {
     #[serde(default)]
     pub sequence: u64,
     /// The node that wrote the file: the truncations of another node say nothing about this
-    /// node's log. `None` in files of earlier development states.
+    /// node's log. `None` until it is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<FileOwner>,
 }

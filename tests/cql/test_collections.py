@@ -147,6 +147,16 @@ def test_unset_operands_change_nothing(db, t):
     assert db.rows(f"SELECT l, s, m FROM {t}") == [([7], {"x"}, {"a": 5})]
 
 
+def test_the_lowest_timestamp(db):
+    """Nothing can have been written before it, so nothing is deleted with the collection that is written."""
+    udt = db.type("a int")
+    name = db.table(f"p int PRIMARY KEY, m map<int, int>, s set<int>, l list<int>, u {udt}")
+    values = f"INSERT INTO {name} (p, m, s, l, u) VALUES (1, {{1: 1}}, {{1}}, [1], {{a: 1}})"
+    db.execute(f"{values} USING TIMESTAMP {1 - 2**63}")
+    m, s, l, u = db.rows(f"SELECT m, s, l, u FROM {name}")[0]
+    assert (dict(m), set(s), list(l), tuple(u)) == ({1: 1}, {1}, [1], (1,))
+
+
 def test_timestamps_and_ttl_of_elements(db, t):
     db.execute(f"UPDATE {t} USING TIMESTAMP 10 SET m = {{'a': 1, 'b': 1}} WHERE pk = 1")
     db.execute(f"UPDATE {t} USING TIMESTAMP 20 SET m['a'] = 2 WHERE pk = 1")

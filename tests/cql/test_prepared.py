@@ -1,6 +1,7 @@
 """Prepared statements: both kinds of markers, ids, metadata, life across schema changes, wrong values."""
 
 import hashlib
+import uuid
 
 import pytest
 from cassandra import DriverException
@@ -211,6 +212,30 @@ def test_a_table_made_again_with_other_types(db):
     assert db.rows(f"SELECT * FROM {name}") == []
     db.execute(db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)"), 1, 7.5)
     assert db.rows(f"SELECT * FROM {name}") == [(1, 7.5)]
+
+
+@pytest.mark.parametrize("first, second, value", [
+    ("varint", "blob", b"hello"),
+    ("inet", "blob", bytes([127, 0, 0, 1])),
+    ("frozen<set<int>>", "blob", b"abcdefgh"),
+    ("timeuuid", "uuid", uuid.UUID(int=7)),
+])
+@pytest.mark.parametrize("change", ["alter", "add again"])
+def test_a_table_made_again_with_the_types_before_an_alter(db, first, second, value, change):
+    """A statement that was prepared after ALTER has values of the altered type. They never reach a later table with the first type."""
+    name = db.table(f"pk int PRIMARY KEY, v {first}")
+    if change == "alter":
+        db.execute(f"ALTER TABLE {name} ALTER v TYPE {second}")
+    else:
+        db.execute(f"ALTER TABLE {name} DROP v")
+        db.execute(f"ALTER TABLE {name} ADD v {second}")
+    prepared = db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)")
+    db.execute(prepared, 1, value)
+    db.execute(f"DROP TABLE {name}")
+    db.execute(f"CREATE TABLE {name} (pk int PRIMARY KEY, v {first})")
+    with pytest.raises(DriverException, match="ID mismatch"):
+        db.execute(prepared, 1, value)
+    assert db.rows(f"SELECT * FROM {name}") == []
 
 
 def test_a_table_made_again_with_the_same_types(db):

@@ -20,6 +20,7 @@ use crate::api::{ClientState, ColumnSpec, MetadataId};
 use crate::dialect::Dialect;
 use crate::footprint::Footprint;
 use crate::plan::{Plan, Planned};
+use cluster::Metadata;
 use md5::{Digest, Md5};
 use model::CqlType;
 use rt::hash::HashMap;
@@ -56,12 +57,15 @@ fn hash_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> Md5 {
 /// A user type is hashed by its name and its identity: ALTER TYPE must not change the id, but a
 /// type that is dropped and created again must. Types of release 0.1.0 have no identity, so the ids
 /// of statements with such variables also include the ids of their tables.
+///
+/// The ids that a dropped table has retired are not used again for later tables of its name.
 pub fn prepared_id(
     keyspace: Option<&str>,
     text: &str,
     dialect: Dialect,
     variables: &[ColumnSpec],
     planned: &Planned,
+    metadata: &Metadata,
 ) -> StatementId {
     let mut hash = hash_of(keyspace, text, dialect);
     let mut has_user_type = false;
@@ -73,6 +77,11 @@ pub fn prepared_id(
     planned.user_types.iter().for_each(|identity| hash.update(identity.as_bytes()));
     if has_user_type {
         planned.tables.iter().for_each(|(table, _)| hash.update(table.as_bytes()));
+    }
+    for table in planned.tables.iter().filter_map(|(id, _)| metadata.table_by_id(*id)) {
+        if let Some(salt) = metadata.id_salt(&table.schema.keyspace, &table.schema.name) {
+            hash.update(salt.as_bytes());
+        }
     }
     hash.finalize().into()
 }

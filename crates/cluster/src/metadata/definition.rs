@@ -212,6 +212,16 @@ pub enum Op {
         /// Chosen by the sender.
         identity: Uuid,
     },
+    /// Retires the ids of the statements that clients prepared for a table which is dropped: those
+    /// for later tables of this name include the salt.
+    RetireIds {
+        /// The keyspace.
+        keyspace: String,
+        /// The table.
+        table: String,
+        /// The id of the dropped table.
+        salt: Uuid,
+    },
 }
 
 impl Op {
@@ -267,6 +277,7 @@ mod tests {
             ("fence", Op::Fence(1_000)),
             ("truncate", Op::Truncate { table, epoch: 1_001 }),
             ("identify-type", Op::IdentifyType { keyspace: "k".into(), name: "u".into(), identity: table.0 }),
+            ("retire-ids", Op::RetireIds { keyspace: "k".into(), table: "t".into(), salt: table.0 }),
         ];
         let lines: Vec<String> = known
             .iter()

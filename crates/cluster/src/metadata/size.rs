@@ -49,7 +49,8 @@ pub enum TooLarge {
 impl Metadata {
     /// How many bytes the definitions of all keyspaces, tables and types take, about.
     pub fn schema_bytes(&self) -> usize {
-        self.keyspaces.values().map(|keyspace| of_keyspace(keyspace)).sum()
+        let retired = self.retired_names().map(|(keyspace, table)| PART + keyspace.len() + table.len());
+        self.keyspaces.values().map(|keyspace| of_keyspace(keyspace)).sum::<usize>() + retired.sum::<usize>()
     }
 
     /// Refuses a change that makes the schema larger than `most` bytes, or a definition larger than

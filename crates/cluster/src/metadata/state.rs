@@ -91,6 +91,8 @@ pub struct Metadata {
     pub paging_keys: Rc<PagingKeys>,
     /// The nodes of the cluster, the enabled features and the fence.
     pub topology: Topology,
+    /// The salts of the ids of prepared statements, by keyspace and table; see [`Op::RetireIds`].
+    retired_ids: Rc<BTreeMap<(String, String), Uuid>>,
     tables: ById<Rc<Table>>,
     /// The number of tablets on each shard of each host.
     load: Rc<HashMap<TabletReplica, u32>>,
@@ -105,6 +107,7 @@ impl Metadata {
             keyspaces: SharedMap::default(),
             paging_keys: Rc::default(),
             topology: Topology::default(),
+            retired_ids: Rc::default(),
             tables: ById::default(),
             load: Rc::default(),
         }
@@ -131,6 +134,20 @@ impl Metadata {
     #[inline]
     pub fn table_by_id(&self, id: TableId) -> Option<&Rc<Table>> {
         self.tables.get(id)
+    }
+
+    /// The salt of the ids of statements that are prepared for the table of this name, if an earlier
+    /// table of this name retired the ids without it.
+    pub fn id_salt(&self, keyspace: &str, table: &str) -> Option<Uuid> {
+        if self.retired_ids.is_empty() {
+            return None;
+        }
+        self.retired_ids.get(&(keyspace.to_owned(), table.to_owned())).copied()
+    }
+
+    /// The names of the tables with retired ids.
+    pub(super) fn retired_names(&self) -> impl Iterator<Item = &(String, String)> {
+        self.retired_ids.keys()
     }
 
     /// All tables.
@@ -203,6 +220,11 @@ impl Metadata {
         if self.topology.fence() > 0 {
             ops.push(Op::Fence(self.topology.fence()));
         }
+        ops.extend(self.retired_ids.iter().map(|((keyspace, table), salt)| Op::RetireIds {
+            keyspace: keyspace.clone(),
+            table: table.clone(),
+            salt: *salt,
+        }));
         for keyspace in self.keyspaces.values().filter(|keyspace| !built_in(&keyspace.definition.name)) {
             ops.push(Op::PutKeyspace(keyspace.definition.clone()));
             for user_type in types_in_order(keyspace) {
@@ -322,6 +344,9 @@ impl Metadata {
                 }
             }
             Op::EnableFeatures(features) => self.topology.enable(features),
+            Op::RetireIds { keyspace, table, salt } => {
+                Rc::make_mut(&mut self.retired_ids).insert((keyspace.clone(), table.clone()), *salt);
+            }
         }
         Ok(())
     }

@@ -38,9 +38,10 @@ impl Stamp {
     }
 
     /// The deletion of the previous contents of a collection. Its timestamp is one lower than that
-    /// of the write, so that it does not delete the new contents.
+    /// of the write, so that it does not delete the new contents. It is live if the write has the
+    /// lowest timestamp: nothing lower can exist.
     pub(super) fn tombstone_before(&self) -> Tombstone {
-        Tombstone::new(self.timestamp.saturating_sub(1).max(i64::MIN + 1), self.now)
+        Tombstone::new(self.timestamp.saturating_sub(1), self.now)
     }
 
     fn marker(&self) -> Marker {

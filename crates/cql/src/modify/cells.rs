@@ -254,7 +254,7 @@ impl<'a> Cells<'a> {
         match &operation.change {
             Change::Set(term) if multi_cell => {
                 let value = self.collection(term, Shape::of(ty), env)?;
-                if !matches!(value, Given::Unset) {
+                if !matches!(value, Given::Unset) && !self.stamp.tombstone_before().is_live() {
                     self.push(column, Kind::AllBefore, None, Part::EMPTY);
                 }
                 if let Given::Value(value) = value {

@@ -236,8 +236,8 @@ fn plan_prepared(
     let first = planned.was_retyped(metadata).then(|| parse(text).ok()).flatten();
     let first = first.and_then(|parsed| types_of_first(context, metadata, keyspace, parsed, dialect).ok());
     let id = match first {
-        Some(variables) => prepared_id(keyspace, text, dialect, &variables, &planned),
-        None => prepared_id(keyspace, text, dialect, &planned.variables.columns, &planned),
+        Some(variables) => prepared_id(keyspace, text, dialect, &variables, &planned, metadata),
+        None => prepared_id(keyspace, text, dialect, &planned.variables.columns, &planned, metadata),
     };
     Ok((id, Rc::new(planned)))
 }

@@ -9,7 +9,7 @@ use model::TableSchema;
 use model::key::{self, ClusteringCut, MAX_KEY_BYTES, push_component};
 use model::range::RowRange;
 use model::schema::ClusteringOrder;
-use model::types::{collection, compare};
+use model::types::{ValueError, collection, compare};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 
@@ -115,7 +115,7 @@ impl Clustering {
             Clustering::Tuples(tuples) => {
                 let mut ranges = vec![RowRange::FULL];
                 for tuple in tuples {
-                    ranges = intersection(&ranges, &tuple_ranges(tuple, schema, env)?, &schema.order);
+                    ranges = intersection(&ranges, &tuple_ranges(tuple, schema, env, write)?, &schema.order);
                 }
                 if !self.is_full(schema) {
                     return Ok(Rows::Ranges(ranges));
@@ -254,11 +254,15 @@ fn components(terms: &[Term], schema: &TableSchema, env: Env<'_>) -> Result<Vec<
     Ok(out)
 }
 
+fn wrong(error: ValueError) -> Error {
+    Error::invalid(error.to_string())
+}
+
 fn encode(components: &[Bytes]) -> key::Clustering {
     key::Clustering::from_components(components.iter().map(|component| &component[..]))
 }
 
-fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>) -> Result<Vec<RowRange>, Error> {
+fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>, write: bool) -> Result<Vec<RowRange>, Error> {
     let order = &schema.order;
     let mut out = Vec::new();
     match tuple {
@@ -272,19 +276,26 @@ fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>) -> Result<Vec
             }
         }
         Tuple::InList(term, count) => {
-            let wrong = |error: model::types::ValueError| Error::invalid(error.to_string());
-            let Some((list, _)) = term.evaluate_in_list(env)? else { return Ok(out) };
+            let names = || schema.clustering[..*count].iter().map(|column| column.name.as_str());
+            let null_list = || null(&names().collect::<Vec<_>>().join(", "));
+            let (list, nulls) = match term.evaluate_in_list(env)? {
+                Some(found) => found,
+                None if write => return Err(null_list()),
+                None => return Ok(out),
+            };
+            if nulls {
+                return Err(null_list());
+            }
             for tuple in collection::elements(&list).map_err(wrong)? {
+                let mut fields = collection::fields(tuple.map_err(wrong)?);
                 let mut values = Vec::with_capacity(*count);
-                for field in collection::fields(tuple.map_err(wrong)?) {
-                    if let Some(field) = field.map_err(wrong)? {
-                        check_length(field)?;
-                        values.push(list.slice_ref(field));
-                    }
+                for name in names() {
+                    // A tuple may be shorter than its type: the rest of its fields are null.
+                    let field = fields.next().transpose().map_err(wrong)?.flatten().ok_or_else(|| null(name))?;
+                    check_length(field)?;
+                    values.push(list.slice_ref(field));
                 }
-                if values.len() == *count {
-                    out.push(RowRange::prefix(encode(&values)));
-                }
+                out.push(RowRange::prefix(encode(&values)));
             }
             combinations(std::iter::once(out.len()), MAX_CLUSTERING_PREFIXES, "clustering")?;
         }

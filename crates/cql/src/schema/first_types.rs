@@ -3,12 +3,15 @@
 //! The ids of prepared statements are computed from these types. After an ALTER, a node may no
 //! longer have a prepared statement. A driver that prepares it again must get the id that it knows.
 //!
+//! A statement that was prepared after the ALTER has the same id, but its values are of the new type.
+//! So DROP of such a table retires its ids: statements for a later table of its name get others.
+//!
 //! The types are stored in the table's definition, as options under names that no statement can
 //! set. DESCRIBE does not show them. A column that is added again under its name continues the
 //! dropped one: its new type must be able to read the old values.
 
 use cluster::Metadata;
-use cluster::metadata::TableDefinition;
+use cluster::metadata::{Op, Table, TableDefinition};
 use model::TableSchema;
 use model::schema::Column;
 
@@ -36,6 +39,14 @@ pub(crate) fn is_one(option: &str) -> bool {
 /// Whether columns of a table have or had other types than those with which they were created.
 pub(crate) fn differ(schema: &TableSchema) -> bool {
     schema.options.others.keys().any(|option| is_one(option))
+}
+
+/// Retires the ids of the statements that were prepared for a table, if it is necessary when the
+/// table is dropped.
+pub(super) fn retire(table: &Table) -> Option<Op> {
+    let schema = &table.schema;
+    let (keyspace, name) = (schema.keyspace.clone(), schema.name.clone());
+    differ(schema).then(|| Op::RetireIds { keyspace, table: name, salt: schema.id.0 })
 }
 
 /// The schema of the table with the types with which its columns were created.

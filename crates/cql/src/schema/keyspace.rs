@@ -4,7 +4,7 @@
 //! replication factor.
 
 use super::options::properties::Properties;
-use super::{PlannedChange, names};
+use super::{PlannedChange, first_types, names};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -115,13 +115,14 @@ pub(super) fn alter(
 pub(super) fn drop(metadata: &Metadata, statement: &DropKeyspace) -> Result<PlannedChange, Error> {
     let name = statement.name.as_str();
     names::check_modifiable(name)?;
-    if metadata.keyspace(name).is_none() {
+    let Some(keyspace) = metadata.keyspace(name) else {
         if statement.if_exists {
             return Ok(PlannedChange::nothing());
         }
         return Err(Error::Configuration(format!("Cannot drop non existing keyspace '{name}'.")));
-    }
-    let ops = vec![Op::DropKeyspace(name.to_owned())];
+    };
+    let mut ops = vec![Op::DropKeyspace(name.to_owned())];
+    ops.extend(keyspace.tables.values().filter_map(|table| first_types::retire(table)));
     Ok(PlannedChange::new(ops, SchemaAction::Dropped, SchemaTarget::Keyspace, name))
 }
 

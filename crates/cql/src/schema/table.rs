@@ -1,7 +1,7 @@
 //! CREATE TABLE and DROP TABLE.
 
 use super::create_table::{Identity, definition};
-use super::{PlannedChange, names, written_keyspace};
+use super::{PlannedChange, first_types, names, written_keyspace};
 use crate::api::{SchemaAction, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
@@ -54,8 +54,9 @@ pub(super) fn drop(metadata: &Metadata, statement: &DropTable) -> Result<Planned
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
     names::check_modifiable(keyspace)?;
     let found = metadata.keyspace(keyspace);
-    if found.is_some_and(|keyspace| keyspace.tables.contains_key(name)) {
-        let ops = vec![Op::DropTable { keyspace: keyspace.to_owned(), name: name.to_owned() }];
+    if let Some(table) = found.and_then(|keyspace| keyspace.tables.get(name)) {
+        let mut ops = vec![Op::DropTable { keyspace: keyspace.to_owned(), name: name.to_owned() }];
+        ops.extend(first_types::retire(table));
         return Ok(PlannedChange::new(ops, SchemaAction::Dropped, SchemaTarget::Table(name.to_owned()), keyspace));
     }
     if statement.if_exists {

@@ -319,3 +319,39 @@ fn a_null_in_the_key_of_a_write_is_an_error() {
         assert!(matches!(refused, Error::Invalid(_)), "{refused}");
     });
 }
+
+/// A bound list of tuples, whose last tuple is null, has a null, or is shorter than its type.
+#[test]
+fn a_null_in_a_bound_list_of_tuples_is_an_error() {
+    let field = |value: Option<i32>| match value {
+        Some(value) => [&4i32.to_be_bytes()[..], &value.to_be_bytes()].concat(),
+        None => (-1i32).to_be_bytes().to_vec(),
+    };
+    let tuple = |fields: &[Option<i32>]| -> Vec<u8> {
+        let bytes: Vec<u8> = fields.iter().flat_map(|value| field(*value)).collect();
+        [&(bytes.len() as i32).to_be_bytes()[..], &bytes].concat()
+    };
+    let list = |last: &[u8]| [&2i32.to_be_bytes()[..], &tuple(&[Some(1), Some(1)]), last].concat();
+    let null = (-1i32).to_be_bytes();
+    let cases = [
+        (BoundValue::Null, "c, d"),
+        (BoundValue::Value(list(&null).into()), "c, d"),
+        (BoundValue::Value(list(&tuple(&[None, Some(2)])).into()), "c"),
+        (BoundValue::Value(list(&tuple(&[Some(2), None])).into()), "d"),
+        (BoundValue::Value(list(&tuple(&[Some(2)])).into()), "d"),
+    ];
+    with_node("null-tuples", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c int, d int, v int, PRIMARY KEY (p, c, d))").await;
+        for (value, name) in cases {
+            let params = QueryParams { values: BoundValues::Positional(vec![value].into()), ..QueryParams::default() };
+            for statement in
+                ["UPDATE t SET v = 1 WHERE p = 1 AND (c, d) IN ?", "DELETE FROM t WHERE p = 1 AND (c, d) IN ?"]
+            {
+                let refused = session.processor.query(&session.client, statement, &params).await.unwrap_err();
+                let wanted = format!("Invalid null value in condition for column {name}");
+                assert_eq!(refused, Error::Invalid(wanted), "{statement}");
+            }
+        }
+    });
+}

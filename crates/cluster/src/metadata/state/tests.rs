@@ -121,6 +121,15 @@ fn an_identity_is_that_of_a_type_until_it_is_dropped() {
 }
 
 #[test]
+fn retired_ids_outlive_the_keyspace_and_a_snapshot() {
+    let salt = Uuid::from_u128(7);
+    let retire = Op::RetireIds { keyspace: "a".into(), table: "t0".into(), salt };
+    let metadata = Metadata::empty().with(&[keyspace("a"), Op::DropKeyspace("a".into()), retire]).unwrap();
+    let metadata = Metadata::empty().with(&metadata.as_ops(|_| false)).unwrap();
+    assert_eq!((metadata.id_salt("a", "t0"), metadata.id_salt("a", "t1")), (Some(salt), None));
+}
+
+#[test]
 fn a_dropped_column_has_the_type_that_it_had() {
     let dropped = |ty: String| {
         let mut op = table("a", 0, 1);

@@ -90,6 +90,7 @@ pub const STEPS: [&str; 21] = [
     "move back ends",
     "truncate",
     "drop table",
+    "retire ids",
     "drop type",
     "drop keyspace",
 ];
@@ -130,6 +131,9 @@ pub fn ops(step: &str, round: u128, metadata: &Metadata, info: &NodeInfo) -> Vec
         "move ends" | "move back ends" => vec![end()],
         "truncate" => vec![Op::Truncate { table: id(round * 10 + 1), epoch: metadata.number + 1 }],
         "drop table" => vec![Op::DropTable { keyspace: "q".into(), name: "t".into() }],
+        "retire ids" => {
+            vec![Op::RetireIds { keyspace: "q".into(), table: "t".into(), salt: Uuid::from_u128(round) }]
+        }
         "drop type" => vec![Op::DropType { keyspace: "q".into(), name: "u".into() }],
         "drop keyspace" => vec![Op::DropKeyspace("q".into())],
         other => unreachable!("no step {other}"),

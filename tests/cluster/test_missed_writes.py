@@ -63,7 +63,7 @@ def test_a_node_that_was_down_for_too_long_is_shown_until_it_has_everything(tmp_
         for node in (first, second):
             assert missed(node, third)["tables"] == ["ks.t"]
             assert "misses writes of 1 table" in admin(node, "status") and "messina admin resync" in admin(node, "status")
-        assert "a node misses writes that no hint will bring" in first.log_path.read_text()
+        assert "a node misses writes that hint replay will not deliver" in first.log_path.read_text()
 
         assert admin(second, "resync", third.address).split() == ["ks.t"]
         for node in (first, second, third):

@@ -66,7 +66,7 @@ fn notes(node: &Value) -> Vec<String> {
         };
         let (why, host) = (word(&missed["why"]), word(&node["host_id"]));
         notes.push(format!(
-            "misses writes {tables} that no hint will bring, for {why}: run `messina admin resync {host}`"
+            "misses writes {tables} that hint replay will not deliver, for {why}: run `messina admin resync {host}`"
         ));
     }
     if let Some(why) = node["stuck_change"].as_str() {
@@ -133,7 +133,7 @@ mod tests {
                         Status=Up/Down\n\
                         |/ State=Normal/Leaving/Joining\n\
                         -- Address   Load     Tablets Host ID Rack Shards Notes\n\
-                        UN 127.0.0.1 1.50 KiB 16      id      r1   2      misses writes of 2 tables that no hint will bring, for hints were damaged: run `messina admin resync id`\n\
+                        UN 127.0.0.1 1.50 KiB 16      id      r1   2      misses writes of 2 tables that hint replay will not deliver, for hints were damaged: run `messina admin resync id`\n\
                         DN 127.0.0.2 ?        16      id      r1   2      cannot carry out a change of the metadata, and tries again: shard 1: /d: no room\n\
                         Datacenter: dc2\n\
                         ===============\n\

@@ -1,4 +1,5 @@
-//! `messina admin resync`: sends nodes the writes that they missed and that no hint will bring.
+//! `messina admin resync`: sends nodes the writes that they missed and that hint replay will not
+//! deliver.
 
 use crate::Failure;
 use crate::api::{Api, Method, quoted};
@@ -13,7 +14,7 @@ pub fn command() -> Command {
     let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     Command::new(NAME)
         .about(
-            "Sends a node the writes that it missed and that no hint will bring: reads the affected tables at consistency ALL",
+            "Sends a node the writes that it missed and that hint replay will not deliver: reads the affected tables at consistency ALL",
         )
         .args([
             Arg::new("node").required_unless_present("all").help("The node's address or host id"),

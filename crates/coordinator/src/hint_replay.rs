@@ -3,8 +3,8 @@
 use super::Coordinator;
 use super::client::Message;
 use super::replica_failure::ReplicaFailure;
-use crate::hints::fate::{self, Fate};
 use crate::hints::format::Hint;
+use crate::hints::replay_outcome::{self, ReplayOutcome};
 use crate::hints::{Cause, Delivered, Hints};
 use model::id::HostId;
 use replica::{Class, Context, ReplicaError, ReplicaRequest};
@@ -42,11 +42,11 @@ impl Coordinator {
     /// Sends a hint to its replicas. A hint that a replica refuses permanently is recorded as a
     /// missed write. `is_logged`: a refusal of this replay has been logged already.
     async fn replay_hint(&self, hints: &Hints, target: HostId, hint: Hint, is_logged: &Cell<bool>) -> Delivered {
-        let fate = fate::decide(&hint, target, &self.metadata(), rt::time::wall_micros());
-        let replicas = match fate {
-            Fate::Send(replicas) => replicas,
-            Fate::Drop => return Delivered::Dropped,
-            Fate::Expire => return Delivered::Expired(hint.mutation.table()),
+        let outcome = replay_outcome::decide(&hint, target, &self.metadata(), rt::time::wall_micros());
+        let replicas = match outcome {
+            ReplayOutcome::Send(replicas) => replicas,
+            ReplayOutcome::Drop => return Delivered::Dropped,
+            ReplayOutcome::Expire => return Delivered::Expired(hint.mutation.table()),
         };
         let table = hint.mutation.table();
         let context = Context {

@@ -1,19 +1,20 @@
-//! Bringing a node what it lacks when hints will not: the tables whose writes it missed are read
-//! completely at consistency ALL.
+//! Resync: repairs a node that missed writes which hint replay will not deliver. The tables that
+//! the node missed writes of are read completely at consistency ALL.
 //!
-//! A maintenance read merges the data of all replicas, tombstones included, and gives each what it
-//! lacks before it ends ([`Coordinator`]), so afterwards the node has every row and every
-//! deletion. It does not compare digests: these leave tombstones out.
+//! A maintenance read merges the data of all replicas, tombstones included, and repairs each
+//! replica before it ends ([`Coordinator`]). So afterwards the node has every row and every
+//! deletion. Digests are not compared, because they leave tombstones out.
 //!
-//! Every node keeps notes of the writes that others missed ([`crate::hints`]); they are asked for,
-//! and forgotten, over the wire. A resync marks the notes before it reads, and forgets those that
-//! are still marked afterwards: a note that was renewed in between stays. No clocks are compared.
-//! Notes of a node for which hints are pending stay, too.
+//! Every node records the writes that other nodes missed ([`crate::hints`]). A resync requests
+//! these entries from all nodes. It marks the entries before it reads the tables, and removes those
+//! that are still marked afterwards: an entry that was noted again meanwhile stays. No clocks are
+//! compared. Entries of a node for which hints are pending stay, too.
 //!
 //! A node that missed writes for longer than `gc_grace_seconds` may have missed deletions whose
-//! tombstones other replicas have purged. What these deleted would spread from the node to all
-//! others, so a resync is refused then, unless it is forced. Where nothing is noted, a forced resync reads all tables of the node: what an
-//! operator knows to be lost need not be known to any node. On shard 0.
+//! tombstones other replicas have purged. The deleted data would spread from the node to all
+//! others. So such a resync is refused, unless it is forced. If no node has an entry for the
+//! target, a forced resync reads all tables of the target: an operator may know of a loss that no
+//! node recorded. Runs on shard 0.
 
 use crate::hints::{Cause, Hints, MissedWrites};
 use crate::{Consistency, Coordinator, CoordinatorError, PageRequest, Partitions, Query, RequestOptions};
@@ -52,12 +53,13 @@ const TRIES: u32 = 3;
 enum Request {
     /// Which nodes miss writes, as far as it knows.
     List,
-    /// To forget what it noted of a node until a time of its own clock; of these tables, or everything.
+    /// Remove the entries of a node that were noted last at `by` (the receiver's clock) or before:
+    /// of these tables, or all.
     Forget { target: HostId, tables: Option<Vec<Option<TableId>>>, by: i64 },
     /// To mark what it noted of a node.
     Mark { target: HostId, mark: Uuid },
-    /// To forget what it noted of a node in these tables and is still marked, unless hints for the node are pending. The answer is
-    /// [`Kept`].
+    /// Remove the marked entries of a node for these tables, unless hints for the node are pending.
+    /// The answer is [`Kept`].
     ForgetMarked { target: HostId, tables: Vec<Option<TableId>>, mark: Uuid },
 }
 
@@ -180,7 +182,8 @@ async fn forget_marked_here(shards: ResyncShards, target: HostId, tables: Vec<Op
     Kept { notes: notes.await.into_iter().sum(), hint_bytes }
 }
 
-/// Asks all nodes that are up. Those that do not know the request, or do not answer in time, are left out.
+/// Sends a request to all nodes that are up. Nodes that do not know the request, or do not answer
+/// in time, are left out.
 async fn ask_others(shards: ResyncShards, request: &Request, limit: Duration) -> Vec<(HostId, Bytes)> {
     let Some(internode) = shards.cluster.internode.try_get() else { return Vec::new() };
     let body =
@@ -227,9 +230,9 @@ pub async fn forget(shards: ResyncShards, target: HostId) {
     ask_others(shards, &Request::Forget { target, tables: None, by: i64::MAX }, ANSWER).await;
 }
 
-/// Brings a node all that it missed. Gives the names of the tables that were read. The error names
-/// the tables that could not be, or says why nothing is read: the node is down, or missed writes for longer than `gc_grace_seconds` and
-/// the resync is not forced.
+/// Repairs a node that missed writes. Returns the names of the tables that were read. The error
+/// names the tables that could not be read, or says why none was read: the node is down, or it
+/// missed writes for longer than `gc_grace_seconds` and the resync is not forced.
 pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Result<Vec<String>, String> {
     let coordinator = shards.coordinator.get();
     let is_down = || !coordinator.nodes().is_alive(target);
@@ -317,8 +320,8 @@ async fn forget_marked(
     ))
 }
 
-/// Whether a node missed writes of a table for so long that tombstones among them may be purged elsewhere. `now` in microseconds since
-/// 1970.
+/// Whether a node missed writes of a table for so long that other replicas may have purged
+/// tombstones among them. `now` is in microseconds since the epoch.
 fn is_too_late(noted: &[MissedWrites], table: &TableSchema, now: i64) -> bool {
     let grace = i64::from(table.options.gc_grace_seconds) * 1_000_000;
     let is_late = |one: &MissedWrites| one.cause == Cause::Expired || now.saturating_sub(one.since) > grace;

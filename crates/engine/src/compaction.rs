@@ -1,7 +1,10 @@
-//! Compaction: fewer and larger sstables, without what is covered, expired or may be purged.
+//! Compaction: merges sstables into fewer, larger ones, and drops data that is covered, expired or
+//! purgeable.
 //!
-//! [`picker`] decides what to merge (pure), `controller` when, `shares` at which pace, `task` does it into `outputs`, `purge` knows which
-//! tombstones may go, `request` is what administrators ask for, `progress` and `history` tell them.
+//! [`picker`] decides what to merge (pure), and `controller` when. `shares` requests time on the
+//! shard. `task` runs a compaction and writes its `outputs`. `purge` decides which tombstones can
+//! be dropped. `request` has the compactions that administrators start. `progress` and `history`
+//! report running and finished compactions.
 
 mod controller;
 mod history;
@@ -15,6 +18,6 @@ mod shares;
 mod task;
 mod throttle;
 
-pub(crate) use controller::{Compactions, LastLook};
+pub(crate) use controller::{Compactions, PickMemo};
 pub use history::CompactionRecord;
 pub use progress::{CompactionKind, CompactionProgress};

@@ -199,7 +199,7 @@ pub enum Verb {
     Stream = 7,
     /// The calling node stops and must get no more requests. Answered by internode itself.
     Stopping = 8,
-    /// Missed writes: those that no hint will bring.
+    /// Missed writes: those that hint replay will not deliver.
     Missed = 9,
 }
 

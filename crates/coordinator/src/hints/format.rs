@@ -1,14 +1,16 @@
-//! The bytes of a file of hints. Pure.
+//! The format of a hint file. Pure.
 //!
 //! ```text
-//! "MSNHINTS", u8 version (1), u32 length of what follows in the header (16), 16 bytes target
+//! "MSNHINTS", u8 version (1), u32 length of the rest of the header (16), 16 bytes target
 //! record*     u32 length of the body, u32 CRC32 of the body
-//!             body: u8 version (2), i64 microseconds when it was stored, u64 number of the metadata that it was routed by, mutation
-//!             version 1: without the number
+//!             body: u8 version (2), i64 microseconds when the hint was stored,
+//!                   u64 number of the metadata that routed the write, mutation
+//!             version 1: without the metadata number
 //! ```
 //!
-//! Numbers are little-endian. A record that ends beyond the file is one that a crash cut off: the file ends before it. A record whose
-//! checksum is wrong makes the rest of the file unreadable, since its length cannot be trusted.
+//! Numbers are little-endian. A record that ends beyond the end of the file was cut off by a crash:
+//! the file ends before that record. If a record's checksum is wrong, its length cannot be trusted,
+//! so the rest of the file is unreadable.
 
 use bytes::Bytes;
 use model::id::HostId;
@@ -16,25 +18,26 @@ use model::mutation::Mutation;
 
 const MAGIC: &[u8; 8] = b"MSNHINTS";
 const VERSION: u8 = 1;
-/// The length of a file of which all was delivered and which could not be removed: its magic alone.
+/// The length of a file whose hints were all delivered but which could not be removed: the magic
+/// alone.
 pub const EMPTIED: u64 = MAGIC.len() as u64;
-/// The version of records that this release writes; it reads those before it.
+/// The version of records that this release writes. It also reads earlier versions.
 const RECORD_VERSION: u8 = 2;
 const HEAD: usize = 8 + 1 + 4;
 const RECORD_HEAD: usize = 4 + 4;
 
-/// A write that a node missed.
+/// A write that a replica missed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hint {
-    /// When it was stored: microseconds since the epoch.
+    /// When the hint was stored: microseconds since the epoch.
     pub written: i64,
-    /// The number of the metadata that it was routed by; 0 if it is not known.
+    /// The number of the metadata that routed the write; 0 if unknown.
     pub number: u64,
     /// The write.
     pub mutation: Mutation,
 }
 
-/// The beginning of a file.
+/// The header of a file.
 pub fn header(target: HostId) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.push(VERSION);
@@ -59,7 +62,7 @@ pub fn encode(hint: &Hint) -> Vec<u8> {
     out
 }
 
-/// The records of a file.
+/// Opens a file; returns its records, or why the header cannot be read.
 pub fn open(file: &Bytes) -> Result<Records, &'static str> {
     if &file[..] == MAGIC {
         return Ok(Records { file: file.clone(), at: file.len(), damage: None });
@@ -76,7 +79,7 @@ pub fn open(file: &Bytes) -> Result<Records, &'static str> {
     Ok(Records { file: file.clone(), at, damage: None })
 }
 
-/// Reads records one after the other.
+/// Reads the records of a file in order.
 #[derive(Clone, Debug)]
 pub struct Records {
     file: Bytes,
@@ -90,13 +93,13 @@ impl Records {
         self.at
     }
 
-    /// Goes on at a place where a record begins; never back.
+    /// Continues at `position`, where a record begins. Never moves back.
     pub fn skip_to(mut self, position: usize) -> Self {
         self.at = self.at.max(position);
         self
     }
 
-    /// Why nothing more can be read although there is more, if so.
+    /// Why the rest of the file cannot be read, if it is damaged.
     pub fn damage(&self) -> Option<&'static str> {
         self.damage
     }
@@ -132,7 +135,7 @@ impl Iterator for Records {
     }
 }
 
-/// The hint of a record's body.
+/// Parses the body of a record.
 fn parse(body: &Bytes) -> Option<Hint> {
     let (version, rest) = body.split_first()?;
     let (written, rest) = rest.split_first_chunk()?;

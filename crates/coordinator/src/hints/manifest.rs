@@ -1,16 +1,20 @@
-//! Which files of hints must be there: a file of hints that was removed looks like one that never was.
+//! The hint files that must exist. Without a manifest, a hint file that was removed could not be
+//! told from one that never existed.
 //!
-//! One manifest for each directory of a shard. It lies in another directory than the hints, so it notices when all of them are gone.
-//! It names files by target and number, and is replaced durably at each change.
+//! There is one manifest for each hint directory of a shard. It lies outside of the hint directory,
+//! so that the loss of the entire directory is detected. It lists files by target and number, and
+//! is replaced durably at each change.
 //!
-//! Invariant: the manifest names no file that is not there, whatever crashes. A file is named after its directory entry is durable and
-//! before a hint in it is acknowledged. It is no longer named before it is removed. So a named file that is missing was removed by
-//! somebody else, and a file that is not named holds no hint that somebody still needs. The latter is adopted all the same: it may be
-//! of a release without manifests.
+//! Invariant: after any crash, each file that the manifest lists exists. A file is listed after its
+//! directory entry is durable, and before a hint in it is acknowledged. It is removed from the list
+//! before it is deleted. So a listed file that is missing was removed from outside, and a file that
+//! is not listed holds no hint that is still needed. Files that are not listed are adopted all the
+//! same, because a release without manifests may have written them.
 //!
-//! The manifest also has the least length of files, noted after so many bytes were durable: with
-//! each sync, and when a file is closed. So a shorter file was replaced by an older copy, or cut. A
-//! copy from after the last sync is what a power loss may leave, and is not noticed.
+//! The manifest also records the minimum length of each file, which is the number of bytes that are
+//! durable. It is updated at each sync, and when a file is closed. A file that is shorter was
+//! truncated or replaced by an older copy. A copy that was made after the last sync is not
+//! detected: a power loss may leave the same.
 
 use super::sealed;
 use model::id::HostId;
@@ -20,49 +24,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
-/// The version of the file: how often it was changed, the files, and the least lengths of some.
+/// The format version: the sequence number, the files, and the minimum lengths of some files.
 const FORMAT: u8 = 3;
 /// The version without lengths.
-const UNMEASURED: u8 = 2;
-/// The version with the files alone.
-const UNCOUNTED: u8 = 1;
+const WITHOUT_LENGTHS: u8 = 2;
+/// The version with the files only.
+const FILES_ONLY: u8 = 1;
 
-/// What the file says: of each target, the first and last number of each run of files without a gap.
-type Named = Vec<(HostId, Vec<(u64, u64)>)>;
+/// The listed files: for each target, the first and last number of each run of consecutive files.
+type ListedFiles = Vec<(HostId, Vec<(u64, u64)>)>;
 
-/// What the file says of lengths: of each target, the numbers and least lengths of files in bytes.
+/// The minimum lengths: for each target, the numbers of files and their lengths in bytes.
 type Lengths = Vec<(HostId, Vec<(u64, u64)>)>;
 
-/// The files of hints that must be in one directory of a shard.
+/// The hint files that must exist in one directory of a shard.
 pub(super) struct Manifest {
     path: PathBuf,
     files: RefCell<BTreeMap<HostId, BTreeSet<u64>>>,
-    /// The least lengths of files in bytes. They change without being counted.
+    /// The minimum lengths of files in bytes. A change of a length does not increase `changes`.
     lengths: RefCell<BTreeMap<(HostId, u64), u64>>,
-    /// Lengths have changed that are not on disk.
-    is_outgrown: Cell<bool>,
-    /// There was a manifest when the node started, and it could be read: what it does not name is of no use.
+    /// Whether some lengths in memory differ from those on disk.
+    lengths_changed: Cell<bool>,
+    /// Whether a readable manifest existed when the node started. If so, files that it does not
+    /// list hold no hint that is needed.
     is_known: bool,
-    /// Why what was read is not what was there when the node stopped.
+    /// Why the manifest is not the one that was there when the node stopped, if it is not.
     lost: Option<&'static str>,
-    /// Counts changes, and those that are on disk.
+    /// The number of changes, and the number of those that are on disk (`written`).
     changes: Cell<u64>,
     written: Cell<u64>,
-    turn: Semaphore,
+    write_permit: Semaphore,
 }
 
 impl Manifest {
-    /// Reads a manifest. Without one nothing is known of the files. It must have been changed
-    /// `least` times.
+    /// Reads a manifest. If it does not exist, no files are listed. Its sequence number must be at
+    /// least `least`.
     pub async fn open(path: PathBuf, least: u64) -> io::Result<Manifest> {
         let (found, mut lost) = match rt::fs::read(&path).await {
             Ok(bytes) => {
                 let found = decode(&bytes);
                 let lost = found.is_none().then_some("is damaged");
                 if found.is_none() && least == 0 {
-                    // A node must not fail to start over its own notes.
+                    // A node must start even if its own notes are damaged.
                     tracing::error!(file = %path.display(),
-                        "the manifest of hints cannot be read: files of hints that are missing go unnoticed at this start");
+                        "the manifest of hints cannot be read: missing files of hints are not detected at this start");
                 }
                 (found, lost)
             }
@@ -80,49 +85,59 @@ impl Manifest {
             lengths.into_iter().map(move |(number, length)| ((target, number), length))
         };
         let lengths = RefCell::new(lengths.into_iter().flat_map(of_target).collect());
-        let (files, turn) = (RefCell::new(files), Semaphore::new(1));
-        // Where there is none, one is written before the first file of hints is created: after a kill in between, that file is known to be
-        // of no use.
+        let (files, write_permit) = (RefCell::new(files), Semaphore::new(1));
+        // A missing manifest is written before the first hint file is created. If the node is
+        // killed in between, the file is known to hold no hint that is needed.
         let before = sequence.max(least);
         let changes = Cell::new(before + u64::from(!is_known || lost.is_some() || sequence == 0));
         let written = Cell::new(before);
-        Ok(Manifest { path, files, lengths, is_outgrown: Cell::new(false), is_known, lost, changes, written, turn })
+        Ok(Manifest {
+            path,
+            files,
+            lengths,
+            lengths_changed: Cell::new(false),
+            is_known,
+            lost,
+            changes,
+            written,
+            write_permit,
+        })
     }
 
-    /// Why it is not the manifest that it was.
+    /// Why this manifest is not the one that was there when the node stopped.
     pub fn lost(&self) -> Option<&'static str> {
         self.lost
     }
 
-    /// How often it was changed on disk.
+    /// The sequence number: how often the manifest was changed on disk.
     pub fn sequence(&self) -> u64 {
         self.written.get()
     }
 
-    /// Whether nothing that a target needs is in a file which is not named.
+    /// Whether files that are not listed hold no hint that a target needs.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// The nodes of which files are named.
+    /// The nodes for which files are listed.
     pub fn targets(&self) -> Vec<HostId> {
         self.files.borrow().keys().copied().collect()
     }
 
-    /// The numbers of the files that are named of a target.
+    /// The numbers of the files that are listed for a target.
     pub fn files(&self, target: HostId) -> BTreeSet<u64> {
         self.files.borrow().get(&target).cloned().unwrap_or_default()
     }
 
-    /// Names a file, in memory.
-    pub fn put(&self, target: HostId, number: u64) {
+    /// Lists a file, in memory.
+    pub fn list(&self, target: HostId, number: u64) {
         if self.files.borrow_mut().entry(target).or_default().insert(number) {
             self.changes.set(self.changes.get() + 1);
         }
     }
 
-    /// No longer names a file, in memory.
-    pub fn take(&self, target: HostId, number: u64) {
+    /// Removes a file from the list, in memory.
+    pub fn unlist(&self, target: HostId, number: u64) {
         let mut files = self.files.borrow_mut();
         self.lengths.borrow_mut().remove(&(target, number));
         let Some(of_target) = files.get_mut(&target) else { return };
@@ -134,65 +149,66 @@ impl Manifest {
         }
     }
 
-    /// The least length of a file in bytes; 0 if none was noted.
+    /// The minimum length of a file in bytes; 0 if none was recorded.
     pub fn least(&self, target: HostId, number: u64) -> u64 {
         self.lengths.borrow().get(&(target, number)).copied().unwrap_or(0)
     }
 
-    /// Notes in memory that so many bytes of a named file are durable.
+    /// Records in memory that this many bytes of a listed file are durable.
     pub fn measure(&self, target: HostId, number: u64, bytes: u64) {
         if self.least(target, number) != bytes
             && self.files.borrow().get(&target).is_some_and(|of| of.contains(&number))
         {
             self.lengths.borrow_mut().insert((target, number), bytes);
-            self.is_outgrown.set(true);
+            self.lengths_changed.set(true);
         }
     }
 
-    /// Names a file, durably. After an error it is not named, but the file may be on disk with its name until the next
-    /// [`Manifest::write`].
+    /// Lists a file, durably. After an error the file is not listed in memory, but it may be listed
+    /// on disk until the next [`Manifest::write`].
     pub async fn add(&self, target: HostId, number: u64) -> io::Result<()> {
-        self.put(target, number);
+        self.list(target, number);
         let written = self.write().await;
         if written.is_err() {
-            self.take(target, number);
+            self.unlist(target, number);
         }
         written
     }
 
-    /// No longer names a file, durably. After an error it is still named.
+    /// Removes a file from the list, durably. After an error the file is still listed.
     pub async fn remove(&self, target: HostId, number: u64) -> io::Result<()> {
-        self.take(target, number);
+        self.unlist(target, number);
         let written = self.write().await;
         if written.is_err() {
-            self.put(target, number);
+            self.list(target, number);
         }
         written
     }
 
-    /// Puts on disk what has changed. Changes that come while another one is being written are written together.
+    /// Writes the changes to disk. Changes that arrive during a write are written together by the
+    /// next one.
     pub async fn write(&self) -> io::Result<()> {
         let own = self.changes.get();
-        let is_written = || self.written.get() >= own && !self.is_outgrown.get();
+        let is_written = || self.written.get() >= own && !self.lengths_changed.get();
         if is_written() {
             return Ok(());
         }
-        let _turn = self.turn.acquire().await.map_err(io::Error::other)?;
+        let _permit = self.write_permit.acquire().await.map_err(io::Error::other)?;
         if is_written() {
             return Ok(());
         }
         let upto = self.changes.get();
-        let bytes = sealed::encode(FORMAT, &(upto, self.named(), self.measured()));
-        let was_outgrown = self.is_outgrown.replace(false);
+        let bytes = sealed::encode(FORMAT, &(upto, self.listed(), self.min_lengths()));
+        let had_changed = self.lengths_changed.replace(false);
         if let Err(error) = rt::fs::write_durably(&self.path, &bytes).await {
-            self.is_outgrown.set(was_outgrown || self.is_outgrown.get());
+            self.lengths_changed.set(had_changed || self.lengths_changed.get());
             return Err(error);
         }
         self.written.set(upto);
         Ok(())
     }
 
-    fn measured(&self) -> Lengths {
+    fn min_lengths(&self) -> Lengths {
         let mut lengths = Lengths::new();
         for ((target, number), length) in self.lengths.borrow().iter() {
             match lengths.last_mut() {
@@ -203,18 +219,19 @@ impl Manifest {
         lengths
     }
 
-    fn named(&self) -> Named {
+    fn listed(&self) -> ListedFiles {
         self.files.borrow().iter().map(|(target, numbers)| (*target, runs(numbers))).collect()
     }
 }
 
-fn decode(bytes: &[u8]) -> Option<(u64, Named, Lengths)> {
-    let unmeasured = || sealed::decode(UNMEASURED, bytes).map(|(sequence, named)| (sequence, named, Lengths::new()));
-    let uncounted = || Some((0, sealed::decode(UNCOUNTED, bytes)?, Lengths::new()));
-    sealed::decode(FORMAT, bytes).or_else(unmeasured).or_else(uncounted)
+fn decode(bytes: &[u8]) -> Option<(u64, ListedFiles, Lengths)> {
+    let without_lengths =
+        || sealed::decode(WITHOUT_LENGTHS, bytes).map(|(sequence, named)| (sequence, named, Lengths::new()));
+    let files_only = || Some((0, sealed::decode(FILES_ONLY, bytes)?, Lengths::new()));
+    sealed::decode(FORMAT, bytes).or_else(without_lengths).or_else(files_only)
 }
 
-/// The first and last number of each run without a gap.
+/// The first and last number of each run of consecutive numbers.
 fn runs(numbers: &BTreeSet<u64>) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -234,10 +251,10 @@ mod tests {
     #[test]
     fn the_form_of_the_file_stays() {
         let numbers = BTreeSet::from([1, 2, 3, 7]);
-        let named: Named = vec![(HostId(Uuid::from_u128(5)), runs(&numbers))];
+        let named: ListedFiles = vec![(HostId(Uuid::from_u128(5)), runs(&numbers))];
         let body = [&[1, 16][..], &[0; 15], &[5, 2, 1, 3, 7, 7]].concat();
-        assert_eq!(decode(&sealed::encode(UNCOUNTED, &named)), Some((0, named.clone(), Vec::new())));
-        assert_eq!(decode(&sealed::encode(UNMEASURED, &(9_u64, &named))), Some((9, named.clone(), Vec::new())));
+        assert_eq!(decode(&sealed::encode(FILES_ONLY, &named)), Some((0, named.clone(), Vec::new())));
+        assert_eq!(decode(&sealed::encode(WITHOUT_LENGTHS, &(9_u64, &named))), Some((9, named.clone(), Vec::new())));
         let lengths: Lengths = vec![(HostId(Uuid::from_u128(5)), vec![(7, 100)])];
         let bytes = sealed::encode(FORMAT, &(9_u64, &named, &lengths));
         let body = [&[9][..], &body, &[1, 16][..], &[0; 15], &[5, 1, 7, 100]].concat();

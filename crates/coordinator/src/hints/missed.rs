@@ -1,10 +1,11 @@
-//! Which nodes missed writes that no hint will bring them: an operator has to know, also after a
-//! restart.
+//! Missed writes: which nodes missed writes that hint replay will not deliver. An operator must be
+//! able to see this, also after a restart.
 //!
-//! One file for each shard, beside the manifest of its hints and not among the hints: who removes the
-//! hints must not remove this. An entry is a node, a table, why, and since when. It goes when the node
-//! was brought what it lacks ([`crate::resync`]), when an operator says so, and with its table. Writing
-//! it down costs one small file for each new entry, however many writes are missed.
+//! There is one file for each shard. It lies beside the manifest and outside of the hint directory,
+//! so that removing the hints does not remove it. An entry holds a node, a table, the cause, and
+//! the time since when writes are missing. An entry is removed when the node was resynced
+//! ([`crate::resync`]), when an operator requests it, or when the table is dropped. Each new entry
+//! costs one write of a small file, independent of how many writes are missed.
 
 use super::sealed;
 use model::id::{HostId, TableId};
@@ -16,36 +17,37 @@ use std::io;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// The name that the file had among the hints.
+/// The name that the file had inside of the hint directory, in earlier releases.
 pub(super) const OLD_NAME: &str = "missed";
-/// The version of the file: how often it was changed, and the notes.
+/// The format version: the sequence number and the entries.
 const FORMAT: u8 = 2;
-/// The version without the first of these.
-const UNCOUNTED: u8 = 1;
+/// The version without the sequence number.
+const WITHOUT_SEQUENCE: u8 = 1;
 
-/// Why no hint brings a write. Append-only.
+/// Why hint replay does not deliver a write. Append-only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Cause {
     /// The node was down for longer than `max_hint_window_in_ms`.
     WindowOver,
-    /// The hints took all the space that they may.
+    /// The hints took all the disk space that they may take.
     Full,
     /// The hint could not be written.
     NotWritten,
-    /// Hints were damaged or are missing: they could not be read back.
+    /// Hints were damaged or missing, and could not be read.
     Damaged,
-    /// The hint was older than `gc_grace_seconds` when the node was back.
+    /// The hint was older than `gc_grace_seconds` when the node was up again.
     Expired,
-    /// The node started without files that held its own writes, as its operator said.
+    /// The node was started without files that held its own writes, with the operator's consent.
     AcceptedLoss,
-    /// The node answered that it cannot take the writes: its disk is full or fails, or they are larger than its configuration allows.
+    /// The node refused the writes: its disk is full or fails, or the writes exceed its configured
+    /// limits.
     Refused,
-    /// The notes of the hints for it, or of writes that it missed, were lost.
+    /// The notes of this node's hints, or of its missed writes, were lost.
     NotesLost,
 }
 
 impl Cause {
-    /// For operators.
+    /// The cause, for operators.
     pub fn text(self) -> &'static str {
         match self {
             Cause::WindowOver => "it was down for longer than max_hint_window_in_ms",
@@ -60,14 +62,14 @@ impl Cause {
     }
 }
 
-/// A node lacks writes of a table.
+/// A node that lacks writes of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissedWrites {
     /// The node.
     pub target: HostId,
-    /// The table; none: it is not known which, so any.
+    /// The table. None: the table is unknown, so it may be any.
     pub table: Option<TableId>,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
     /// When it was noted first: microseconds since the epoch.
     pub since: i64,
@@ -80,22 +82,22 @@ struct Entry {
     since: i64,
     /// When it was noted last.
     last: i64,
-    /// A resync began after it was noted last.
+    /// The mark of the resync that began after the entry was noted last.
     mark: Option<Uuid>,
 }
 
-/// What one shard knows of missed writes.
+/// The missed writes that one shard has recorded.
 pub(super) struct Missed {
     path: PathBuf,
     entries: RefCell<BTreeMap<Key, Entry>>,
-    /// Counts changes, and those that are on disk.
+    /// The number of changes, and the number of those that are on disk (`written`).
     changes: Cell<u64>,
     written: Cell<u64>,
-    turn: Semaphore,
-    /// The last write failed.
+    write_permit: Semaphore,
+    /// Whether the last write failed.
     failing: Cell<bool>,
-    /// The number that the file keeps, where changes do not count.
-    uncounted: Cell<Option<u64>>,
+    /// The sequence number to keep in the file, if changes must not increase it.
+    kept_sequence: Cell<Option<u64>>,
 }
 
 impl Missed {
@@ -106,9 +108,9 @@ impl Missed {
             entries: RefCell::default(),
             changes,
             written,
-            turn: Semaphore::new(1),
+            write_permit: Semaphore::new(1),
             failing: Cell::new(false),
-            uncounted: Cell::new(None),
+            kept_sequence: Cell::new(None),
         }
     }
 
@@ -117,27 +119,28 @@ impl Missed {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// How often it was changed on disk.
+    /// The sequence number: how often the file was changed on disk.
     pub fn sequence(&self) -> u64 {
         self.written.get()
     }
 
-    /// Leaves the file with the count of changes that it has: whether it is the file that was there
-    /// when the node stopped is still to be found out.
-    pub fn count_no_changes(&self) {
-        self.uncounted.set(Some(self.written.get()));
+    /// Keeps the sequence number that the file has. The check whether the file is the one that was
+    /// there when the node stopped comes later, and needs that number.
+    pub fn keep_sequence(&self) {
+        self.kept_sequence.set(Some(self.written.get()));
     }
 
-    /// Adds what a file has, if there is one. It must have been changed `least` times; says why it
-    /// is not the file that it was.
+    /// Adds the entries of a file, if the file exists. Its sequence number must be at least
+    /// `least`. Returns why the file is not the one that was there when the node stopped, if it is
+    /// not.
     pub async fn adopt(&self, path: &Path, least: u64) -> io::Result<Option<&'static str>> {
         let (found, mut lost) = match rt::fs::read(path).await {
             Ok(bytes) => {
                 let found = decode(&bytes);
                 let lost = found.is_none().then_some("is damaged");
                 if found.is_none() && least == 0 {
-                    // A node must not fail to start over its own notes.
-                    tracing::error!(file = %path.display(), "the notes of missed writes cannot be read: the nodes that missed writes are not known any more");
+                    // A node must start even if its own notes are damaged.
+                    tracing::error!(file = %path.display(), "the notes of missed writes cannot be read: this node does not know any more which nodes missed writes");
                 }
                 (found, lost)
             }
@@ -152,7 +155,7 @@ impl Missed {
         if path == self.path {
             let before = sequence.max(least);
             self.written.set(before);
-            // A file without a count gets one.
+            // A file without a sequence number gets one.
             self.changes.set(before + u64::from(lost.is_some() || (is_there && sequence == 0)));
         }
         let now = rt::time::wall_micros();
@@ -164,20 +167,20 @@ impl Missed {
         Ok(lost)
     }
 
-    /// Notes that a node misses a write. Returns once it is on disk, if it is news.
+    /// Notes that a node missed a write. A new entry is on disk when this returns.
     pub async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) {
         self.note_since(target, table, cause, rt::time::wall_micros()).await;
     }
 
-    /// Notes that a node has missed writes since then.
+    /// Notes that a node has missed writes since a time.
     pub async fn note_since(&self, target: HostId, table: Option<TableId>, cause: Cause, since: i64) {
         let now = rt::time::wall_micros();
         let key = (target, table.map(|table| table.0));
-        let is_news = match self.entries.borrow_mut().entry(key) {
+        let is_new = match self.entries.borrow_mut().entry(key) {
             std::collections::btree_map::Entry::Occupied(mut known) => {
                 let known = known.get_mut();
                 (known.last, known.mark) = (now, None);
-                // What a resync must not spread is to be known whatever was missed before.
+                // `Expired` replaces other causes: a resync must not spread data of such a node.
                 let is_worse = cause == Cause::Expired && known.cause != cause;
                 if is_worse {
                     known.cause = cause;
@@ -191,13 +194,13 @@ impl Missed {
                 true
             }
         };
-        if !is_news {
+        if !is_new {
             return;
         }
         let tables = self.list().iter().filter(|one| one.target == target).count();
         tracing::warn!(
             target_node = %target, tables, why = cause.text(),
-            "a node misses writes that no hint will bring: when it is up, run `messina admin resync {target}`"
+            "a node misses writes that hint replay will not deliver: when it is up, run `messina admin resync {target}`"
         );
         self.changed().await;
     }
@@ -260,24 +263,26 @@ impl Missed {
         if self.is_written() {
             return;
         }
-        let Ok(_turn) = self.turn.acquire().await else { return };
+        let Ok(_permit) = self.write_permit.acquire().await else { return };
         let upto = self.changes.get();
         if self.written.get() >= upto {
             return;
         }
-        let sequence = self.uncounted.get().unwrap_or(upto);
+        let sequence = self.kept_sequence.get().unwrap_or(upto);
         match rt::fs::write_durably(&self.path, &sealed::encode(FORMAT, &(sequence, self.list()))).await {
             Ok(()) => {
                 self.written.set(upto);
                 if self.failing.replace(false) {
-                    tracing::info!(file = %self.path.display(), "missed writes are noted on disk again");
+                    tracing::info!(file = %self.path.display(), "missed writes can be recorded on disk again");
                 }
             }
             Err(error) if !self.failing.replace(true) => {
                 tracing::error!(file = %self.path.display(), %error,
-                    "missed writes cannot be noted on disk: a restart would forget them; it is tried again");
+                    "missed writes cannot be recorded on disk, and a restart would lose them; retrying");
             }
-            Err(error) => tracing::debug!(file = %self.path.display(), %error, "missed writes still cannot be noted"),
+            Err(error) => {
+                tracing::debug!(file = %self.path.display(), %error, "missed writes still cannot be recorded on disk")
+            }
         }
     }
 }
@@ -293,7 +298,7 @@ pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<Tabl
     let path = missed_path(notes, 0);
     let missed = Missed::new(path.clone());
     missed.adopt(&path, 0).await?;
-    missed.count_no_changes();
+    missed.keep_sequence();
     for table in tables {
         missed.note(own, *table, Cause::AcceptedLoss).await;
     }
@@ -315,7 +320,7 @@ pub(super) fn missed_name(shard: u16) -> String {
 }
 
 fn decode(bytes: &[u8]) -> Option<(u64, Vec<MissedWrites>)> {
-    sealed::decode(FORMAT, bytes).or_else(|| Some((0, sealed::decode(UNCOUNTED, bytes)?)))
+    sealed::decode(FORMAT, bytes).or_else(|| Some((0, sealed::decode(WITHOUT_SEQUENCE, bytes)?)))
 }
 
 #[cfg(test)]
@@ -331,7 +336,7 @@ mod tests {
             since: 1,
         };
         let both = vec![one, MissedWrites { table: None, ..one }];
-        assert_eq!(decode(&sealed::encode(UNCOUNTED, &both)), Some((0, both.clone())));
+        assert_eq!(decode(&sealed::encode(WITHOUT_SEQUENCE, &both)), Some((0, both.clone())));
         let bytes = sealed::encode(FORMAT, &(9_u64, &both));
         let id = |n: u8| [&[16][..], &[0; 15], &[n]].concat();
         let body = [&[9, 2][..], &id(5), &[1], &id(6), &[3, 2], &id(5), &[0, 3, 2]].concat();

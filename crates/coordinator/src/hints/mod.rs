@@ -1,21 +1,24 @@
-//! Hints: writes that a replica missed, kept on disk until it can take them.
+//! Hints: writes that a replica missed, kept on disk until the replica accepts them.
 //!
-//! Each shard keeps its own, in a directory for each target: files of at most [`HintsConfig::file_bytes`], append-only ([`format`]). A hint is
-//! stored once the kernel has it, and synced with the rest within [`HintsConfig::period`]; so a crash of the node loses none, and a
-//! power loss at most the last period's. Hints are bounded in size and age: what is over the bounds is refused, and read repair or a repair
-//! brings it back. Replay goes file by file, the oldest first; a file goes once all in it were delivered or dropped.
-//! What becomes of a hint at replay is decided in [`fate`]. Which nodes miss writes that no hint
-//! will bring is kept in `missed`, which files of hints must be there in `manifest`: both lie in
-//! [`HintsConfig::notes`], away from the hints, so that hints which somebody removes are missed.
-//! That there are such notes, and for which nodes, is known in a second place (`witness`), so that
-//! notes which somebody removes are missed, too.
-//! Nothing here knows how hints are sent.
+//! Each shard keeps its own hints, in a directory for each target. The files are append-only
+//! ([`format`]) and have at most [`HintsConfig::file_bytes`]. A hint is stored once the kernel has
+//! it, and is synced with the others within [`HintsConfig::period`]. So a crash of the node loses
+//! no hint, and a power loss at most those of the last period.
+//!
+//! Hints are bounded in size and age. A write beyond these bounds is not kept; read repair, repair
+//! or a resync delivers it. Replay reads the oldest file first. A file is removed once all its
+//! hints were delivered or discarded. [`replay_outcome`] decides what to do with a hint at replay.
+//!
+//! `missed` records which nodes miss writes that hint replay will not deliver, and `manifest` which
+//! hint files must exist. Both lie outside of the hint directory ([`HintsConfig::notes`]), so
+//! removed hint files are detected. `witness` has a second record of these notes and their nodes,
+//! so removed notes are detected, too. This module does not know how hints are sent.
 
-pub mod fate;
 pub mod format;
+mod hint_log;
 mod manifest;
 mod missed;
-mod pile;
+pub mod replay_outcome;
 mod sealed;
 mod witness;
 
@@ -23,11 +26,11 @@ pub use missed::{Cause, MissedWrites, note_accepted_loss};
 pub use witness::{Store, Stored, Witnessed, WitnessedNotes};
 
 use format::Hint;
+use hint_log::{HintLog, is_of_process};
 use manifest::Manifest;
 use missed::{Missed, missed_name, missed_path};
 use model::id::{HostId, TableId};
 use model::mutation::Mutation;
-use pile::{Pile, is_of_process};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,25 +40,25 @@ use std::rc::Rc;
 use uuid::Uuid;
 use witness::{Lost, Witness, files_name, number_of};
 
-/// For which nodes hints are kept.
+/// The nodes for which hints are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeptFor {
-    /// For all.
+    /// All nodes.
     All,
-    /// For none. What was kept before is still delivered.
+    /// None. Hints that were kept before are still replayed.
     Nobody,
-    /// For those in these datacenters.
+    /// The nodes in these datacenters.
     Datacenters(Vec<String>),
 }
 
-/// What an operator can change while the node runs.
+/// The settings that an operator can change while the node runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HintsSettings {
     /// `hinted_handoff_enabled`.
     pub kept_for: KeptFor,
     /// `max_hint_window_in_ms`: nodes that are down for longer get no new hints.
     pub window: Duration,
-    /// Bytes per second that a shard replays at most (`hinted_handoff_throttle_in_kb`); 0: as many as it can.
+    /// `hinted_handoff_throttle_in_kb`: the maximum bytes per second of replay; 0: no limit.
     pub throttle: u64,
 }
 
@@ -65,25 +68,25 @@ impl Default for HintsSettings {
     }
 }
 
-/// How a shard's hints are bounded.
+/// The configuration of a shard's hints.
 #[derive(Clone, Debug)]
 pub struct HintsConfig {
-    /// Where they are: a directory for each shard below it.
+    /// The hint directory: it has a subdirectory for each shard.
     pub directory: PathBuf,
-    /// Where it is noted which files of hints must be there and which nodes missed writes: not below the directory of the hints.
+    /// The directory for the notes: manifests and missed writes. Must not be below `directory`.
     pub notes: PathBuf,
-    /// What can be changed later.
+    /// The settings that can be changed later.
     pub settings: HintsSettings,
-    /// The most bytes on disk of this shard.
+    /// The most bytes on disk of this shard's hints.
     pub max_bytes: u64,
     /// The most bytes of one file.
     pub file_bytes: u64,
-    /// How often what was stored is synced, and replay is tried.
+    /// How often stored hints are synced, and replay is tried.
     pub period: Duration,
 }
 
 impl HintsConfig {
-    /// ScyllaDB's bounds, of a shard that may use this much of the disk.
+    /// ScyllaDB's limits, for a shard whose hints may take `max_bytes` of the disk.
     pub fn new(directory: PathBuf, notes: PathBuf, max_bytes: u64) -> HintsConfig {
         HintsConfig {
             directory,
@@ -102,7 +105,7 @@ pub enum Refused {
     /// The target has been down for too long.
     #[error("the node has been down for longer than max_hint_window_in_ms")]
     TooLongDown,
-    /// There is as much as there may be.
+    /// The hints take all the disk space that they may take.
     #[error("hints take up all the space that they may")]
     Full,
     /// The disk failed.
@@ -110,52 +113,52 @@ pub enum Refused {
     Io(#[from] io::Error),
 }
 
-/// What happened to hints.
+/// Counts of hints, by what happened to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HintsMetrics {
     /// Kept.
     pub written: u64,
-    /// Refused, for whatever reason.
+    /// Not kept, for any reason.
     pub refused: u64,
     /// Delivered.
     pub sent: u64,
-    /// Given up: too old, of a table that is gone, or refused by the replica.
+    /// Discarded: too old, of a table that was dropped, or refused by the replica.
     pub dropped: u64,
-    /// That could not be read back.
+    /// Not readable.
     pub corrupted: u64,
     /// Bytes on disk.
     pub bytes: u64,
 }
 
-/// What became of a hint that was to be delivered.
+/// The result of sending a hint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivered {
-    /// It is there.
+    /// The replica has the write.
     Sent,
-    /// It is of no use any more.
+    /// The hint is not needed any more.
     Dropped,
-    /// It is of a table that is still there, and too old to be sent: the target misses it.
+    /// The table exists, but the hint is too old to be sent: the target misses the write.
     Expired(TableId),
-    /// A replica will never take it, and is noted as missing it.
+    /// A replica refuses the write permanently, and the missed write was noted.
     Refused,
-    /// Not now: keep it.
+    /// The hint cannot be delivered now: keep it.
     NotYet,
 }
 
-/// A file that is shorter than it was: what names it, its number and its length in bytes.
+/// A file that is shorter than recorded: its manifest, its number and its length in bytes.
 type Shorter = (Rc<Manifest>, u64, u64);
 
-/// Hints that are delivered at the same time.
+/// The number of hints that are sent at the same time.
 const AT_ONCE: usize = 128;
 
-/// One shard's hints.
+/// The hints of one shard.
 pub struct Hints {
     config: HintsConfig,
     shard: u16,
     settings: RefCell<Rc<HintsSettings>>,
-    /// Of this shard's directory, and of those that it took over.
+    /// The manifests of this shard's directory, and of the directories that it took over.
     manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
-    piles: RefCell<BTreeMap<HostId, Rc<Pile>>>,
+    logs: RefCell<BTreeMap<HostId, Rc<HintLog>>>,
     bytes: Rc<Cell<u64>>,
     metrics: Cell<HintsMetrics>,
     replaying: Cell<bool>,
@@ -164,16 +167,14 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// Opens the hints of shard `shard` of `shards`, as [`Hints::open_witnessed`] does, without a
-    /// second place that knows of the notes.
+    /// Like [`Hints::open_witnessed`], without a second record of the notes.
     pub async fn open(config: HintsConfig, shard: u16, shards: u16) -> io::Result<Rc<Hints>> {
         Hints::open_with(config, shard, shards, Witnessed::new(), None).await
     }
 
-    /// Opens the hints of shard `shard` of `shards`. Those that shards left which are no more are
-    /// taken over. Hints that are missing are noted as missed writes, and so are those of nodes of
-    /// which notes are missing that are `known` in a second place. `store` changes what that place
-    /// knows.
+    /// Opens the hints of shard `shard` of `shards`, and takes over those of removed shards.
+    /// Missing hint files are noted as missed writes. If notes are missing, the nodes that the
+    /// second record (`known`) has for them are noted, too. `store` changes the second record.
     pub async fn open_witnessed(
         config: HintsConfig,
         shard: u16,
@@ -194,11 +195,10 @@ impl Hints {
         let own = config.directory.join(shard.to_string());
         rt::fs::create_dir_all(&own).await?;
         rt::fs::create_dir_all(&config.notes).await?;
-        // What is noted to be there must not go with a power loss.
+        // A directory whose files are recorded must not be lost by a power loss.
         rt::fs::sync_dir(&config.directory).await?;
         for parent in [&config.directory, &config.notes].into_iter().filter_map(|made| made.parent()) {
-            // Not every directory of the system may be opened.
-            let _ = rt::fs::sync_dir(parent).await;
+            let _ = rt::fs::sync_dir(parent).await; // some system directories cannot be opened
         }
         let (manifests, missed) = (Rc::default(), Rc::new(Missed::new(missed_path(&config.notes, shard))));
         known.retain(|name, _| number_of(name).is_some_and(|number| number % shards.max(1) == shard));
@@ -209,7 +209,7 @@ impl Hints {
             manifests,
             config,
             shard,
-            piles: RefCell::default(),
+            logs: RefCell::default(),
             bytes: Rc::default(),
             metrics: Cell::default(),
             replaying: Cell::new(false),
@@ -234,7 +234,7 @@ impl Hints {
             let there = names_in(&directory).await?;
             targets.extend(there.iter().filter_map(|name| Uuid::parse_str(name).ok()).map(HostId));
             for target in targets {
-                let adopted = hints.pile(target).adopt(&directory.join(target.to_string()), &manifest).await?;
+                let adopted = hints.log(target).adopt(&directory.join(target.to_string()), &manifest).await?;
                 if !adopted.missing.is_empty() {
                     let files = adopted.missing.into_iter().map(|number| (manifest.clone(), number));
                     missing.entry(target).or_default().extend(files);
@@ -257,7 +257,7 @@ impl Hints {
         Ok(Rc::new(hints))
     }
 
-    /// The numbers of the shards whose hints and notes this shard has, itself among them.
+    /// The numbers of the shards whose hints and notes belong to this shard, itself included.
     async fn directories(&self, shard: u16, shards: u16) -> io::Result<BTreeSet<u16>> {
         let hints = names_in(&self.config.directory).await?;
         let notes = names_in(&self.config.notes).await?;
@@ -266,9 +266,8 @@ impl Hints {
         Ok(numbers.filter(|number| number % shards.max(1) == shard).chain([shard]).collect())
     }
 
-    /// Takes over the notes of missed writes that shards left, also where earlier builds kept them:
-    /// among the hints. Says which files may be removed once all is on disk. Those that are not
-    /// what they were are `lost`.
+    /// Takes over the missed writes of removed shards, also those that earlier releases kept in the
+    /// hint directory. Returns the files that can be removed once all is on disk. Adds to `lost`.
     async fn take_over_notes(
         &self,
         shard: u16,
@@ -296,13 +295,13 @@ impl Hints {
         Ok(others)
     }
 
-    /// Notes that nodes may miss writes, because notes are lost.
+    /// Notes that nodes may miss writes because notes were lost.
     async fn note_lost(&self, lost: Vec<Lost>) {
         for Lost { name, why, nodes } in lost {
             let file = self.config.notes.join(name);
             tracing::warn!(
                 file = %file.display(), nodes = nodes.len(),
-                "a file of notes of hints {why}: the nodes that it named may miss writes, and are noted. For each node that \
+                "a file of notes of hints {why}: the nodes that it named may miss writes, and are recorded. For each node that \
                  `messina admin status` shows, run `messina admin resync NODE`"
             );
             self.count(|metrics| metrics.corrupted += 1);
@@ -312,28 +311,30 @@ impl Hints {
         }
     }
 
-    /// Notes that the targets of these files miss what was in them, and then does not expect the files any more.
+    /// Notes that the targets miss the writes in these files, then removes the files from their
+    /// manifests.
     async fn note_missing(&self, missing: BTreeMap<HostId, Vec<(Rc<Manifest>, u64)>>) {
         for (target, files) in missing {
             tracing::error!(
                 target_node = %target, files = files.len(), directory = %self.config.directory.display(),
-                "files of hints are missing: the node lacks the writes in them, and no hint will bring these. Restore the files and start \
-                 again; or run `messina admin resync {target}`"
+                "files of hints are missing: the node lacks the writes in them. Restore the files and start again; or run \
+                 `messina admin resync {target}`"
             );
             self.count(|metrics| metrics.corrupted += files.len() as u64);
             self.missed.note(target, None, Cause::Damaged).await;
             if self.missed.is_written() {
-                files.iter().for_each(|(manifest, number)| manifest.take(target, *number));
+                files.iter().for_each(|(manifest, number)| manifest.unlist(target, *number));
             }
         }
     }
 
-    /// Notes that the targets miss what was at the ends of these files, and expects no more of them.
+    /// Notes that the targets miss the writes at the ends of these files, then lowers the recorded
+    /// lengths.
     async fn note_shorter(&self, shorter: BTreeMap<HostId, Vec<Shorter>>) {
         for (target, files) in shorter {
             tracing::error!(
                 target_node = %target, files = files.len(), directory = %self.config.directory.display(),
-                "files of hints are shorter than they were: the node lacks the writes at their ends. Restore \
+                "files of hints are shorter than recorded: the node lacks the writes at their ends. Restore \
                  the files and start again; or run `messina admin resync {target}`"
             );
             self.count(|metrics| metrics.corrupted += files.len() as u64);
@@ -344,28 +345,28 @@ impl Hints {
         }
     }
 
-    /// Writes down which files must be there. What cannot be written is tried again by the next [`Hints::sync`].
+    /// Writes the manifests to disk. After an error the next [`Hints::sync`] retries.
     async fn write_manifests(&self) {
         let manifests: Vec<Rc<Manifest>> = self.manifests.borrow().values().cloned().collect();
         for manifest in manifests {
             if let Err(error) = manifest.write().await {
-                tracing::debug!(%error, "the manifest of hints cannot be written; it is tried again");
+                tracing::debug!(%error, "the manifest of hints cannot be written; retrying");
             }
         }
     }
 
-    /// Notes that a node misses a write, and has the second place know it.
+    /// Notes that a node misses a write, and updates the second record.
     async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) {
         self.missed.note(target, table, cause).await;
         self.witness.record_missed().await;
     }
 
-    /// Goes by other settings from now on.
+    /// Applies new settings.
     pub fn set(&self, settings: HintsSettings) {
         self.settings.replace(Rc::new(settings));
     }
 
-    /// Whether hints are kept for nodes of a datacenter.
+    /// Whether hints are kept for the nodes of a datacenter.
     pub fn are_kept_for(&self, datacenter: Option<&str>) -> bool {
         match &self.settings.borrow().kept_for {
             KeptFor::All => true,
@@ -374,16 +375,17 @@ impl Hints {
         }
     }
 
-    fn pile(&self, target: HostId) -> Rc<Pile> {
+    fn log(&self, target: HostId) -> Rc<HintLog> {
         let own = self.config.directory.join(self.shard.to_string());
-        let manifest = || self.manifests.borrow().get(&self.shard).cloned().expect("its own is the first to be opened");
+        let manifest =
+            || self.manifests.borrow().get(&self.shard).cloned().expect("the shard's own manifest is opened first");
         let notes = || (self.shard, manifest(), self.witness.clone());
-        let fresh = || Rc::new(Pile::new(own.join(target.to_string()), notes(), target, self.bytes.clone()));
-        self.piles.borrow_mut().entry(target).or_insert_with(fresh).clone()
+        let fresh = || Rc::new(HintLog::new(own.join(target.to_string()), notes(), target, self.bytes.clone()));
+        self.logs.borrow_mut().entry(target).or_insert_with(fresh).clone()
     }
 
-    /// Keeps a write for a node that was routed by the metadata of a number. `down_for`: how long that has not answered, if it is known to be
-    /// down.
+    /// Keeps a write for a node. `number` is the number of the metadata that routed it. `down_for`
+    /// is how long the node has been down, if it is down.
     pub async fn store(
         &self,
         target: HostId,
@@ -420,7 +422,7 @@ impl Hints {
         if self.bytes.get() + record.len() as u64 > self.config.max_bytes {
             return Err(Refused::Full);
         }
-        self.pile(target).append(&record, self.config.file_bytes).await?;
+        self.log(target).append(&record, self.config.file_bytes).await?;
         Ok(())
     }
 
@@ -430,34 +432,34 @@ impl Hints {
         self.metrics.set(metrics);
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn metrics(&self) -> HintsMetrics {
         HintsMetrics { bytes: self.bytes.get(), ..self.metrics.get() }
     }
 
-    /// The nodes that miss writes which no hint will bring.
+    /// The nodes that miss writes which hint replay will not deliver.
     pub fn missed(&self) -> Vec<MissedWrites> {
         self.missed.list()
     }
 
-    /// Notes that a node misses a write that no hint will bring. Returns once it is on disk, if it is news.
+    /// Notes that a node misses a write that hint replay will not deliver. A new entry is durable.
     pub async fn note_missed(&self, target: HostId, table: TableId, cause: Cause) {
         self.note(target, Some(table), cause).await;
     }
 
-    /// Forgets what was noted of a node by a time; of these tables, or everything if none are
-    /// given.
+    /// Removes the entries of a node that were noted last at `by` or before. None for `tables`
+    /// means all.
     pub async fn forget_missed(&self, target: HostId, tables: Option<&[Option<TableId>]>, by: i64) {
         self.missed.forget(target, tables, by).await;
         self.witness.record_missed().await;
     }
 
-    /// Marks what is noted of a node, for [`Hints::forget_marked`]. A note that is renewed loses its mark.
+    /// Marks the entries of a node. An entry that is noted again loses its mark.
     pub fn mark_missed(&self, target: HostId, mark: Uuid) {
         self.missed.mark(target, mark);
     }
 
-    /// Forgets what was noted of a node in these tables, as far as it has this mark.
+    /// Removes the entries of a node for these tables that have this mark.
     pub async fn forget_marked(&self, target: HostId, tables: &[Option<TableId>], mark: Uuid) {
         self.missed.forget_marked(target, tables, mark).await;
         self.witness.record_missed().await;
@@ -465,13 +467,13 @@ impl Hints {
 
     /// Bytes of hints for a node that are not delivered yet.
     pub fn pending(&self, target: HostId) -> u64 {
-        self.piles.borrow().get(&target).map_or(0, |pile| pile.pending())
+        self.logs.borrow().get(&target).map_or(0, |log| log.pending())
     }
 
     /// The nodes for which there are hints.
     pub fn targets(&self) -> Vec<HostId> {
-        let piles = self.piles.borrow();
-        piles.iter().filter(|(_, pile)| !pile.is_empty()).map(|(target, _)| *target).collect()
+        let logs = self.logs.borrow();
+        logs.iter().filter(|(_, log)| !log.is_empty()).map(|(target, _)| *target).collect()
     }
 
     /// How often to call [`Hints::sync`] and [`Hints::replay`].
@@ -479,13 +481,13 @@ impl Hints {
         self.config.period
     }
 
-    /// Makes all that was stored so far survive a loss of power, and writes notes of missed writes that could not be written before.
+    /// Syncs all hints that were stored so far, and writes notes whose last write failed.
     pub async fn sync(&self) {
         self.missed.write().await;
-        let piles: Vec<Rc<Pile>> = self.piles.borrow().values().cloned().collect();
-        for pile in piles {
-            if let Err(error) = pile.sync().await {
-                tracing::error!(target_node = %pile.target, %error, "hints cannot be synced");
+        let logs: Vec<Rc<HintLog>> = self.logs.borrow().values().cloned().collect();
+        for log in logs {
+            if let Err(error) = log.sync().await {
+                tracing::error!(target_node = %log.target, %error, "hints cannot be synced");
             }
         }
         // After the sync: manifests have the lengths that are durable.
@@ -493,20 +495,21 @@ impl Hints {
         self.witness.record().await;
     }
 
-    /// Delivers what there is for a node, in order, until something cannot be delivered now. Says whether nothing is left. One replay at a
-    /// time runs on a shard; another one does nothing.
+    /// Replays the hints for a node in order, until one cannot be delivered now. Returns whether
+    /// all hints were delivered or discarded. A shard runs one replay at a time: a concurrent call
+    /// does nothing.
     pub async fn replay<F>(&self, target: HostId, deliver: impl Fn(Hint) -> F) -> io::Result<bool>
     where
         F: Future<Output = Delivered>,
     {
-        let known = self.piles.borrow().get(&target).cloned();
-        let Some(pile) = known else { return Ok(true) };
+        let known = self.logs.borrow().get(&target).cloned();
+        let Some(log) = known else { return Ok(true) };
         if self.replaying.replace(true) {
             return Ok(false);
         }
         let _end = EndOfReplay(&self.replaying);
-        pile.seal().await?;
-        while let Some(file) = pile.oldest() {
+        log.seal().await?;
+        while let Some(file) = log.oldest() {
             let bytes = match rt::fs::read(&file.path).await {
                 Ok(bytes) => bytes::Bytes::from(bytes),
                 Err(error) if is_of_process(&error) => return Err(error),
@@ -514,7 +517,7 @@ impl Hints {
                     tracing::error!(file = %file.path.display(), %error, "a file of hints cannot be read: the node misses the writes in it");
                     self.count(|metrics| metrics.corrupted += 1);
                     self.note(target, None, Cause::Damaged).await;
-                    pile.forget_oldest(self.missed.is_written());
+                    log.skip_oldest(self.missed.is_written());
                     continue;
                 }
             };
@@ -524,7 +527,7 @@ impl Hints {
                     tracing::error!(file = %file.path.display(), why, "hints cannot be read: they are lost");
                     self.count(|metrics| metrics.corrupted += 1);
                     self.note(target, None, Cause::Damaged).await;
-                    pile.remove_oldest().await?;
+                    log.remove_oldest().await?;
                     continue;
                 }
             };
@@ -536,8 +539,8 @@ impl Hints {
                 }
                 let outcomes = futures_util::future::join_all(batch.into_iter().map(&deliver)).await;
                 if outcomes.contains(&Delivered::NotYet) {
-                    // All of the batch will be sent again: a write that is there twice is there once.
-                    pile.delivered_up_to(begin);
+                    // The entire batch will be sent again. Writes are idempotent.
+                    log.delivered_up_to(begin);
                     return Ok(false);
                 }
                 for outcome in &outcomes {
@@ -550,7 +553,7 @@ impl Hints {
                     metrics.sent += sent;
                     metrics.dropped += outcomes.len() as u64 - sent;
                 });
-                pile.delivered_up_to(reader.position());
+                log.delivered_up_to(reader.position());
                 let took = (reader.position() - begin) as u64;
                 let throttle = self.settings.borrow().throttle;
                 if let Some(pause) = (took * 1_000_000).checked_div(throttle) {
@@ -558,25 +561,25 @@ impl Hints {
                 }
             }
             if let Some(why) = reader.damage() {
-                tracing::error!(file = %file.path.display(), why, "hints are damaged: what follows in the file is lost");
+                tracing::error!(file = %file.path.display(), why, "hints are damaged: the rest of the file is lost");
                 self.count(|metrics| metrics.corrupted += 1);
             }
-            // A record that is cut off may be of a crash; nobody knows what it said all the same.
+            // A record that is cut off may be left by a crash, but it may also be a lost write.
             if reader.damage().is_some() || reader.position() < bytes.len() {
                 self.note(target, None, Cause::Damaged).await;
             }
-            pile.remove_oldest().await?;
+            log.remove_oldest().await?;
         }
-        Ok(pile.is_empty())
+        Ok(log.is_empty())
     }
 }
 
-/// Where a node with this data directory keeps [`HintsConfig::notes`].
+/// The directory for [`HintsConfig::notes`] of a node with this data directory.
 pub fn notes_directory(data_dir: &Path) -> PathBuf {
     data_dir.join("hint-notes")
 }
 
-/// The names of directories and files in a directory; none if it is not there.
+/// The names in a directory; none if the directory does not exist.
 async fn names_in(directory: &Path) -> io::Result<Vec<String>> {
     match rt::fs::read_dir(directory).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! The form of small files of notes: (version, length, body) and a CRC32 of all before. Pure.
+//! The format of the small files with notes: version, length, body, and a CRC32 of these. Pure.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,7 +14,7 @@ pub fn encode<T: Serialize + ?Sized>(version: u8, notes: &T) -> Vec<u8> {
     out
 }
 
-/// The notes in a file of this version; nothing if it is damaged or of another version.
+/// Reads the notes of a file. None if it is damaged or of another version.
 pub fn decode<T: DeserializeOwned>(version: u8, bytes: &[u8]) -> Option<T> {
     let (all, crc) = bytes.split_last_chunk::<4>()?;
     let (head, body) = all.split_first_chunk::<5>()?;

@@ -1,4 +1,4 @@
-//! What is kept for a replica that is away: bounds, damage, order, and what becomes of it.
+//! Hints of a replica that is down: bounds, damage, order, and the results of replay.
 
 mod notes;
 
@@ -392,7 +392,7 @@ fn notes_of_missed_writes_outlive_the_hints() {
         std::fs::remove_dir_all(scratch.0.join("0")).expect("removed");
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), [(target(), Some(mutation(7).table()), Cause::WindowOver)]);
-        // Builds of before kept them among the hints.
+        // Earlier builds kept the notes in the hint directory.
         drop(hints);
         let (old, new) = (scratch.0.join("0").join(missed::OLD_NAME), missed_path(&scratch.0.join("notes"), 0));
         std::fs::rename(&new, &old).expect("renamed");
@@ -412,7 +412,7 @@ fn nothing_is_missed_of_a_release_without_manifests() {
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), []);
         drop(hints);
-        // They are named from then on, also where nothing else was stored.
+        // The files are listed from then on, although no other hint was stored.
         std::fs::remove_file(&scratch.files()[0]).expect("removed");
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), [(target(), None, DAMAGED)]);
@@ -436,7 +436,8 @@ fn what_a_crash_leaves_between_a_file_and_its_manifest_is_no_damage() {
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
         drop(hints);
-        // Files that were created and not yet named: without a header, with a part of it, and with all of it.
+        // Files that were created and not listed yet: without a header, with a part of it, and with
+        // all of it.
         let (last, header) = (scratch.files().pop().expect("a file"), format::header(target()));
         for (n, len) in [0, 5, header.len()].into_iter().enumerate() {
             let path = last.with_file_name(format!("{:020}.hints", 100 + n));
@@ -448,7 +449,7 @@ fn what_a_crash_leaves_between_a_file_and_its_manifest_is_no_damage() {
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert_eq!((done, seen.len(), noted(&hints)), (true, 20, Vec::new()));
         drop(hints);
-        // Files that were delivered, are not named any more, and were not yet removed.
+        // Files that were delivered and are not listed any more, but were not removed.
         before.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).expect("written"));
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
@@ -464,7 +465,7 @@ fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
         let (files, bytes) = (scratch.files(), hints.metrics().bytes);
-        // A directory is where the manifest is to be written first.
+        // The manifest cannot be written because a directory has its name.
         let obstacle = scratch.0.join("notes").join("0.files.tmp");
         std::fs::create_dir(&obstacle).expect("made");
         let other = HostId(Uuid::from_u128(3));
@@ -473,7 +474,7 @@ fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
         assert_eq!(noted(&hints), [(other, Some(mutation(1).table()), Cause::NotWritten)]);
         let left = std::fs::read_dir(scratch.0.join("0").join(other.to_string())).expect("a directory").count();
         assert_eq!((left, hints.metrics().bytes), (0, bytes));
-        // What is delivered takes up no space, and is not delivered again.
+        // Delivered hints take no space, and are not delivered again.
         let delivered = Cell::new(0);
         let deliver = |_| {
             delivered.set(delivered.get() + 1);
@@ -509,7 +510,7 @@ fn what_a_node_gave_up_of_its_own_is_noted_before_it_serves() {
             let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
             assert_eq!(noted(&hints), [(own, None, lost), (own, Some(table), lost)]);
         }
-        // Other notes stay, and a note that cannot be written is no note.
+        // Other entries stay. An entry that cannot be written is reported as an error.
         let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
         hints.forget_missed(own, Some(&[Some(table)]), i64::MAX).await;
         drop(hints);

@@ -1,16 +1,17 @@
-//! What a second place knows of the notes of hints: notes that were removed look like notes that
-//! never were.
+//! A second record of the notes of hints. Without it, notes that were removed could not be told
+//! from notes that never existed.
 //!
-//! The notes of a shard are the manifest of its hints (`<shard>.files`) and its notes of missed
-//! writes (`<shard>.missed`). For each of these files the second place has a sequence number, and
-//! the nodes that miss writes if the file is lost. A server keeps them in the inventory of its data
-//! directory.
+//! The notes of a shard are the manifest of its hints (`<shard>.files`) and its missed writes
+//! (`<shard>.missed`). For each of these files the second record holds a sequence number, and the
+//! nodes that miss writes if the file is lost. A server keeps this record in the inventory of its
+//! data directory.
 //!
-//! Invariant: a sequence number is recorded after the file with that number is durable. So a file
-//! that is missing, damaged, or has a smaller number was lost or replaced, whatever crashed. A node
-//! is recorded before its first hint is acknowledged, and with each new note of missed writes. It
-//! is taken off after its last hint was delivered and its last note was forgotten, at the next
-//! [`super::Hints::sync`]: until then it may be noted without need, which costs a resync.
+//! Invariant: a sequence number is recorded after the file with that number is durable. So after
+//! any crash, a file that is missing, damaged, or has a smaller number was lost or replaced. A node
+//! is recorded before its first hint is acknowledged, and with each new entry of its missed writes.
+//! It is removed after its last hint was delivered and its last entry was removed, at the next
+//! [`super::Hints::sync`]. If the notes are lost before that sync, the node is resynced without
+//! need.
 
 use super::manifest::Manifest;
 use super::missed::Missed;
@@ -23,40 +24,42 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// What is known of one file of notes.
+/// The record of one file of notes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WitnessedNotes {
-    /// The file was durable with this sequence number.
+    /// The sequence number with which the file was durable.
     pub sequence: u64,
-    /// The nodes that miss writes without it, and since when: microseconds since the epoch.
+    /// The nodes that miss writes if the file is lost, and since when: microseconds since the
+    /// epoch.
     pub nodes: BTreeMap<HostId, i64>,
 }
 
-/// What is known of files of notes, by their names.
+/// The records of files of notes, by file name.
 pub type Witnessed = BTreeMap<String, WitnessedNotes>;
 
-/// What changes the second place, durably. A file without nodes has no entry any more.
+/// Changes the second record, durably. None removes the entry of a file that names no nodes any
+/// more.
 pub type Store = Box<dyn Fn(Vec<(String, Option<WitnessedNotes>)>) -> Stored>;
 
-/// The outcome of a [`Store`].
+/// The result of a [`Store`].
 pub type Stored = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
-/// Notes that are gone.
+/// A file of notes that was lost.
 pub(super) struct Lost {
     pub name: String,
     pub why: &'static str,
     pub nodes: BTreeMap<HostId, i64>,
 }
 
-/// The second place, for the notes of one shard.
+/// The second record, for the notes of one shard.
 pub(super) struct Witness {
-    /// None: there is no second place.
+    /// None: there is no second record.
     store: Option<Store>,
     known: RefCell<Witnessed>,
     manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
     missed: Rc<Missed>,
-    turn: Semaphore,
-    /// The last change failed.
+    write_permit: Semaphore,
+    /// Whether the last change failed.
     failing: Cell<bool>,
 }
 
@@ -67,31 +70,31 @@ impl Witness {
         manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
         missed: Rc<Missed>,
     ) -> Witness {
-        let (known, turn) = (RefCell::new(known), Semaphore::new(1));
-        Witness { store, known, manifests, missed, turn, failing: Cell::new(false) }
+        let (known, write_permit) = (RefCell::new(known), Semaphore::new(1));
+        Witness { store, known, manifests, missed, write_permit, failing: Cell::new(false) }
     }
 
-    /// The sequence number that a file must have; 0 if nothing is known of it.
+    /// The minimum sequence number of a file; 0 if the file is not recorded.
     pub fn sequence(&self, name: &str) -> u64 {
         self.known.borrow().get(name).map_or(0, |known| known.sequence)
     }
 
-    /// That a file was lost, and what that costs.
+    /// Describes the loss of a file: why, and which nodes miss writes. None if the file was not
+    /// lost.
     pub fn lost(&self, name: String, why: Option<&'static str>) -> Option<Lost> {
         let nodes = self.known.borrow().get(&name)?.nodes.clone();
         why.map(|why| Lost { name, why, nodes })
     }
 
-    /// Records a node before its first hint is acknowledged. The manifest names the file of that
-    /// hint.
+    /// Records a node before its first hint is acknowledged. The manifest must already list the
+    /// file of that hint.
     pub async fn begin(&self, shard: u16, target: HostId) -> io::Result<()> {
         let is_known =
             |known: &Witnessed| known.get(&files_name(shard)).is_some_and(|notes| notes.nodes.contains_key(&target));
         self.change_unless(is_known).await
     }
 
-    /// Records what has changed of the notes of missed writes. An error is logged, and
-    /// [`Witness::record`] tries again.
+    /// Records changes of the missed writes. An error is logged, and [`Witness::record`] retries.
     pub async fn record_missed(&self) {
         let (name, sequence) = (self.missed.name(), self.missed.sequence());
         let is_known = |known: &Witnessed| known.get(&name).map_or(0, |notes| notes.sequence) == sequence;
@@ -100,7 +103,7 @@ impl Witness {
         }
     }
 
-    /// Records what has changed. An error is logged, once. Says whether all is recorded.
+    /// Records all changes. An error is logged once. Returns whether everything is recorded.
     pub async fn record(&self) -> bool {
         match self.change_unless(|_| false).await {
             Ok(()) => {
@@ -112,8 +115,7 @@ impl Witness {
             Err(error) => {
                 if !self.failing.replace(true) {
                     tracing::error!(%error,
-                        "the notes of hints cannot be recorded in the inventory: a start would not notice that they are missing; it \
-                         is tried again");
+                        "the notes of hints cannot be recorded in the inventory: a start would not detect their loss; retrying");
                 }
                 false
             }
@@ -122,7 +124,7 @@ impl Witness {
 
     async fn change_unless(&self, is_known: impl Fn(&Witnessed) -> bool) -> io::Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
-        let _turn = self.turn.acquire().await.map_err(io::Error::other)?;
+        let _permit = self.write_permit.acquire().await.map_err(io::Error::other)?;
         if is_known(&self.known.borrow()) {
             return Ok(());
         }
@@ -135,7 +137,7 @@ impl Witness {
         Ok(())
     }
 
-    /// What the second place has to know.
+    /// What the second record must hold.
     fn wanted(&self) -> Witnessed {
         let (known, now) = (self.known.borrow(), rt::time::wall_micros());
         let mut wanted = Witnessed::new();
@@ -153,7 +155,7 @@ impl Witness {
         }
         wanted.insert(self.missed.name(), missed);
         if !self.missed.is_written() {
-            // What is lost may be noted in memory only.
+            // The loss of a file may be noted in memory only.
             for (name, before) in known.iter() {
                 let notes = wanted.entry(name.clone()).or_default();
                 notes.sequence = notes.sequence.max(before.sequence);
@@ -172,7 +174,7 @@ pub(super) fn files_name(shard: u16) -> String {
     format!("{shard}.files")
 }
 
-/// The shard that a file of notes is of.
+/// The number of the shard that a file of notes belongs to.
 pub(super) fn number_of(name: &str) -> Option<u16> {
     name.strip_suffix(".files").or(name.strip_suffix(".missed"))?.parse().ok()
 }

@@ -1,6 +1,8 @@
-//! When compactions run: whenever there is something to pick and a place is free, several tablets at a time.
+//! Starts compactions: whenever there is something to pick and a slot is free, several tablets at a
+//! time.
 //!
-//! What is expired as a whole, or moves to another level as it is, goes first, for it costs nothing; then what reduces the number of sstables most.
+//! Sstables that have expired entirely, or that move to another level unchanged, come first,
+//! because that costs nothing. Then comes the compaction that reduces the number of sstables most.
 
 use super::history::History;
 use super::options::{Options, Strategy};
@@ -23,43 +25,46 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How often to look for work that time alone brings: tombstones that outlive their grace period.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// How long the sstables of a compaction that was stopped are left alone.
-const REST_AFTER_STOP: Duration = Duration::from_secs(60);
-/// Compactions larger than this leave one place to smaller ones.
+/// How often to look for work that appears with time alone: tombstones that outlive their grace
+/// period.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// How long the sstables of a stopped compaction are left alone.
+const PAUSE_AFTER_STOP: Duration = Duration::from_secs(60);
+/// Compactions larger than this leave one slot to smaller ones.
 const LARGE: u64 = 256 << 20;
-/// 100 ns ticks between 1582-10-15 and 1970-01-01, for the age of an sstable by its name.
+/// 100 ns ticks between 1582-10-15 and 1970-01-01: the generation of an sstable contains its time.
 const EPOCH_TICKS: u64 = 0x01B2_1DD2_1381_4000;
 
-/// A shard's compactions.
+/// The compactions of a shard.
 #[derive(Default)]
 pub(crate) struct Compactions {
     wanted: Notify,
     large: Cell<usize>,
     pending: Cell<u64>,
-    /// The same by table.
+    /// The same number by table.
     pending_of: RefCell<Vec<(Rc<TableSchema>, u64)>>,
     pub(super) running: Entries,
     pub(super) history: History,
     pub(super) throttle: Throttle,
-    /// Bytes still to be written, when it was looked at last.
+    /// The backlog in bytes, at the last look.
     pub(super) backlog: Cell<f64>,
-    /// Background work's share that was set last, in 1/1000; 0 for none yet.
+    /// The share of time that maintenance got last, in 1/1000; 0 for none yet.
     pub(super) share: Cell<u32>,
     pub(super) share_wanted: Notify,
 }
 
-/// What the last look at a tablet has found. With thousands of tablets, most looks must cost next to nothing.
+/// The result of the last look at a tablet. With thousands of tablets, most looks must cost almost
+/// nothing.
 #[derive(Default)]
-pub(crate) struct LastLook {
-    nothing: RefCell<Option<Nothing>>,
-    /// When it was looked through for expired sstables, in seconds since 1970.
+pub(crate) struct PickMemo {
+    idle: RefCell<Option<IdleState>>,
+    /// When the tablet was last searched for expired sstables, in seconds since 1970.
     expired_check: Cell<Option<i64>>,
 }
 
-/// Nothing was to be done, and that holds as long as these are the same and not too much time has passed.
-struct Nothing {
+/// The state of a tablet that had nothing to compact. There is still nothing to compact while the
+/// state is the same and `RECHECK_INTERVAL` has not passed.
+struct IdleState {
     schema: Rc<TableSchema>,
     set: u64,
     taken: usize,
@@ -67,44 +72,44 @@ struct Nothing {
     backlog: f64,
 }
 
-impl LastLook {
-    /// The backlog, if nothing is to be done still.
-    fn still_nothing(&self, now: &Nothing) -> Option<f64> {
-        let before = self.nothing.borrow();
+impl PickMemo {
+    /// The backlog, if there is still nothing to compact.
+    fn still_idle(&self, now: &IdleState) -> Option<f64> {
+        let before = self.idle.borrow();
         let before = before.as_ref()?;
         let same = Rc::ptr_eq(&before.schema, &now.schema) && before.set == now.set && before.taken == now.taken;
-        (same && (0..LOOK_AGAIN.as_secs() as i64).contains(&(now.at - before.at))).then_some(before.backlog)
+        (same && (0..RECHECK_INTERVAL.as_secs() as i64).contains(&(now.at - before.at))).then_some(before.backlog)
     }
 }
 
 impl Compactions {
-    /// Something changed: look for work.
+    /// Looks for work, because something changed.
     pub fn wake(&self) {
         self.wanted.notify_one();
     }
 
-    /// Background work begins: see to its share of time.
+    /// Maintenance work begins: recomputes its share of time.
     pub fn wake_share(&self) {
         self.share_wanted.notify_one();
     }
 
-    /// The engine stops: write down what is not yet.
+    /// The engine stops: writes what is not on disk yet.
     pub fn wake_all(&self) {
         self.wake();
         self.history.wake();
     }
 
-    /// Compactions that wait for a place.
+    /// The number of compactions that wait for a slot.
     pub fn pending(&self) -> u64 {
         self.pending.get()
     }
 
-    /// Bytes still to be written.
+    /// The backlog in bytes.
     pub fn backlog(&self) -> f64 {
         self.backlog.get()
     }
 
-    /// Background work's share, in 1/1000; 0 as long as there was none.
+    /// The share of time that maintenance got last, in 1/1000; 0 before the first maintenance work.
     pub fn share(&self) -> u32 {
         self.share.get()
     }
@@ -118,40 +123,40 @@ struct Job {
     bytes: u64,
 }
 
-/// What there is to do in a tablet.
+/// The compaction to run in a tablet.
 struct Found {
     inputs: Vec<Rc<Attached>>,
     level: u32,
     split: Option<u64>,
-    /// The one of them goes to the level as it is.
+    /// The only input moves to the level unchanged.
     moves: bool,
-    /// They go without being read.
+    /// The inputs are dropped without being read.
     expired: bool,
 }
 
 impl Engine {
-    /// Runs compactions for the engine's life.
+    /// Starts compactions until the engine stops.
     pub(crate) async fn compaction_loop(self: &Rc<Self>) {
-        let places = Arc::new(Semaphore::new(COMPACTIONS_AT_ONCE));
+        let slots = Arc::new(Semaphore::new(COMPACTIONS_AT_ONCE));
         while !self.stopping().is_cancelled() {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
             if self.stopping().is_cancelled() {
                 break;
             }
             match self.next_job() {
-                Some(job) => self.run_in_background(job, place),
+                Some(job) => self.run_in_background(job, slot),
                 None => {
-                    drop(place);
+                    drop(slot);
                     let wanted = self.compactions().wanted.notified();
-                    let _ = self.stopping().unless(rt::time::timeout(LOOK_AGAIN, wanted)).await;
+                    let _ = self.stopping().unless(rt::time::timeout(RECHECK_INTERVAL, wanted)).await;
                 }
             }
         }
-        // All places free: nothing runs any more.
-        let _ = places.acquire_many(COMPACTIONS_AT_ONCE as u32).await;
+        // All slots are free: no compaction runs any more.
+        let _ = slots.acquire_many(COMPACTIONS_AT_ONCE as u32).await;
     }
 
-    fn run_in_background(self: &Rc<Self>, job: Job, place: rt::sync::OwnedSemaphorePermit) {
+    fn run_in_background(self: &Rc<Self>, job: Job, slot: rt::sync::OwnedSemaphorePermit) {
         let engine = self.clone();
         let Job { table, tablet, found, bytes } = job;
         let plan = Plan {
@@ -172,11 +177,11 @@ impl Engine {
             if is_large {
                 engine.compactions().large.set(engine.compactions().large.get() - 1);
             }
-            let rest = match done {
+            let pause = match done {
                 Ok(()) | Err(EngineError::Cancelled) => Duration::ZERO,
                 Err(EngineError::Stopped) => {
-                    drop(place);
-                    REST_AFTER_STOP
+                    drop(slot);
+                    PAUSE_AFTER_STOP
                 }
                 Err(error) => {
                     if error.is_out_of_files() {
@@ -187,8 +192,8 @@ impl Engine {
                     RETRY_AFTER
                 }
             };
-            if !rest.is_zero() {
-                let _ = engine.stopping().unless(cancel.unless(rt::time::sleep(rest))).await;
+            if !pause.is_zero() {
+                let _ = engine.stopping().unless(cancel.unless(rt::time::sleep(pause))).await;
             }
             drop(plan);
             engine.compactions().wake();
@@ -196,7 +201,7 @@ impl Engine {
         .detach();
     }
 
-    /// The best job that may run now. Counts what else there is to do on the way.
+    /// The best job that may run now. Also counts the jobs that wait, and the backlog.
     fn next_job(&self) -> Option<Job> {
         let large_allowed = self.compactions().large.get() + 1 < COMPACTIONS_AT_ONCE;
         let (mut best, mut found, mut total): (Option<Job>, u64, f64) = (None, 0, 0.0);
@@ -215,8 +220,8 @@ impl Engine {
                     continue;
                 }
                 let taken = set.iter().filter(|own| !own.is_free()).count();
-                let mut look = Nothing { schema: schema.clone(), set: set.version(), taken, at: now, backlog: 0.0 };
-                if let Some(backlog) = tablet.last_look.still_nothing(&look) {
+                let mut look = IdleState { schema: schema.clone(), set: set.version(), taken, at: now, backlog: 0.0 };
+                if let Some(backlog) = tablet.pick_memo.still_idle(&look) {
                     total += backlog;
                     continue;
                 }
@@ -224,10 +229,10 @@ impl Engine {
                 look.backlog = backlog(&candidates, &options);
                 total += look.backlog;
                 let Some(one) = self.find(&table, tablet, &options, now, &sstables, &candidates) else {
-                    tablet.last_look.nothing.replace(Some(look));
+                    tablet.pick_memo.idle.replace(Some(look));
                     continue;
                 };
-                tablet.last_look.nothing.replace(None);
+                tablet.pick_memo.idle.replace(None);
                 found += 1;
                 let bytes = match one.expired || one.moves {
                     true => 0,
@@ -277,7 +282,7 @@ impl Engine {
         Some(Found { inputs, level, split, moves, expired: false })
     }
 
-    /// The sstables of a tablet that may go without being read.
+    /// The sstables of a tablet that can be dropped without being read.
     fn expired(
         &self,
         table: &Table,
@@ -287,37 +292,38 @@ impl Engine {
         sstables: &[Rc<Attached>],
     ) -> Vec<Rc<Attached>> {
         let before = Rules::of(&table.schema(), now).gc_before;
-        let is_past = |own: &Attached| own.is_free() && own.sstable.stats().max_deletion_time < before;
-        if !sstables.iter().any(|own| is_past(own)) {
+        let is_expired = |own: &Attached| own.is_free() && own.sstable.stats().max_deletion_time < before;
+        if !sstables.iter().any(|own| is_expired(own)) {
             return Vec::new();
         }
         if let Strategy::TimeWindow(windows) = &options.strategy {
-            let last = &tablet.last_look.expired_check;
+            let last = &tablet.pick_memo.expired_check;
             let wait = windows.expired_check.as_secs().try_into().unwrap_or(i64::MAX);
             if last.get().is_some_and(|last| (0..wait).contains(&now.saturating_sub(last))) {
                 return Vec::new();
             }
             last.set(Some(now));
-            if windows.drop_blindly {
-                return sstables.iter().filter(|own| is_past(own)).cloned().collect();
+            if windows.drop_unchecked {
+                return sstables.iter().filter(|own| is_expired(own)).cloned().collect();
             }
         }
         let free: Vec<_> = sstables.iter().filter(|own| own.is_free()).cloned().collect();
         Purge::new(table, tablet, &free).fully_expired(before)
     }
 
-    /// How many compactions wait for a place: keyspace, table, number.
+    /// The number of compactions that wait for a slot: keyspace, table, number.
     pub fn compactions_pending(&self) -> Vec<(String, String, u64)> {
         let pending = self.compactions().pending_of.borrow();
         pending.iter().map(|(schema, count)| (schema.keyspace.clone(), schema.name.clone(), *count)).collect()
     }
 
-    /// Whether a table may be compacted without being asked.
+    /// Whether automatic compaction is on for a table.
     pub fn auto_compaction(&self, table: TableId) -> Result<bool, EngineError> {
         Ok(self.table_or_error(table)?.auto_compaction.get())
     }
 
-    /// Lets a table be compacted without being asked, or not. The table's own option `enabled` counts too.
+    /// Turns automatic compaction of a table on or off. The table's option `enabled` must be on,
+    /// too.
     pub fn set_auto_compaction(&self, table: TableId, on: bool) -> Result<(), EngineError> {
         self.table_or_error(table)?.auto_compaction.set(on);
         self.compactions().wake();
@@ -325,7 +331,7 @@ impl Engine {
     }
 }
 
-/// The sstables of a tablet that compaction may take now or later, and what the picker has to know of each.
+/// The sstables of a tablet that compaction may take now or later, and the picker's view of each.
 pub(super) fn candidates(tablet: &Tablet, schema: &TableSchema, now: i64) -> (Vec<Rc<Attached>>, Vec<Candidate>) {
     let gc_before = Rules::of(schema, now).gc_before;
     let set = tablet.sstables();
@@ -349,7 +355,8 @@ pub(super) fn candidates(tablet: &Tablet, schema: &TableSchema, now: i64) -> (Ve
     (sstables, candidates)
 }
 
-/// How long ago an sstable was written, by its name; those from elsewhere count as old.
+/// The age of an sstable, from its generation. An sstable without a time in its generation counts
+/// as old.
 fn age(own: &Attached, now: i64) -> Duration {
     let Some(uuid) = own.generation().uuid() else { return Duration::MAX };
     let (most, _) = uuid.as_u64_pair();

@@ -1,7 +1,8 @@
-//! The compactions that were done: the newest of a shard, kept over restarts.
+//! The newest finished compactions of a shard, kept over restarts.
 //!
-//! One small file per shard, `compaction-history-<shard>` in the data directory, replaced durably a few seconds after a change.
-//! So a crash may forget the last few seconds of it; nothing depends on it. A file that cannot be read begins anew.
+//! Each shard has one small file, `compaction-history-<shard>` in the data directory. It is
+//! replaced durably a few seconds after a change, so a crash may lose the last few seconds. Nothing
+//! depends on it. If the file cannot be read, the history starts empty.
 
 use super::progress::{CompactionKind, CompactionProgress};
 use crate::engine::Engine;
@@ -16,12 +17,12 @@ use uuid::Uuid;
 
 const KIND: &str = "compaction-history";
 const FORMAT: u32 = 1;
-/// How many compactions a shard remembers.
-const KEPT: usize = 500;
-/// How long changes are gathered before they are written.
-const GATHER: Duration = Duration::from_secs(5);
+/// The number of compactions that a shard keeps.
+const MAX_RECORDS: usize = 500;
+/// How long changes are collected before they are written.
+const WRITE_DELAY: Duration = Duration::from_secs(5);
 
-/// A compaction that was done.
+/// A finished compaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompactionRecord {
     /// Its id.
@@ -32,19 +33,19 @@ pub struct CompactionRecord {
     pub keyspace: String,
     /// The table's name.
     pub table: String,
-    /// The shard that did it.
+    /// The shard that ran it.
     pub shard: u16,
     /// When it began, in milliseconds since 1970.
     pub started_at_millis: i64,
     /// When it ended, in milliseconds since 1970.
     pub compacted_at_millis: i64,
-    /// Bytes on disk of what was merged.
+    /// Bytes on disk of the inputs.
     pub bytes_in: u64,
-    /// Bytes on disk of what came out.
+    /// Bytes on disk of the outputs.
     pub bytes_out: u64,
-    /// How many sstables were merged.
+    /// The number of inputs.
     pub sstables_in: u64,
-    /// How many came out.
+    /// The number of outputs.
     pub sstables_out: u64,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct History {
 impl History {
     fn add(&self, record: CompactionRecord) {
         let mut records = self.records.borrow_mut();
-        if records.len() >= KEPT {
+        if records.len() >= MAX_RECORDS {
             records.pop_front();
         }
         records.push_back(record);
@@ -79,8 +80,8 @@ impl Engine {
         self.compactions().history.records.borrow().iter().cloned().collect()
     }
 
-    /// Notes a compaction of these many sstables and bytes into these many.
-    pub(super) fn remember_compaction(&self, what: &CompactionProgress, inputs: (usize, u64), outputs: (usize, u64)) {
+    /// Records a compaction: the number of sstables and bytes of its inputs and outputs.
+    pub(super) fn record_compaction(&self, what: &CompactionProgress, inputs: (usize, u64), outputs: (usize, u64)) {
         self.compactions().history.add(CompactionRecord {
             id: what.id,
             kind: what.kind.name().to_owned(),
@@ -100,7 +101,7 @@ impl Engine {
         self.config().data_dir.join(format!("{KIND}-{}", self.config().shard))
     }
 
-    /// Reads what earlier runs left.
+    /// Reads the history of earlier runs.
     pub(crate) async fn load_compaction_history(&self) {
         let path = self.history_path();
         let text = match rt::fs::read(&path).await {
@@ -113,16 +114,18 @@ impl Engine {
         };
         match sealed::unseal::<VecDeque<CompactionRecord>>(KIND, FORMAT, &text) {
             Ok(records) => *self.compactions().history.records.borrow_mut() = records,
-            Err(error) => tracing::warn!(file = %path.display(), %error, "the compaction history begins anew"),
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "the compaction history starts empty, because its file cannot be read")
+            }
         }
     }
 
-    /// Writes the history after changes. Runs for the engine's life.
+    /// Writes the history after changes, until the engine stops.
     pub(crate) async fn keep_compaction_history(&self) {
         let history = &self.compactions().history;
         while !self.stopping().is_cancelled() {
             history.notify.notified().await;
-            let _ = self.stopping().unless(rt::time::sleep(GATHER)).await;
+            let _ = self.stopping().unless(rt::time::sleep(WRITE_DELAY)).await;
             if !history.changed.replace(false) {
                 continue;
             }
@@ -137,7 +140,7 @@ impl Engine {
 }
 
 impl CompactionRecord {
-    /// The kind; of records of later releases perhaps none.
+    /// The kind. None if a later release wrote the record and this release does not know its kind.
     pub fn kind(&self) -> Option<CompactionKind> {
         CompactionKind::named(&self.kind)
     }

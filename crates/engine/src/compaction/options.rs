@@ -1,7 +1,8 @@
-//! A table's compaction options, out of its schema. Values were checked when they were set; what cannot be read is the default.
+//! The compaction options of a table, from its schema. Values were validated when they were set; a
+//! value that cannot be parsed counts as the default.
 //!
-//! Names and defaults are ScyllaDB's. `IncrementalCompactionStrategy` runs as size-tiered, as does a class that is not known;
-//! `NullCompactionStrategy` is a switch that is off.
+//! Names and defaults are ScyllaDB's. `IncrementalCompactionStrategy` and unknown classes run as
+//! size-tiered. `NullCompactionStrategy` turns automatic compaction off.
 
 use model::options::OptionMap;
 use rt::time::Duration;
@@ -9,10 +10,10 @@ use rt::time::Duration;
 /// How a table is compacted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Options {
-    /// Whether compactions start by themselves.
+    /// Whether automatic compaction is on.
     pub enabled: bool,
     pub strategy: Strategy,
-    /// When a single sstable is rewritten for the tombstones in it; `None` for never.
+    /// When a single sstable is rewritten to drop its tombstones; `None` for never.
     pub tombstones: Option<Tombstones>,
 }
 
@@ -27,9 +28,9 @@ pub(crate) enum Strategy {
 /// When a single sstable is worth rewriting.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tombstones {
-    /// This part of it is droppable tombstones ...
+    /// The estimated fraction of droppable tombstones is larger than this ...
     pub threshold: f64,
-    /// ... and it is older than this.
+    /// ... and the sstable is older than this.
     pub interval: Duration,
 }
 
@@ -40,11 +41,11 @@ pub(crate) struct SizeTiered {
     pub min_threshold: usize,
     /// The most.
     pub max_threshold: usize,
-    /// An sstable is of a bucket if it is larger than this part of the bucket's mean ...
+    /// An sstable belongs to a bucket if it is larger than this multiple of the bucket's mean ...
     pub bucket_low: f64,
-    /// ... and smaller than this multiple of it.
+    /// ... and smaller than this one.
     pub bucket_high: f64,
-    /// All sstables smaller than this are of one bucket.
+    /// All sstables smaller than this belong to one bucket.
     pub min_sstable_size: u64,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Leveled {
     pub level0: SizeTiered,
 }
 
-/// Sstables of one window of time are merged.
+/// Sstables of one time window are merged.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TimeWindow {
     /// A window's length, in units of write timestamps.
@@ -68,8 +69,9 @@ pub(crate) struct TimeWindow {
     pub newest: SizeTiered,
     /// How often to look for sstables that are expired.
     pub expired_check: Duration,
-    /// Drops expired sstables even where they cover data elsewhere, which returns then.
-    pub drop_blindly: bool,
+    /// Drops expired sstables even if they cover data in other sstables. That data becomes visible
+    /// again.
+    pub drop_unchecked: bool,
 }
 
 impl Default for SizeTiered {
@@ -101,14 +103,15 @@ impl Options {
             "TimeWindowCompactionStrategy" => Strategy::TimeWindow(TimeWindow::of(options, tiered)),
             _ => Strategy::SizeTiered(tiered),
         };
-        let asked =
+        let is_requested =
             options.contains_key("tombstone_threshold") || options.contains_key("tombstone_compaction_interval");
         let tombstones = Tombstones {
             threshold: get(options, "tombstone_threshold", 0.2),
             interval: Duration::from_secs(get(options, "tombstone_compaction_interval", 86_400)),
         };
-        // A window's sstables expire together: rewriting one before is only done for who asks for it.
-        let rewrites = asked || !matches!(strategy, Strategy::TimeWindow(_));
+        // The sstables of a window expire together, so rewriting a single one must be requested by
+        // an option.
+        let rewrites = is_requested || !matches!(strategy, Strategy::TimeWindow(_));
         Options {
             enabled: class != "NullCompactionStrategy"
                 && options.get("enabled").is_none_or(|text| !text.eq_ignore_ascii_case("false")),
@@ -138,7 +141,8 @@ impl Leveled {
         Leveled {
             sstable_size: (megabytes * 1_048_576.0).max(1.0) as u64,
             fan_out: get(options, "fanout_size", 10u64).max(2),
-            // Small sstables of similar size only: what is merged here is written again when it leaves level 0.
+            // `min_sstable_size` is 0, so that only small sstables of similar size are merged: the
+            // result is written again when it leaves level 0.
             level0: SizeTiered { min_sstable_size: 0, ..tiered },
         }
     }
@@ -161,7 +165,7 @@ impl TimeWindow {
             window: size.saturating_mul(unit * per_second),
             newest,
             expired_check: Duration::try_from_secs_f64(check.max(0.0)).unwrap_or(Duration::MAX),
-            drop_blindly: is(options, "unsafe_aggressive_sstable_expiration"),
+            drop_unchecked: is(options, "unsafe_aggressive_sstable_expiration"),
         }
     }
 }
@@ -208,7 +212,7 @@ mod tests {
         let options = Options::of(&map(&[class]));
         assert_eq!(options.tombstones, None);
         let Strategy::TimeWindow(default) = options.strategy else { panic!("time window") };
-        assert_eq!((default.window, default.drop_blindly), (86_400_000_000, false));
+        assert_eq!((default.window, default.drop_unchecked), (86_400_000_000, false));
         assert_eq!(default.expired_check, Duration::from_secs(600));
         let own = map(&[
             class,
@@ -222,6 +226,6 @@ mod tests {
         let options = Options::of(&own);
         assert!(options.tombstones.is_some_and(|tombstones| tombstones.threshold == 0.5));
         let Strategy::TimeWindow(own) = options.strategy else { panic!("time window") };
-        assert_eq!((own.window, own.drop_blindly, own.expired_check), (300_000, true, Duration::from_secs(30)));
+        assert_eq!((own.window, own.drop_unchecked, own.expired_check), (300_000, true, Duration::from_secs(30)));
     }
 }

@@ -1,7 +1,7 @@
-//! What a compaction writes: one sstable, or several, each begun when the one before is large enough.
+//! The sstables that a compaction writes: one, or several if each ends at a given size.
 //!
-//! None is sealed before all are complete, so an error on the way leaves nothing behind. A crash in the midst of sealing leaves some of
-//! them beside all inputs, which is the same data twice.
+//! Sealing begins when all of them are complete, so an error before leaves nothing on disk. A crash
+//! during sealing leaves some outputs beside all inputs: the same data twice.
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -20,7 +20,7 @@ pub(super) struct Outputs<'a> {
     table: &'a Table,
     schema: Rc<TableSchema>,
     options: WriterOptions,
-    /// The size at which the next one is begun.
+    /// The size at which the next sstable is begun.
     split: Option<u64>,
     intervals: Vec<Interval>,
     current: Option<(Writer, Writing)>,
@@ -28,7 +28,7 @@ pub(super) struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// None yet. Each covers these intervals of the log.
+    /// No sstable yet. Each one will cover these intervals of the commitlog.
     pub fn new(
         engine: &'a Engine,
         table: &'a Table,
@@ -70,7 +70,8 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Seals and opens all of them. After an error nothing is left on disk, or it is known that something may be.
+    /// Seals and opens all outputs. After an error nothing is left on disk, or the table's
+    /// `unreadable` lists what may be left.
     pub async fn finish(mut self) -> Result<Vec<Rc<Attached>>, EngineError> {
         if let Err(error) = self.complete_current().await {
             self.abandon().await;
@@ -79,7 +80,7 @@ impl<'a> Outputs<'a> {
         seal(self.engine, self.table, self.complete, &self.intervals).await
     }
 
-    /// Gives up; nothing is left on disk.
+    /// Aborts all outputs. Nothing is left on disk.
     pub async fn abandon(self) {
         if let Some((writer, _)) = self.current {
             writer.abort().await;
@@ -90,8 +91,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Seals and opens complete sstables, each of which covers these intervals of the log. After an error nothing is left on disk, or it is
-/// known that something may be.
+/// Seals and opens complete sstables, each of which covers these intervals of the commitlog. After
+/// an error nothing is left on disk, or the table's `unreadable` lists what may be left.
 pub(super) async fn seal(
     engine: &Engine,
     table: &Table,
@@ -104,8 +105,9 @@ pub(super) async fn seal(
     if sealed.is_err() {
         for place in places {
             if let Err(error) = sstable::directory::remove(&place).await {
-                // It may be sealed on disk: a restart would find it, so nothing that covers its data may be purged in this run.
-                tracing::error!(generation = %place.generation, %error, "an sstable that failed stays behind");
+                // The sstable may be sealed on disk, and a restart would find it. So nothing that
+                // covers its data may be purged until then.
+                tracing::error!(generation = %place.generation, %error, "the file of a failed compaction could not be removed; purging in this table stops until a restart");
                 table.unreadable.borrow_mut().push(place.path(Component::Data));
             }
         }

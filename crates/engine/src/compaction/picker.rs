@@ -1,7 +1,7 @@
-//! Which sstables of a tablet to merge, and into what: pure. A file per strategy.
+//! Decides which sstables of a tablet to merge, and into what. Pure. Each strategy has a file.
 //!
-//! Whatever is picked, a merge changes no answer: the choice is about cost only. Where a strategy finds nothing to merge, a
-//! single sstable that is mostly droppable tombstones may be rewritten.
+//! The choice affects cost only: no merge changes an answer. If a strategy finds nothing to merge,
+//! a single sstable with enough droppable tombstones may be rewritten.
 
 mod leveled;
 mod size_tiered;
@@ -16,9 +16,9 @@ use rt::time::Duration;
 /// An sstable of the tablet that compaction may take, now or later.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Candidate {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The part of it that is tombstones past their grace period, estimated.
+    /// The estimated fraction of tombstones past their grace period.
     pub droppable: f64,
     /// How long ago it was written.
     pub age: Duration,
@@ -28,7 +28,7 @@ pub(crate) struct Candidate {
     pub newest: Timestamp,
     /// Its first and last token.
     pub span: (i64, i64),
-    /// A compaction works on it.
+    /// A compaction is using it.
     pub busy: bool,
 }
 
@@ -37,11 +37,11 @@ pub(crate) struct Candidate {
 pub(crate) struct Pick {
     /// The indexes of the candidates, ascending.
     pub inputs: Vec<usize>,
-    /// The level of what comes out.
+    /// The level of the outputs.
     pub level: u32,
     /// The size at which a new sstable is begun, in bytes.
     pub split: Option<u64>,
-    /// The one input goes to the level as it is, without being written again.
+    /// The only input moves to the level unchanged, without being rewritten.
     pub moves: bool,
 }
 
@@ -51,7 +51,7 @@ impl Pick {
         Pick { inputs, level: 0, split: None, moves: false }
     }
 
-    /// One that goes to another level as it is.
+    /// Moves an sstable to another level unchanged.
     fn move_of(own: usize, level: u32) -> Pick {
         Pick { level, moves: true, ..Pick::new(vec![own]) }
     }
@@ -61,7 +61,7 @@ impl Pick {
     }
 }
 
-/// What to do next; `None` if there is nothing to do.
+/// The next compaction; `None` if there is nothing to do.
 pub(crate) fn pick(candidates: &[Candidate], options: &Options) -> Option<Pick> {
     let picked = match &options.strategy {
         Strategy::SizeTiered(tiered) => size_tiered::pick(candidates, tiered),
@@ -80,7 +80,7 @@ pub(crate) fn pick(candidates: &[Candidate], options: &Options) -> Option<Pick> 
     })
 }
 
-/// Everything merged as far as the strategy allows: each a merge of its own.
+/// Merges everything as far as the strategy allows: one or several compactions.
 pub(crate) fn pick_all(candidates: &[Candidate], options: &Options) -> Vec<Pick> {
     let free: Vec<usize> = (0..candidates.len()).filter(|i| !candidates[*i].busy).collect();
     if free.is_empty() {
@@ -93,8 +93,8 @@ pub(crate) fn pick_all(candidates: &[Candidate], options: &Options) -> Vec<Pick>
     }
 }
 
-/// About how many bytes are still to be written until nothing is left to merge. Steady states have some, too: it is compared with
-/// memory to say how hurried compaction is.
+/// An estimate of the bytes to be written until there is nothing left to merge. It is not 0 in a
+/// steady state. It is compared with memory to determine how urgent compaction is.
 pub(crate) fn backlog(candidates: &[Candidate], options: &Options) -> f64 {
     match &options.strategy {
         Strategy::SizeTiered(tiered) => size_tiered::backlog(candidates.iter().map(|own| own.size), tiered),
@@ -103,7 +103,7 @@ pub(crate) fn backlog(candidates: &[Candidate], options: &Options) -> f64 {
     }
 }
 
-/// The sstable with most droppable tombstones, if that is enough.
+/// The sstable with the largest fraction of droppable tombstones, if that exceeds the threshold.
 fn rewrite(candidates: &[Candidate], tombstones: &Tombstones) -> Option<usize> {
     candidates
         .iter()

@@ -1,4 +1,4 @@
-//! The compactions that run: what they work on, how far they are, and the handle to stop each.
+//! The running compactions: their inputs and progress, and the handle to stop each.
 
 use super::Compactions;
 use crate::engine::Engine;
@@ -15,15 +15,15 @@ use uuid::Uuid;
 pub enum CompactionKind {
     /// To have fewer of them.
     Compaction,
-    /// To drop what this shard no longer owns.
+    /// To drop data that this shard does not own any more.
     Cleanup,
 }
 
 impl CompactionKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [CompactionKind; 2] = [CompactionKind::Compaction, CompactionKind::Cleanup];
 
-    /// As administrators name it.
+    /// The name for administrators.
     pub fn name(self) -> &'static str {
         match self {
             CompactionKind::Compaction => "COMPACTION",
@@ -31,13 +31,13 @@ impl CompactionKind {
         }
     }
 
-    /// The kind of a name, in capitals or not.
+    /// The kind with this name, in upper or lower case.
     pub fn named(name: &str) -> Option<CompactionKind> {
         CompactionKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 }
 
-/// A compaction that runs.
+/// A running compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactionProgress {
     /// Its id.
@@ -60,7 +60,7 @@ pub struct CompactionProgress {
     pub started_at_millis: i64,
 }
 
-/// An entry among those that run, until dropped.
+/// Registers a running compaction, until dropped.
 pub(super) struct Running<'a> {
     compactions: &'a Compactions,
     counter: &'a Cell<u64>,
@@ -74,7 +74,7 @@ pub(super) struct Entry {
     stop: Cancel,
 }
 
-/// The entries of a shard.
+/// The running compactions of a shard.
 pub(super) type Entries = RefCell<Vec<Rc<Entry>>>;
 
 impl<'a> Running<'a> {
@@ -97,22 +97,22 @@ impl<'a> Running<'a> {
         Running { compactions, counter, entry }
     }
 
-    /// What it is.
+    /// Its description.
     pub fn what(&self) -> &CompactionProgress {
         &self.entry.what
     }
 
-    /// Whether it should stop.
+    /// Whether an administrator has stopped it.
     pub fn is_stopped(&self) -> bool {
         self.entry.stop.is_cancelled()
     }
 
-    /// How much there is to read.
+    /// Sets the number of bytes to read.
     pub fn expect(&self, bytes: u64) {
         self.entry.total.set(bytes);
     }
 
-    /// More was read.
+    /// Adds to the number of bytes read.
     pub fn has_read(&self, bytes: u64) {
         self.entry.read.set(self.entry.read.get() + bytes);
     }
@@ -137,13 +137,14 @@ impl Engine {
         running.iter().map(progress).collect()
     }
 
-    /// Stops the compactions that run on this shard: of one kind or all, of one table or all. They change nothing then, and one that
-    /// ran by itself begins again later. Gives how many were told.
+    /// Stops running compactions of this shard: of one kind or all, of one table or all. A stopped
+    /// compaction changes nothing; an automatic one is started again later. Returns how many were
+    /// stopped.
     pub fn stop_compactions(&self, kind: Option<CompactionKind>, table: Option<TableId>) -> usize {
         let running = self.compactions().running.borrow();
-        let meant = running.iter().filter(|own| {
+        let selected = running.iter().filter(|own| {
             kind.is_none_or(|kind| kind == own.what.kind) && table.is_none_or(|table| table == own.what.table)
         });
-        meant.inspect(|own| own.stop.cancel()).count()
+        selected.inspect(|own| own.stop.cancel()).count()
     }
 }

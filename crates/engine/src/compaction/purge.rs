@@ -1,8 +1,8 @@
-//! Which tombstones a compaction may purge.
+//! Decides which tombstones a compaction may purge.
 //!
-//! A tombstone may go only if nothing outside the compaction can hold older data for its key: not the memtables (which hold
-//! whatever of the log is not in sstables), not sstables outside it. What the log still has beyond that is never replayed, because
-//! the output keeps the log intervals of its inputs.
+//! A tombstone may be purged only if no memtable and no other sstable can hold older data for its
+//! key. Memtables hold all data of the commitlog that is not in sstables. Other records of the
+//! commitlog are never replayed, because the outputs keep the commitlog intervals of the inputs.
 
 use crate::table::{Attached, SstableSet, Table, Tablet};
 use model::key::DecoratedKey;
@@ -10,7 +10,7 @@ use model::time::{Seconds, Timestamp};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// See the module. Looks at the tablet as it is when it is asked.
+/// See the module. Uses the current state of the tablet at each call.
 pub(crate) struct Purge<'a> {
     table: &'a Table,
     tablet: &'a Tablet,
@@ -37,7 +37,8 @@ impl<'a> Purge<'a> {
         }
     }
 
-    /// Tombstones of this key with a lesser timestamp than this cover nothing outside the compaction.
+    /// Tombstones of this key with a smaller timestamp than this cover nothing outside of the
+    /// compaction.
     pub fn max_purgeable(&self, key: &DecoratedKey) -> Timestamp {
         if !self.table.unreadable.borrow().is_empty() {
             return Timestamp::MIN;
@@ -52,7 +53,8 @@ impl<'a> Purge<'a> {
             .fold(self.tablet.min_timestamp_in_memtables(key), Timestamp::min)
     }
 
-    /// The inputs that hold nothing but what is past its grace period and covers nothing elsewhere: they need not be read.
+    /// The inputs whose data are all past their grace period and cover nothing elsewhere. They need
+    /// not be read.
     pub fn fully_expired(&self, gc_before: Seconds) -> Vec<Rc<Attached>> {
         if !self.table.unreadable.borrow().is_empty() {
             return Vec::new();

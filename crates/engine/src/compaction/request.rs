@@ -1,4 +1,5 @@
-//! What administrators ask for: everything merged (major compaction), and what is no longer owned dropped (cleanup).
+//! The compactions that administrators start: major compaction, which merges everything, and
+//! cleanup, which drops data that the shard does not own any more.
 
 use super::controller::candidates;
 use super::options::Options;
@@ -12,19 +13,20 @@ use model::TableId;
 use std::rc::Rc;
 
 impl Engine {
-    /// Merges all sstables of each of a table's tablets as far as its strategy allows, memtables included: into one, into one level, or
-    /// into one per window of time.
+    /// Flushes a table, and merges all sstables of each of its tablets as far as its strategy
+    /// allows: into one, into one level, or into one for each time window.
     pub async fn compact_major(&self, table: TableId) -> Result<(), EngineError> {
         let table = self.table_or_error(table)?;
-        self.detached(|engine| async move { engine.compact_whole(&table).await }).await
+        self.detached(|engine| async move { engine.compact_all_tablets(&table).await }).await
     }
 
-    /// Before the old logs are retired nothing may be purged: they would bring back what a purged deletion covered.
+    /// Nothing may be purged before the old commitlogs are removed: replay would bring back the
+    /// data that a purged deletion covered.
     fn check_started(&self) -> Result<(), EngineError> {
         if self.is_started() { Ok(()) } else { Err(EngineError::OldLogsNeeded) }
     }
 
-    async fn compact_whole(&self, table: &Rc<Table>) -> Result<(), EngineError> {
+    async fn compact_all_tablets(&self, table: &Rc<Table>) -> Result<(), EngineError> {
         self.check_started()?;
         self.flush(Some(table.schema().id)).await?;
         let _paused = table.pause_compactions();
@@ -33,7 +35,8 @@ impl Engine {
             let schema = table.schema();
             let (sstables, candidates) = candidates(tablet, &schema, rt::time::wall_seconds());
             let picks = pick_all(&candidates, &Options::of(&schema.options.compaction));
-            // All are claimed before the first begins: what another request takes meanwhile is not in them.
+            // All inputs are claimed before the first compaction begins, so that no other request
+            // takes one.
             let plans: Vec<Plan> = picks
                 .into_iter()
                 .map(|pick| Plan {
@@ -52,7 +55,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Rewrites the sstables of a table that hold keys outside of their tablet, without those keys. Gives how many there were.
+    /// Rewrites the sstables of a table that hold keys outside of their tablet, without those keys.
+    /// Returns how many were rewritten.
     pub async fn cleanup(&self, table: TableId) -> Result<usize, EngineError> {
         let table = self.table_or_error(table)?;
         self.detached(|engine| async move { engine.clean_up(&table).await }).await

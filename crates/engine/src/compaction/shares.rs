@@ -1,36 +1,41 @@
-//! Which part of the shard's time maintenance asks for while statements wait: what compaction's backlog and the memtables need.
+//! The share of the shard's time that maintenance requests while statements wait. It depends on the
+//! compaction backlog and on how full the memtables are.
 //!
-//! The governor ([`rt::governor`]) grants it, or less while statements are slower than their target; what the flush of full memtables needs it
-//! always grants. Compaction's backlog (bytes still to be written) is held against the shard's memory: with none it gets little, with as much
-//! as memory holds several times over it gets half. Flushes get more the fuller the memtables are, for writes wait for them. While no
-//! request waits, maintenance has the shard to itself, whatever the share.
+//! The governor ([`rt::governor`]) grants this share, or less while statements exceed their latency
+//! target. It always grants what the flush of full memtables needs. The backlog (bytes to be
+//! written) is compared with the shard's memory: without a backlog compaction requests little, with
+//! a backlog of many times the memory it requests half of the time. A flush requests more the
+//! fuller the memtables are, because writes wait for it. While no request waits, maintenance can
+//! use the whole shard.
 
 use crate::config::FLUSH_FROM;
 use crate::engine::Engine;
 use rt::task::Group;
 use rt::time::Duration;
 
-/// The least share, in 1/1000.
-const LEAST: f64 = 50.0;
-/// The greatest.
-const MOST: f64 = 800.0;
-/// Backlog in multiples of the shard's memory, and compaction's part of the time for it, in 1/1000.
+/// The smallest share, in 1/1000.
+const MIN_SHARE: f64 = 50.0;
+/// The largest share, in 1/1000.
+const MAX_SHARE: f64 = 800.0;
+/// Backlog in multiples of the shard's memory, and the share for it, in 1/1000.
 const COMPACTION: [(f64, f64); 3] = [(0.0, 50.0), (1.5, 100.0), (30.0, 500.0)];
-/// Memtables' part of their budget, and flushing's part of the time for it, in 1/1000.
+/// Fraction of the memtable budget in use, and the share for the flush, in 1/1000.
 const FLUSH: [(f64, f64); 3] = [(0.0, 100.0), (FLUSH_FROM, 200.0), (0.95, 700.0)];
-/// The share while neither flushes nor compactions run, in 1/1000.
-const RESTING: u32 = 200;
-/// How often the share is looked at while anything runs.
-const EVERY: Duration = Duration::from_millis(100);
+/// The share while no flush and no compaction runs, in 1/1000.
+const IDLE_SHARE: u32 = 200;
+/// How often the share is updated while one runs.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The share for a backlog, in multiples of memory, if compaction runs, and for memtables' fill, if a flush runs.
+/// The share for a backlog in multiples of memory, if a compaction runs, and for the used fraction
+/// of the memtable budget, if a flush runs.
 pub(super) fn permille(backlog: Option<f64>, memtables: Option<f64>) -> u32 {
     let compaction = backlog.map_or(0.0, |backlog| between(&COMPACTION, backlog));
     let flush = memtables.map_or(0.0, |fill| between(&FLUSH, fill));
-    (compaction + flush).clamp(LEAST, MOST) as u32
+    (compaction + flush).clamp(MIN_SHARE, MAX_SHARE) as u32
 }
 
-/// The value at `x` on the line through `points`; beyond them that of the nearest.
+/// The value at `x` by linear interpolation of `points`; outside of their range, that of the
+/// nearest.
 fn between(points: &[(f64, f64)], x: f64) -> f64 {
     let above = points.partition_point(|(at, _)| *at <= x);
     match (above.checked_sub(1).and_then(|i| points.get(i)), points.get(above)) {
@@ -41,7 +46,7 @@ fn between(points: &[(f64, f64)], x: f64) -> f64 {
 }
 
 impl Engine {
-    /// Sets the share as long as flushes or compactions run. Runs for the engine's life.
+    /// Updates the share while flushes or compactions run, until the engine stops.
     pub(crate) async fn share_loop(&self) {
         loop {
             self.compactions().share_wanted.notified().await;
@@ -49,8 +54,8 @@ impl Engine {
                 let counters = self.counters();
                 let (flushes, compactions) = (counters.flushes_running.get(), counters.compactions_running.get());
                 if flushes + compactions == 0 {
-                    // What else there is, such as the freeing of memtables, is small.
-                    rt::governor::demand(Group::Maintenance, RESTING, 0);
+                    // Other maintenance, such as freeing memtables, is small.
+                    rt::governor::demand(Group::Maintenance, IDLE_SHARE, 0);
                     break;
                 }
                 let backlog = self.compactions().backlog.get() / self.config().memory.max(1) as f64;
@@ -59,7 +64,7 @@ impl Engine {
                 let full = (flushes > 0).then_some(fill).filter(|fill| *fill >= FLUSH_FROM);
                 let granted = rt::governor::demand(Group::Maintenance, share, permille(None, full));
                 self.compactions().share.set(granted);
-                rt::time::sleep(EVERY).await;
+                rt::time::sleep(UPDATE_INTERVAL).await;
             }
         }
     }

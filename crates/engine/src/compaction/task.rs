@@ -1,9 +1,15 @@
-//! One compaction: merge the inputs, write the outputs, replace the ones by the others.
+//! One compaction: merge the inputs, write the outputs, replace the inputs by the outputs.
 //!
-//! Order: seal the outputs; in one step swap them for the inputs in the tablet's set; write the deletion log that names all inputs
-//! (from then on they are gone, whatever happens); unlink. A crash before the deletion log leaves all inputs beside some outputs, which
-//! say the same; a crash after it finishes the unlinking at the next start. Inputs must never be unlinked one by one without it: a
-//! tombstone could go before what it covers.
+//! Order:
+//!
+//! 1. Seal the outputs.
+//! 2. Replace the inputs by the outputs in the tablet's sstable set, in one step.
+//! 3. Write the deletion log, which lists all inputs. From then on they count as deleted.
+//! 4. Unlink the inputs.
+//!
+//! A crash before the deletion log leaves all inputs beside some outputs: the same data twice.
+//! After a later crash, the next start completes the unlinking. Inputs must never be unlinked one
+//! by one without the deletion log: a tombstone could disappear before the data that it covers.
 
 use super::outputs::{self, Outputs};
 use super::progress::{CompactionKind, Running};
@@ -23,14 +29,14 @@ use rt::task::Group;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Fragments are handed to the writer in buffers of about this many bytes.
+/// Fragments are passed to the writer in buffers of about this many bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Inputs of a compaction, marked so that no other takes them, until dropped.
+/// Inputs of a compaction, marked so that no other compaction takes them, until dropped.
 pub(crate) struct Claimed(Vec<Rc<Attached>>);
 
 impl Claimed {
-    /// Claims sstables; none of them may be claimed already.
+    /// Claims sstables. None of them may be claimed already.
     pub fn new(inputs: Vec<Rc<Attached>>) -> Self {
         for input in &inputs {
             assert!(!input.compacting.replace(true), "an sstable is compacted once at a time");
@@ -47,23 +53,24 @@ impl Drop for Claimed {
     }
 }
 
-/// What a compaction has to do.
+/// A compaction to run.
 pub(crate) struct Plan {
     pub kind: CompactionKind,
     pub inputs: Claimed,
-    /// The level of what comes out.
+    /// The level of the outputs.
     pub level: u32,
     /// The size at which a new sstable is begun, in bytes.
     pub split: Option<u64>,
-    /// The one input goes to the level as it is, if that is possible.
+    /// The only input moves to the level unchanged, if possible.
     pub moves: bool,
-    /// The inputs are not read: all they hold has expired.
+    /// The inputs have expired entirely, and are not read.
     pub expired: bool,
 }
 
 impl Engine {
-    /// Carries out a plan. `Cancelled` if `cancel` fires first, `Stopped` if an administrator stops it; then nothing has changed.
-    /// Must run as a task: dropped half-way it could leave a sealed sstable that nobody knows of, and that a restart would find.
+    /// Runs a plan. Returns `Cancelled` if `cancel` fires first, and `Stopped` if an administrator
+    /// stops it; then nothing has changed. Must run as a task: if the future were dropped, a sealed
+    /// output could stay on disk unnoticed, and a restart would find it.
     pub(crate) async fn compact(
         &self,
         table: &Rc<Table>,
@@ -71,7 +78,7 @@ impl Engine {
         plan: &Plan,
         cancel: &Cancel,
     ) -> Result<(), EngineError> {
-        if self.stopping().is_cancelled() || table.is_voiding() {
+        if self.stopping().is_cancelled() || table.is_discarding() {
             return Err(EngineError::Cancelled);
         }
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
@@ -87,15 +94,15 @@ impl Engine {
         let bytes = |sstables: &[Rc<Attached>]| sstables.iter().map(|own| own.sstable.total_bytes()).sum::<u64>();
         let inputs = &plan.inputs.0;
         let counts = ((inputs.len(), bytes(inputs)), (outputs.len(), bytes(&outputs)));
-        // From here on it is finished even if cancelled: the outputs are sealed.
+        // From here on a cancellation has no effect: the outputs are sealed.
         self.replace_sstables(table, tablet, inputs, outputs).await?;
         add(&self.counters().compactions, 1);
-        self.remember_compaction(running.what(), counts.0, counts.1);
+        self.record_compaction(running.what(), counts.0, counts.1);
         Ok(())
     }
 
-    /// Puts the one input on the plan's level without writing its data again. False if that is not possible: then nothing has changed, and
-    /// it has to be written again.
+    /// Moves the only input to the plan's level without rewriting its data. Returns false if that
+    /// is not possible: then nothing has changed, and the input must be rewritten.
     async fn move_sstable(&self, table: &Rc<Table>, tablet: &Tablet, plan: &Plan) -> Result<bool, EngineError> {
         let [input] = &plan.inputs.0[..] else { return Ok(false) };
         if !input.sstable.is_protected() {
@@ -105,7 +112,7 @@ impl Engine {
         let unsealed = match relabeled {
             Ok(unsealed) => unsealed,
             Err(error) => {
-                tracing::warn!(generation = %input.generation(), %error, "an sstable cannot be moved to another level as it is");
+                tracing::warn!(generation = %input.generation(), %error, "an sstable cannot be moved to another level without rewriting it");
                 return Ok(false);
             }
         };
@@ -174,7 +181,7 @@ impl Engine {
                 }
                 Step::Need(i) => {
                     let before = readers[i].position();
-                    // What it gave before was merged and written.
+                    // The fragments read before were merged and written.
                     readers[i].large_is_done();
                     match readers[i].fill(merger.buffer(i)).await {
                         Ok(true) => {}
@@ -216,7 +223,7 @@ impl Engine {
         Ok(attached)
     }
 
-    /// Puts `outputs` in the place of `inputs`, atomically across a crash.
+    /// Replaces `inputs` by `outputs`, atomically across a crash.
     async fn replace_sstables(
         &self,
         table: &Table,
@@ -225,18 +232,21 @@ impl Engine {
         outputs: Vec<Rc<Attached>>,
     ) -> Result<(), EngineError> {
         if outputs.is_empty() {
-            // Nothing would tell replay any more that the log's records of the inputs are done with.
+            // No output records that the commitlog records of the inputs are covered, so the table
+            // must.
             self.remember_covered(table, tablet.id, &hulls(inputs)).await?;
         }
         for output in &outputs {
-            // No other compaction may take it before the inputs are gone for good: it could purge what covers data of theirs, and
-            // a restart would bring that data back.
+            // No other compaction may take the outputs before the inputs are deleted durably. It
+            // could purge tombstones that cover data of the inputs, and a restart would bring that
+            // data back.
             output.compacting.set(true);
         }
-        // Readers that begin now take the outputs; those that have the inputs open keep them.
+        // New readers use the outputs. Readers that have the inputs open keep them.
         tablet.replace(inputs, outputs.iter().cloned());
         if let Err(error) = self.delete_files(table, inputs).await {
-            // They may be back after a restart, so nothing that covers their data may be purged in this run.
+            // The inputs may be back after a restart, so nothing that covers their data may be
+            // purged until then.
             table.unreadable.borrow_mut().extend(inputs.iter().map(|own| own.sstable.dir().to_path_buf()));
             return Err(error);
         }
@@ -247,24 +257,25 @@ impl Engine {
     }
 }
 
-/// Whether anything in the inputs has outlived its grace period. Where nothing has, nobody need be asked for each key what else holds it.
+/// Whether anything in the inputs has outlived its grace period. If not, no key has to be looked up
+/// in other sstables.
 fn may_purge(inputs: &[Rc<Attached>], gc_before: Seconds) -> bool {
     inputs.iter().any(|own| {
         let stats = own.sstable.stats();
-        // What has expired counts as deleted when it was written.
+        // An expired cell counts as deleted at the time when it was written.
         stats.min_deletion_time.saturating_sub(stats.max_ttl.max(0)) < gc_before
     })
 }
 
-/// How many partitions an output will have, for its filter: all, or as many as fit.
+/// The expected number of partitions of an output, for its filter.
 fn expected_partitions(partitions: u64, read: &[&Rc<Attached>], split: Option<u64>) -> u64 {
     let bytes: u64 = read.iter().map(|own| own.sstable.data_bytes()).sum();
     let outputs = split.map_or(1, |split| (bytes / split.max(1)).max(1));
     partitions.div_ceil(outputs)
 }
 
-/// What the inputs cover of each shard's log, as one interval per shard: a tablet's memtables are flushed in order, so what lies
-/// between two sealed ones is sealed too.
+/// The intervals of the inputs, as one interval for each shard's commitlog. The memtables of a
+/// tablet are flushed in order, so all records between two sealed intervals are in sstables, too.
 fn hulls(inputs: &[Rc<Attached>]) -> Vec<Interval> {
     let mut hulls: Vec<Interval> = Vec::new();
     for interval in inputs.iter().flat_map(|own| &own.intervals) {

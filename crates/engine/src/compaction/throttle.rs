@@ -1,4 +1,4 @@
-//! Holds all compactions of a shard together to a number of bytes per second.
+//! Limits the bytes per second that all compactions of a shard write together.
 
 use rt::sync::Cancel;
 use rt::time::{Duration, Instant};
@@ -7,12 +7,13 @@ use std::cell::Cell;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Throttle {
-    /// When what was written so far is paid for.
+    /// When the budget for all bytes written so far is earned.
     free_at: Cell<Option<Instant>>,
 }
 
 impl Throttle {
-    /// Waits for the turn of the next bytes, after some were written; `limit` is in bytes per second, 0 for none.
+    /// Accounts for written bytes, and waits until more may be written. `limit` is in bytes per
+    /// second; 0 for none.
     pub async fn wrote(&self, bytes: usize, limit: u64, cancel: &Cancel) {
         if limit == 0 {
             return;

@@ -202,7 +202,7 @@ impl Table {
 
     /// Whether compactions may start without a request.
     pub fn may_compact_by_itself(&self) -> bool {
-        self.auto_compaction.get() && self.paused.get() == 0 && !self.is_voiding()
+        self.auto_compaction.get() && self.paused.get() == 0 && !self.is_discarding()
     }
 
     /// Keeps compactions from starting without a request while the guard lives.
@@ -213,7 +213,7 @@ impl Table {
 
     /// Whether data is being truncated or removed. A compaction that ran meanwhile would write
     /// that data again.
-    pub fn is_voiding(&self) -> bool {
+    pub fn is_discarding(&self) -> bool {
         self.barriers.get() > 0
     }
 

@@ -7,7 +7,7 @@
 
 use super::{Attached, CachedTablet, LargeIndex, RowCache, SstableSet};
 use crate::commitlog::{Position, SlotId};
-use crate::compaction::LastLook;
+use crate::compaction::PickMemo;
 use crate::memtable::{Memtable, Pool};
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
@@ -36,7 +36,7 @@ pub(crate) struct Tablet {
     /// other tablets first.
     pub failed_flushes: Cell<u32>,
     /// The last result of the compaction picker.
-    pub last_look: LastLook,
+    pub pick_memo: PickMemo,
 }
 
 impl Tablet {
@@ -61,7 +61,7 @@ impl Tablet {
             rows,
             flush_turn: Semaphore::new(1),
             failed_flushes: Cell::new(0),
-            last_look: LastLook::default(),
+            pick_memo: PickMemo::default(),
         })
     }
 

@@ -1,4 +1,5 @@
-//! Compaction by strategy: levels that survive a restart, what expires as a whole, history, progress, stopping.
+//! Compaction by strategy: levels after a restart, entirely expired sstables, history, progress,
+//! and stopping.
 
 use crate::support::*;
 use engine::{CompactionKind, Engine, EngineConfig, EngineError};

@@ -1,4 +1,5 @@
-//! Compactions as administrators see them, under ScyllaDB's paths: those that run, those done, stopping, cleanup.
+//! Compactions for administrators, under ScyllaDB's paths: running ones, history, stopping,
+//! cleanup.
 
 use super::extract::{Path, Query};
 use super::operations::{self, Refusal, TableName};

@@ -1,4 +1,4 @@
-//! Parts of a request, as axum's extractors of the same names take them. What cannot be taken is refused as every error of the interface is:
+//! Axum's extractors of the same names, with errors in the format of this interface:
 //! `{message, code}`.
 
 use super::operations::Refusal;

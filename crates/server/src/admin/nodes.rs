@@ -137,7 +137,7 @@ async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> Answe
     Ok(Json(members.iter().filter(|member| which(member)).map(Member::address).collect()))
 }
 
-/// Writes of a node that no hint will bring, with the name of the table.
+/// Writes of a node that hint replay will not deliver, with the name of the table.
 async fn missed(remote: &RemoteServices) -> Result<Vec<(MissedWrites, Option<String>)>, Refusal> {
     let asked = remote.call(ShardId(0), |services| async move {
         let missed = coordinator::resync::missed(services.resync()).await;

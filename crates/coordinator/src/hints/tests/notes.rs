@@ -1,8 +1,8 @@
-//! Notes of hints that are lost: a second place knows which nodes they named.
+//! Lost notes of hints: the second record has the nodes that they named.
 
 use super::*;
 
-/// A second place that knows of notes.
+/// A second record of the notes.
 #[derive(Clone, Default)]
 struct Second {
     known: Rc<RefCell<Witnessed>>,
@@ -82,7 +82,7 @@ fn notes_that_are_lost_are_known_in_a_second_place() {
                     let whole: Vec<_> = hints.missed().into_iter().filter(|one| one.table.is_none()).collect();
                     assert_eq!(whole.len(), 1, "{at}");
                     assert_eq!((whole[0].target, whole[0].cause), (target(), LOST), "{at}");
-                    // Resync must not take what is older than gc_grace_seconds for new.
+                    // A resync must not treat writes that are older than gc_grace_seconds as new.
                     assert!(whole[0].since <= began, "{at}");
                 }
                 let hints = second.open(&scratch).await;
@@ -91,7 +91,7 @@ fn notes_that_are_lost_are_known_in_a_second_place() {
                 hints.sync().await;
                 assert_eq!(*second.known.borrow(), Witnessed::new());
                 drop(hints);
-                // Nothing is lost by it now.
+                // The loss of the file costs nothing now.
                 std::fs::remove_dir_all(scratch.0.join("notes")).expect("removed");
                 assert_eq!(noted(&*second.open(&scratch).await), []);
             }
@@ -114,7 +114,7 @@ fn notes_that_are_older_than_they_were_are_taken_for_lost() {
             hints.sync().await;
             drop(hints);
             std::fs::write(&file, older).expect("written");
-            // A start that gives up files writes to it before it is read.
+            // A start that accepts the loss of files writes to it before it is read.
             if name == "0.missed" {
                 let own = HostId(Uuid::from_u128(9));
                 note_accepted_loss(&scratch.0.join("notes"), own, &[None]).await.expect("written");
@@ -141,7 +141,7 @@ fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
         assert_eq!(second.changes.get(), before + 2);
         hints.sync().await;
         assert_eq!(second.changes.get(), before + 2);
-        // How far the manifest went is told by the next sync, once.
+        // The next sync records the sequence number of the manifest, once.
         fill(&hints, 20).await;
         assert_eq!(second.changes.get(), before + 2);
         hints.sync().await;
@@ -151,7 +151,7 @@ fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
         hints.forget_missed(target(), None, i64::MAX).await;
         hints.sync().await;
         assert_eq!(*second.known.borrow(), Witnessed::new());
-        // A hint is not acknowledged before the second place knows of it.
+        // A hint is acknowledged only after the second record has the node.
         second.is_broken.set(true);
         let refused = hints.store(target(), &mutation(1), 1, None).await;
         assert!(matches!(refused, Err(Refused::Io(_))), "{refused:?}");
@@ -173,7 +173,7 @@ fn notes_of_shards_that_are_no_more_are_known_in_the_second_place() {
             fill(&hints, 5).await;
             miss(&hints).await;
             drop(hints);
-            // What shard 0 has is of shard 1 of two now.
+            // The notes of shard 0 belong to shard 1 of two now.
             scratch.renumber(0, 1);
             let known = std::mem::take(&mut *second.known.borrow_mut());
             let renamed = known.into_iter().map(|(name, notes)| (name.replace('0', "1"), notes));

@@ -1,24 +1,31 @@
-//! Leveled: from level 1 on, the sstables of a level do not overlap and have one size, and a level holds ten times (the fan-out) what
-//! the one before holds. A level that holds more hands an sstable on to the next, merged with those it overlaps there; where it
-//! overlaps none, it goes there as it is.
+//! Leveled compaction. From level 1 on, the sstables of a level have the same size and do not
+//! overlap. Each level holds `fan_out` (ten) times the bytes of the level before. If a level holds
+//! more, one of its sstables goes to the next level, merged with the sstables that it overlaps
+//! there. If it overlaps none, it moves unchanged.
 //!
-//! Flushes come into level 0, whose sstables overlap. As long as they are few and small they are merged with one another by size;
-//! together as large as an sstable of level 1 they go there. Many of them are merged by size first, whatever waits elsewhere.
-//! Sstables that overlap others of their level (loaded from elsewhere, or left by a crash in the midst of a replacement) count
-//! as level 0. One compaction of a tablet at a time keeps levels apart.
+//! Flushes add sstables to level 0, which may overlap. While they are few and small, they are
+//! merged with one another by size. Once they have the size of a level 1 sstable together, they go
+//! to level 1. If there are many of them, merging them by size comes before all other levels.
+//!
+//! Sstables that overlap others of their level count as level 0. They were loaded from elsewhere,
+//! or left by a crash during a replacement. A tablet runs one compaction at a time, which keeps
+//! levels from overlapping.
 
 use super::{Candidate, Pick, size_tiered};
 use crate::compaction::options::Leveled;
 
-/// An sstable of which this part is droppable is written again on its way down instead of being moved.
-const WORTH_PURGING: f64 = 0.1;
-/// One that is not larger than this many times the size of an sstable needs not be cut on its way down.
-const UNCUT: f64 = 1.5;
-/// The last level: it takes whatever comes.
+/// An sstable with a larger fraction of droppable tombstones is rewritten on its way down instead
+/// of moved.
+const REWRITE_DROPPABLE: f64 = 0.1;
+/// An sstable of up to this many times the target size is not split on its way down.
+const MAX_MOVED: f64 = 1.5;
+/// The last level. It has no size limit.
 const LAST: usize = 8;
-/// More sstables in level 0 than this are merged with one another before anything else, and no more go down at once.
-const CROWD: usize = 32;
-/// A level is too large when it holds this much more than its share, so that a rounding does not set off a merge.
+/// If level 0 has more sstables than this, they are merged with one another before anything else.
+/// Also the most sstables that go to level 1 at once.
+const MAX_LEVEL0: usize = 32;
+/// A level is too large if it holds this much more than its capacity, so that rounding does not
+/// start a merge.
 const TOLERANCE: f64 = 1.001;
 
 pub(super) fn pick(candidates: &[Candidate], options: &Leveled) -> Option<Pick> {
@@ -27,7 +34,7 @@ pub(super) fn pick(candidates: &[Candidate], options: &Leveled) -> Option<Pick> 
     }
     let levels = Levels::of(candidates);
     let first = &levels.0[0];
-    if first.len() > CROWD
+    if first.len() > MAX_LEVEL0
         && let Some(picked) = size_tiered::pick_among(candidates, first.clone(), &options.level0)
     {
         return Some(picked);
@@ -49,19 +56,20 @@ pub(super) fn pick(candidates: &[Candidate], options: &Leveled) -> Option<Pick> 
     }
     let mut inputs = first.clone();
     inputs.sort_by_key(|i| std::cmp::Reverse(candidates[*i].age));
-    inputs.truncate(CROWD);
+    inputs.truncate(MAX_LEVEL0);
     inputs.extend(levels.overlapping(candidates, 1, &inputs));
     Some(Pick::new(inputs).at_level(1, options.sstable_size))
 }
 
-/// All into the first level that has room for them.
+/// Merges everything into the first level that has room for it.
 pub(super) fn pick_all(candidates: &[Candidate], inputs: Vec<usize>, options: &Leveled) -> Pick {
     let bytes: u64 = inputs.iter().map(|i| candidates[*i].size).sum();
     let level = (1..LAST).find(|level| bytes as f64 <= options.capacity(*level)).unwrap_or(LAST);
     Pick::new(inputs).at_level(level as u32, options.sstable_size)
 }
 
-/// What is too much on each level has to be merged with what it overlaps on the next, level by level.
+/// The excess of each level has to be merged with what it overlaps on the next level, level by
+/// level.
 pub(super) fn backlog(candidates: &[Candidate], options: &Leveled) -> f64 {
     let levels = Levels::of(candidates);
     let (mut total, mut moved) = (0.0, 0.0);
@@ -79,13 +87,13 @@ pub(super) fn backlog(candidates: &[Candidate], options: &Leveled) -> f64 {
 }
 
 impl Leveled {
-    /// The bytes that a level from 1 on should hold.
+    /// The target size of a level from 1 on, in bytes.
     fn capacity(&self, level: usize) -> f64 {
         self.sstable_size as f64 * (self.fan_out as f64).powi(level as i32)
     }
 }
 
-/// Indexes of candidates by level; from level 1 on, by token.
+/// Indexes of candidates by level. From level 1 on, sorted by token.
 struct Levels(Vec<Vec<usize>>);
 
 impl Levels {
@@ -110,7 +118,7 @@ impl Levels {
         self.0[level].iter().map(|i| candidates[*i].size).sum()
     }
 
-    /// Those of a level that may hold keys of any of `inputs`.
+    /// The sstables of a level that may hold keys of any of `inputs`.
     fn overlapping(&self, candidates: &[Candidate], level: usize, inputs: &[usize]) -> Vec<usize> {
         let first = inputs.iter().map(|i| candidates[*i].span.0).min().unwrap_or(i64::MAX);
         let last = inputs.iter().map(|i| candidates[*i].span.1).max().unwrap_or(i64::MIN);
@@ -118,22 +126,23 @@ impl Levels {
         self.0[level].iter().copied().filter(touches).collect()
     }
 
-    /// The sstable of a level that drags the least of the next level along, byte for byte.
+    /// The sstable of a level that overlaps the fewest bytes of the next level, relative to its own
+    /// size.
     fn pick_from(&self, candidates: &[Candidate], level: usize, options: &Leveled) -> Option<Pick> {
         let mut best: Option<(f64, usize, Vec<usize>)> = None;
         for i in &self.0[level] {
-            let along = self.overlapping(candidates, level + 1, &[*i]);
-            let bytes: u64 = along.iter().map(|i| candidates[*i].size).sum();
+            let overlapped = self.overlapping(candidates, level + 1, &[*i]);
+            let bytes: u64 = overlapped.iter().map(|i| candidates[*i].size).sum();
             let cost = bytes as f64 / candidates[*i].size.max(1) as f64;
             if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
-                best = Some((cost, *i, along));
+                best = Some((cost, *i, overlapped));
             }
         }
         let (_, own, mut inputs) = best?;
         let candidate = &candidates[own];
         if inputs.is_empty()
-            && candidate.size as f64 <= options.sstable_size as f64 * UNCUT
-            && candidate.droppable <= WORTH_PURGING
+            && candidate.size as f64 <= options.sstable_size as f64 * MAX_MOVED
+            && candidate.droppable <= REWRITE_DROPPABLE
         {
             return Some(Pick::move_of(own, level as u32 + 1));
         }

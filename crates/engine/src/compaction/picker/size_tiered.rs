@@ -1,4 +1,5 @@
-//! Size-tiered: sstables of similar size form a bucket; the bucket with the most sstables is merged once it has enough.
+//! Size-tiered compaction: sstables of similar size form a bucket. The bucket with the most
+//! sstables is merged, if it has at least `min_threshold`.
 
 use super::{Candidate, Pick};
 use crate::compaction::options::SizeTiered;
@@ -8,14 +9,14 @@ pub(super) fn pick(candidates: &[Candidate], options: &SizeTiered) -> Option<Pic
     pick_among(candidates, free, options)
 }
 
-/// The merge of some of `among`, which are indexes of candidates.
+/// The merge to run among `among`, which are indexes of candidates.
 pub(super) fn pick_among(candidates: &[Candidate], among: Vec<usize>, options: &SizeTiered) -> Option<Pick> {
     let mut best: Option<Bucket> = None;
     for mut bucket in buckets(candidates, among, options) {
         if bucket.members.len() < options.min_threshold {
             continue;
         }
-        // The smallest first: they cost least and reduce the count as much.
+        // The smallest sstables come first: they cost least, and reduce the count as much.
         bucket.members.truncate(options.max_threshold);
         if best.as_ref().is_none_or(|best| best.members.len() < bucket.members.len()) {
             best = Some(bucket);
@@ -24,7 +25,7 @@ pub(super) fn pick_among(candidates: &[Candidate], among: Vec<usize>, options: &
     best.map(|bucket| Pick::new(bucket.members))
 }
 
-/// Each byte has a way to go through the tiers until it is in an sstable as large as all together.
+/// Each byte is rewritten once for each tier between its sstable's size and the total size.
 pub(super) fn backlog(sizes: impl Iterator<Item = u64> + Clone, options: &SizeTiered) -> f64 {
     if sizes.clone().count() < options.min_threshold {
         return 0.0;
@@ -50,7 +51,7 @@ fn buckets(candidates: &[Candidate], mut by_size: Vec<usize>, options: &SizeTier
             (size > bucket.mean * options.bucket_low && size < bucket.mean * options.bucket_high)
                 || (size < least && bucket.mean < least)
         };
-        // Sizes ascend, so only the last bucket can be near.
+        // Sizes ascend, so only the last bucket can match.
         match buckets.last_mut().filter(|bucket| fits(bucket)) {
             Some(bucket) => {
                 let n = bucket.members.len() as f64;

@@ -1,4 +1,5 @@
-//! Cases for each strategy out of text files, and long runs of each against a model of sstables.
+//! Cases for each strategy from text files, and long runs of each strategy against a model of
+//! sstables.
 
 use super::*;
 use model::options::OptionMap;
@@ -6,7 +7,8 @@ use std::collections::BTreeMap;
 
 const HOUR: i64 = 3_600_000_000;
 
-/// `size[/droppable[/days]]`, then any of `:L<level>`, `:<first>..<last>`, `:h<hour>`, `:busy`. Sizes are in MiB.
+/// `size[/droppable[/days]]`, then any of `:L<level>`, `:<first>..<last>`, `:h<hour>`, `:busy`.
+/// Sizes are in MiB.
 fn candidate(word: &str) -> Candidate {
     let mut parts = word.split(':');
     let mut numbers = parts.next().expect("a size").split('/').map(|n| n.parse::<f64>().expect("a number"));
@@ -36,7 +38,8 @@ fn shown(picked: Option<&Pick>) -> String {
     }
 }
 
-/// Each line: options, candidates, and what is picked; after `all` what is picked when everything is to be merged.
+/// Each line has options, candidates, and the expected pick. With `all`: the expected picks of a
+/// major compaction.
 fn check(class: &str, text: &str) {
     let mut cases = 0;
     for (number, line) in text.lines().enumerate() {
@@ -88,7 +91,7 @@ struct Model {
     number: u64,
 }
 
-/// A tablet of the model, compacted until nothing is left to do after each flush.
+/// A tablet of the model. After each flush it is compacted until there is nothing left to do.
 struct Run {
     options: Options,
     sstables: Vec<Model>,
@@ -178,7 +181,7 @@ impl Run {
     }
 }
 
-/// Keys in no order, each new.
+/// Distinct keys in random order.
 fn spread(n: i64) -> i64 {
     n.wrapping_mul(0x9E37_79B9_7F4A_7C15u64 as i64)
 }

@@ -1,5 +1,6 @@
-//! Time-window: an sstable belongs to the window of its newest write. The newest window is merged by size; an older one, which
-//! gets no more writes, becomes one sstable and is left alone until it has expired as a whole.
+//! Time-window compaction: an sstable belongs to the window of its newest write. The newest window
+//! is merged by size. An older window gets no more writes: its sstables are merged into one, which
+//! stays until it has expired entirely.
 
 use super::{Candidate, Pick, size_tiered};
 use crate::compaction::options::TimeWindow;
@@ -15,7 +16,8 @@ pub(super) fn pick(candidates: &[Candidate], options: &TimeWindow) -> Option<Pic
             }
             continue;
         }
-        // What is being merged there joins the rest later, at once.
+        // An sstable that is being merged would join the others later, so wait and merge them all
+        // at once.
         if members.len() < 2 || members.iter().any(|i| candidates[*i].busy) {
             continue;
         }
@@ -27,7 +29,7 @@ pub(super) fn pick(candidates: &[Candidate], options: &TimeWindow) -> Option<Pic
     None
 }
 
-/// Each window by itself.
+/// Merges each window separately.
 pub(super) fn pick_all(candidates: &[Candidate], free: Vec<usize>, options: &TimeWindow) -> Vec<Pick> {
     windows(candidates, free, options).into_values().map(Pick::new).collect()
 }

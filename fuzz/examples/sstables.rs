@@ -1,7 +1,8 @@
-//! Makes what the target `sstable` damages: `cargo run -p messina-fuzz --example sstables`.
+//! Creates the input of the target `sstable`: `cargo run -p messina-fuzz --example sstables`.
 //!
-//! From the fixtures of the sstable crate, which Cassandra wrote, and from random tables that our own writer writes, with many blocks in
-//! the promoted index. Most without checksums, see `fuzz::sstable_files`.
+//! It uses the fixtures of the sstable crate, which Cassandra wrote, and random tables that our
+//! writer writes, with many blocks in the promoted index. Most have no checksums, see
+//! `fuzz::sstable_files`.
 
 #[path = "../../crates/sstable/tests/all/random/mod.rs"]
 mod random;

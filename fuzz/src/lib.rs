@@ -1,5 +1,5 @@
-//! Every parser of bytes from outside as a function that must neither panic nor hang: what the corpus test, `make fuzz` and
-//! libFuzzer (`fuzz/libfuzzer`) all run.
+//! Every parser of bytes from outside, as a function that must neither panic nor hang. The corpus
+//! test, `make fuzz` and libFuzzer (`fuzz/libfuzzer`) all run these functions.
 
 pub mod paging_states;
 pub mod sstable_files;

@@ -1,5 +1,5 @@
-//! Paging states as a client may send them: damaged, forged, foreign, expired. None may be taken for one of ours, and none may
-//! make a parser panic, also not behind the authentication.
+//! Paging states that a client may send: damaged, forged, foreign, expired. None may be accepted,
+//! and none may make a parser panic, even past the authentication.
 
 use crate::damage;
 use bytes::Bytes;

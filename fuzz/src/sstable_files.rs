@@ -1,9 +1,9 @@
-//! Sstables of real tools, damaged as the fuzzer's bytes say, put on disk, opened, and read in every way there is.
+//! Sstables of real tools are damaged by a script, written to disk, opened, and read in every way.
 //!
-//! The bytes are a script: which sstable, then steps that each damage one component. A component of ten bytes is hit as often as one of
-//! ten thousand, and no step can make the whole unrecognisable. Most of the sstables come without the checksums that would stop damage
-//! before it reaches a parser (`me` allows it, and tools of others leave them out). Whatever the damage: errors, not panics; and no reader
-//! goes on for ever.
+//! The fuzzer's bytes are the script: an sstable, then steps that each damage one component. Small
+//! and large components are hit equally often, and no step makes the file entirely unreadable. Most
+//! sstables have no checksums, which would stop damage before it reaches a parser (`me` allows
+//! that, and other tools omit them). Damage must lead to errors, never to panics or endless reads.
 //!
 //! ```text
 //! u8 sstable; steps of: u8 component, u8 kind, u16 place, u8 value, u8 length
@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fragments after which a reader of such short files must have come to its end.
+/// The maximum number of fragments of a reader of such short files.
 const MOST_FRAGMENTS: usize = 1 << 20;
 /// The clock of `dump`.
 const NOW: i32 = 1_700_000_000;
 
 static DIRECTORIES: AtomicU64 = AtomicU64::new(0);
 
-/// What is damaged: bundles that `examples/sstables.rs` makes.
+/// The sstables to damage: bundles that `examples/sstables.rs` creates.
 const SSTABLES: [&[u8]; 14] = [
     include_bytes!("../sstables/basic"),
     include_bytes!("../sstables/ck40"),
@@ -45,11 +45,11 @@ const SSTABLES: [&[u8]; 14] = [
 ];
 /// Bytes of a step.
 const STEP: usize = 6;
-/// Steps beyond these are left out.
+/// The maximum number of steps.
 const MOST_STEPS: usize = 8;
 
-/// The components of an sstable as one run of bytes, each with its place in `Component::ALL` and its length before it; without their
-/// checksums unless `checksums`.
+/// The components of an sstable as one run of bytes. Each component is preceded by its position in
+/// `Component::ALL` and its length. Without checksums unless `checksums` is set.
 pub fn bundle(place: &SstablePath, checksums: bool) -> std::io::Result<Vec<u8>> {
     let mut out = Vec::new();
     for (at, component) in Component::ALL.into_iter().enumerate() {
@@ -73,7 +73,7 @@ pub fn bundle(place: &SstablePath, checksums: bool) -> std::io::Result<Vec<u8>> 
     Ok(out)
 }
 
-/// Apart again.
+/// Splits a bundle into its components.
 fn components(mut bytes: &[u8]) -> Vec<(Component, Vec<u8>)> {
     let mut out = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
@@ -167,7 +167,7 @@ async fn read_all(place: &SstablePath) {
     }
 }
 
-/// What comes, up to the first error.
+/// Reads all fragments, up to the first error.
 async fn read(
     sstable: &Rc<Sstable>,
     schema: &Rc<model::TableSchema>,
@@ -198,7 +198,8 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new() -> Scratch {
         let number = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
-        // In memory where there is such a directory: many thousands of small files come and go.
+        // Uses a directory in memory if there is one, because many thousands of small files are
+        // created.
         let memory = Path::new("/dev/shm");
         let root = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         let path = root.join(format!("messina-fuzz-{}-{number}", std::process::id()));

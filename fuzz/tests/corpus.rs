@@ -1,6 +1,8 @@
-//! Every file of the corpus through its target, as it is and damaged in a few hundred seeded ways.
+//! Runs every file of the corpus through its target: unchanged, and with several hundred seeded
+//! damages.
 //!
-//! `FUZZ_SECONDS=n` goes on damaging for n seconds a target (`make fuzz`), `FUZZ_TARGET=name` runs that target alone.
+//! `FUZZ_SECONDS=n` continues for n seconds with each target (`make fuzz`). `FUZZ_TARGET=name` runs
+//! only that target.
 
 use fuzz::{TARGETS, damage};
 use rand::SeedableRng;

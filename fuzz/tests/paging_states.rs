@@ -1,4 +1,5 @@
-//! Wrong paging states by the hundred thousand, each refused. `PAGING_STATES=n` makes n of them (`make forge`: 10 million).
+//! Hundreds of thousands of invalid paging states; each is refused. `PAGING_STATES=n` sets their
+//! number (`make forge`: 10 million).
 
 use fuzz::paging_states::Fixture;
 use std::path::Path;
@@ -13,7 +14,8 @@ fn wrong_states_are_refused() {
     println!("{count} wrong paging states were refused in {:.1} s", began.elapsed().as_secs_f64());
 }
 
-/// Otherwise the fuzzer would only ever damage what is refused anyhow. `MESSINA_BLESS=1` writes it anew.
+/// The corpus must have a valid state: otherwise the fuzzer would only damage invalid ones.
+/// `MESSINA_BLESS=1` rewrites it.
 #[test]
 fn the_corpus_has_a_state_that_is_taken() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/paging_state/good");

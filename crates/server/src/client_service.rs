@@ -76,7 +76,8 @@ impl ClientService {
         Ok(())
     }
 
-    /// Closes the ports, lets requests under way end, and closes all connections. Connections that have not ended within the limit are cut.
+    /// Closes the ports, lets pending requests end, and closes all connections. Connections that
+    /// have not ended within the limit are aborted.
     pub async fn stop(&self) {
         let _turn = self.turn.acquire().await;
         self.set_serving(false);

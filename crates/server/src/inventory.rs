@@ -1,7 +1,8 @@
-//! The inventory of the data directory at a start: what must be there, and what is written down for the next start.
+//! The inventory of the data directory: what a start must find, and what is recorded for the next
+//! start.
 //!
-//! A start that lacks what the node held when it last ran is refused, or names what it gives up (`accept_loss`). The inventory itself
-//! is the engine's ([`engine::datadir`]).
+//! If data is missing that the node held when it last ran, the start is refused. With `accept_loss`
+//! it continues, and logs what is lost. The inventory itself is the engine's ([`engine::datadir`]).
 
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
@@ -19,15 +20,16 @@ use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
-/// Checks that the logs are there which the data directory held when the node last ran. What is given up.
+/// Checks that the logs of the last run are in the data directory. Returns the losses that are
+/// accepted.
 pub async fn check_logs(data_dir: &DataDir, config: &StackConfig) -> Result<Vec<Missing>, StartError> {
     let missing = data_dir.missing().await.map_err(StartError::because)?;
     refuse_or_give_up(data_dir, config, &missing).await?;
     Ok(missing)
 }
 
-/// Checks that the directories of tables are there which the data directory held when the node last ran, and in them what says which
-/// rows were truncated. What is given up.
+/// Checks that the table directories of the last run are in the data directory, with the records of
+/// their truncations. Returns the losses that are accepted.
 pub async fn check_tables(
     data_dir: &DataDir,
     config: &StackConfig,
@@ -46,7 +48,7 @@ pub async fn check_tables(
     Ok(missing)
 }
 
-/// Refuses a data directory that lacks what it held when the node last ran, or names in the log what is given up.
+/// Refuses a data directory with missing files, or logs the losses that are accepted.
 async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[Missing]) -> Result<(), StartError> {
     if missing.is_empty() {
         return Ok(());
@@ -85,9 +87,10 @@ async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[
     Ok(())
 }
 
-/// Notes that this node lacks writes which other nodes have, because the start has given up what held them: files that are missing, or
-/// parts of the commitlog that replay skipped. Durable before anything is removed from the inventory or the old logs, so that a crash
-/// does not lose it. On shard 0, when the metadata are there.
+/// Records that this node lacks writes which other nodes have, because the start accepted a loss:
+/// missing files, or parts of the commitlog that replay skipped. This is durable before anything is
+/// removed from the inventory or the old logs, so that a crash does not lose the record. On shard
+/// 0, once the metadata is loaded.
 pub async fn note_given_up(
     config: &StackConfig,
     service: &MetadataService,
@@ -124,7 +127,7 @@ pub async fn note_given_up(
     })
 }
 
-/// Names the directories of tables that the metadata does not have: their data is not served.
+/// Logs the directories of tables that the metadata does not have: their data is not served.
 pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) -> Result<(), StartError> {
     let metadata = service.current();
     let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
@@ -135,20 +138,20 @@ pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) 
     Ok(())
 }
 
-/// Lets every shard add the tables that get a directory to the inventory, from now on.
+/// From now on, every shard adds the tables that get a directory to the inventory.
 pub async fn watch_directories(keepers: PerShard<InventoryKeeper>, engines: PerShard<Engine>) {
     let watch =
         engines.call_all(move |engine| async move { rt::task::spawn(record_directories(keepers, engine)).detach() });
     watch.await;
 }
 
-/// The notes of hints that must be in the data directory.
+/// The notes of hints that the inventory records.
 pub fn witnessed_notes(keeper: &InventoryKeeper) -> Witnessed {
     let witnessed = |HintNotes { sequence, nodes }| WitnessedNotes { sequence, nodes };
     keeper.hint_notes().into_iter().map(|(name, notes)| (name, witnessed(notes))).collect()
 }
 
-/// Has the inventory know what changes of this shard's notes of hints.
+/// Stores changes of this shard's notes of hints in the inventory.
 pub fn store_of_notes(keepers: PerShard<InventoryKeeper>) -> hints::Store {
     Box::new(move |changes| {
         Box::pin(async move {
@@ -171,8 +174,8 @@ pub fn store_of_notes(keepers: PerShard<InventoryKeeper>) -> hints::Store {
     })
 }
 
-/// Sees to it that the next start does not miss the logs that were removed while the node ran, nor replays what is left of them: their
-/// writes are in sstables.
+/// Removes the logs that were deleted while the node ran from the inventory. So the next start
+/// neither misses them nor replays their remains: their writes are in sstables.
 pub async fn forget_removed_logs(keepers: PerShard<InventoryKeeper>, unwritten: &[Unwritten]) {
     let run = |shard: &Unwritten| match &shard.log {
         Some(LogLeft::Removed { run, .. }) => Some(run.clone()),
@@ -182,7 +185,7 @@ pub async fn forget_removed_logs(keepers: PerShard<InventoryKeeper>, unwritten: 
     if removed.is_empty() {
         return;
     }
-    // Before this is set, the inventory does not name the logs of this run.
+    // Until this is set, the inventory does not list the logs of this run.
     let keeper = keepers.try_get();
     let forgotten = async {
         if let Some(keeper) = keeper {
@@ -226,26 +229,27 @@ async fn record_directories(keepers: PerShard<InventoryKeeper>, engine: Rc<Engin
     }
 }
 
-/// What the inventory is made of.
+/// The sources of the inventory.
 #[derive(Clone)]
 pub struct InventoryRecord {
     /// The data directory.
     pub data_dir: Rc<DataDir>,
-    /// What writes the inventory.
+    /// Writes the inventory.
     pub keeper: Rc<InventoryKeeper>,
     /// The engines of all shards.
     pub engines: PerShard<Engine>,
     /// The metadata.
     pub metadata: Rc<MetadataService>,
-    /// The node is alone in its cluster.
+    /// Whether the node is alone in its cluster.
     pub alone: bool,
-    /// This run has written it.
+    /// Whether this run has written the inventory.
     pub is_written: Rc<Cell<bool>>,
 }
 
 impl InventoryRecord {
-    /// Writes down what the next start must find: this run's logs and the `old` ones, how far the log of the metadata goes, the tables
-    /// with a directory. Logs that it does not name any more may be removed afterwards.
+    /// Records what the next start must find: the logs of this run and the `old` ones, the durable
+    /// end of the metadata log, and the tables with a directory. Logs that are not listed any more
+    /// may be removed afterwards.
     pub async fn write(&self, old: &OldLogs) -> Result<(), DataDirError> {
         let mut runs = self.engines.call_all(|engine| async move { engine.logged_run() }).await;
         runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));
@@ -254,14 +258,14 @@ impl InventoryRecord {
         let mut tables = self.data_dir.durable_tables().await?;
         tables.retain(|id| metadata.table_by_id(*id).is_some());
         drop(metadata);
-        // Given up at this start, or dropped.
+        // The loss was accepted at this start, or the table was dropped.
         let gone = self.data_dir.tables_without_directory().await?;
         let found = self.engines.get().found_in_directories();
         let is_first = !self.is_written.replace(true);
         let change = |inventory: &mut Inventory| {
             inventory.retain(|id| !gone.contains(&id));
             if is_first {
-                // What is missing was given up.
+                // The loss of missing files was accepted.
                 (inventory.epochs, inventory.filters, inventory.filters_written) = Default::default();
             }
             found.iter().for_each(|made| inventory.add(made));

@@ -1,4 +1,5 @@
-//! What this shard's engine holds, source by source, for `SELECT ... FROM MUTATION_FRAGMENTS(table)`.
+//! The contents of each source of this shard's engine, for
+//! `SELECT ... FROM MUTATION_FRAGMENTS(table)`.
 
 use cql::fragments::{Local, LocalSources, LocalSourcesService, Take};
 use engine::{Engine, Origin};

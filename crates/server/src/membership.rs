@@ -1,7 +1,8 @@
-//! A node's way into its cluster: the wire to other nodes, the search for them, being let in, and the way back.
+//! How a node joins its cluster, and leaves the network at a stop: internode transport, discovery,
+//! and admission.
 //!
-//! Used by `stack`, on shard 0, in the order of the functions here. A node that is told of no other node has no wire, opens no port, and
-//! is a cluster of one.
+//! `stack` calls these functions on shard 0, in the order of this file. A node without seeds has no
+//! internode transport, opens no port for other nodes, and is a cluster of one.
 
 use crate::config::Config;
 use crate::config::handoff::Handoff;
@@ -35,34 +36,34 @@ use std::rc::Rc;
 
 /// How long an admitted node may take to receive the metadata of the cluster.
 const LEARN: Duration = Duration::from_secs(120);
-/// Hints may take this part of the disk: one in so many bytes.
+/// Hints may take one in this many bytes of the disk.
 const HINTS_SHARE: u64 = 10;
 /// How long the other nodes may take to learn that this one stops.
 const ANNOUNCE: Duration = Duration::from_millis(500);
-/// Pause before a node tries again to tell the others of itself.
+/// Pause before a node retries to announce itself.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a node of a cluster of several is told.
+/// The configuration of a node that can have other nodes in its cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// Nodes that are asked first for others.
+    /// The seeds: nodes that are asked first for others.
     pub seeds: Seeds,
-    /// Where it listens for other nodes.
+    /// The address on which it listens for other nodes.
     pub listen: SocketAddr,
     /// The limits of connections between nodes.
     pub internode: InternodeConfig,
-    /// What encrypts them, where that is wanted.
+    /// TLS of these connections, if configured.
     pub tls: Option<PeerTls>,
-    /// What else there is to say.
+    /// The settings with defaults.
     pub settings: ClusterSettings,
 }
 
 /// Settings of a node of a cluster of several that have defaults.
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
-    /// `hints_directory`; none: within the data directory.
+    /// `hints_directory`; none: in the data directory.
     pub hints_directory: Option<PathBuf>,
-    /// What is kept for nodes that are down.
+    /// The settings of hints.
     pub hints: HintsSettings,
     /// `group0_raft_op_timeout_in_ms`.
     pub change_timeout: Duration,
@@ -75,7 +76,7 @@ impl Default for ClusterSettings {
     }
 }
 
-/// The wire to the other nodes, open.
+/// The open internode transport.
 pub struct Wire {
     internode: Rc<Internode>,
     running: internode::Running,
@@ -83,17 +84,17 @@ pub struct Wire {
     admission: Rc<Admission>,
 }
 
-/// The metadata, and whether this node has yet to learn it.
+/// The metadata, and whether this node still has to receive it.
 pub struct OpenMetadata {
     /// The log.
     pub log: MetadataLog,
-    /// What is known.
+    /// The loaded metadata.
     pub recovered: Recovered,
-    /// The node was admitted just now.
+    /// Whether the node was admitted during this start.
     pub joins: bool,
 }
 
-/// Opens the wire, if the node is to have one: others can ask it from here on.
+/// Opens the internode transport, if the node has one. From here on other nodes can send requests.
 pub async fn open_wire(layers: Layers, config: &StackConfig) -> Result<Option<Wire>, StartError> {
     let Some(cluster) = &config.cluster else { return Ok(None) };
     let info = &config.info;
@@ -118,7 +119,8 @@ pub async fn open_wire(layers: Layers, config: &StackConfig) -> Result<Option<Wi
     Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone(), admission }))
 }
 
-/// Opens the metadata: what is on the disk, or what a cluster that lets this node in is to teach it, or a new cluster.
+/// Opens the metadata: from disk, as a new member of a cluster that admits this node, or as a new
+/// cluster.
 pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<OpenMetadata, StartError> {
     let (dir, info) = (&config.data_dir, &config.info);
     let begins = async || {
@@ -151,7 +153,8 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
     }
 }
 
-/// Tablets are on shards that the whole cluster knows: a node cannot take shards away by itself.
+/// The cluster's metadata has the shard of each tablet, so a node cannot reduce its number of
+/// shards on its own.
 fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError> {
     let metadata = found.recovered.metadata().map_err(StartError::because)?;
     match metadata.topology.node(info.host_id) {
@@ -164,7 +167,8 @@ fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError>
     }
 }
 
-/// Joins the group with those of the other nodes. When this returns a node that joins has learned the metadata.
+/// Joins the Raft group of the other nodes. When this returns, a joining node has received the
+/// metadata.
 pub async fn join_group(wire: &Wire, joins: bool, service: &Rc<MetadataService>) -> Result<(), StartError> {
     let internodes = wire.internode.shards();
     service.on_topology(move |topology| {
@@ -195,9 +199,13 @@ pub async fn join_group(wire: &Wire, joins: bool, service: &Rc<MetadataService>)
     Ok(())
 }
 
-/// Tells the cluster how this node is now, and looks after the cluster whenever this node leads. A node that joins becomes a full member, with its
-/// vote, before this returns; one that comes back tells it as soon as a majority is there. One that comes back elsewhere may have been copied: it must not
-/// serve clients with what it has on its own, so this returns when the cluster has taken it for the node that it says it is.
+/// Announces the current state of this node to the cluster, and starts the topology coordinator,
+/// which is active while this node leads.
+///
+/// - A joining node is a full member with a vote when this returns.
+/// - A returning node announces itself as soon as a majority is up.
+/// - A node that returns with another address may be a copy, so it must not serve clients on its
+///   own: this returns when the cluster has confirmed its identity.
 pub async fn settle(layers: Layers, wire: &Wire, joins: bool) -> Result<(), StartError> {
     let metadata = layers.metadata.get();
     let known = known_elsewhere(&metadata);
@@ -228,7 +236,7 @@ async fn announce_self(admission: Rc<Admission>, internode: Rc<Internode>, servi
                 let made = metadata::change::<(), String, _>(service.shards().metadata, |metadata, info| {
                     let own = own_node(info, NodeState::Normal);
                     let known = metadata.topology.node(info.host_id);
-                    // One that is leaving does not come back by being started again.
+                    // A node that is leaving does not rejoin by a restart.
                     let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
                     let is_to_announce = known.is_none_or(|known| **known != own && stays(known));
                     join::check_location(&metadata.topology, &own)?;
@@ -251,7 +259,8 @@ async fn announce_self(admission: Rc<Admission>, internode: Rc<Internode>, servi
     }
 }
 
-/// Where the cluster knows this node to be, if that is elsewhere and there are others.
+/// The address that the cluster has for this node, if it differs from the current one and there are
+/// other nodes.
 fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
     let (topology, info) = (service.current().topology.clone(), service.info().clone());
     let known = topology.node(info.host_id)?;
@@ -259,8 +268,9 @@ fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
     (is_elsewhere && topology.members().count() > 1).then(|| known.internode())
 }
 
-/// Tells the others where this node is now, if that is elsewhere than before: until they know, they cannot tell it anything, so it cannot
-/// do that by a change of its own, unless it leads. Whether they know.
+/// Announces the current address of this node to the others, if it has changed. Until they know it,
+/// they cannot reach this node, so it cannot commit the change itself unless it leads. Returns
+/// whether they know it.
 async fn introduce(
     admission: &Admission,
     internode: &Rc<Internode>,
@@ -273,7 +283,7 @@ async fn introduce(
     if known.internode() == own.internode() {
         return Ok(true);
     }
-    // Members that moved as well are where this node has found them.
+    // Members that moved as well have the addresses at which this node found them.
     let book = internode.book();
     let others = topology.members().filter(|node| node.host != own.host);
     let address = |node: &Rc<Node>| book.peers.get(&node.host).map_or_else(|| node.internode(), |peer| peer.address);
@@ -281,20 +291,21 @@ async fn introduce(
 }
 
 impl Wire {
-    /// Keeps the wire until [`close`]. On shard 0.
+    /// Keeps the transport open until [`close`]. On shard 0.
     pub fn keep(self, layers: Layers) {
         layers.wire.set(Rc::new(OpenWire(RefCell::new(Some(self.running)))));
     }
 }
 
-/// Tells the other nodes that this one stops, so that they send it no more requests. On shard 0.
+/// Announces to the other nodes that this one stops, so that they send it no more requests. On
+/// shard 0.
 pub async fn announce_stop(layers: Layers) {
     if let Some(internode) = layers.internode.try_get() {
         internode.announce_stop(ANNOUNCE).await;
     }
 }
 
-/// Closes the wire, if there is one.
+/// Closes the transport, if there is one.
 pub async fn close(layers: Layers) {
     let running = layers.wire.try_get().and_then(|wire| wire.0.take());
     layers.wire.clear();
@@ -303,7 +314,8 @@ pub async fn close(layers: Layers) {
     }
 }
 
-/// Has this shard's coordinator reach the other nodes, and this shard answer theirs. Nothing where there is no wire.
+/// Connects this shard's coordinator to the other nodes, and handles their requests on this shard.
+/// Does nothing without a transport.
 pub fn connect_shard(
     layers: Layers,
     coordinator: &Rc<Coordinator>,
@@ -316,13 +328,14 @@ pub fn connect_shard(
     }
 }
 
-/// Why a start fails that cannot keep hints; `key`: the setting that names the directory, if one does.
+/// The error of a start that cannot keep hints. `key` is the setting that names the directory, if
+/// set.
 fn no_hints(directory: &Path, key: &str, error: &std::io::Error) -> StartError {
     let way_out = rt::fs::way_out(directory, error);
     StartError(format!("hints cannot be kept in {}{key}: {error}{way_out}", directory.display()))
 }
 
-/// Warns of settings of hints that would not work, on a node without others, which keeps none.
+/// Warns about settings of hints that have no effect, on a node without others, which keeps none.
 pub async fn warn_of_hints(config: &Config, metadata: &MetadataService) {
     Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.current().topology.datacenters());
     if let Some(directory) = &config.hints_directory
@@ -333,7 +346,7 @@ pub async fn warn_of_hints(config: &Config, metadata: &MetadataService) {
     }
 }
 
-/// Has every shard keep what nodes that are down miss, and deliver it when they are back.
+/// Makes every shard keep hints for nodes that are down, and replay them when these are up again.
 pub async fn keep_hints(layers: Layers, config: &StackConfig) -> Result<(), StartError> {
     let settings = config.cluster.as_ref().map(|cluster| cluster.settings.clone()).unwrap_or_default();
     let shards = rt::shard::count() as u16;

@@ -1,37 +1,41 @@
-//! How the node's memory becomes the budgets of its shards.
+//! How the node's memory is divided into the budgets of its shards.
 //!
-//! What fills up over time is counted, piece by piece, against a shard's budget: memtables, caches, reads, kept readers, requests. What
-//! is not is set aside before: the process itself, connections, the buffers of flushes, compactions and pages on their way, indexes
-//! and filters of sstables, and what the allocator needs beyond what it was asked for: memtables and caches are freed in another order than they
-//! were filled, and its pages stay partly used (measured after a minute of writes and reads: 126 MiB in use, 293 resident).
-//! Measured with `bench/storage --only memory`: without that, 384 MiB became 470.
+//! Large and growing consumers are counted against a shard's budget: memtables, caches, reads,
+//! cached queriers, requests. Other memory is reserved in advance: the process itself, connections,
+//! buffers of flushes, compactions and pages, indexes and filters of sstables, and the allocator's
+//! overhead.
+//!
+//! Memtables and caches are freed in another order than they were filled, so the allocator's pages
+//! stay partly used. Measured after a minute of writes and reads: 126 MiB in use, 293 MiB resident.
+//! Without the reserve, a node with 384 MiB used 470 MiB (`bench/storage --only memory`).
 
 use crate::config::Config;
 use crate::config::setting::{Setting, Size};
 use crate::start_error::StartError;
 use engine::commitlog::CommitlogConfig;
 
-/// The least memory for each shard, in bytes. With less, a shard cannot hold its memtables and one
-/// request at a time.
+/// The minimum memory for each shard, in bytes. With less, a shard cannot hold its memtables and
+/// one request at a time.
 const LEAST: u64 = 16 << 20;
 /// Segments of the commitlog that a shard preallocates at start.
 const PREALLOCATED_SEGMENTS: u64 = 2;
-/// Set aside for the process, in bytes.
+/// Reserved for the process, in bytes.
 const PROCESS: u64 = 24 << 20;
-/// Set aside for each shard, in bytes.
+/// Reserved for each shard, in bytes.
 const SHARD: u64 = 64 << 20;
-/// At most so many tenths of the memory are set aside.
+/// At most this many tenths of the memory are reserved.
 const MOST_TENTHS: u64 = 4;
-/// Where the budgets of all shards together are less than this, the kernel is asked not to make huge pages: where a few kilobytes of two megabytes are used, it keeps all
-/// of them (measured: 40 MiB more of 384). Buffers of disk I/O lie in some all the same.
+/// If the budgets of all shards together are smaller than this, the kernel is asked not to use huge
+/// pages: it keeps two megabytes resident when a few kilobytes are used (measured: 40 MiB more of
+/// 384). Buffers of disk I/O use some huge pages all the same.
 const HUGE_PAGES_FROM: u64 = 1 << 30;
 
-/// The part of a shard's budget that its buffers of disk I/O may hold in huge pages: a sixteenth.
+/// The fraction of a shard's budget that its I/O buffers may take in huge pages: a sixteenth.
 const IO_BUFFERS: usize = 16;
-/// And no more than this: some hundred reads at once.
+/// The maximum in bytes: enough for some hundred concurrent reads.
 const MOST_IO_BUFFERS: usize = 64 << 20;
 
-/// Refuses less memory than the shards need.
+/// Refuses a node whose memory is too small for its shards.
 pub fn check(memory: u64, shards: usize) -> Result<(), StartError> {
     let needed = LEAST * shards as u64;
     if memory >= needed {
@@ -48,9 +52,9 @@ pub fn check(memory: u64, shards: usize) -> Result<(), StartError> {
     )))
 }
 
-/// The size of the commitlog's segments: that of the configuration, or less. The segments that a
-/// shard preallocates take at most as much disk as the shard has memory, and the least log of all
-/// shards fits into `commitlog_total_space_in_mb`.
+/// The size of commitlog segments: that of the configuration, or less. The segments that a shard
+/// preallocates take at most as much disk as the shard has memory. The minimum logs of all shards
+/// fit into `commitlog_total_space_in_mb`.
 pub fn segment_size(config: &Config, shards: usize, shard_memory: usize) -> u64 {
     let of_memory = shard_memory as u64 / PREALLOCATED_SEGMENTS;
     let of_total = |Size(total)| total / shards as u64 / CommitlogConfig::least_total_size(1);
@@ -58,20 +62,22 @@ pub fn segment_size(config: &Config, shards: usize, shard_memory: usize) -> u64 
     config.commitlog_segment_size_in_mb.0.min((most >> 20 << 20).max(1 << 20))
 }
 
-/// The budget of each of the shards of a node that may use so many bytes.
+/// The budget of each shard of a node that may use this many bytes.
 pub fn of_shard(memory: u64, shards: usize) -> usize {
     let shards = shards.max(1) as u64;
     let aside = (PROCESS + SHARD * shards).min(memory / 10 * MOST_TENTHS);
     ((memory - aside) / shards) as usize
 }
 
-/// What the buffers of disk I/O of a shard with such a budget may hold in huge pages: in place of buffers on the heap, which are not counted either.
-/// What is set aside is for these, too; where there is much memory they may take more than that.
+/// How many bytes of I/O buffers a shard with this budget may keep in huge pages. These replace
+/// buffers on the heap, which are not counted either: the reserve covers both. With much memory
+/// they may take more than the reserve.
 pub fn io_buffers(shard_memory: usize) -> usize {
     (shard_memory / IO_BUFFERS).min(MOST_IO_BUFFERS)
 }
 
-/// Tells the kernel how a process with such budgets uses memory. To be called before it does.
+/// Configures how the kernel maps the memory of a process with such budgets. Must be called before
+/// that memory is used.
 pub fn prepare(budgets: u64) {
     if budgets < HUGE_PAGES_FROM
         && let Err(error) = rt::allocator::no_huge_pages()

@@ -1,7 +1,8 @@
-//! The life of a node: what is started in which order, and stopped in the reverse one.
+//! The lifecycle of a node: what starts in which order, and stops in the reverse order.
 //!
-//! [`run`] is called on the process's first thread. It starts the shards, lets shard 0 start the layers and the ports, serves
-//! administration and metrics itself, and waits for a signal. A node that cannot start says why and leaves nothing behind.
+//! [`run`] is called on the process's first thread. It starts the shards, and lets shard 0 start
+//! the layers and the ports. It serves administration and metrics itself, and waits for a signal. A
+//! node that cannot start reports why, and leaves nothing behind.
 
 use crate::admin::{self, AdminState, LogControl};
 use crate::client_service::ClientService;
@@ -43,13 +44,13 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
-/// The version that drivers are told: they choose their queries by it.
+/// The version that drivers see: they choose their queries by it.
 pub const RELEASE_VERSION: &str = "4.1.0";
 
-/// The part of the time for a stop that requests of clients which are under way may take.
+/// The fraction of the time limit of a stop for pending client requests.
 const STOP_CLIENTS: u32 = 4;
 
-/// What a node is made of, after all defaults are filled in.
+/// The plan of a node, after all defaults are filled in.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How many shards.
@@ -77,7 +78,7 @@ fn because(error: impl Display) -> StartError {
 }
 
 impl Plan {
-    /// What `config` means on this machine.
+    /// The plan for `config` on this machine.
     pub fn of(config: &Config) -> Result<Plan, StartError> {
         let cpus = usable_cpus(config.cpuset.as_ref(), rt::host::cpus())?;
         let shards = config.shards.map_or(cpus.len().max(1), usize::from);
@@ -129,7 +130,7 @@ impl Plan {
     }
 }
 
-/// The ports for clients: without encryption, with it, or one number for both, which then is encrypted.
+/// The ports for clients: unencrypted, encrypted, or one number for both, which then is encrypted.
 fn client_ports(config: &Config, encrypted: bool) -> Vec<ClientPort> {
     let pairs = [
         (Choice::Server, config.native_transport_port, config.native_transport_port_ssl),
@@ -216,18 +217,18 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
     }
 }
 
-/// What the first thread is told when the node is up.
+/// What the first thread receives when the node is up.
 struct Up {
     host_id: Uuid,
     release_version: String,
 }
 
-/// Why a node ended otherwise than in order. The text is for the operator.
+/// Why a node ended with an error. The text is for the operator.
 #[derive(Debug)]
 pub struct NodeError {
-    /// What happened, and the way out.
+    /// The failure, and what the operator can do.
     pub why: String,
-    /// With which status the process ends.
+    /// The exit status of the process.
     pub exit_status: u8,
 }
 
@@ -284,7 +285,8 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let up = tokio::select! {
             up = remote.call(ShardId(0), move || async move { bring_up(services, starting, encryption, failures).await }) => up.map_err(because)??,
             signal = &mut signals => {
-                // Replay can take a while. Leaving in the midst of it is as safe as a crash: it is done anew at the next start.
+                // Replay can take a while. Ending during replay is as safe as a crash: the next
+                // start replays again.
                 tracing::info!(signal, "leaving before the node was up");
                 std::process::exit(0);
             }
@@ -309,7 +311,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
             }
         };
         let stopping = Stopping::begin(clock, limit, &failed);
-        // The ports for HTTP close now, and end their requests while the node goes down.
+        // The HTTP ports close now. Their requests end while the node stops.
         let _ = stop.send(true);
         let phase = stopping.phase.clone();
         let down = remote.call(ShardId(0), move || wind_down(services, phase));
@@ -333,7 +335,8 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
     }
 }
 
-/// Reads what encrypts connections to other nodes, if there are to be any. Gives the files, to be watched.
+/// Reads the TLS files for connections to other nodes, if TLS is on. Returns the files, which are
+/// then watched for changes.
 fn load_peer_tls(config: &Config, plan: &mut Plan) -> Result<Option<(PeerFiles, Stamp)>, StartError> {
     let files = config.server_encryption_options.files().map_err(StartError)?;
     let (Some(files), Some(cluster)) = (files, &mut plan.stack.cluster) else { return Ok(None) };
@@ -351,7 +354,7 @@ async fn bring_up(
     encryption: Option<Arc<ServerConfig>>,
     failures: FailureSender,
 ) -> Result<Up, StartError> {
-    // A port that is taken should be told before the data is opened.
+    // A port that is in use should be reported before the data is opened.
     if plan.serves_clients {
         drop(Listeners::open(&plan.client_ports).await.map_err(because)?);
     }
@@ -419,7 +422,7 @@ async fn bring_up(
     Ok(up)
 }
 
-/// How many connections of clients leave enough descriptors for everything else.
+/// The maximum number of client connections that leaves enough descriptors for everything else.
 fn most_connections(plan: &Plan) -> usize {
     let Ok(descriptors) = rt::host::open_files() else { return usize::MAX };
     let files = match plan.stack.open_files as u64 {
@@ -429,23 +432,22 @@ fn most_connections(plan: &Plan) -> usize {
     accept::most_connections(descriptors, files, plan.shards)
 }
 
-/// A node that cannot write down what the cluster decides on metadata, or cannot carry it out, must
-/// not serve any longer.
+/// A node that cannot log or apply changes of the cluster's metadata must stop serving.
 async fn watch_metadata(service: Rc<MetadataService>, failures: FailureSender) {
     let Some(group) = service.group() else { return };
     let error = group.failure().await;
     failures.send(format!("this node cannot follow the metadata of the cluster any more: {error}"));
 }
 
-/// A commitlog that cannot be written any more makes no write durable: the node stops, flushes what
-/// the log held, and ends.
+/// If the commitlog cannot be written any more, no write becomes durable: the node stops, and
+/// flushes the writes that the log held.
 async fn watch_log(engine: Rc<Engine>, failures: FailureSender) {
     let error = engine.failure().await;
     failures.send_log_failure(format!("shard {}: {error}", rt::shard::this()));
 }
 
-/// On shard 0: the way back. The ports close, requests under way end, the layers stop, the directory is let go. An error says what
-/// could not be written.
+/// Stops the node, on shard 0. The ports close, pending requests end, the layers stop, and the data
+/// directory is unlocked. The error says what could not be written.
 async fn wind_down(services: Services, phase: Phase) -> Result<(), StopError> {
     if services.stack.try_get().is_none() {
         return Ok(());
@@ -518,8 +520,9 @@ fn serve_http(
         .collect()
 }
 
-/// Starts listening for signals; the future gives the name of the first that asks for a stop. A file that reaches the limit of its
-/// size (RLIMIT_FSIZE) becomes an error of the write: by default the signal ends the process without a word.
+/// Starts listening for signals. The future returns the name of the first one that asks for a stop.
+/// SIGXFSZ is ignored: a file that reaches the size limit (RLIMIT_FSIZE) then fails its write,
+/// instead of ending the process without a message.
 fn wait_for_signal() -> io::Result<impl Future<Output = &'static str>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

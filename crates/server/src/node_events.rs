@@ -1,7 +1,9 @@
-//! Which events clients get of nodes: a node came, went, serves clients, or does so no longer. Each is told once.
+//! The events about nodes that clients receive: new, removed, up, down. Each event is sent once.
 //!
-//! A node is new when it is a full member and its port for clients is open, for a driver connects at once; it is down when it does not answer
-//! pings, or says itself that it does not serve. This node tells of the others, never of itself: who is connected knows. On shard 0.
+//! A node is new when it is a full member and its port for clients is open, because a driver
+//! connects at once. It is down when it does not answer pings, or reports that it does not serve
+//! clients. A node sends no events about itself to its own clients, which see their connection. On
+//! shard 0.
 
 use crate::connection::Server;
 use crate::events;
@@ -17,23 +19,23 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// A node that clients can be told of.
+/// A node that clients can receive events about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
-    /// Where clients reach it.
+    /// The address for clients.
     address: SocketAddr,
-    /// Whether it serves them.
+    /// Whether it serves clients.
     serving: bool,
 }
 
-/// What clients have been told.
+/// The state of nodes that clients were told.
 #[derive(Default)]
 struct Told {
     nodes: BTreeMap<HostId, Place>,
 }
 
 impl Told {
-    /// What is to be told, now that nodes are like this.
+    /// The events to send, given the current nodes.
     fn look(&mut self, now: &BTreeMap<HostId, Place>) -> Vec<Event> {
         let mut events = Vec::new();
         self.nodes.retain(|host, told| {
@@ -72,7 +74,7 @@ fn places(nodes: Vec<NodeView>) -> BTreeMap<HostId, Place> {
     nodes.into_iter().filter(is_shown).map(place).collect()
 }
 
-/// What this node tells its clients of the others.
+/// The state of the other nodes, for events to this node's clients.
 pub struct NodeEvents {
     told: RefCell<Told>,
     shards: ClusterShards,
@@ -88,8 +90,8 @@ impl NodeEvents {
     }
 }
 
-/// Tells clients of the other nodes from now on. Those that are members already are known to clients, as `system.peers` has them.
-/// Nothing more is told once `own` is cleared.
+/// Starts sending events about other nodes. Clients already know the current members from
+/// `system.peers`. No more events are sent once `own` is cleared.
 pub fn begin(
     own: PerShard<NodeEvents>,
     internode: &Internode,
@@ -136,10 +138,10 @@ mod tests {
         assert_eq!(look(&[(1, 1, true), (2, 2, false)]), []);
         assert_eq!(look(&[(1, 1, false), (2, 2, true)]), [status(false, 1), status(true, 2)]);
         assert_eq!(look(&[(1, 1, false), (2, 2, true)]), []);
-        // A third joins: it is told of once it serves clients.
+        // A third node joins: the event is sent once it serves clients.
         assert_eq!(look(&[(1, 1, true), (2, 2, true), (3, 3, false)]), [status(true, 1)]);
         assert_eq!(look(&[(1, 1, true), (2, 2, true), (3, 3, true)]), [topology(true, 3), status(true, 3)]);
-        // The second comes back elsewhere.
+        // The second node comes back with another address.
         assert_eq!(look(&[(1, 1, true), (2, 9, false), (3, 3, true)]), [topology(false, 2)]);
         assert_eq!(look(&[(1, 1, true), (2, 9, true), (3, 3, true)]), [topology(true, 9), status(true, 9)]);
         assert_eq!(look(&[(1, 1, true), (3, 3, true)]), [topology(false, 9)]);

@@ -1,8 +1,10 @@
-//! The end of the replay: its data become safe, the old commitlogs are removed, compaction starts.
+//! The end of replay: replayed data becomes durable, the old commitlogs are removed, and compaction
+//! starts.
 //!
-//! On a full disk, or without descriptors, replayed memtables can be neither flushed nor logged again. The node serves all the same:
-//! reads see the replayed data, and the old logs stay on disk for another crash. A background task tries again until it succeeds.
-//! Compaction waits for it, because a purge before that could lose what a second replay needs.
+//! On a full disk, or without descriptors, replayed memtables can be neither flushed nor logged
+//! again. The node serves all the same: reads see the replayed data, and the old logs stay on disk
+//! in case of another crash. A background task retries until it succeeds. Compaction waits for it,
+//! because a purge before that could drop data that a second replay needs.
 
 use crate::inventory::InventoryRecord;
 use crate::start_error::StartError;
@@ -11,20 +13,20 @@ use engine::datadir::DataDirError;
 use engine::{DiskReserve, EngineError};
 use rt::time::Duration;
 
-/// Pause between two attempts to make replayed data safe.
+/// Pause between two attempts to make replayed data durable.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// So many failed attempts lie between two log lines.
+/// The number of failed attempts between two log lines.
 const ATTEMPTS_PER_LINE: u32 = 6;
 
-/// What remains to be done after the replay.
+/// The work that remains after replay.
 #[derive(Clone)]
 pub struct AfterReplay {
     /// The logs that were replayed.
     pub logs: OldLogs,
-    /// What the next start must find.
+    /// The inventory for the next start.
     pub inventory: InventoryRecord,
-    /// The disk space that is kept for the next start.
+    /// The disk space that is reserved for the next start.
     pub reserve: DiskReserve,
 }
 
@@ -54,7 +56,8 @@ impl From<LogError> for Failure {
 }
 
 impl AfterReplay {
-    /// Makes the replayed data safe and lets compaction start: at once if that is possible, otherwise in the background. On shard 0.
+    /// Makes the replayed data durable and lets compaction start: at once if possible, otherwise in
+    /// the background. On shard 0.
     pub async fn finish(self) -> Result<(), StartError> {
         let safe = self.make_safe().await;
         let is_safe = safe.is_ok();
@@ -105,7 +108,8 @@ impl AfterReplay {
         }
     }
 
-    /// Flushes what was replayed, and takes the old logs out of the inventory: the next start does not miss them then.
+    /// Flushes the replayed data, and removes the old logs from the inventory, so that the next
+    /// start does not expect them.
     async fn make_safe(&self) -> Result<(), Failure> {
         let engines = self.inventory.engines;
         let finished = engines.call_all(|engine| async move { engine.replay_finished().await.map_err(Failure::from) });

@@ -1,5 +1,5 @@
-//! What this node says of itself to the others with every answer to a ping: whether it serves clients, which schema it has, how much is on
-//! its disk. A node that is alone says nothing. On shard 0.
+//! What this node reports about itself with every answer to a ping: whether it serves clients, the
+//! version of its schema, and its bytes on disk. A node without others reports nothing. On shard 0.
 
 use cluster::MetadataService;
 use engine::Engine;
@@ -9,17 +9,17 @@ use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How often it is looked how much is on the disk.
+/// How often the bytes on disk are measured.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What is told and is not to be had at once.
+/// Reported values that cannot be computed at once.
 #[derive(Debug, Default)]
 pub struct Report {
     serving: Cell<bool>,
     load_bytes: Cell<u64>,
 }
 
-/// Begins to tell others of this node. It does not serve clients yet.
+/// Starts to report. The node does not serve clients yet.
 pub fn begin(
     reports: PerShard<Report>,
     internode: &Internode,
@@ -38,7 +38,7 @@ pub fn begin(
 }
 
 impl Report {
-    /// From now on this node serves clients, or does so no longer.
+    /// Sets whether this node serves clients.
     pub fn set_serving(&self, serving: bool) {
         self.serving.set(serving);
     }

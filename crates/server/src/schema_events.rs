@@ -1,5 +1,5 @@
-//! Which events clients get of the schema: what differs from one metadata to the next. Every node tells its own clients, whichever node a
-//! statement was sent to.
+//! The events about the schema that clients receive: the difference between two versions of the
+//! metadata. Every node sends them to its own clients, whichever node got the statement.
 
 use crate::connection::Server;
 use crate::events;
@@ -11,7 +11,7 @@ use cql::api::{SchemaAction, SchemaChange, SchemaTarget};
 use rt::shard::PerShard;
 use std::rc::Rc;
 
-/// Tells clients of the schema from now on. On shard 0.
+/// Starts sending events about the schema. On shard 0.
 pub fn begin(metadata: &MetadataService, servers: PerShard<Server<Processor>>) {
     metadata.on_change(move |before, after| {
         let events = of_change(before, after);
@@ -21,7 +21,7 @@ pub fn begin(metadata: &MetadataService, servers: PerShard<Server<Processor>>) {
     });
 }
 
-/// What is to be told of a change.
+/// The events for a change.
 fn of_change(before: &Metadata, after: &Metadata) -> Vec<Event> {
     let mut events = Vec::new();
     for (name, keyspace) in after.keyspaces.iter() {
@@ -47,7 +47,7 @@ fn event(action: SchemaAction, target: SchemaTarget, keyspace: &str) -> Event {
     Event::Schema(SchemaChange { action, target, keyspace: keyspace.to_owned() })
 }
 
-/// Types before the tables that use them, and what is gone last.
+/// Types come before the tables that use them, and dropped objects come last.
 fn within(before: Option<&Rc<Keyspace>>, after: &Keyspace, mut tell: impl FnMut(SchemaAction, SchemaTarget)) {
     for (name, ty) in &after.types {
         match before.and_then(|before| before.types.get(name)) {
@@ -59,12 +59,12 @@ fn within(before: Option<&Rc<Keyspace>>, after: &Keyspace, mut tell: impl FnMut(
     for (name, table) in after.tables.iter() {
         match before.and_then(|before| before.tables.get(name)) {
             None => tell(SchemaAction::Created, SchemaTarget::Table(name.clone())),
-            // A table of another id under the same name was dropped and made again.
+            // A table with another id under the same name was dropped and created again.
             Some(known) if known.schema.id != table.schema.id => {
                 tell(SchemaAction::Dropped, SchemaTarget::Table(name.clone()));
                 tell(SchemaAction::Created, SchemaTarget::Table(name.clone()));
             }
-            // Where its tablets are is no matter of the schema.
+            // The placement of tablets is not part of the schema.
             Some(known) if known.schema.version != table.schema.version => {
                 tell(SchemaAction::Updated, SchemaTarget::Table(name.clone()));
             }

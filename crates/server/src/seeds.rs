@@ -1,19 +1,20 @@
-//! Finding where the seeds are: names become addresses when a node searches for its cluster, and not before.
+//! Finds the addresses of the seeds. Names are resolved when a node searches for its cluster.
 //!
-//! All names are waited for. A node that went on with some of them could begin a cluster beside the one of the others.
+//! The node waits until all names have addresses. With some of them only, it could begin a second
+//! cluster beside that of the other seeds.
 
 use rt::time::Duration;
 use std::net::SocketAddr;
 
-/// Pause before a name is looked up again.
+/// Pause before a name is resolved again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How many tries there are between two lines for the operator.
+/// The number of attempts between two log lines.
 const TELL: u32 = 10;
 
-/// Where a node looks for others first.
+/// The seeds: where a node looks for others first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seeds {
-    /// Those whose addresses are known.
+    /// Seeds with known addresses.
     pub addresses: Vec<SocketAddr>,
     /// Hosts by name, with their ports.
     pub names: Vec<(String, u16)>,
@@ -26,7 +27,8 @@ impl From<Vec<SocketAddr>> for Seeds {
 }
 
 impl Seeds {
-    /// All addresses, of the kind that `own` is of. Waits for names that have none yet; ends with those that there are if the node stops.
+    /// All addresses of the same family as `own`. Waits for names that have none yet. If the node
+    /// stops, returns the addresses found so far.
     pub async fn find(&self, own: SocketAddr) -> Vec<SocketAddr> {
         let mut addresses = self.addresses.clone();
         for (name, port) in &self.names {
@@ -55,7 +57,7 @@ impl Seeds {
 }
 
 impl Seeds {
-    /// The addresses as they are now, without waiting for names that have none.
+    /// The current addresses, without waiting for names that have none.
     pub async fn look(&self, own: SocketAddr) -> Vec<SocketAddr> {
         let mut addresses = self.addresses.clone();
         for (name, port) in &self.names {
@@ -68,7 +70,8 @@ impl Seeds {
     }
 }
 
-/// A host that has addresses of both kinds listens for other nodes at one of them: that of the kind that this node has.
+/// Chooses among the addresses of a host with both families: it listens for other nodes on the
+/// family that this node uses.
 fn usable(found: Vec<SocketAddr>, own: SocketAddr) -> Vec<SocketAddr> {
     let mut same: Vec<SocketAddr> = found.iter().copied().filter(|at| at.is_ipv4() == own.is_ipv4()).collect();
     same.sort();

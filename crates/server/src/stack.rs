@@ -1,6 +1,6 @@
-//! The layers of a node on every shard, without the ports: data directory, engine, replay,
-//! replica, coordinator, query processor. `node` adds the ports. The simulation and the benchmarks use
-//! this module directly.
+//! The layers of a node on every shard, without the ports: data directory, engine, replay, replica,
+//! coordinator, query processor. `node` adds the ports. The simulation and the benchmarks use this
+//! module directly.
 
 use crate::config::Config;
 use crate::config::setting::{Bytes, Size};
@@ -35,14 +35,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-/// The schema may take one part in so many of the memory.
+/// The schema may take one in this many bytes of the memory.
 const SCHEMA_PART: u64 = 32;
-/// However little memory there is, the schema may take so many bytes.
+/// The minimum of this limit, in bytes.
 const LEAST_SCHEMA: u64 = 4 << 20;
-/// However much memory there is, the schema may take no more bytes than these unless the operator
-/// says so.
+/// The maximum of this limit in bytes, unless the operator sets another one.
 const MOST_SCHEMA: u64 = 64 << 20;
-/// Disk space with which a start certainly succeeds, in bytes.
+/// Disk space that is enough for any start, in bytes.
 const START_NEEDS: u64 = 1 << 20;
 
 /// Where pages end with this configuration.
@@ -59,7 +58,7 @@ pub fn page_limits(config: &Config) -> PageLimits {
     }
 }
 
-/// What is kept for nodes that are down, with this configuration.
+/// The settings of hints in this configuration.
 pub fn hints_settings(config: &Config) -> HintsSettings {
     HintsSettings {
         kept_for: config.hinted_handoff_enabled.0.clone(),
@@ -68,7 +67,7 @@ pub fn hints_settings(config: &Config) -> HintsSettings {
     }
 }
 
-/// What a node of a cluster of several is told beside its addresses, with this configuration.
+/// The cluster settings of this configuration, without addresses.
 pub fn cluster_settings(config: &Config) -> ClusterSettings {
     ClusterSettings {
         hints_directory: config.hints_directory.clone(),
@@ -89,7 +88,7 @@ pub fn large_limits(config: &Config) -> LargeLimits {
     }
 }
 
-/// From where on replicas warn of and refuse writes to what has become large, with this configuration.
+/// The thresholds at which replicas warn about, or refuse, writes to large data.
 pub fn large_data_thresholds(config: &Config) -> LargeDataThresholds {
     LargeDataThresholds {
         partition: Thresholds {
@@ -182,7 +181,7 @@ pub async fn start(layers: Layers, config: StackConfig) -> Result<Stack, StartEr
     }
 }
 
-/// What the disk of a directory lacks for a start.
+/// How many bytes of disk space a start lacks in a directory.
 async fn lack_of_room(dir: &Path) -> Option<String> {
     let at = dir.display();
     match (rt::fs::disk_space(dir).await, rt::fs::free_files(dir).await) {
@@ -230,7 +229,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
         let open = move || async move { open_shard(layers, config, &recovered, None).await };
         rt::task::spawn(rt::shard::call(ShardId(shard as u16), open))
     });
-    // All are waited for, so that none works on the directory any more when the error is known.
+    // Waits for all shards, so that none uses the directory any more when the error is returned.
     let mut opened = Ok(());
     for task in others.collect::<Vec<_>>() {
         opened = opened.and(task.await.unwrap_or_else(|_| Err(StartError("the node is stopping".into()))));
@@ -238,7 +237,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     opened?;
 
     let metadata = layers.metadata.get();
-    // Before flushes can take what is left of a disk that is nearly full.
+    // Must come before flushes, which can use up the rest of a nearly full disk.
     reserve.take().await;
     if let Some(wire) = &wire {
         membership::join_group(wire, joins, &metadata).await?;
@@ -281,14 +280,14 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     Ok(Stack { info: config.info, replayed, data_dir })
 }
 
-/// Stops the layers on every shard, top down: what runs is finished, the logs are synced. To be
-/// called on shard 0. An error says what could not be written, and whether acknowledged writes may
-/// be missing for that.
+/// Stops the layers on every shard, top down: running work ends, and the logs are synced. Must be
+/// called on shard 0. The error says what could not be written, and whether acknowledged writes may
+/// be lost.
 pub async fn stop(layers: Layers) -> Result<(), StopError> {
     stop_in(layers, &Phase::default()).await
 }
 
-/// As [`stop`], and says which phase it is in.
+/// Like [`stop`], and reports its current phase.
 pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopError> {
     let mut log = Ok(());
     if let Some(metadata) = layers.metadata.try_get() {
@@ -376,7 +375,7 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>)
     layers.processor.set(Rc::new(Processor::with_config(coordinator, config.language.clone(), layers.cql())));
 }
 
-/// What `system.size_estimates` says of this shard's tables.
+/// The rows of `system.size_estimates` for this shard's tables.
 fn table_sizes(engine: Rc<Engine>) -> Rc<TableSizes> {
     let size = move |id| {
         let stats = engine.table_stats(id).ok()?;
@@ -385,7 +384,7 @@ fn table_sizes(engine: Rc<Engine>) -> Rc<TableSizes> {
     Rc::new(TableSizes(Box::new(size)))
 }
 
-/// What `system.compaction_history` says of this shard.
+/// The rows of `system.compaction_history` for this shard.
 fn compaction_history(engine: Rc<Engine>) -> Rc<CompactionHistory> {
     let list = move || {
         let done = |record: CompactionRecord| CompactionDone {
@@ -404,7 +403,8 @@ fn compaction_history(engine: Rc<Engine>) -> Rc<CompactionHistory> {
     Rc::new(CompactionHistory(Box::new(list)))
 }
 
-/// What `system.large_partitions` and the like say of this shard.
+/// The rows of `system.large_partitions`, `system.large_rows` and `system.large_cells` for this
+/// shard.
 fn large_things(engine: Rc<Engine>) -> Rc<LargeThings> {
     let list = move || {
         let mut things = Vec::new();
@@ -425,7 +425,8 @@ fn large_things(engine: Rc<Engine>) -> Rc<LargeThings> {
     Rc::new(LargeThings(Box::new(list)))
 }
 
-/// Replays the logs of earlier runs, all shards at once: each record goes to the shard that owns its key now.
+/// Replays the logs of earlier runs, on all shards in parallel. Each record goes to the shard that
+/// owns its key now.
 async fn replay(layers: Layers, logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport, StartError> {
     let shared = logs.clone();
     let reports = rt::shard::call_all(move || {
@@ -435,7 +436,7 @@ async fn replay(layers: Layers, logs: &OldLogs, ignore_corruption: bool) -> Resu
             let (metadata, host) = (service.current(), service.info().host_id);
             let route = |table: TableId, key: &DecoratedKey| {
                 let tablets = &metadata.table_by_id(table)?.tablets;
-                // Also where the tablet is only coming here: what was written to it is nowhere else.
+                // Pending tablets, too: the log may have the only copy of a write to them.
                 Some(ShardId(tablets.shard_on(tablets.tablet_of(key.token), host).unwrap_or(0)))
             };
             let options = ReplayOptions { ignore_corruption, host: Some(host) };

@@ -1,8 +1,9 @@
-//! The time limit of a stop: when it has passed, the process logs what it still waited for, and ends.
+//! The time limit of a stop. When it has passed, the process logs the phase that it was in, and
+//! ends.
 //!
-//! Ending like that loses nothing that was acknowledged, as kill -9 does not: the next start
-//! replays the commitlog. Acknowledged writes may be missing only if the commitlog could not be
-//! written. The last line of the log says so.
+//! Like kill -9, this loses no acknowledged write: the next start replays the commitlog.
+//! Acknowledged writes may be missing only if the commitlog could not be written. The last log line
+//! says so.
 
 use engine::{LogLeft, Unwritten};
 use rt::sync::watch;
@@ -15,10 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use thiserror::Error;
 
-/// The exit status of a process that failed, or that was cut off.
+/// The exit status of a process that failed, or whose stop took too long.
 pub const FAILED: u8 = 1;
-/// The exit status of a process that stopped in order with all acknowledged writes on disk, but
-/// could not write all that it should: the next start replays more.
+/// The exit status of a stop that could not write everything, with all acknowledged writes on disk:
+/// the next start replays more.
 pub const REPLAYS: u8 = 3;
 
 /// What a stop could not write. The texts are for the operator.
@@ -73,7 +74,7 @@ impl StopError {
     }
 }
 
-/// What a stop is doing, for the log line that says what it was cut off in.
+/// The phase of a stop, for the log line if the stop takes too long.
 #[derive(Clone, Debug, Default)]
 pub struct Phase(Arc<Mutex<&'static str>>);
 
@@ -89,8 +90,8 @@ impl Phase {
     }
 }
 
-/// Ends the process if a stop takes too long. Its thread starts with the node, because a node that has to stop may have neither a
-/// descriptor nor a thread to spare.
+/// Ends the process if a stop takes too long. Its thread starts with the node, because a node that
+/// must stop may have no descriptors or threads left.
 pub struct StopClock(mpsc::Sender<Limit>);
 
 /// What the thread of a [`StopClock`] needs when a stop begins.

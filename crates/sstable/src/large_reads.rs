@@ -1,16 +1,18 @@
-//! The memory of reads that hold large rows or long results: one budget per shard. Flushes and compactions of large rows
-//! have another one.
+//! The memory of reads with large rows or long results: one budget for each shard. Flushes and
+//! compactions of large rows have another budget.
 //!
-//! What a read needs for a large row is not known before the row is found, so a permit cannot count it. The read asks here
-//! when it meets something large, and waits until there is room. Reads are admitted by order of arrival. The read that was
-//! admitted first always gets more, so no two of those inside wait for each other. A result counts from the moment it is
-//! built until its last byte is dropped, mostly by the socket of the client, on any shard.
+//! The memory for a large row is not known before the row is found, so a permit cannot include it.
+//! A read requests the memory when it meets something large, and waits until there is room. Reads
+//! are admitted in order of arrival. The read that was admitted first always gets more memory, so
+//! admitted reads cannot deadlock. A result counts from the time it is built until its last byte is
+//! dropped, usually by the socket of the client, on any shard.
 //!
-//! A statement may consist of several reads and keep the results of the first ones until the last one ends. If the kept
-//! results of several statements fill the budget, none of them can end. So of the statements whose reads wait, the one that
-//! has kept results for the longest time is admitted over the budget, once no read of another statement is inside.
+//! A statement may consist of several reads, and keep the results of the first ones until the last
+//! one ends. If the results of several statements fill the budget, none of them could end. So, when
+//! no read of another statement is admitted, one waiting statement is admitted over the budget: the
+//! one that has kept results for the longest time.
 //!
-//! The page cache gives up what is held here, since one large row may take more than the budget.
+//! This memory is taken from the page cache, since one large row may take more than the budget.
 
 use crate::cache::{Loan, PageCache};
 use bytes::Bytes;
@@ -167,7 +169,8 @@ impl LargeReads {
         ResultCopy { bytes, results: self.results.clone() }
     }
 
-    /// The result of a read of the statement with this deadline. If it is large, it counts until its last part is dropped.
+    /// The result of a read of the statement with this deadline. A large result counts until its
+    /// last part is dropped.
     #[inline]
     pub fn result(&self, bytes: Vec<u8>, statement: Instant) -> Bytes {
         match bytes.len() < LARGE_RESULT {
@@ -391,7 +394,8 @@ mod tests {
         });
     }
 
-    /// A result that only its client still has to take is of no statement that waits: nobody is admitted over the budget.
+    /// A result that waits only for its client belongs to no waiting statement, so nothing is
+    /// admitted over the budget.
     #[test]
     fn results_of_statements_that_have_ended_admit_nobody() {
         rt::block_on(async {

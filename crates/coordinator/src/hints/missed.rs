@@ -205,8 +205,8 @@ impl Missed {
         self.changed().await;
     }
 
-    /// Forgets what was noted of a node by a time; of these tables, or everything if none are
-    /// given.
+    /// Removes the entries of a node that were noted last at `by` or before. None for `tables`
+    /// means all.
     pub async fn forget(&self, target: HostId, tables: Option<&[Option<TableId>]>, by: i64) {
         let before = self.entries.borrow().len();
         self.entries.borrow_mut().retain(|(host, table), entry| {
@@ -218,13 +218,13 @@ impl Missed {
         }
     }
 
-    /// Marks what is noted of a node.
+    /// Marks the entries of a node.
     pub fn mark(&self, target: HostId, mark: Uuid) {
         let mut entries = self.entries.borrow_mut();
         entries.iter_mut().filter(|((host, _), _)| *host == target).for_each(|(_, entry)| entry.mark = Some(mark));
     }
 
-    /// Forgets what was noted of a node in these tables, as far as it has this mark.
+    /// Removes the entries of a node for these tables that have this mark.
     pub async fn forget_marked(&self, target: HostId, tables: &[Option<TableId>], mark: Uuid) {
         let before = self.entries.borrow().len();
         self.entries.borrow_mut().retain(|(host, table), entry| {
@@ -235,7 +235,7 @@ impl Missed {
         }
     }
 
-    /// All that is known.
+    /// All entries.
     pub fn list(&self) -> Vec<MissedWrites> {
         let entries = self.entries.borrow();
         let of = |((target, table), entry): (&Key, &Entry)| MissedWrites {
@@ -247,18 +247,18 @@ impl Missed {
         entries.iter().map(of).collect()
     }
 
-    /// Writes down what has changed. What cannot be written is tried again by the next [`Missed::write`].
+    /// Writes a change to disk. After an error the next [`Missed::write`] retries.
     pub async fn changed(&self) {
         self.changes.set(self.changes.get() + 1);
         self.write().await;
     }
 
-    /// Whether all that is known is on disk.
+    /// Whether all entries are on disk.
     pub fn is_written(&self) -> bool {
         self.written.get() >= self.changes.get()
     }
 
-    /// Writes down what is known, unless that is on disk.
+    /// Writes the entries to disk if they have changed.
     pub async fn write(&self) {
         if self.is_written() {
             return;
@@ -287,9 +287,9 @@ impl Missed {
     }
 }
 
-/// Notes that this node itself lacks writes of these tables (none: of any) which other nodes have:
-/// it was started without what held them. To be called before [`Hints::open`], on one shard.
-/// Durable when it returns.
+/// Notes that this node itself lacks writes of these tables (None: of any table) that other nodes
+/// have, because it was started without files that held them. Must be called before
+/// [`Hints::open`], on one shard. Durable when it returns.
 pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<TableId>]) -> io::Result<()> {
     rt::fs::create_dir_all(notes).await?;
     if let Some(parent) = notes.parent() {
@@ -309,7 +309,7 @@ pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<Tabl
     }
 }
 
-/// The file with the notes of a shard of missed writes.
+/// The path of the missed writes of a shard.
 pub(super) fn missed_path(notes: &Path, shard: u16) -> PathBuf {
     notes.join(missed_name(shard))
 }

@@ -1,7 +1,8 @@
 //! The admin REST interface, under ScyllaDB's paths.
 //!
-//! [`rest`] maps paths to [`operations`], which ask the shards. Errors are JSON `{message, code}`. Every administrative command
-//! goes this way: `messina admin` is a client of it. No authentication: it listens on loopback unless told otherwise.
+//! [`rest`] maps paths to [`operations`], which call the shards. Errors are JSON:
+//! `{message, code}`. All administrative commands use this interface: `messina admin` is a client
+//! of it. It has no authentication, so it listens on loopback unless configured otherwise.
 
 pub mod compactions;
 mod extract;

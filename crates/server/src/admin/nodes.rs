@@ -1,7 +1,8 @@
-//! The members of the cluster as administrators see them, under ScyllaDB's paths: who is up, where nodes are, their state, load and schema.
+//! The members of the cluster for administrators, under ScyllaDB's paths: which nodes are up, their
+//! location, state, load and schema.
 //!
-//! `/cluster/nodes` is our own: all of it in one answer, for `messina admin status`. So is
-//! `/cluster/missed/{node}`: what a node missed and hints do not bring.
+//! `/cluster/nodes` is our own path: everything in one answer, for `messina admin status`. So is
+//! `/cluster/missed/{node}`: the writes that a node missed and that hint replay will not deliver.
 
 use super::extract::{Path, Query};
 use super::operations::{self, Refusal};
@@ -23,9 +24,9 @@ use uuid::Uuid;
 
 type Answer<T> = Result<Json<T>, Refusal>;
 
-/// The snitch that places nodes as their configuration says.
+/// The snitch that takes a node's location from its configuration.
 pub(crate) const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
-/// The version of what nodes do not say.
+/// The version of values that nodes do not report.
 const UNREACHABLE: &str = "UNREACHABLE";
 
 /// The paths of this file.
@@ -50,18 +51,19 @@ pub fn routes() -> Router<AdminState> {
         .route("/failure_detector/count/endpoint/down", get(count_down))
 }
 
-/// A member of the cluster, as shard 0 sees it: [`NodeView`] in a form that can leave the shard.
+/// A member of the cluster as shard 0 sees it: [`NodeView`] in a form that can be sent to other
+/// shards.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// What is agreed of it.
+    /// What the cluster's metadata has of it.
     pub node: Node,
     /// Whether it is this node.
     pub is_own: bool,
-    /// Whether it answers.
+    /// Whether it is up.
     pub is_up: bool,
-    /// Its place among the full members, and their number.
+    /// Its position among the full members, and their number.
     pub rank: Option<(u32, u32)>,
-    /// How many tablets it has a copy of.
+    /// How many tablets it has a replica of.
     pub tablets: u64,
     serving: bool,
     schema: Option<Uuid>,
@@ -84,17 +86,17 @@ impl Member {
         }
     }
 
-    /// The name by which this interface calls it.
+    /// The name that this interface has for its state.
     pub fn address(&self) -> String {
         self.node.broadcast_address.to_string()
     }
 
-    /// The tokens that clients are shown.
+    /// The tokens that clients see.
     pub fn tokens(&self) -> Vec<i64> {
         self.rank.map_or_else(Vec::new, |(place, count)| cql::system::tokens_of(place, count).collect())
     }
 
-    /// The version of its schema; nothing where it cannot be asked.
+    /// The version of its schema; none if the node cannot be reached.
     fn schema(&self) -> Option<Uuid> {
         self.schema.filter(|_| self.is_up)
     }
@@ -123,7 +125,7 @@ pub async fn members(remote: &RemoteServices) -> Result<Vec<Member>, Refusal> {
     Ok(members)
 }
 
-/// The member of an address or id; this node, if nothing is given.
+/// The member with an address or id; this node if none is given.
 pub fn find<'a>(members: &'a [Member], endpoint: Option<&str>) -> Result<&'a Member, Refusal> {
     let found = match endpoint.filter(|endpoint| !endpoint.is_empty()) {
         Some(name) => members.iter().find(|one| one.address() == name || one.node.host.to_string() == name),
@@ -153,12 +155,12 @@ async fn missed(remote: &RemoteServices) -> Result<Vec<(MissedWrites, Option<Str
 
 #[derive(Deserialize)]
 struct Forced {
-    /// Also if deletions that the node missed may be purged elsewhere.
+    /// Resync even if other replicas may have purged deletions that the node missed.
     #[serde(default)]
     force: bool,
 }
 
-/// Brings a node what it missed: the names of the tables that were read for that.
+/// Resyncs a node. Returns the names of the tables that were read.
 async fn resync(
     State(state): State<AdminState>,
     Path(node): Path<String>,
@@ -173,7 +175,7 @@ async fn resync(
     Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))
 }
 
-/// An operator says that a node has what it missed.
+/// Removes the missed writes of a node, because an operator says that it has them.
 async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<()> {
     let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
     let done = state
@@ -182,7 +184,7 @@ async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>
     Ok(Json(done.await.map_err(Refusal::failed)?))
 }
 
-/// Why this node has not carried out a committed change of the metadata for some time, if it is so.
+/// Why this node has not applied a committed change of the metadata for some time, if it has not.
 async fn stuck_change(remote: &RemoteServices) -> Result<Option<String>, Refusal> {
     let asked = remote.call(ShardId(0), |services| async move {
         services.metadata.try_get().and_then(|service| service.trouble().0)
@@ -222,7 +224,7 @@ async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
             "release_version": node.release_version,
             "clock_ahead_us": member.clock_ahead_micros,
             "missed_writes": missed_by(node),
-            // Nodes know it of themselves only.
+            // A node reports this only about itself.
             "stuck_change": stuck.as_ref().filter(|_| member.is_own),
             "own": member.is_own,
         })
@@ -235,7 +237,7 @@ async fn host_ids(State(state): State<AdminState>) -> Answer<Vec<Entry<String>>>
     Ok(Json(members.iter().map(|one| Entry::new(one.address(), one.node.host.to_string())).collect()))
 }
 
-/// Nodes that have not said yet how much they have are left out.
+/// Nodes that have not reported their load yet are left out.
 async fn load_map(State(state): State<AdminState>) -> Answer<Vec<Entry<u64>>> {
     let members = members(&state.remote).await?;
     Ok(Json(members.iter().filter_map(|one| Some(Entry::new(one.address(), one.load_bytes?))).collect()))
@@ -249,7 +251,7 @@ async fn leaving(State(state): State<AdminState>) -> Answer<Vec<String>> {
     addresses(&state, |member| member.node.state == NodeState::Leaving).await
 }
 
-/// With tablets no node moves on the ring.
+/// With tablets, no node moves on the ring.
 async fn moving() -> Json<[String; 0]> {
     Json([])
 }
@@ -284,7 +286,7 @@ async fn schema_versions(State(state): State<AdminState>) -> Answer<Vec<Entry<Ve
     Ok(Json(versions.into_iter().map(|(version, nodes)| Entry::new(version, nodes)).collect()))
 }
 
-/// The query of the snitch's paths: which node; without it, this one.
+/// The query of the snitch's paths: a node; without it, this node.
 #[derive(Deserialize)]
 struct Host {
     host: Option<String>,
@@ -304,8 +306,8 @@ async fn snitch() -> Json<&'static str> {
     Json(SNITCH)
 }
 
-/// What gossip would say of the nodes. The numbers are those by which the tools of ScyllaDB know application states. When another node
-/// has started it does not say.
+/// The application states that gossip would have. The numbers are those of ScyllaDB's tools. The
+/// start time of other nodes is not known.
 async fn endpoints(State(state): State<AdminState>) -> Answer<Vec<Value>> {
     let started = facts(&state.remote).await?.node.started_micros;
     let version = 1;

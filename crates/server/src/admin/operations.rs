@@ -1,4 +1,4 @@
-//! What administrators can have done: on which tables, by which shards.
+//! The operations of administrators: on which tables, by which shards.
 
 use crate::services::RemoteServices;
 use engine::{Engine, EngineError};
@@ -7,14 +7,14 @@ use rt::ShardId;
 use std::future::Future;
 use std::rc::Rc;
 
-/// Why something was not done.
+/// Why an operation was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// What was asked for does not make sense.
+    /// The request is invalid.
     Bad(String),
-    /// It does not exist.
+    /// The object does not exist.
     Missing(String),
-    /// It did not work.
+    /// The operation failed.
     Failed(String),
 }
 
@@ -23,7 +23,8 @@ impl Refusal {
         Refusal::Failed(error.to_string())
     }
 
-    /// Why the engine did not do something: what the caller can put right is no failure of the node.
+    /// Maps an error of the engine. An error that the caller can correct is not a failure of the
+    /// node.
     pub(super) fn of_engine(error: EngineError) -> Refusal {
         match error {
             EngineError::SnapshotName(_) | EngineError::NoSuchTable(_) => Refusal::Bad(error.to_string()),
@@ -31,7 +32,7 @@ impl Refusal {
         }
     }
 
-    /// The same, with the place where it happened if it is the node's failure.
+    /// The same. A failure of the node also names the place where it happened.
     pub(super) fn at(self, place: impl std::fmt::Display) -> Refusal {
         match self {
             Refusal::Failed(why) => Refusal::Failed(format!("{place}: {why}")),
@@ -51,7 +52,7 @@ pub struct TableName {
     pub id: TableId,
 }
 
-/// All keyspaces, those of virtual tables among them.
+/// All keyspaces, including those of virtual tables.
 pub async fn keyspaces(remote: &RemoteServices) -> Result<Vec<String>, Refusal> {
     let names = remote.call(ShardId(0), |services| async move {
         let metadata = services.metadata.get().current();
@@ -141,7 +142,7 @@ pub async fn refresh(remote: &RemoteServices, table: &TableName) -> Result<clust
         .map_err(|why| Refusal::Failed(format!("{}.{}: {why}", table.keyspace, table.name)))
 }
 
-/// Turns compaction by itself on or off for `tables`, until the node stops.
+/// Turns automatic compaction on or off for `tables`, until the node stops.
 pub async fn set_auto_compaction(remote: &RemoteServices, tables: &[TableName], on: bool) -> Result<(), Refusal> {
     on_every_shard(remote, tables, move |engine, table| async move { engine.set_auto_compaction(table, on) }).await
 }

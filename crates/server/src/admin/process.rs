@@ -1,6 +1,8 @@
-//! The running process as administrators see it, under ScyllaDB's paths: what it does, settings, directories, caches, the log.
+//! The running process for administrators, under ScyllaDB's paths: operations, settings,
+//! directories, caches, the log.
 //!
-//! What does not exist here (gossip, Thrift, caches of keys and of counters, incremental backups) is told to be off or empty.
+//! Features that do not exist here (gossip, Thrift, key and counter caches, incremental backups)
+//! are reported as off or empty.
 
 use super::extract::{Path, Query};
 use super::operations::Refusal;
@@ -83,7 +85,7 @@ struct LogLine {
     level: Option<String>,
 }
 
-/// Writes a line to the log, so that whoever reads it finds where something began.
+/// Writes a line to the log, as a marker for readers of the log.
 async fn write_log(Query(line): Query<LogLine>) -> Answer<()> {
     let message = line.message.ok_or_else(|| Refusal::Bad("The message is missing: ?message=...".to_owned()))?;
     let message = one_line(&message);
@@ -98,12 +100,13 @@ async fn write_log(Query(line): Query<LogLine>) -> Answer<()> {
     Ok(Json(()))
 }
 
-/// The text with its control characters escaped: a message cannot look like several lines of the log, or steer a terminal.
+/// Escapes control characters, so that a message cannot look like several log lines or control a
+/// terminal.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            // Separators of lines and paragraphs, and characters that change the direction of what follows.
+            // Line and paragraph separators, and characters that change the direction of text.
             c if c.is_control() || matches!(c, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}') => {
                 line.extend(c.escape_default());
             }
@@ -146,20 +149,20 @@ async fn log_directory(State(state): State<AdminState>) -> Json<String> {
     Json(state.data_dir.join("commitlog").display().to_string())
 }
 
-/// Bytes that only snapshots keep.
+/// Bytes of files that only snapshots use.
 async fn snapshots_size(State(state): State<AdminState>) -> Answer<u64> {
     let all = snapshots::list(&state.remote, &state.data_dir).await?;
     Ok(Json(all.iter().flat_map(|snapshot| &snapshot.value).map(|table| table.live).sum()))
 }
 
-/// The store's numbers of all shards.
+/// The metrics of the store, over all shards.
 async fn engines(remote: &RemoteServices) -> Result<Vec<EngineMetrics>, Refusal> {
     let asked = remote.call_all(|services| async move { services.engine.get().metrics() });
     asked.await.map_err(Refusal::failed)
 }
 
-/// A number of a cache by ScyllaDB's name for it. The cache of rows is the only one of the three that exists; its size and its
-/// capacity are those of the budget that it shares with the cache of pages.
+/// A number of a cache, by ScyllaDB's name. Only the row cache exists here. It shares a budget with
+/// the page cache: size and capacity are those of the shared budget.
 async fn cache_metric(State(state): State<AdminState>, Path((cache, metric)): Path<(String, String)>) -> Answer<Value> {
     let unknown = || Refusal::Missing(format!("Not found: /cache_service/metrics/{cache}/{metric}"));
     let engines = match cache.as_str() {
@@ -171,7 +174,7 @@ async fn cache_metric(State(state): State<AdminState>, Path((cache, metric)): Pa
     let hits = sum(|engine| engine.rows.hits);
     let requests = hits + sum(|engine| engine.rows.misses);
     let moving = |count: u64, uptime: i64| {
-        // Rates of the last minutes are not kept.
+        // Rates over the last minutes are not kept.
         json!({ "rates": [], "mean_rate": count as f64 * 1000.0 / uptime.max(1) as f64, "count": count })
     };
     Ok(Json(match metric.as_str() {

@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Gives the level of a module, after setting it if one is given. The error is for the operator.
+/// Returns the level of a module, after setting it if one is given. The error is for the operator.
 pub type LogControl = Arc<dyn Fn(&str, Option<&str>) -> Result<String, String> + Send + Sync>;
 
-/// What the handlers know.
+/// The state that the handlers use.
 #[derive(Clone)]
 pub struct AdminState {
     /// The shards.
@@ -32,7 +32,7 @@ pub struct AdminState {
     pub host_id: Uuid,
     /// The cluster's name.
     pub cluster_name: String,
-    /// The version that clients are told.
+    /// The version that clients see.
     pub release_version: String,
     /// Changes what is logged.
     pub log: LogControl,
@@ -256,7 +256,7 @@ impl SnapshotQuery {
         Ok(tables)
     }
 
-    /// Snapshots outlive their tables, so what is chosen here need not be a table that is there.
+    /// Snapshots outlive their tables, so the chosen tables need not exist.
     fn chosen(&self) -> Result<snapshots::Chosen, Refusal> {
         let names = |list: &Option<String>| -> Option<Vec<String>> {
             let list = list.as_deref().filter(|list| !list.is_empty())?;
@@ -376,7 +376,7 @@ struct Level {
     level: Option<String>,
 }
 
-/// The modules of which one may ask what they log: everything, the crates, and the libraries that log.
+/// The modules whose log level can be read: everything, the crates, and the libraries that log.
 const LOGGERS: &[&str] = &[
     "root", "messina", "rt", "model", "sstable", "engine", "replica", "cluster", "cql", "server", "openraft", "rustls",
     "hyper", "axum", "tower", "tokio", "mio",
@@ -386,7 +386,7 @@ async fn loggers() -> Json<&'static [&'static str]> {
     Json(LOGGERS)
 }
 
-/// Refuses names that are of no logger and nothing below one: their level would have no effect.
+/// Refuses names that neither are nor contain a logger: their level would have no effect.
 fn check_logger(name: &str) -> Result<(), Refusal> {
     let owner = name.split("::").next().unwrap_or(name);
     match LOGGERS.contains(&owner) {
@@ -397,7 +397,7 @@ fn check_logger(name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// What all modules log that have no level of their own.
+/// The level of all modules without a level of their own.
 async fn set_root_logger(state: State<AdminState>, query: Query<Level>) -> Answer {
     set_logger(state, Path("root".to_owned()), query).await
 }

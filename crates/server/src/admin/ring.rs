@@ -1,7 +1,9 @@
-//! Who owns what, under ScyllaDB's paths: tokens, tablets, owners of ranges and of keys; and what the node says of itself.
+//! Ownership, under ScyllaDB's paths: tokens, tablets, owners of ranges and of keys; and what the
+//! node reports about itself.
 //!
-//! Clients that split work by the ring are shown evenly spaced tokens of every full member, as in `system.local` and `system.peers`; what
-//! really decides who owns a partition are its table's tablets.
+//! Clients that split work by the ring see evenly spaced tokens of every full member, as in
+//! `system.local` and `system.peers`. The actual owners of a partition depend on its table's
+//! tablets.
 
 use super::extract::{Path, Query};
 use super::nodes::{self, Member};
@@ -67,14 +69,14 @@ impl<V> Entry<V> {
     }
 }
 
-/// What the node says of itself, and the version of the schema.
+/// What the node reports about itself, and the version of the schema.
 pub struct Facts {
     /// The node.
     pub node: NodeInfo,
     schema: Uuid,
 }
 
-/// Asks shard 0.
+/// Calls shard 0.
 pub async fn facts(remote: &RemoteServices) -> Result<Facts, Refusal> {
     let asked = remote.call(ShardId(0), |services| async move {
         let service = services.metadata.get();
@@ -104,7 +106,7 @@ async fn tokens_of(State(state): State<AdminState>, Path(endpoint): Path<String>
     Ok(Json(found.map_or_else(Vec::new, |member| member.tokens().iter().map(i64::to_string).collect())))
 }
 
-/// The tokens that clients are shown, in their order, with the nodes that show them.
+/// The tokens that clients see, in order, with their nodes.
 fn ring(members: &[Member]) -> Vec<(i64, &Member)> {
     let mut ring: Vec<_> =
         members.iter().flat_map(|member| member.tokens().into_iter().map(move |token| (token, member))).collect();
@@ -127,7 +129,7 @@ impl TableQuery {
     }
 }
 
-/// Tokens and who has the first copy of what ends there.
+/// Tokens, and the first replica of the range that ends at each token.
 async fn tokens_endpoint(
     State(state): State<AdminState>,
     Query(query): Query<TableQuery>,
@@ -157,7 +159,7 @@ struct Tablet {
 }
 
 impl Tablet {
-    /// The nodes that have a copy. A table that every node has for itself is on this one.
+    /// The nodes with a replica. A local table is on this node only.
     fn endpoints<'a>(&self, members: &'a [Member]) -> Vec<&'a Member> {
         if self.replicas.is_empty() {
             return members.iter().filter(|member| member.is_own).collect();
@@ -215,7 +217,7 @@ async fn tablets_of_table(
     Ok(Json(tablets.iter().map(shown).collect()))
 }
 
-/// The share of the ring that each full member is shown with.
+/// The share of the ring that clients see for each full member.
 async fn ownership(State(state): State<AdminState>) -> Answer<Vec<Entry<String>>> {
     let members = nodes::members(&state.remote).await?;
     let share = |member: &Member| Some(Entry::new(member.address(), owned(1.0 / f64::from(member.rank?.1))));
@@ -226,7 +228,7 @@ fn owned(share: f64) -> String {
     format!("{share:?}")
 }
 
-/// What part of a keyspace's tablets, or of a table's, each node has a copy of.
+/// The fraction of the tablets of a keyspace, or of a table, that each node has a replica of.
 async fn ownership_of(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
@@ -246,12 +248,13 @@ async fn ownership_of(
             }
         }
     }
-    // Sums of parts that are whole powers of two but for the number of tables: rounded, so that all is 1.0.
+    // The fractions are powers of two divided by the number of tables, so the sum is rounded to
+    // give 1.0.
     let entry = |(member, share): (&Member, &f64)| Entry::new(member.address(), owned((share * 1e6).round() / 1e6));
     Ok(Json(members.iter().zip(&shares).filter(|(member, _)| member.rank.is_some()).map(entry).collect()))
 }
 
-/// A node that has a copy of a range.
+/// A node with a replica of a range.
 #[derive(Clone, Debug, Serialize)]
 struct Endpoint {
     host: String,
@@ -259,7 +262,7 @@ struct Endpoint {
     rack: String,
 }
 
-/// A range of tokens and who owns it.
+/// A token range and its owners.
 #[derive(Clone, Debug, Serialize)]
 struct TokenRange {
     start_token: String,
@@ -286,7 +289,7 @@ impl TokenRange {
     }
 }
 
-/// The tablets of a table; without one, the ring that clients are shown.
+/// The tablets of a table; without one, the ring that clients see.
 async fn describe_ring(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
@@ -321,7 +324,7 @@ fn key_of(schema: &TableSchema, text: &str) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// The nodes that have a key.
+/// The nodes with a replica of a key.
 async fn natural_endpoints(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,

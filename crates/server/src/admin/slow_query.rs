@@ -1,4 +1,5 @@
-//! Which requests are logged as slow, under ScyllaDB's path. Every shard is told; a restart forgets it.
+//! The settings of the slow query log, under ScyllaDB's path. A change applies to every shard, and
+//! is lost at a restart.
 
 use super::extract::Query;
 use super::operations::Refusal;
@@ -28,7 +29,7 @@ struct Shown {
     threshold: u32,
 }
 
-/// What is to change; the rest stays.
+/// The settings to change. Absent settings keep their value.
 #[derive(Deserialize)]
 struct Wanted {
     enable: Option<String>,

@@ -1,4 +1,4 @@
-//! Snapshots as an administrator sees them: names over all tables, found in the data directory.
+//! Snapshots for an administrator: names over all tables, found in the data directory.
 
 use super::operations::{self, Refusal, TableName};
 use crate::services::RemoteServices;
@@ -21,7 +21,7 @@ pub struct TableSnapshot {
     pub cf: String,
     /// Bytes of all its files.
     pub total: u64,
-    /// Bytes of the files that only the snapshot keeps.
+    /// Bytes of the files that only the snapshot uses.
     pub live: u64,
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn list_of(
 }
 
 /// The snapshots below `root`, of these tables or of all. Directories of other tables are not read.
-/// A table that was dropped and made again has those of both.
+/// A table that was dropped and created again has those of both.
 pub async fn scan(root: &Path, tables: Option<&[TableName]>) -> Result<Found, EngineError> {
     let is_wanted = |keyspace: &str, table: Option<&str>| {
         let is_it = |one: &TableName| one.keyspace == keyspace && table.is_none_or(|table| one.name == table);
@@ -106,8 +106,9 @@ async fn names(dir: &Path) -> Result<Vec<(String, u64)>, EngineError> {
     Ok(entries(dir).await?.into_iter().filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect())
 }
 
-/// Takes the snapshot `name` of `tables`; it must be a new one for each of them. It appears when all shards have linked all tables, or not
-/// at all, also if the caller goes away.
+/// Takes the snapshot `name` of `tables`. None of them may have a snapshot of that name. The
+/// snapshot appears when all shards have linked all tables, or not at all, even if the caller
+/// disconnects.
 pub async fn take(remote: &RemoteServices, data_dir: &Path, tables: &[TableName], name: &str) -> Result<(), Refusal> {
     let (root, tables, name) = (data_dir.join("data"), tables.to_vec(), name.to_owned());
     let taken = remote.call(ShardId(0), move |services| async move {
@@ -118,8 +119,8 @@ pub async fn take(remote: &RemoteServices, data_dir: &Path, tables: &[TableName]
     taken.await.map_err(Refusal::failed)?
 }
 
-/// As [`take`], on shard 0; `root` is the directory of the keyspaces. One snapshot is taken at a
-/// time, by `turn`.
+/// Like [`take`], on shard 0. `root` is the directory of the keyspaces. `turn` allows one snapshot
+/// at a time.
 pub async fn take_here(
     engines: PerShard<Engine>,
     turn: &Semaphore,
@@ -137,7 +138,7 @@ pub async fn take_here(
     }
     let taken = link_and_publish(engines, tables, name).await;
     if taken.is_err() {
-        // None of these was there before.
+        // No table had this snapshot before.
         for table in tables {
             let dir = root.join(&table.keyspace).join(table_dir_name(&table.name, table.id)).join(TABLE_SNAPSHOTS);
             for left in [dir.join(name), dir.join(format!("{UNFINISHED_SNAPSHOT}{name}"))] {
@@ -184,7 +185,8 @@ async fn remove_if_there(dir: &Path) {
     }
 }
 
-/// Removes the snapshots that a crash left unfinished. To be called on shard 0 at start, before any snapshot is taken.
+/// Removes the snapshots that a crash left unfinished. Must be called on shard 0 at start, before
+/// any snapshot is taken.
 pub async fn remove_unfinished(data_dir: &Path) {
     if let Err(error) = try_remove_unfinished(&data_dir.join("data")).await {
         tracing::warn!(%error, "cannot look for unfinished snapshots");
@@ -205,7 +207,7 @@ async fn try_remove_unfinished(root: &Path) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Which snapshots are meant; none of a part means all.
+/// The chosen snapshots. An empty part means all.
 #[derive(Clone, Debug, Default)]
 pub struct Chosen {
     /// The name.
@@ -216,13 +218,13 @@ pub struct Chosen {
     pub tables: Option<Vec<String>>,
 }
 
-/// Whether `one` is among the chosen, which are all if none is named.
+/// Whether `one` is chosen. An empty list chooses all.
 fn has(all: &Option<Vec<String>>, one: &str) -> bool {
     all.as_ref().is_none_or(|all| all.iter().any(|other| other == one))
 }
 
-/// Removes snapshots, also those of tables that were dropped. An error if a keyspace or table is named that has neither data nor
-/// snapshots here.
+/// Removes snapshots, also those of dropped tables. Fails if a keyspace or table is named that has
+/// neither data nor snapshots here.
 pub async fn clear(remote: &RemoteServices, data_dir: &Path, chosen: Chosen) -> Result<(), Refusal> {
     if let Some(name) = chosen.name.as_ref().filter(|name| !is_snapshot_name(name)) {
         return Err(Refusal::of_engine(EngineError::SnapshotName(name.clone())));
@@ -231,7 +233,7 @@ pub async fn clear(remote: &RemoteServices, data_dir: &Path, chosen: Chosen) -> 
     let root = data_dir.join("data");
     let done = remote.call(ShardId(0), move |services| async move {
         let turn = services.snapshot_turn.get();
-        // Not while one is taken.
+        // Not while a snapshot is taken.
         let _turn = turn.acquire().await.map_err(Refusal::failed)?;
         remove(&root, &chosen, &living).await
     });
@@ -255,7 +257,7 @@ async fn remove(root: &Path, chosen: &Chosen, living: &[TableName]) -> Result<()
             }
             let is_dropped = !living.iter().any(|one| one.id == id);
             let removed = remove_of_table(&root.join(keyspace).join(&table_dir), chosen, is_dropped).await;
-            // Those of the other tables can be removed all the same.
+            // The snapshots of the other tables can still be removed.
             failed = failed.or(removed.err());
         }
     }
@@ -277,7 +279,7 @@ async fn remove_of_table(dir: &Path, chosen: &Chosen, is_dropped: bool) -> Resul
             remove(&snapshots.join(name)).await?;
         }
     }
-    // Of a dropped table the snapshots alone are left.
+    // Only the snapshots of a dropped table are left.
     let left = entries(dir).await?;
     let is_empty = left.iter().all(|entry| entry.is_dir && entry.name == TABLE_SNAPSHOTS);
     if is_dropped && is_empty && entries(&snapshots).await?.is_empty() {

@@ -1,6 +1,8 @@
-//! Tables in numbers: ScyllaDB's paths for single numbers, and one answer with all of them for `messina admin tablestats`.
+//! Statistics of tables: ScyllaDB's paths for single numbers, and one answer with all of them for
+//! `messina admin tablestats`.
 //!
-//! Numbers that Messina does not keep by table (latencies, cells per slice, false positives) are left out rather than shown as 0.
+//! Numbers that Messina does not keep for each table (latencies, cells per slice, false positives)
+//! are left out instead of shown as 0.
 
 use super::operations::{self, Refusal, TableName};
 use super::snapshots;
@@ -25,9 +27,9 @@ pub struct TableNumbers {
     pub sstables_unreadable: u64,
     /// Bytes that live sstables take on disk.
     pub space_used_live: u64,
-    /// The same with what only snapshots keep.
+    /// The same, plus files that only snapshots use.
     pub space_used_total: u64,
-    /// Bytes that only snapshots keep.
+    /// Bytes of files that only snapshots use.
     pub space_used_by_snapshots_total: u64,
     /// Bytes of memory that memtables and open sstables hold.
     pub off_heap_memory_used_total: u64,
@@ -35,11 +37,11 @@ pub struct TableNumbers {
     pub bloom_filter_off_heap_memory_used: u64,
     /// Bytes of memory that summaries of indexes hold.
     pub index_summary_off_heap_memory_used: u64,
-    /// Bytes of memory that say where chunks lie in compressed files.
+    /// Bytes of memory for the chunk offsets of compressed files.
     pub compression_metadata_off_heap_memory_used: u64,
-    /// Bytes of Data.db for a byte of contents.
+    /// Bytes of Data.db for each byte of contents.
     pub sstable_compression_ratio: Option<f64>,
-    /// Partitions, without regard to overlap.
+    /// Partitions, without regard to overlap between sstables.
     pub number_of_partitions_estimate: u64,
     /// Partitions in memtables.
     pub memtable_partition_count: u64,
@@ -51,15 +53,15 @@ pub struct TableNumbers {
     pub pending_flushes: u64,
     /// Memtables flushed since the start.
     pub memtable_switch_count: u64,
-    /// Readers opened since the start: one for every page that was not read on.
+    /// Readers opened since the start: one for every page that did not resume a cached reader.
     pub local_read_count: u64,
     /// Mutations applied since the start.
     pub local_write_count: u64,
-    /// The least size of a partition in bytes.
+    /// The smallest size of a partition in bytes.
     pub compacted_partition_minimum_bytes: u64,
-    /// The greatest.
+    /// The largest size.
     pub compacted_partition_maximum_bytes: u64,
-    /// The mean.
+    /// The mean size.
     pub compacted_partition_mean_bytes: u64,
     /// Tablets on this node.
     pub tablets: u64,
@@ -96,7 +98,7 @@ impl TableNumbers {
         }
     }
 
-    /// A number by ScyllaDB's name for it in `/column_family/metrics/...`.
+    /// A number by ScyllaDB's name in `/column_family/metrics/...`.
     fn metric(&self, name: &str) -> Option<Value> {
         Some(match name {
             "live_ss_table_count" => json!(self.sstable_count),
@@ -122,7 +124,7 @@ impl TableNumbers {
     }
 }
 
-/// The numbers of `tables`, in their order.
+/// The statistics of `tables`, in order.
 pub async fn collect(
     remote: &RemoteServices,
     data_dir: &Path,
@@ -149,7 +151,7 @@ pub async fn collect(
     Ok(numbers.collect())
 }
 
-/// One number of one table, or of all together where `table` is not given.
+/// One number of one table, or the sum over all if `table` is not given.
 pub async fn metric(
     remote: &RemoteServices,
     data_dir: &Path,

@@ -1,4 +1,5 @@
-//! What a table is, under ScyllaDB's paths: compaction strategy and thresholds, compression, whether it is compacted by itself.
+//! Properties of tables, under ScyllaDB's paths: compaction strategy and thresholds, compression,
+//! automatic compaction.
 
 use super::extract::Path;
 use super::operations::{self, Refusal, TableName};
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 type Answer<T = ()> = Result<Json<T>, Refusal>;
 
-/// `min_threshold` and `max_threshold` of tables that say nothing of them.
+/// `min_threshold` and `max_threshold` of tables that do not set them.
 const THRESHOLDS: (i64, i64) = (4, 32);
 
 /// The paths of this file.
@@ -30,7 +31,7 @@ pub fn routes() -> Router<AdminState> {
         .route("/column_family/autocompaction/{name}", get(is_compacted).post(enable).delete(disable))
 }
 
-/// The table that is called `keyspace:table`.
+/// The table with the name `keyspace:table`.
 pub async fn named(remote: &RemoteServices, name: &str) -> Result<TableName, Refusal> {
     let Some((keyspace, table)) = name.split_once(':') else {
         return Err(Refusal::Bad("Column family name should be in keyspace:column_family format".to_owned()));

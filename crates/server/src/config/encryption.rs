@@ -1,22 +1,23 @@
-//! `client_encryption_options`: the one setting that is a map, as in scylla.yaml.
+//! `client_encryption_options`: a map, as in scylla.yaml.
 //!
-//! On the command line it is one word: `enabled=true,certificate=/etc/messina/node.crt,keyfile=/etc/messina/node.key`.
+//! On the command line it is one word:
+//! `enabled=true,certificate=/etc/messina/node.crt,keyfile=/etc/messina/node.key`.
 
 use super::map::{self, MapSetting};
 use super::setting::Setting;
 use rt::tls::TlsFiles;
 use std::path::PathBuf;
 
-/// How connections of clients are encrypted.
+/// TLS of client connections.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientEncryption {
-    /// Whether they are; none: it is not said, and they are not.
+    /// Whether TLS is on. None: not set, which means off.
     pub enabled: Option<bool>,
     /// The node's certificate.
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub keyfile: Option<PathBuf>,
-    /// The roots of clients' certificates.
+    /// The root certificates for clients' certificates.
     pub truststore: Option<PathBuf>,
     /// Whether clients must show a certificate.
     pub require_client_auth: bool,
@@ -25,7 +26,7 @@ pub struct ClientEncryption {
 }
 
 impl ClientEncryption {
-    /// The files to use; `None` if nothing is encrypted. The error is for the operator.
+    /// The TLS files; `None` if TLS is off. The error is for the operator.
     pub fn files(&self) -> Result<Option<TlsFiles>, String> {
         if self.enabled != Some(true) {
             return Ok(None);
@@ -45,7 +46,7 @@ impl ClientEncryption {
         }))
     }
 
-    /// What the operator should know of.
+    /// Warnings for the operator.
     pub fn warnings(&self) -> Vec<String> {
         let is_forgotten = self.enabled.is_none() && (self.certificate.is_some() || self.keyfile.is_some());
         let forgotten = is_forgotten.then(|| {

@@ -1,4 +1,4 @@
-//! Reading `messina.yaml` and the command line over the defaults.
+//! Reads `messina.yaml` and the command line, over the defaults.
 
 use super::ConfigError;
 use super::keys::{Config, KEYS, Key, find};
@@ -10,16 +10,17 @@ use serde_yaml_ng::Value;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// A configuration, and what the operator should know about it.
+/// A configuration, and the warnings for the operator.
 #[derive(Debug)]
 pub struct Loaded {
     /// The values.
     pub config: Config,
-    /// Unknown keys, keys without effect.
+    /// Warnings: unknown keys, keys without effect.
     pub warnings: Vec<String>,
 }
 
-/// Reads the file, if one is given, then applies `overrides` (name and value) from the command line.
+/// Reads the file, if one is given, then applies `overrides` (name and value) from the command
+/// line.
 pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
     let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
     if let Some(path) = file {
@@ -44,7 +45,7 @@ pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loade
     finish(loaded)
 }
 
-/// Checks the values together, and adds what the operator should know of them.
+/// Checks the values together, and adds warnings for the operator.
 fn finish(mut loaded: Loaded) -> Result<Loaded, ConfigError> {
     check(&loaded.config)?;
     let config = &loaded.config;
@@ -55,7 +56,7 @@ fn finish(mut loaded: Loaded) -> Result<Loaded, ConfigError> {
 
 fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), ConfigError> {
     let not_yaml = |why: String| ConfigError::NotYaml { path: path.to_path_buf(), why };
-    // Some editors put a byte order mark in front.
+    // Some editors write a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mapping = match serde_yaml_ng::from_str(text).map_err(|error| not_yaml(error.to_string()))? {
         Value::Null => return Ok(()),
@@ -124,7 +125,7 @@ fn raw(value: &Value) -> Raw {
     match value {
         Value::Null => Raw::Null,
         Value::Mapping(map) => {
-            // An option without a value is not set.
+            // An option without a value does not count as set.
             let set = map.iter().filter(|(_, value)| !value.is_null());
             let pairs = set.map(|(name, value)| Some((scalar(name)?, scalar(value)?)));
             pairs.collect::<Option<Vec<_>>>().map_or(Raw::Other, Raw::Map)
@@ -134,10 +135,10 @@ fn raw(value: &Value) -> Raw {
     }
 }
 
-/// The most bytes of the name of a cluster, a datacenter, a rack.
+/// The maximum length of the name of a cluster, a datacenter or a rack, in bytes.
 const MOST_NAME_BYTES: usize = 256;
 
-/// Values that exclude each other, and names that are none.
+/// Refuses values that exclude each other, and invalid names.
 fn check(config: &Config) -> Result<(), ConfigError> {
     let conflict = |why: &str| Err(ConfigError::Conflict(why.to_owned()));
     for (key, name) in
@@ -185,7 +186,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         ("prometheus_port", config.prometheus_address, config.prometheus_port),
         ("storage_port", config.listen_address, config.storage_port),
     ];
-    // Without encryption nothing listens there; and a port of both names is an encrypted one.
+    // Without TLS nothing listens on that port. If both keys have the same port, it is encrypted.
     let pairs = [
         ("native_transport_port_ssl", config.native_transport_port_ssl, config.native_transport_port),
         (
@@ -207,30 +208,30 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// "; did you mean X?" for a name that is nearly one that is known.
+/// "; did you mean X?" for a name that is close to a known one.
 fn suggestion(name: &str) -> String {
     let names = KEYS.iter().flat_map(|key| [key.name].into_iter().chain(key.aliases.iter().copied()));
     nearest(name, names).map(|known| format!("; did you mean {known}?")).unwrap_or_default()
 }
 
-/// The name among those that are known which this one may stand for.
+/// The known name that is closest to this one, if it is close enough to be meant.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.replace('-', "_");
     let (edits, known) = known.map(|known| (distance(&name, known), known)).min()?;
     (edits <= 2 + name.len() / 5).then_some(known)
 }
 
-/// The most edits by which a key is taken for a misspelt one of the section Security.
+/// The maximum number of edits between a misspelt key and a key of the section Security.
 const MISSPELT: usize = 4;
 
-/// The key of the section Security that an unknown key may stand for.
+/// The key of the section Security that an unknown key may be a misspelling of.
 fn misspelt_security(name: &str) -> Option<&'static str> {
     let name = name.replace('-', "_").to_ascii_lowercase();
     let keys = KEYS.iter().filter(|key| key.section == "Security").map(|key| key.name);
     keys.into_iter().find(|known| distance(&name, known) <= MISSPELT)
 }
 
-/// How many insertions, deletions and replacements of a character make one word of the other.
+/// The edit distance of two words: insertions, deletions and replacements of characters.
 pub(super) fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.bytes().enumerate() {

@@ -1,6 +1,7 @@
-//! What holds on every node, or follows from other settings, under ScyllaDB's names: clients and tools look for them in `system.config`.
+//! Settings with a fixed value, or a value that follows from other settings, under ScyllaDB's
+//! names: clients and tools look for them in `system.config`.
 //!
-//! None of them can be set. Names are listed only where the value is what the node really does.
+//! None of them can be set. A name is listed only if the value describes what the node does.
 
 use super::keys::Config;
 use super::source::{DEFAULT, Source};
@@ -9,7 +10,7 @@ use crate::connection::IGNORED_BITS;
 use cql::system::{Setting, tokens_of};
 use serde_json::{Value, json};
 
-/// They, with this configuration.
+/// The fixed settings, for this configuration.
 pub fn settings(config: &Config) -> Vec<Setting> {
     let absolute = |path: std::path::PathBuf| std::path::absolute(&path).unwrap_or(path);
     let data_dir = absolute(config.data_dir.clone());

@@ -1,10 +1,10 @@
-//! Values of the guardrails' settings: thresholds that may be off, mild restrictions, and lists.
+//! Values of guardrails: thresholds that may be off, restrictions that may only warn, and lists.
 
 use super::setting::{BadValue, Raw, Setting};
 use cql::api::Consistency;
 use cql::guardrails::Restriction;
 
-/// A number that bounds something; -1, as ScyllaDB writes it, where nothing does.
+/// A threshold; -1, as in ScyllaDB, for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold(pub Option<u32>);
 
@@ -50,19 +50,19 @@ impl Setting for Restriction {
     }
 }
 
-/// A word of a list.
+/// An element of a list.
 pub trait Word: Sized {
-    /// What a list of such words is.
+    /// Describes a list of such words.
     const LIST: &'static str;
 
-    /// From one word.
+    /// Parses a word.
     fn of(word: &str) -> Option<Self>;
 
-    /// As one would write it.
+    /// The word as it is written in the file.
     fn word(&self) -> String;
 }
 
-/// A class of replication strategies, without its package.
+/// The class of a replication strategy, without its package.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Strategy(pub String);
 
@@ -92,7 +92,7 @@ impl Word for Consistency {
     }
 }
 
-/// Several words: a list in YAML, or with commas between and perhaps in brackets.
+/// Several words: a list in YAML, or separated by commas, optionally in brackets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct List<T>(pub Vec<T>);
 

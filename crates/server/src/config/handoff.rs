@@ -1,18 +1,19 @@
-//! `hinted_handoff_enabled`: yes, no, or for which datacenters.
+//! `hinted_handoff_enabled`: true, false, or datacenters.
 //!
-//! A word that is none of the first two is the name of a datacenter, which need not have members yet. So that a misspelt `true` does not
-//! switch hints off, a word that is nearly one of the usual ones is refused, and a datacenter without members is warned of
-//! ([`Handoff::warn_of_unknown`]). A list in brackets holds names only.
+//! Any other word is the name of a datacenter, which need not have members yet. A misspelt `true`
+//! must not turn hints off. So a word that is close to a usual one is refused, and a datacenter
+//! without members causes a warning ([`Handoff::warn_of_unknown`]). A list in brackets has names
+//! only.
 
 use super::file::distance;
 use super::setting::{BadValue, Raw, Setting};
 use coordinator::hints::KeptFor;
 use std::collections::BTreeSet;
 
-/// What an operator may have meant; words that are one edit or two away are refused.
+/// Usual words, and up to how many edits a word counts as a misspelling of them and is refused.
 const USUAL: &[(&str, usize)] = &[("true", 2), ("false", 2), ("yes", 1), ("enabled", 2), ("disabled", 2)];
 
-/// For which nodes hints are kept, as it is configured.
+/// The configured nodes for which hints are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handoff(pub KeptFor);
 
@@ -68,7 +69,8 @@ fn names<'a>(words: impl Iterator<Item = &'a str>) -> Option<Vec<String>> {
     (!names.is_empty() && names.iter().all(is_name)).then_some(names)
 }
 
-/// The usual word that an operator may have meant. Names of datacenters mostly have digits or more letters.
+/// The usual word that the operator may have meant. Names of datacenters mostly have digits or more
+/// letters.
 fn nearly(word: &str) -> Option<&'static str> {
     let word = word.to_ascii_lowercase();
     if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
@@ -78,7 +80,7 @@ fn nearly(word: &str) -> Option<&'static str> {
 }
 
 impl Handoff {
-    /// Warns of datacenters for which hints are to be kept and that no member of the cluster is in.
+    /// Warns about configured datacenters without members.
     pub fn warn_of_unknown(kept_for: &KeptFor, known: &BTreeSet<&str>) {
         let unknown = Self::unknown(kept_for, known);
         if !unknown.is_empty() {

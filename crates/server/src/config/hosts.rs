@@ -1,4 +1,4 @@
-//! Names of hosts in lists.
+//! Lists of host names.
 
 use super::guardrail::Word;
 

@@ -1,6 +1,8 @@
-//! How nodes talk to each other: `server_encryption_options`, a map as in scylla.yaml, and `internode_compression`.
+//! Connections between nodes: `server_encryption_options`, a map as in scylla.yaml, and
+//! `internode_compression`.
 //!
-//! On the command line the map is one word: `internode_encryption=all,certificate=/etc/messina/node.crt,keyfile=/etc/messina/node.key`.
+//! On the command line the map is one word:
+//! `internode_encryption=all,certificate=/etc/messina/node.crt,keyfile=/etc/messina/node.key`.
 
 use super::map::{self, MapSetting};
 use super::setting::Setting;
@@ -8,7 +10,7 @@ use internode::Between;
 use rt::tls::PeerFiles;
 use std::path::PathBuf;
 
-/// Between which nodes bodies are compressed.
+/// The connections on which bodies are compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InternodeCompression(pub Between);
 
@@ -37,29 +39,29 @@ impl Setting for InternodeCompression {
     }
 }
 
-/// How connections between nodes are encrypted.
+/// TLS of connections between nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ServerEncryption {
-    /// What Cassandra's option of that name says, if it is there: it must not contradict the next.
+    /// Cassandra's option `enabled`, if set. It must not contradict `between`.
     pub enabled: Option<bool>,
-    /// Between which nodes they are.
+    /// The connections that are encrypted.
     pub between: Between,
-    /// `between` was set.
+    /// Whether `between` was set.
     pub is_said: bool,
     /// The node's certificate.
     pub certificate: Option<PathBuf>,
     /// Its private key.
     pub keyfile: Option<PathBuf>,
-    /// The roots of the other nodes' certificates.
+    /// The root certificates for the other nodes' certificates.
     pub truststore: Option<PathBuf>,
-    /// Whether nodes that connect must show a certificate.
+    /// Whether connecting nodes must show a certificate.
     pub require_client_auth: bool,
     /// Options of other products that were set and have no effect here.
     pub others: Vec<String>,
 }
 
 impl ServerEncryption {
-    /// The files to use; `None` if nothing is encrypted. The error is for the operator.
+    /// The TLS files; `None` if TLS is off. The error is for the operator.
     pub fn files(&self) -> Result<Option<PeerFiles>, String> {
         if self.enabled.is_some_and(|enabled| enabled != (self.between != Between::None)) {
             return Err("server_encryption_options: enabled contradicts internode_encryption".to_owned());
@@ -79,7 +81,7 @@ impl ServerEncryption {
         }))
     }
 
-    /// What the operator should know of.
+    /// Warnings for the operator.
     pub fn warnings(&self) -> Vec<String> {
         let is_forgotten = !self.is_said && (self.certificate.is_some() || self.keyfile.is_some());
         let forgotten = is_forgotten.then(|| {

@@ -1,10 +1,10 @@
-//! Keys of scylla.yaml and cassandra.yaml that have no effect here (yet): a file that is moved over must not drown in
-//! warnings, and must not pretend either. Each group says why.
+//! Keys of scylla.yaml and cassandra.yaml that have no effect here. An existing file can be used:
+//! each such key causes one warning, with the reason of its group.
 
-/// Keys without effect, and the reason told for them.
+/// Keys without effect, grouped by the reason that the warning gives.
 pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
     (
-        "it has no meaning here, or not yet",
+        "it does not apply here, or is not supported yet",
         &[
             "num_tokens",
             "initial_token",
@@ -32,7 +32,7 @@ pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "authentication arrives later",
+        "authentication is not supported yet",
         &[
             "permissions_validity_in_ms",
             "permissions_validity",
@@ -53,7 +53,7 @@ pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "what it tunes works differently here or does not exist",
+        "the mechanism that it tunes works differently here, or does not exist",
         &[
             "commitlog_directory",
             "schema_commitlog_directory",

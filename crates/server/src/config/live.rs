@@ -1,7 +1,7 @@
-//! The configuration of a running node, as `system.config` shows it and changes what can be changed.
+//! The configuration of a running node, as `system.config` shows it, and changes of live settings.
 //!
-//! Every shard has its own copy, as a service of the language's. A change reaches all shards before it is answered; it is gone
-//! after a restart, as in ScyllaDB.
+//! Every shard has its own copy, which the query processor uses. A change is applied on all shards
+//! before the statement is answered. It is lost at a restart, as in ScyllaDB.
 
 use super::fixed;
 use super::handoff::Handoff;
@@ -15,67 +15,67 @@ use rt::ShardId;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What carries a changed value into the parts of this shard.
-type Carry = fn(Layers, &Config);
+/// Applies a changed value to the layers of this shard.
+type ApplySetting = fn(Layers, &Config);
 
-/// The settings that can be changed.
-const LIVE: &[(&str, Carry)] = &[
-    ("query_tombstone_page_limit", carry_page_limits),
-    ("query_page_size_in_bytes", carry_page_limits),
-    ("query_empty_page_time_budget_in_ms", carry_page_limits),
-    ("query_empty_page_memory_budget", carry_page_limits),
-    ("read_request_timeout_in_ms", carry_language),
-    ("range_request_timeout_in_ms", carry_language),
-    ("write_request_timeout_in_ms", carry_language),
-    ("counter_write_request_timeout_in_ms", carry_language),
-    ("truncate_request_timeout_in_ms", carry_language),
-    ("max_memory_for_unlimited_query_hard_limit", carry_both),
-    ("batch_size_warn_threshold_in_kb", carry_language),
-    ("batch_size_fail_threshold_in_kb", carry_language),
-    ("restrict_future_timestamp", carry_language),
-    ("cql_duplicate_bind_variable_names_refer_to_same_variable", carry_language),
-    ("cql_in_bind_variable_name_uses_uppercase_operator", carry_language),
-    ("minimum_replication_factor_warn_threshold", carry_language),
-    ("minimum_replication_factor_fail_threshold", carry_language),
-    ("maximum_replication_factor_warn_threshold", carry_language),
-    ("maximum_replication_factor_fail_threshold", carry_language),
-    ("replication_strategy_warn_list", carry_language),
-    ("replication_strategy_fail_list", carry_language),
-    ("write_consistency_levels_warned", carry_language),
-    ("write_consistency_levels_disallowed", carry_language),
-    ("twcs_max_window_count", carry_language),
-    ("restrict_twcs_without_default_ttl", carry_language),
-    ("schema_size_fail_threshold_in_mb", carry_language),
+/// The settings that can be changed while the node runs.
+const LIVE: &[(&str, ApplySetting)] = &[
+    ("query_tombstone_page_limit", apply_page_limits),
+    ("query_page_size_in_bytes", apply_page_limits),
+    ("query_empty_page_time_budget_in_ms", apply_page_limits),
+    ("query_empty_page_memory_budget", apply_page_limits),
+    ("read_request_timeout_in_ms", apply_to_query_processor),
+    ("range_request_timeout_in_ms", apply_to_query_processor),
+    ("write_request_timeout_in_ms", apply_to_query_processor),
+    ("counter_write_request_timeout_in_ms", apply_to_query_processor),
+    ("truncate_request_timeout_in_ms", apply_to_query_processor),
+    ("max_memory_for_unlimited_query_hard_limit", apply_both),
+    ("batch_size_warn_threshold_in_kb", apply_to_query_processor),
+    ("batch_size_fail_threshold_in_kb", apply_to_query_processor),
+    ("restrict_future_timestamp", apply_to_query_processor),
+    ("cql_duplicate_bind_variable_names_refer_to_same_variable", apply_to_query_processor),
+    ("cql_in_bind_variable_name_uses_uppercase_operator", apply_to_query_processor),
+    ("minimum_replication_factor_warn_threshold", apply_to_query_processor),
+    ("minimum_replication_factor_fail_threshold", apply_to_query_processor),
+    ("maximum_replication_factor_warn_threshold", apply_to_query_processor),
+    ("maximum_replication_factor_fail_threshold", apply_to_query_processor),
+    ("replication_strategy_warn_list", apply_to_query_processor),
+    ("replication_strategy_fail_list", apply_to_query_processor),
+    ("write_consistency_levels_warned", apply_to_query_processor),
+    ("write_consistency_levels_disallowed", apply_to_query_processor),
+    ("twcs_max_window_count", apply_to_query_processor),
+    ("restrict_twcs_without_default_ttl", apply_to_query_processor),
+    ("schema_size_fail_threshold_in_mb", apply_to_query_processor),
     ("foreground_p99_target_in_ms", carry_governor),
-    ("hinted_handoff_enabled", carry_hints),
-    ("max_hint_window_in_ms", carry_hints),
-    ("hinted_handoff_throttle_in_kb", carry_hints),
-    ("group0_raft_op_timeout_in_ms", carry_change_timeout),
-    ("compaction_large_partition_warning_threshold_mb", carry_large_limits),
-    ("compaction_large_row_warning_threshold_mb", carry_large_data),
-    ("compaction_large_cell_warning_threshold_mb", carry_large_data),
-    ("compaction_rows_count_warning_threshold", carry_large_limits),
-    ("compaction_collection_elements_count_warning_threshold", carry_large_data),
-    ("compaction_large_data_records_per_sstable", carry_large_limits),
-    ("large_partition_fail_threshold_mb", carry_large_limits),
-    ("rows_count_fail_threshold", carry_large_limits),
-    ("large_cell_fail_threshold_mb", carry_language),
-    ("large_row_fail_threshold_mb", carry_large_data),
-    ("large_collection_elements_fail_threshold", carry_large_data),
-    ("large_data_cql_warnings", carry_language),
+    ("hinted_handoff_enabled", apply_hints),
+    ("max_hint_window_in_ms", apply_hints),
+    ("hinted_handoff_throttle_in_kb", apply_hints),
+    ("group0_raft_op_timeout_in_ms", apply_change_timeout),
+    ("compaction_large_partition_warning_threshold_mb", apply_large_limits),
+    ("compaction_large_row_warning_threshold_mb", apply_large_data),
+    ("compaction_large_cell_warning_threshold_mb", apply_large_data),
+    ("compaction_rows_count_warning_threshold", apply_large_limits),
+    ("compaction_collection_elements_count_warning_threshold", apply_large_data),
+    ("compaction_large_data_records_per_sstable", apply_large_limits),
+    ("large_partition_fail_threshold_mb", apply_large_limits),
+    ("rows_count_fail_threshold", apply_large_limits),
+    ("large_cell_fail_threshold_mb", apply_to_query_processor),
+    ("large_row_fail_threshold_mb", apply_large_data),
+    ("large_collection_elements_fail_threshold", apply_large_data),
+    ("large_data_cql_warnings", apply_to_query_processor),
 ];
 
-fn carry_large_limits(layers: Layers, config: &Config) {
+fn apply_large_limits(layers: Layers, config: &Config) {
     layers.engine.get().set_large_limits(large_limits(config));
     layers.replica.get().set_large_data_thresholds(large_data_thresholds(config));
 }
 
-fn carry_large_data(layers: Layers, config: &Config) {
-    carry_large_limits(layers, config);
-    carry_language(layers, config);
+fn apply_large_data(layers: Layers, config: &Config) {
+    apply_large_limits(layers, config);
+    apply_to_query_processor(layers, config);
 }
 
-fn carry_hints(layers: Layers, config: &Config) {
+fn apply_hints(layers: Layers, config: &Config) {
     if let Some(hints) = layers.coordinator.get().hints() {
         hints.set(hints_settings(config));
     }
@@ -85,32 +85,32 @@ fn carry_hints(layers: Layers, config: &Config) {
     }
 }
 
-/// Sets the running shard's target for the latency of statements.
+/// Sets the latency target of statements on this shard.
 pub(crate) fn carry_governor(_: Layers, config: &Config) {
     rt::governor::set_target(Some(config.foreground_p99_target_in_ms.0));
 }
 
-fn carry_change_timeout(layers: Layers, config: &Config) {
+fn apply_change_timeout(layers: Layers, config: &Config) {
     layers.metadata.get().set_change_timeout(config.group0_raft_op_timeout_in_ms.0);
 }
 
-fn carry_page_limits(layers: Layers, config: &Config) {
+fn apply_page_limits(layers: Layers, config: &Config) {
     layers.coordinator.get().set_page_limits(page_limits(config));
 }
 
-fn carry_language(layers: Layers, config: &Config) {
+fn apply_to_query_processor(layers: Layers, config: &Config) {
     layers.processor.get().set_config(language(config));
 }
 
-fn carry_both(layers: Layers, config: &Config) {
-    carry_page_limits(layers, config);
-    carry_language(layers, config);
+fn apply_both(layers: Layers, config: &Config) {
+    apply_page_limits(layers, config);
+    apply_to_query_processor(layers, config);
 }
 
 /// One shard's configuration.
 struct Live {
     config: RefCell<Config>,
-    /// What it is carried into.
+    /// The layers that changes are applied to.
     layers: Layers,
 }
 
@@ -135,10 +135,10 @@ impl Settings for Live {
             let fixed = fixed::settings(&config).iter().any(|setting| setting.name == name);
             return Err(if fixed { SettingRefused::NotLive } else { SettingRefused::Unknown });
         };
-        let (_, carry) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
+        let (_, apply) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
         (key.set)(&mut config, &Raw::of_text(value)).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
         config.sources.set(key.name, Source::Cql);
-        carry(self.layers, &config);
+        apply(self.layers, &config);
         Ok(())
     }
 }

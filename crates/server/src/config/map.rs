@@ -9,39 +9,40 @@ use std::path::{Path, PathBuf};
 
 /// A setting that is a map.
 pub trait MapSetting: Default {
-    /// What a map should look like, for the operator.
+    /// Describes the map to the operator.
     const WANTED: &'static str;
 
     /// The options that have an effect here.
     const OPTIONS: &'static [&'static str];
 
-    /// Takes one of [`MapSetting::OPTIONS`]. `None` if its value is not one of its kind.
+    /// Sets one of [`MapSetting::OPTIONS`]. `None` if its value is invalid.
     fn set(&mut self, name: &str, value: &str) -> Option<()>;
 
-    /// Keeps the name of an option of Cassandra or ScyllaDB that has no effect here.
+    /// Records that an option of Cassandra or ScyllaDB without effect here was set.
     fn ignore(&mut self, name: &str);
 
-    /// What is set, of what is known here; in the order in which it is shown.
+    /// The options that are set, without those without effect, in the order in which they are
+    /// shown.
     fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)>;
 }
 
-/// A path as an option has it; an empty word sets none.
+/// Parses the path of an option; an empty word means none.
 pub fn path(value: &str) -> Option<PathBuf> {
     (!value.is_empty()).then(|| PathBuf::from(value))
 }
 
-/// A path as an option shows it.
+/// Formats the path of an option.
 pub fn shown(path: Option<&Path>) -> Option<String> {
     path.map(|path| path.display().to_string())
 }
 
-/// A switch as an option shows it: only when it is on.
+/// Formats a switch of an option, if it is on.
 pub fn switch(on: bool) -> Option<String> {
     on.then(|| "true".to_owned())
 }
 
-/// Options without which a node would be less safe than its operator thinks.
-/// They are refused where connections are encrypted.
+/// Options that make a node safer. They are not supported, and are refused if TLS is on: without
+/// them, the node would be less safe than its operator expects.
 pub const REFUSED: &[&str] = &[
     "certificate_revocation_list",
     "keystore",
@@ -72,7 +73,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "store_type",
 ];
 
-/// Refuses those among the options of `setting` that are not known here. The error is for the operator.
+/// Refuses unknown options in the map `setting`. The error is for the operator.
 pub fn refuse(setting: &str, others: &[String]) -> Result<(), String> {
     match others.iter().find(|name| REFUSED.contains(&name.as_str())) {
         Some(refused) => Err(format!("{setting}: {refused} is not supported; certificates and keys are PEM files")),
@@ -80,7 +81,7 @@ pub fn refuse(setting: &str, others: &[String]) -> Result<(), String> {
     }
 }
 
-/// The option of a map that names this file, with the name of the map: for errors.
+/// The option that names this file, with the name of its map, for errors.
 pub fn option_of(setting: &str, map: &impl MapSetting, file: &Path) -> String {
     let shown = file.display().to_string();
     match pairs(map).find(|(_, value)| *value == shown) {
@@ -103,7 +104,7 @@ fn of<'a, M: MapSetting>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
         } else if REFUSED.contains(&name) || WITHOUT_EFFECT.contains(&name) {
             map.ignore(name);
         } else {
-            // A misspelt option would leave the node without encryption.
+            // A misspelt option could leave the node without TLS.
             let known = M::OPTIONS.iter().chain(REFUSED).chain(WITHOUT_EFFECT).copied();
             return Err(BadValue::unknown_option(name, nearest(name, known), M::OPTIONS));
         }

@@ -1,14 +1,17 @@
-//! The node's configuration: `messina.yaml` with scylla.yaml's key names, mirrored by command line options.
+//! The configuration of a node: `messina.yaml` with scylla.yaml's key names, and the same keys as
+//! command line options.
 //!
-//! [`keys`] is the one table of all keys: fields, defaults and documentation come from it, and so
-//! do the command line and `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`],
-//! [`internode`], [`guardrail`] and [`seeds`] read values, [`file`] reads the file, [`legacy`]
-//! lists the keys of other products that are understood and have no effect, [`source`] remembers
-//! who set what, [`live`] is what can be changed while the node runs, [`fixed`] what is only shown.
+//! [`keys`] is the table of all keys. It generates the fields, the defaults, the command line, and
+//! `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`], [`internode`],
+//! [`guardrail`] and [`seeds`] parse values. [`file`] reads the file. [`legacy`] lists keys of
+//! other products that are accepted and have no effect. [`source`] records where a setting was set.
+//! [`live`] has the settings that can be changed while the node runs, [`fixed`] those that are only
+//! shown.
+//!
 //! A later source wins: default, file, command line. Invariant: a wrong value is an error that
-//! names key and value; an unknown key is a warning. Exceptions are keys that look like one of the
-//! section Security, and unknown options in a map ([`map`]): without them a node would be less safe
-//! than configured.
+//! names the key and the value; an unknown key is a warning. Exceptions are unknown keys that look
+//! like one of the section Security, and unknown options in a map ([`map`]). These are errors,
+//! because without them a node would be less safe than configured.
 
 pub mod encryption;
 pub mod file;
@@ -41,26 +44,26 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
-    /// The file is not YAML with keys at its top.
+    /// The file is not YAML with keys at the top level.
     NotYaml {
         /// The file.
         path: PathBuf,
-        /// Why, with the place.
+        /// The error, with its position.
         why: String,
     },
-    /// A value is wrong.
+    /// A value is invalid.
     Wrong {
-        /// Where the value stands: the file, or the command line.
+        /// Where the value is: the file, or the command line.
         place: String,
         /// The key.
         key: String,
-        /// What is wrong.
+        /// Why it is invalid.
         why: BadValue,
     },
-    /// Values do not fit together.
+    /// Values contradict each other.
     Conflict(String),
 }
 

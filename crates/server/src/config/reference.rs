@@ -1,4 +1,5 @@
-//! The configuration reference, made from the table of keys. `docs/configuration.md` is this text; a test keeps it so.
+//! Generates the configuration reference from the table of keys. A test compares it with
+//! `docs/configuration.md`.
 
 use super::keys::{KEYS, Key};
 use super::legacy;
@@ -9,16 +10,19 @@ use std::fmt::Write;
 pub fn markdown() -> String {
     let mut out = String::from(
         "# Configuration\n\n\
-         Made from the table of keys in `crates/server/src/config/keys.rs`; to write it anew: `MESSINA_BLESS=1 cargo test -p messina-server reference`.\n\n\
-         A node reads `messina.yaml` (`messina serve --config messina.yaml`), whose keys are\n\
-         scylla.yaml's. Every key is also an option on the command line, with dashes for underscores\n\
-         (`--native-transport-port 9042`). The command line wins. Without either the defaults below hold.\n\n\
-         A wrong value is an error. An unknown key is a warning that names the nearest known one. An unknown\n\
-         key that looks like one of the section Security is an error, and so is an unknown option in\n\
-         `client_encryption_options` or `server_encryption_options`.\n\n\
-         Durations take `ns`, `us`, `ms`, `s`, `m`, `h`, `d`; sizes take `K`, `M`, `G`, `T` (powers of 1024, also as `KiB` or `KB`). A bare\n\
-         number counts in the unit of the key's name; both Cassandra's spellings (`read_request_timeout: 5s`,\n\
-         `read_request_timeout_in_ms: 5000`) are accepted.\n",
+         Generated from the table of keys in `crates/server/src/config/keys.rs`. To update it:\n\
+         `MESSINA_BLESS=1 cargo test -p messina-server reference`.\n\n\
+         A node reads `messina.yaml` (`messina serve --config messina.yaml`). Its keys are those of\n\
+         scylla.yaml. Every key is also an option on the command line, with dashes instead of underscores\n\
+         (`--native-transport-port 9042`). The command line overrides the file. Keys that are in neither\n\
+         have the defaults below.\n\n\
+         A wrong value is an error. An unknown key is a warning that names the closest known key. An\n\
+         unknown key that looks like one of the section Security is an error, and so is an unknown option\n\
+         in `client_encryption_options` or `server_encryption_options`.\n\n\
+         Units of durations are `ns`, `us`, `ms`, `s`, `m`, `h`, `d`. Units of sizes are `K`, `M`, `G`, `T`\n\
+         (powers of 1024, also written as `KiB` or `KB`). A number without a unit has the unit of the key's\n\
+         name. Both of Cassandra's spellings are accepted: `read_request_timeout: 5s` and\n\
+         `read_request_timeout_in_ms: 5000`.\n",
     );
     let mut section = "";
     for key in KEYS {
@@ -28,7 +32,7 @@ pub fn markdown() -> String {
         }
         row(&mut out, key);
     }
-    out.push_str("\n## Keys without effect\n\nKeys of scylla.yaml and cassandra.yaml that are accepted and do nothing, with a warning at the start.\n");
+    out.push_str("\n## Keys without effect\n\nThese keys of scylla.yaml and cassandra.yaml are accepted and have no effect. The node logs a warning\nat start.\n");
     for (reason, names) in legacy::WITHOUT_EFFECT {
         let mut names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         names.sort();
@@ -48,7 +52,7 @@ fn row(out: &mut String, key: &Key) {
             let _ = write!(out, " | `{default}`");
         }
     }
-    let range = key.range.map_or_else(String::new, |range| format!(" Possible: {}.", range_text(range)));
+    let range = key.range.map_or_else(String::new, |range| format!(" Range: {}.", range_text(range)));
     let _ = writeln!(out, " | {}{range} |", key.help());
 }
 
@@ -65,7 +69,7 @@ mod tests {
         let found = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             found == wanted,
-            "docs/configuration.md is old: MESSINA_BLESS=1 cargo test -p messina-server reference"
+            "docs/configuration.md is outdated: MESSINA_BLESS=1 cargo test -p messina-server reference"
         );
     }
 }

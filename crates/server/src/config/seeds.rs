@@ -1,18 +1,18 @@
-//! The addresses of nodes that a new node asks first.
+//! The setting `seeds`: the nodes that a new node asks first.
 //!
-//! `seeds: 10.0.0.1,db2.example.com:7001`, a list of such, or `seed_provider` as scylla.yaml and cassandra.yaml have it. Names are looked up by
-//! [`crate::seeds`], when the addresses are needed.
+//! It is `10.0.0.1,db2.example.com:7001`, a list of such, or `seed_provider` as in scylla.yaml and
+//! cassandra.yaml. [`crate::seeds`] resolves names when the addresses are needed.
 
 use super::setting::{BadValue, Raw, Setting};
 use crate::seeds;
 use serde_yaml_ng::Value;
 use std::net::{IpAddr, SocketAddr};
 
-/// Addresses or names, with ports where they are not `storage_port`.
+/// Addresses or names, with a port if it is not `storage_port`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seeds(Vec<(Host, Option<u16>)>);
 
-/// Where a seed is.
+/// The address or name of a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Host {
     Address(IpAddr),
@@ -20,12 +20,12 @@ enum Host {
 }
 
 impl Seeds {
-    /// Whether there is none: the node stays alone.
+    /// Whether there are no seeds: the node stays alone.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Addresses and names, with the port that nodes listen on if nothing else is said.
+    /// The addresses and names. `port` is used for seeds without a port.
     pub fn with_port(&self, port: u16) -> seeds::Seeds {
         let mut out = seeds::Seeds::default();
         for (host, own) in &self.0 {
@@ -58,7 +58,7 @@ fn seed(word: &str) -> Option<(Host, Option<u16>)> {
     is_name(name).then(|| (Host::Name(name.to_owned()), port))
 }
 
-/// Whether it can be the name of a host: what is meant as an address and is none must not be looked up.
+/// Whether a word can be a host name. A mistyped IP address must not be resolved as a name.
 fn is_name(word: &str) -> bool {
     let labels = || word.strip_suffix('.').unwrap_or(word).split('.');
     let is_label = |label: &str| {
@@ -77,7 +77,7 @@ impl Setting for Seeds {
     fn from_word(word: &str) -> Option<Self> {
         let words = word.split(',').map(str::trim).filter(|word| !word.is_empty());
         let seeds: Vec<_> = words.map(seed).collect::<Option<_>>()?;
-        // Nothing but commas is a slip, and must not make a cluster of its own.
+        // A list with nothing but commas is a mistake, and must not create a separate cluster.
         (!seeds.is_empty() || word.trim().is_empty()).then_some(Seeds(seeds))
     }
 

@@ -1,27 +1,27 @@
-//! Values of settings: from YAML or the command line to a type, and back to text.
+//! Values of settings: parses YAML and the command line, and formats values.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A value as it stands in the file or on the command line.
+/// A value as it is in the file or on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Raw {
-    /// Nothing, or YAML's null: the default.
+    /// Empty, or YAML's null: the default.
     Null,
-    /// Anything that is one word or number.
+    /// One word or number.
     Scalar(String),
-    /// A list of such.
+    /// A list of words.
     List(Vec<String>),
-    /// A map of such.
+    /// A map of words.
     Map(Vec<(String, String)>),
-    /// Something nested.
+    /// Nested values.
     Other,
 }
 
 impl Raw {
-    /// A text that is a value: as one would write it, or as `system.config` shows it, which is JSON.
+    /// Parses a text: as in the file, or as `system.config` shows it, which is JSON.
     pub fn of_text(text: &str) -> Raw {
         use serde_json::Value;
         let scalar = |value: &Value| match value {
@@ -44,7 +44,7 @@ impl Raw {
     }
 }
 
-/// What is wrong with a value.
+/// Why a value is invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {
     found: String,
@@ -55,19 +55,19 @@ pub struct BadValue {
 enum Wanted {
     /// Another kind of value.
     Kind(&'static str),
-    /// A value of this range.
+    /// A value within this range.
     Range(String),
-    /// One of these options of a map; the nearest one.
+    /// One of these options of a map, and the closest one.
     Option(&'static [&'static str], Option<&'static str>),
 }
 
 impl BadValue {
-    /// An option that a map does not have. `nearest`: the option that may have been meant.
+    /// An option that the map does not have. `nearest`: the option that may be meant.
     pub fn unknown_option(name: &str, nearest: Option<&'static str>, known: &'static [&'static str]) -> BadValue {
         BadValue { found: name.to_owned(), wanted: Wanted::Option(known, nearest) }
     }
 
-    /// What was found, where something else is wanted.
+    /// An error for an invalid value.
     pub fn new(found: String, wanted: &'static str) -> BadValue {
         BadValue { found, wanted: Wanted::Kind(wanted) }
     }
@@ -86,10 +86,11 @@ impl fmt::Display for BadValue {
     }
 }
 
-/// The least and the greatest value of a setting, as one would write them. An empty word stands for no limit.
+/// The minimum and the maximum of a setting, as they are written in the file. An empty word means
+/// no limit.
 pub type Range = (&'static str, &'static str);
 
-/// The value, unless it is out of its range.
+/// Returns the value, or an error if it is out of range.
 pub fn within<T: Setting>(value: Option<T>, range: Option<Range>) -> Result<Option<T>, BadValue> {
     if let (Some(value), Some((least, most))) = (&value, range)
         && let Some(amount) = value.amount()
@@ -102,7 +103,7 @@ pub fn within<T: Setting>(value: Option<T>, range: Option<Range>) -> Result<Opti
     Ok(value)
 }
 
-/// A range for people.
+/// A range as text.
 pub fn range_text(range: Range) -> String {
     match range {
         ("", most) => format!("at most {most}"),
@@ -111,40 +112,40 @@ pub fn range_text(range: Range) -> String {
     }
 }
 
-/// A type that settings can have.
+/// A type of settings.
 pub trait Setting: Sized {
-    /// What a value is, for error messages and the reference: "a port number".
+    /// Describes a valid value, for errors and the reference: "a port number".
     const WANTED: &'static str;
-    /// What `system.config` calls the type.
+    /// The type in `system.config`.
     const KIND: &'static str;
 
-    /// From one word.
+    /// Parses one word.
     fn from_word(word: &str) -> Option<Self>;
 
-    /// The value as one would write it.
+    /// The value as it is written in the file.
     fn show(&self) -> String;
 
-    /// The value as `system.config` has it: JSON.
+    /// The value in `system.config`: JSON.
     fn json(&self) -> String {
         serde_json::Value::String(self.show()).to_string()
     }
 
-    /// The value as a number, where it is one, to be held against a range.
+    /// The value as a number, if it is one, to compare it with a range.
     fn amount(&self) -> Option<u128> {
         None
     }
 
-    /// That this was found in its place.
+    /// The error for an invalid value.
     fn bad(found: String) -> BadValue {
         BadValue::new(found, Self::WANTED)
     }
 
-    /// From what was found; `Ok(None)` means the default.
+    /// Parses a value. `Ok(None)` means the default.
     fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
         match raw {
             Raw::Null => Ok(None),
             Raw::Scalar(word) => Self::from_word(word.trim()).map(Some).ok_or_else(|| Self::bad(format!("'{word}'"))),
-            // cassandra.yaml has lists where only one is possible here.
+            // cassandra.yaml has lists where only one value is possible here.
             Raw::List(words) if words.len() == 1 => Self::read(&Raw::Scalar(words[0].clone())),
             Raw::List(words) => Err(Self::bad(format!("a list of {} values", words.len()))),
             Raw::Map(_) | Raw::Other => Err(Self::bad("a nested value".to_owned())),
@@ -160,7 +161,7 @@ impl Setting for String {
         Some(word.to_owned())
     }
 
-    /// Line breaks stay: where a name is wanted, they are refused.
+    /// Keeps line breaks, so that they are refused in names.
     fn read(raw: &Raw) -> Result<Option<Self>, BadValue> {
         match raw {
             Raw::Scalar(word) => Ok(Some(word.trim_matches(' ').to_owned())),
@@ -405,7 +406,7 @@ macro_rules! choice {
             const KIND: &'static str = "string";
 
             fn from_word(word: &str) -> Option<Self> {
-                // Class names may come with their package.
+                // A class name may have its package.
                 let word = word.rsplit_once('.').map_or(word, |(_, last)| last);
                 $(if word.eq_ignore_ascii_case($word) {
                     return Some($name::$variant);
@@ -429,43 +430,43 @@ choice!(
     {
         /// Once the kernel has it.
         Periodic = "periodic",
-        /// Once the device has it.
+        /// Once the disk has it.
         Batch = "batch",
-        /// As batch, after gathering for a while.
+        /// Like batch, after collecting writes for a short time.
         Group = "group",
     }
 );
 
 choice!(
-    /// Who may connect.
+    /// The authenticator: which clients may connect.
     Authenticator,
     "AllowAllAuthenticator (PasswordAuthenticator is not supported yet)",
     {
-        /// Everyone.
+        /// All clients.
         AllowAll = "AllowAllAuthenticator",
     }
 );
 
 choice!(
-    /// Who may do what.
+    /// The authorizer: what clients may do.
     Authorizer,
     "AllowAllAuthorizer (CassandraAuthorizer is not supported yet)",
     {
-        /// Everyone everything.
+        /// All clients may do everything.
         AllowAll = "AllowAllAuthorizer",
     }
 );
 
 choice!(
-    /// How log lines look.
+    /// The format of log lines.
     LogFormat,
     "auto, text or json",
     {
-        /// Text with colours in a terminal, without elsewhere.
+        /// Text, with colours if the output is a terminal.
         Auto = "auto",
         /// Text.
         Text = "text",
-        /// One JSON object a line.
+        /// One JSON object for each line.
         Json = "json",
     }
 );
@@ -475,7 +476,7 @@ choice!(
 pub struct CpuSet(pub Vec<usize>);
 
 impl CpuSet {
-    /// The CPUs, in short: `0-3,6`. They must be in order.
+    /// The CPUs in short form: `0-3,6`. They must be sorted.
     pub fn ranges(&self) -> String {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for &cpu in &self.0 {

@@ -14,7 +14,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The name that `system.config` has for it, as ScyllaDB's does.
+    /// The name in `system.config`, which is ScyllaDB's.
     pub fn name(self) -> &'static str {
         match self {
             Source::File => "yaml",
@@ -32,12 +32,12 @@ pub const DEFAULT: &str = "default";
 pub struct Sources(BTreeMap<&'static str, Source>);
 
 impl Sources {
-    /// A setting was set here.
+    /// Records where a setting was set.
     pub fn set(&mut self, name: &'static str, source: Source) {
         self.0.insert(name, source);
     }
 
-    /// A setting has its default again.
+    /// Records that a setting has its default again.
     pub fn reset(&mut self, name: &'static str) {
         self.0.remove(name);
     }

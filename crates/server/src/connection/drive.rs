@@ -226,7 +226,8 @@ where
                     cx.waker().wake_by_ref();
                     return Ok(Poll::Pending);
                 }
-                // Writing may have ended the block. If not, the connection leaves the queue for memory.
+                // Writing may have made room, so the connection can continue. If not, it leaves the
+                // queue for memory.
                 Stop::Blocked if self.is_blocked(cx) => {
                     self.ticket = None;
                     if let Some(large) = &mut self.large {

@@ -1,5 +1,6 @@
-//! Every file of a node's data directory is removed, cut in half, zeroed and replaced by a directory, one at a time, after a stop and after
-//! a kill: the next start is refused, names it and a way out, or nothing that was acknowledged is gone.
+//! Each file of a node's data directory is removed, truncated, zeroed or replaced by a directory,
+//! one at a time, after a stop and after a kill. Then the next start is refused and names the file
+//! and a remedy, or no acknowledged write is lost.
 
 use crate::support::LAYERS;
 use crate::support::{Scratch, ask, live};
@@ -24,8 +25,8 @@ async fn rows() -> Result<usize, String> {
     Ok(all)
 }
 
-/// Rows in sstables, rows in the log, a table of which there is only a log, one that was truncated while the log has its rows, and one
-/// that was made with a given id.
+/// Creates rows in sstables, rows in the log, a table that only the log has, a truncated table
+/// whose rows are in the log, and a table with a given id.
 async fn fill() {
     let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
     ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 1}}")).await.expect("made");
@@ -61,7 +62,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The paths below `root`, relative to it: files (of segments those with records), and directories of logs and tables.
+/// The paths below `root`, relative to it: files (segments only if they have records), and the
+/// directories of logs and tables.
 fn paths(root: &Path) -> Vec<PathBuf> {
     fn walk(root: &Path, at: &Path, out: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(at).expect("readable") {
@@ -139,7 +141,8 @@ fn damage(path: &Path, damage: Damage) {
     }
 }
 
-/// What became of a directory with a damaged file: why the start was refused, else the rows or why they could not be read.
+/// The result of a start with a damaged file: why it was refused, or the rows, or why these could
+/// not be read.
 fn outcome(path: &Path, accept_loss: bool) -> Result<Result<usize, String>, String> {
     live(path, accept_loss, false, rows)
 }
@@ -171,7 +174,7 @@ fn whatever_is_missing_is_named_or_nothing_is_lost() {
             }
             let is_dir = template.join(&path).is_dir();
             for how in [Damage::Removed, Damage::Halved, Damage::Zeroed, Damage::Directory] {
-                // What else may befall sstables, sstable/tests/all/corruption.rs tries.
+                // sstable/tests/all/corruption.rs tests other damage of sstables.
                 let is_of_sstable = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("me-"));
                 if how != Damage::Removed && (is_dir || is_of_sstable) {
                     continue;
@@ -207,7 +210,8 @@ fn whatever_is_missing_is_named_or_nothing_is_lost() {
     assert!(refused >= 20 && given_up >= 8, "{refused} refused, {given_up} given up");
 }
 
-/// The commitlog is removed while the node runs: the stop says so and flushes all writes, and the next start misses nothing.
+/// The commitlog is removed while the node runs: the stop reports it and flushes all writes, and
+/// the next start misses nothing.
 #[test]
 fn a_commitlog_that_is_removed_while_the_node_runs_loses_nothing() {
     let scratch = Scratch::new("missing-running");
@@ -224,7 +228,8 @@ fn a_commitlog_that_is_removed_while_the_node_runs_loses_nothing() {
     }
 }
 
-/// An older copy of a table's directory is put in its place. By what it says, rows that were truncated later would return.
+/// A table's directory is replaced by an older copy, without the record of a later truncation. The
+/// truncated rows must not return.
 #[test]
 fn an_older_copy_of_a_tables_directory_is_refused() {
     let scratch = Scratch::new("missing-older");
@@ -323,7 +328,8 @@ fn a_directory_without_an_inventory_gets_one() {
     assert!(table.join("quarantine/me-77-big-Data.db").exists());
 }
 
-/// Operators move tables to other volumes and leave links behind. The table is missing only if the link leads nowhere.
+/// Operators move tables to other volumes and leave links. A table is missing only if its link is
+/// broken.
 #[test]
 fn a_table_behind_a_link_is_there() {
     let (scratch, other) = (Scratch::new("missing-link"), Scratch::new("missing-volume"));
@@ -398,13 +404,13 @@ fn table_dir(home: &Path, table: &str) -> PathBuf {
     tables.find(is_it).expect("it is there").strip_prefix(home).expect("below").to_owned()
 }
 
-/// Files of one node are put in the place of another one's: no start takes them for its own.
+/// Files of one node replace those of another. No start accepts them.
 #[test]
 fn files_of_another_node_are_refused() {
     let scratch = Scratch::new("missing-foreign");
     let (mine, other, case) = (scratch.0.join("mine"), scratch.0.join("other"), scratch.0.join("case"));
     killed(&scratch.0.join("home"), &mine);
-    // Younger, so what it has truncated is behind all that the first one has logged.
+    // The second node is younger, so its truncations come after all log records of the first.
     killed(&scratch.0.join("home2"), &other);
     let log = |home: &Path| {
         let names = std::fs::read_dir(home.join("raft")).expect("readable");

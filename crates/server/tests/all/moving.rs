@@ -1,5 +1,6 @@
-//! Four nodes in one process, with all their floors but the ports for clients: a tablet moves from one to another while clients write, also
-//! over the restart of the node that leads, and while a node without a copy is down; a move that cannot be finished is given up.
+//! Four nodes in one process, with all layers except the ports for clients. A tablet moves from one
+//! node to another while clients write: over a restart of the leader, and while a node without a
+//! replica is down. A migration that cannot finish is aborted.
 use crate::support::LAYERS;
 use bytes::Bytes;
 use cluster::tablets::TabletReplica;
@@ -24,12 +25,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Looks at what must come about soon, each this far from the one before.
+/// The time between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Nothing here takes longer, on a machine that does much else.
+/// The maximum time of a wait, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROWS: i32 = 60;
-/// Of each shard, in bytes.
+/// Memory of each shard, in bytes.
 const MEMORY: usize = 32 << 20;
 
 /// What the start of each node returned. On shard 0.
@@ -42,7 +43,8 @@ struct Up {
     host: HostId,
 }
 
-/// Copies by reading all rows and writing them again as they were: what is pending gets them like every replica.
+/// Streams by reading all rows and writing them again unchanged: a pending replica gets them like
+/// every replica.
 struct ByRows(Arc<AtomicBool>);
 
 impl Streamer for ByRows {
@@ -112,14 +114,14 @@ async fn page(state: Option<Bytes>) -> Result<(Vec<i32>, Option<Bytes>), String>
     Ok((values(&rows).into_iter().map(|(k, ..)| k).collect(), rows.paging_state))
 }
 
-/// Readers that the shards of a node keep for next pages of clients.
+/// The number of queriers that the shards of a node keep for next pages.
 async fn readers() -> u64 {
     let populations = rt::shard::call_all(|| async { LAYERS.replica.get().metrics().queriers.population });
     populations.await.into_iter().sum()
 }
 
 fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig {
-    // A machine that does other things as well may stand still for a while.
+    // A busy machine may stall for a while.
     let liveness = LivenessConfig {
         timeout: Duration::from_secs(5),
         down_after: Duration::from_secs(10),
@@ -134,7 +136,7 @@ fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig
             settings: ClusterSettings::default(),
         }),
         sync: SyncMode::Periodic { period: Duration::from_secs(10) },
-        // Nothing goes by time.
+        // No querier may be evicted by its age.
         replica: ReplicaConfig { querier_cache_ttl: 10 * PATIENCE, ..ReplicaConfig::with_memory(MEMORY) },
         language: cql::Config {
             read_timeout: PATIENCE,
@@ -227,7 +229,8 @@ impl Up {
     }
 }
 
-/// Addresses of this process alone, at a port that the system gives nobody who only wants any. Each test has its own, from `first` on.
+/// Addresses that only this process uses, at a port outside of the ephemeral range. Each test has
+/// its own, starting at `first`.
 fn addresses(first: u8) -> Vec<SocketAddr> {
     let process = (std::process::id() as u16).to_be_bytes();
     (0..4).map(|n| (IpAddr::from([127, first + n, process[0], process[1].max(1)]), 7000).into()).collect()
@@ -314,7 +317,8 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
             .await;
         assert!(twice.expect_err("it moves").to_string().starts_with("the tablet is on the move already"));
 
-        // Copying fails until it is told to work. Whoever leads restarts meanwhile; what is acknowledged stays.
+        // Streaming fails until the test allows it. Meanwhile the leader restarts. Acknowledged
+        // writes stay.
         let streaming = |metadata: &cluster::Metadata| {
             metadata.transitions().any(|(_, _, moving)| moving.stage == Stage::Streaming && moving.session.is_some())
         };
@@ -333,7 +337,7 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         copies.store(true, Ordering::Relaxed);
         for k in 2 * ROWS / 3..ROWS {
             let written = rt::time::now();
-            // The others may not have seen yet that the node is back.
+            // The other nodes may not have seen yet that the node is up.
             while let Err(why) = nodes[k as usize % 4].ask(&insert(k), Consistency::Quorum).await {
                 assert!(written.elapsed() < PATIENCE, "{why}");
                 rt::time::sleep(PAUSE).await;
@@ -353,7 +357,7 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
             assert_eq!(has, node.host != leaving.host, "node {}", node.host);
         }
 
-        // Back again, and given up: the target keeps nothing.
+        // The migration is aborted, and the target keeps nothing.
         copies.store(false, Ordering::Relaxed);
         let back = old.clone();
         nodes[0]
@@ -377,8 +381,9 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
     let _ = std::fs::remove_dir_all(&directory);
 }
 
-/// A node that is down holds up the tablets that it has a copy of, and no others; when it is back it knows what went on without it. A query
-/// that has read some pages meanwhile goes on, and the copy that has left keeps no reader of it.
+/// A node that is down delays migrations of the tablets that it has a replica of, and no others.
+/// When it is up again, it gets the changes that it missed. A query that had read some pages before
+/// continues, and the replica that left keeps no querier of it.
 #[test]
 fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
     let directory = std::env::temp_dir().join(format!("messina-moving-without-{}", std::process::id()));
@@ -394,7 +399,7 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
         let hosts: Vec<HostId> = nodes.iter().map(|node| node.host).collect();
         let (table, old, target) = tablet_to_move(&nodes[0], hosts).await;
         let new: Replicas = [old[0], TabletReplica { host: target, shard: 1 }].into_iter().collect();
-        // Two nodes have a copy and a third one gets one: the fourth has nothing to do with it.
+        // Two nodes have a replica and a third one gets one. The fourth node is not involved.
         let concerned = |host: HostId| host == target || old.iter().any(|replica| replica.host == host);
         let down = nodes.iter().position(|node| !concerned(node.host)).expect("one of four");
         let (path, address) = nodes.remove(down).stop().await;
@@ -427,12 +432,12 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
         found.sort_unstable();
         assert_eq!(found, (0..ROWS / 2).collect::<Vec<_>>(), "each row once, though a replica has left");
 
-        // It comes back with what it knew, and is told.
+        // The node comes up with its old state, and gets the changes.
         nodes.push(start(path, address, addresses.clone(), copies.clone()).await);
         nodes[3].sees("the end of the move", is_moved).await;
         for k in ROWS / 2..ROWS {
             let written = rt::time::now();
-            // The others may not have seen yet that the node is back.
+            // The other nodes may not have seen yet that the node is up.
             while let Err(why) = nodes[k as usize % 4].ask(&insert(k), Consistency::All).await {
                 assert!(written.elapsed() < PATIENCE, "{why}");
                 rt::time::sleep(PAUSE).await;

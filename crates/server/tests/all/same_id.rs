@@ -1,4 +1,5 @@
-//! A table that is created with the id of a dropped one begins empty, whatever commitlogs and directories still hold of the dropped one.
+//! A table that is created with the id of a dropped table starts empty, even if commitlogs and
+//! directories still hold data of the dropped one.
 
 use crate::support::LAYERS;
 use crate::support::{Scratch, ask, keys, live};

@@ -1,5 +1,5 @@
-//! Snapshots: TRUNCATE and DROP TABLE take one for the operation and the table, with the rows of all shards; an administrator's are whole
-//! or not there.
+//! Snapshots: TRUNCATE and DROP TABLE take one for the operation and the table, with the rows of
+//! all shards. An administrator's snapshot is complete, or does not appear.
 
 use crate::support::LAYERS;
 use crate::support::{Scratch, ask, config, live_with};
@@ -17,7 +17,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 const SHARDS: usize = 3;
-/// Longer than a millisecond, the unit of the names, and than a shard waits for its turn on a busy machine.
+/// Longer than a millisecond, the unit of the names, and longer than a shard waits on a busy
+/// machine.
 const STALL: Duration = Duration::from_millis(60);
 
 async fn insert() {
@@ -26,7 +27,8 @@ async fn insert() {
     }
 }
 
-/// Keeps the shards but this one busy, each for another time, so that they come to an operation one after the other.
+/// Keeps the other shards busy for different times, so that they begin an operation one after the
+/// other.
 fn stall_the_others() {
     for shard in 1..SHARDS {
         #[allow(clippy::disallowed_methods, reason = "the whole shard has to stall")]
@@ -71,7 +73,8 @@ fn all_shards_of_a_node_take_one_snapshot() {
     assert!(found.values().all(|data| data == all), "each has all tablets: {found:?}");
 }
 
-/// A snapshot of two tables fails at the second one, for one shard: nothing of the first one is left. Then it is taken under the same name.
+/// A snapshot of two tables fails at the second one, on one shard: nothing of the first one is
+/// left. Then the snapshot is taken again under the same name.
 #[test]
 fn an_administrators_snapshot_is_whole_or_not_there() {
     let scratch = Scratch::new("whole-snapshot");
@@ -114,7 +117,8 @@ fn an_administrators_snapshot_is_whole_or_not_there() {
         assert_eq!(taken[0], Ok(()));
         let refused = taken[1].clone().expect_err("the name is taken");
         assert!(format!("{refused:?}").contains("already exists"), "{refused:?}");
-        // What a crash leaves has no name of a snapshot, and goes at the next start.
+        // The directory that a crash leaves does not count as a snapshot, and the next start
+        // removes it.
         std::fs::create_dir_all(other.join(format!("{UNFINISHED_SNAPSHOT}d"))).expect("made");
         remove_unfinished(&root).await;
     })

@@ -1,4 +1,5 @@
-"""What an operator gets wrong, and what strangers do: each is answered with a clear line, and nothing is harmed."""
+"""Mistakes of operators and requests of strangers: each leads to a clear log line, and harms
+nothing."""
 
 import errno
 import pathlib
@@ -21,7 +22,7 @@ def log(node):
 
 
 def one(tmp_path, name, **config):
-    """A node that is not started; with `seeds` unless told otherwise its own only."""
+    """A node that is not started. Its only seed is itself, unless `seeds` is given."""
     node = Node(shards=1, memory="256M", data_dir=tmp_path / name)
     node.config = {"seeds": f"'{node.address}'", **config}
     return node
@@ -29,7 +30,7 @@ def one(tmp_path, name, **config):
 
 @pytest.fixture
 def nodes(tmp_path):
-    """Makes nodes and ends them."""
+    """Creates nodes and stops them."""
     made = []
 
     def make(name, **config):
@@ -42,7 +43,7 @@ def nodes(tmp_path):
 
 
 def waits(node, *words):
-    """A node that cannot be started yet: it goes on trying, and says why."""
+    """A node that cannot join yet: it retries, and logs why."""
     with pytest.raises(StartFailed, match="did not answer CQL within"):
         node.start(timeout=1)
     eventually(lambda: all(word in log(node) for word in words), seconds=30)
@@ -50,7 +51,7 @@ def waits(node, *words):
 
 
 def ends(node, *words):
-    """A node that can never be started like this: it ends, and says why."""
+    """A node that can never start like this: it stops, and reports why."""
     with pytest.raises(StartFailed) as failure:
         node.start(timeout=60)
     assert "ended with" in str(failure.value), failure.value
@@ -58,7 +59,7 @@ def ends(node, *words):
 
 
 def test_seeds_by_name(nodes, tmp_path):
-    """Names are looked up as the system does it: here in a file of hosts that the nodes alone see."""
+    """Names are resolved by the system: here by a hosts file that only the nodes see."""
     own_mounts = subprocess.run(["unshare", "-rm", "true"], capture_output=True, text=True)
     if own_mounts.returncode:
         pytest.skip(f"no mounts of its own for a process here: {own_mounts.stderr.strip()}")
@@ -70,7 +71,7 @@ def test_seeds_by_name(nodes, tmp_path):
         node.config["seeds"] = "first.test,second.test:7000"
     together = Together([first, second])
     eventually(lambda: len(rest(first, "/gossiper/endpoint/live")) == 2)
-    assert "the address of a seed" in log(first) and second.address in log(first)
+    assert "resolved the address of a seed" in log(first) and second.address in log(first)
     together.end()
 
 
@@ -81,7 +82,7 @@ def test_seeds_that_are_not_there(nodes):
 
 
 def test_a_seed_without_an_address(nodes):
-    waits(nodes("nameless", seeds="no-such-host.invalid"), "the address of a seed cannot be found", "no-such-host.invalid")
+    waits(nodes("nameless", seeds="no-such-host.invalid"), "the address of a seed cannot be resolved", "no-such-host.invalid")
 
 
 def test_seeds_that_are_nonsense(nodes):
@@ -90,7 +91,7 @@ def test_seeds_that_are_nonsense(nodes):
 
 
 def test_something_else_at_the_seeds_address(nodes):
-    """A web server, say: it answers, and not as a node would."""
+    """A seed that is another server, such as a web server: it answers with another protocol."""
     with socket.create_server((free_address(), 7000)) as stranger:
         def answer():
             while True:
@@ -117,7 +118,7 @@ def test_a_foreign_cluster(nodes):
 
 
 def test_another_clusters_data(nodes):
-    """A data directory that belongs to another cluster is not taken into this one."""
+    """A data directory of another cluster is refused."""
     first, second = nodes("first"), nodes("second", cluster_name="another")
     first.start()
     second.start()
@@ -127,7 +128,8 @@ def test_another_clusters_data(nodes):
 
 
 def test_an_address_that_is_taken(nodes, trio):
-    """Another node with the address of a member: refused while that one is known, be it dead."""
+    """Another node with the address of a member is refused while that member is known, even if it
+    is dead."""
     first, third = trio.nodes[0], trio.nodes[2]
     trio.kill(2)
     double = nodes("double", seeds=first.address)
@@ -138,7 +140,7 @@ def test_an_address_that_is_taken(nodes, trio):
 
 
 def test_a_copied_data_directory(nodes, tmp_path):
-    """Two nodes with one identity: the second is not believed, the first goes on."""
+    """Two nodes with one identity: the second is refused, the first is not affected."""
     first, second = nodes("first"), nodes("second")
     second.config["seeds"] = first.address
     first.start()
@@ -147,7 +149,7 @@ def test_a_copied_data_directory(nodes, tmp_path):
     copy = nodes("copy", seeds=first.address)
     shutil.copytree(second.data_dir, copy.data_dir, dirs_exist_ok=True)
     second.start()
-    # It would answer clients with what the other one had when it was copied.
+    # It would answer clients with the data that the other node had when it was copied.
     waits(copy, "the cluster knows this node at another address", "runs on a copy of the other's data directory")
     eventually(lambda: "runs on a copy of the other's data directory" in log(first))
     assert first.alive() and second.alive()
@@ -169,7 +171,8 @@ def test_garbage_on_the_port_for_nodes(tmp_path):
                     while garbage.recv(4096):
                         pass
                 except OSError as closed:
-                    # The node closes first where it has seen enough: then there is nobody left to send to, nor a direction to shut down.
+                    # The node may close the connection first. Then nothing can be sent, and no
+                    # direction can be shut down.
                     assert closed.errno in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN), closed
         lines = [line for line in log(first).splitlines() if "closing a connection that is not another node's" in line]
         assert 1 <= len(lines) <= 3, "it is said, and not sixty times"
@@ -180,7 +183,8 @@ def test_garbage_on_the_port_for_nodes(tmp_path):
 
 
 def test_names_in_certificates_do_not_matter(tmp_path, nodes):
-    """Who signed a node's certificate is checked, the name in it is not: nodes move between addresses."""
+    """The signature of a node's certificate is checked. The name in it is not, because nodes move
+    between addresses."""
     authority = Authority(tmp_path)
     made = []
     for name in ("some.name", "other.name"):
@@ -193,14 +197,14 @@ def test_names_in_certificates_do_not_matter(tmp_path, nodes):
 
 
 def test_a_clock_an_hour_off(tmp_path):
-    """The node serves, and everybody who looks is told."""
+    """The node serves clients, and every status report shows the problem."""
     shim = tmp_path / "clock.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, pathlib.Path(__file__).with_name("clock.c")], check=True)
     trio = Trio(tmp_path)
     trio.nodes[2].prefix = ["env", f"LD_PRELOAD={shim}", "CLOCK_OFFSET=3600"]
     with trio:
         first, third = trio.nodes[0], trio.nodes[2]
-        # By as much as a ping shows: it may have taken its time one way.
+        # The accuracy of a ping: most of its time may be spent in one direction.
         for node, said in ((first, r"clock differs from ours.* ahead_micros=3[56]\d{8}\b"), (third, r"clock differs from ours.* ahead_micros=-3[56]\d{8}\b")):
             eventually(lambda: re.search(said, log(node)))  # noqa: B023
         shown = lambda: {one["address"]: one["clock_ahead_us"] for one in rest(first, "/cluster/nodes") if not one["own"]}  # noqa: E731

@@ -1,4 +1,5 @@
-"""A real disk and a real kernel that refuse: what the node says, that it lives on where it can, and that nothing is lost."""
+"""A real disk and kernel that refuse operations: what the node reports, that it keeps serving if it
+can, and that no data is lost."""
 
 import os
 import resource
@@ -30,7 +31,7 @@ def test_a_second_process_on_the_directory_is_refused(node):
 
 
 def restamp(node, change):
-    """Writes the stamp anew, with a good checksum."""
+    """Rewrites the stamp, with a valid checksum."""
     stamp = node.data_dir / "messina.stamp"
     line, body = stamp.read_text().split("\n", 1)
     words = line.split(" ")
@@ -52,7 +53,8 @@ def test_a_newer_directory_is_refused(node):
 
 
 def test_a_damaged_log_stops_the_start_and_has_a_way_out(node):
-    """A flipped bit before records that were synced; with commitlog_ignore_corruption the node starts, and says loudly what it skipped."""
+    """A flipped bit before records that were synced. With commitlog_ignore_corruption the node
+    starts, and logs what it skipped."""
     node.config["commitlog_sync"] = "batch"
     node.start()
     db = Database(node.address)
@@ -107,7 +109,8 @@ STILL = "WITH compaction = {'class': 'SizeTieredCompactionStrategy', 'enabled': 
 
 
 def test_more_sstables_than_open_files(request):
-    """Far more sstables than the process may have files open: all are served, also after a restart, and flushes go on."""
+    """Far more sstables than the process may have open files: all are served, also after a restart,
+    and flushes work."""
     short = request.config.getoption("--short")
     sstables, limit = (40, 90) if short else (150, 200)
     node = Node(shards=1, prefix=["prlimit", f"--nofile={limit}:{limit}"])
@@ -136,7 +139,8 @@ def test_more_sstables_than_open_files(request):
 
 
 def test_too_many_open_files():
-    """Somebody opens connections until no descriptor is left: what fails says so, the node lives, and goes on when they are gone."""
+    """A client opens connections until no descriptor is left: failures name the cause, the node
+    stays up, and recovers when the connections are closed."""
     node = Node(shards=1, prefix=["prlimit", "--nofile=120:120"])
     connections = []
     try:
@@ -180,7 +184,7 @@ def test_too_many_open_files():
 
 
 def test_files_of_unreadable_formats_are_named(node):
-    """Files that Cassandra 5 wrote lie in a table's directory: the node says so, and serves the rest."""
+    """Cassandra 5 files are in a table's directory: the node logs that, and serves the rest."""
     node.start()
     db = Database(node.address)
     table = db.table("pk int PRIMARY KEY, v int")
@@ -193,7 +197,7 @@ def test_files_of_unreadable_formats_are_named(node):
         (directory / name).write_bytes(b"not ours")
     node.start()
     log = node.log_tail(200)
-    assert "format that cannot be read" in log and "oa-7-big-Data.db" in log and "da-8-bti-Data.db" in log, log
+    assert "format that this release cannot read" in log and "oa-7-big-Data.db" in log and "da-8-bti-Data.db" in log, log
     cluster, session = connect(node.address)
     assert session.execute(f"SELECT v FROM {db.keyspace}.{table.split('.')[-1]} WHERE pk = 1").one().v == 2
     cluster.shutdown()
@@ -214,7 +218,7 @@ def small_disk(tmp_path):
 
 
 def fill(small_disk, leave=0):
-    """Takes all space of the small disk but `leave` bytes. Gives the file to be removed."""
+    """Fills the small disk, except for `leave` bytes. Returns the file to remove."""
     ballast = small_disk / "ballast"
     with open(ballast, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - leave)
@@ -225,7 +229,8 @@ FULL = {"commitlog_segment_size_in_mb": 4, "commitlog_total_space_in_mb": 32}
 
 
 def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
-    """The commitlog reaches its limit, and no flush succeeds: each write is refused at once, none runs into its time-out."""
+    """The commitlog reaches its limit, and no flush succeeds: each write is refused at once, and
+    none times out."""
     node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
     try:
         node.start()
@@ -253,7 +258,8 @@ def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
 @pytest.mark.parametrize("end", ["stop", "kill"])
 @pytest.mark.parametrize("rows", [20, 300], ids=["little to flush", "more to flush than there is space"])
 def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
-    """The space that the node has kept for its start is enough to serve; what cannot be flushed stays in the old commitlog."""
+    """The disk space that the node has reserved is enough to start and serve. Data that cannot be
+    flushed stays in the old commitlog."""
     node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
     try:
         node.start()
@@ -286,7 +292,8 @@ def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
 
 
 def test_a_full_disk(small_disk):
-    """Writes are refused, reads go on, and writes go on by themselves when there is space again."""
+    """Writes are refused and reads work. When there is space again, writes work without an
+    intervention."""
     node = Node(shards=1, data_dir=small_disk / "data", config={"commitlog_segment_size_in_mb": 4, "commitlog_total_space_in_mb": 32})
     ballast = small_disk / "ballast"
     try:
@@ -332,7 +339,7 @@ def test_a_full_disk(small_disk):
 
 
 def idle_connections(address, count):
-    """Sockets that are connected and say nothing; and what refusals said."""
+    """Connected sockets that send nothing, and the answers of refused ones."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + 512)), hard))
     sockets = []
@@ -354,7 +361,8 @@ def refusals_of(sockets):
 
 
 def test_idle_connections_leave_descriptors_for_tables():
-    """1,500 idle connections under nofile=1024: tables are made, written, flushed, and are there after a restart."""
+    """1,500 idle connections with nofile=1024: tables can be created, written and flushed, and
+    survive a restart."""
     node = Node(shards=2, prefix=["prlimit", "--nofile=1024:1024"])
     sockets = []
     try:
@@ -389,7 +397,8 @@ def test_idle_connections_leave_descriptors_for_tables():
 
 
 def test_a_change_that_the_disk_refuses_is_not_acknowledged_and_comes_later(node):
-    """A file stands in the place of a directory: CREATE TABLE fails with the reason, later changes too, and none is lost once it is gone."""
+    """A file has the name of a directory: CREATE TABLE fails with the reason, and so do later
+    changes. None is lost once the file is removed."""
     node.start()
     cluster, session = connect(node.address)
     session.execute(KEYSPACE)
@@ -439,7 +448,8 @@ def test_a_change_that_the_disk_refuses_is_not_acknowledged_and_comes_later(node
 
 
 def test_a_stop_that_could_not_flush_says_so(node):
-    """What a failed flush would have written is in the commitlog: the stop says that, with another status than 0, and the start replays it."""
+    """The commitlog has the data of a failed flush: the stop reports that, exits with another
+    status than 0, and the start replays it."""
     node.start()
     db = Database(node.address)
     table, keyspace = db.table("pk int PRIMARY KEY, v text"), db.keyspace
@@ -467,7 +477,7 @@ def test_a_stop_that_could_not_flush_says_so(node):
 
 
 def the_run(node, shard):
-    """The directory of the commitlog in which a shard writes now: the newest run."""
+    """The directory of the newest commitlog run of a shard."""
     return max((node.data_dir / f"commitlog/{shard}").glob("run-*"))
 
 
@@ -494,8 +504,8 @@ def test_a_stop_that_cannot_write_the_last_manifest_loses_nothing_and_says_so(no
 
 
 def test_a_failed_commitlog_stops_the_node_in_order():
-    """A shard cannot make another segment: the node flushes that shard, closes the other one's log, and exits with status 1.
-    Nothing is lost even if the failed log is."""
+    """A shard cannot create another segment: the node flushes that shard, closes the other shard's
+    log, and exits with status 1. No data is lost, even if the failed log is."""
     node = Node(shards=2, config={"commitlog_segment_size_in_mb": 1, "commitlog_total_space_in_mb": 64})
     try:
         node.start()
@@ -531,7 +541,8 @@ def test_a_failed_commitlog_stops_the_node_in_order():
 
 
 def test_silent_connections_do_not_lock_out_clients():
-    """Connections that send nothing take all seats, and more come: a client is served, and its connections stay."""
+    """Idle connections use all connection slots, and more arrive: a client is served, and its
+    connections stay open."""
     node = Node(shards=2, prefix=["prlimit", "--nofile=1024:1024"])
     sockets = []
     try:
@@ -558,7 +569,7 @@ def test_silent_connections_do_not_lock_out_clients():
 
 
 def test_a_metadata_log_that_is_removed_while_the_node_runs_is_noticed(node):
-    """Nothing is acknowledged that would be gone with the process, and no stop calls itself a good one."""
+    """No write is acknowledged that would be lost with the process, and no stop reports success."""
     node.start()
     cluster, session = connect(node.address)
     try:
@@ -592,7 +603,8 @@ def test_a_fifo_in_the_place_of_a_file_is_refused_at_once(node, name):
 
 
 def test_a_file_without_access_makes_one_table_unreadable(node):
-    """A directory in the place of a component stands for a file that the system refuses: root may read all files."""
+    """A directory in the place of a component simulates a file that the system refuses to open:
+    root may read all files."""
     node.start()
     cluster, session = connect(node.address)
     session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")

@@ -26,7 +26,8 @@ def rows(node):
 
 @pytest.fixture(scope="module", params=["stop", "kill"])
 def template(request, tmp_path_factory):
-    """The directory of a node with a table in sstables and one that is only in the log, after a stop or a kill."""
+    """The directory of a node after a stop or a kill. One table is in sstables, and one is only in
+    the log."""
     node = Node(shards=2, config={"commitlog_sync": "batch"})
     try:
         node.start()
@@ -66,7 +67,7 @@ def raft_log(node):
 
 
 def cut_raft_log(node):
-    """Cuts the log off in front of its last records, as if they had never been written."""
+    """Truncates the log before its last records, as if they had never been written."""
     contents = raft_log(node).read_bytes().rstrip(b"\0")
     raft_log(node).write_bytes(contents[:len(contents) // 2])
 
@@ -90,14 +91,14 @@ def test_a_start_names_what_is_missing_and_has_a_way_out(node, what):
     assert "start once with --accept-loss" in str(refused.value)
     node.extra = ["--accept-loss"]
     node.start()
-    assert "going on without a missing file" in node.log_tail(60), node.log_tail(60)
+    assert "starting without a missing file" in node.log_tail(60), node.log_tail(60)
     node.extra = []
     node.restart()
     assert node.alive()
 
 
 def test_segments_and_what_says_how_far_they_are_synced(node):
-    """Of a run that was stopped in order only its segments are needed."""
+    """After a clean stop, only the segments of a run are needed."""
     for synced in node.data_dir.glob("commitlog/*/*/synced"):
         contents = synced.read_bytes()
         synced.unlink()
@@ -154,7 +155,7 @@ def test_a_table_without_a_component_is_not_read_and_the_node_lives(node, compon
 
 
 def test_a_member_of_a_cluster_without_its_raft_log_is_refused(template, tmp_path):
-    """It must not go on with a new log, whatever it is told: its votes were in the old one."""
+    """It must not continue with a new log, whatever its options: its votes were in the old one."""
     directory = tmp_path / "data"
     shutil.copytree(template, directory)
     shutil.rmtree(directory / "raft")

@@ -178,7 +178,7 @@ fn settings_that_do_not_work_are_warned_of() {
     assert!(first.contains("is ready after"), "{first}");
     let logged = std::fs::read_to_string(&log).expect("read");
     for warning in [
-        "hinted_handoff_enabled names datacenters that no node is in",
+        "hinted_handoff_enabled lists datacenters without nodes",
         "hints cannot be kept in hints_directory",
         "1MiB is not enough for 2 shards",
     ] {

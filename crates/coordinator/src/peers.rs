@@ -92,7 +92,7 @@ pub async fn answer(
     // The request may be based on newer metadata than this shard has: a table that is not known yet
     // must not be reported as dropped.
     if !metadata.wait_for_number(header.metadata_number, deadline).await {
-        return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not come in time"));
+        return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not arrive in time"));
     }
     let _held = metadata.current();
     Ok(replica.serve(request, Some(deadline)).await)

@@ -272,7 +272,7 @@ pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Re
         if let Some((name, read)) = read_all(&coordinator, id).await {
             match read {
                 Ok(()) => {
-                    tracing::info!(target_node = %target, table = name, "a table was read completely: the node has what it missed");
+                    tracing::info!(target_node = %target, table = name, "a table was read completely: the node has the writes that it missed");
                     names.push(name);
                 }
                 // One table does not keep the others from being read.

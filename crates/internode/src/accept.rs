@@ -74,7 +74,7 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
     match rt::time::timeout(limit, stream.read_exact(&mut bytes)).await {
         Ok(Ok(_)) => {}
         // A port scan, for example.
-        Ok(Err(error)) => return tracing::debug!(%from, %error, "a connection ended before it began"),
+        Ok(Err(error)) => return tracing::debug!(%from, %error, "a connection ended before the handshake"),
         Err(_) => return internode.report_garbage(from, "nothing came"),
     }
     let Some(preamble) = Preamble::decode(&bytes) else {
@@ -83,7 +83,7 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
     let to = ShardId((usize::from(preamble.shard) % shard::count()) as u16);
     let detached = match rt::net::detach(stream) {
         Ok(detached) => detached,
-        Err(error) => return tracing::debug!(%from, %error, "a node left before it was served"),
+        Err(error) => return tracing::debug!(%from, %error, "a node disconnected before it was served"),
     };
     drop(greeting);
     let shards = internode.shards;

@@ -216,7 +216,7 @@ impl Internode {
         let announcements = others.iter().map(|host| async move {
             let to = Peer { host: *host, shard: 0 };
             if let Err(error) = self.call(to, Verb::Stopping, Bytes::new(), until).await {
-                tracing::debug!(node = %host, %error, "the node could not be informed that this one stops");
+                tracing::debug!(node = %host, %error, "the node could not be notified that this node stops");
             }
         });
         futures_util::future::join_all(announcements).await;

@@ -54,7 +54,7 @@ pub(crate) fn with_huge_pages<R>(make: impl FnOnce() -> R) -> R {
     let lifted = refused && refuse_huge_pages(false).is_ok();
     let made = make();
     if lifted && let Err(error) = refuse_huge_pages(true) {
-        tracing::debug!(%error, "huge pages cannot be refused again");
+        tracing::debug!(%error, "huge pages cannot be disabled again");
     }
     made
 }

@@ -32,7 +32,7 @@ impl fmt::Display for Aborted {
 impl std::error::Error for Aborted {}
 
 /// A spawned task. Dropping the handle detaches the task; awaiting it returns the task's output.
-#[must_use = "dropping the handle detaches the task; say `.detach()` if that is meant"]
+#[must_use = "dropping the handle detaches the task; call `.detach()` if that is intended"]
 pub struct Task<T> {
     state: RefCell<State<T>>,
 }

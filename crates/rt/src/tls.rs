@@ -146,8 +146,8 @@ async fn watch<T: Clone + Send + 'static>(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "the files for {setting} have changed and cannot be used; connections go on with what \
-                 they were before");
+                tracing::warn!(%error, "the changed files of {setting} cannot be used; connections keep using the \
+                 previous ones");
             }
         }
     }

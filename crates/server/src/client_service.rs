@@ -92,7 +92,7 @@ impl ClientService {
                 return;
             }
             let connections = server.transport.connection_count();
-            tracing::warn!(connections, ?limit, "requests of clients did not end in time: cutting their connections");
+            tracing::warn!(connections, ?limit, "client requests did not end in time: closing their connections");
             server.transport.cut_all();
             let _ = rt::time::timeout(CUT, server.stop()).await;
         });

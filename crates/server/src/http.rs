@@ -157,7 +157,7 @@ impl Connections {
         self.abort(|stage| stage == Stage::Silent);
         if rt::time::timeout(STOP_REQUESTS, self.gate.close()).await.is_err() {
             let connections = self.gate.inside();
-            tracing::warn!(connections, limit = ?STOP_REQUESTS, "HTTP requests did not end in time: cutting their connections");
+            tracing::warn!(connections, limit = ?STOP_REQUESTS, "HTTP requests did not end in time: closing their connections");
             self.abort(|_| true);
         }
     }

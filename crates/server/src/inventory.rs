@@ -77,11 +77,11 @@ async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[
         tracing::error!(
             missing = missing.what,
             lost = missing.loses,
-            "going on without a missing file, as accept_loss says"
+            "starting without a missing file, because accept_loss is set"
         );
         if let Some(path) = &missing.in_its_place {
             let aside = data_dir.move_away(path).await.map_err(StartError::because)?;
-            tracing::warn!(path = %path.display(), to = %aside.display(), "moved away what cannot be used");
+            tracing::warn!(path = %path.display(), to = %aside.display(), "moved unusable files away");
         }
     }
     Ok(())
@@ -200,7 +200,7 @@ pub async fn forget_removed_logs(keepers: PerShard<InventoryKeeper>, unwritten: 
     if let Err(error) = forgotten.await {
         tracing::error!(
             error,
-            "the next start will miss the commitlogs that were removed: start it with --accept-loss, nothing is lost by that"
+            "the next start will report the removed commitlogs as missing: start it with --accept-loss, no data is lost"
         );
     }
 }
@@ -223,7 +223,7 @@ async fn record_directories(keepers: PerShard<InventoryKeeper>, engine: Rc<Engin
             Err(error) => tracing::warn!(
                 error,
                 tables = made.len(),
-                "directories of tables are not noted: a start would not notice that they are missing"
+                "directories of tables cannot be recorded: the next start would not detect their loss"
             ),
         }
     }

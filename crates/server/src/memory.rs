@@ -82,7 +82,7 @@ pub fn prepare(budgets: u64) {
     if budgets < HUGE_PAGES_FROM
         && let Err(error) = rt::allocator::no_huge_pages()
     {
-        tracing::debug!(%error, "huge pages cannot be refused");
+        tracing::debug!(%error, "huge pages cannot be disabled");
     }
 }
 

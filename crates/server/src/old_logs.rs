@@ -97,7 +97,7 @@ impl AfterReplay {
             }
             match done {
                 Ok(()) => {
-                    tracing::warn!("replayed data are written, and the old commitlogs removed");
+                    tracing::warn!("replayed data was written, and the old commitlogs were removed");
                     return;
                 }
                 Err(Failure { why, may_pass }) if !may_pass || attempt.is_multiple_of(ATTEMPTS_PER_LINE) => {

@@ -42,14 +42,14 @@ impl Seeds {
                     Err(error) => error.to_string(),
                 };
                 if tries % TELL == 0 {
-                    tracing::warn!(seed = name, why, "the address of a seed cannot be found; trying again");
+                    tracing::warn!(seed = name, why, "the address of a seed cannot be resolved; retrying");
                 }
                 tries += 1;
                 if rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
                     break Vec::new();
                 }
             };
-            tracing::info!(seed = name, addresses = ?found, "the address of a seed");
+            tracing::info!(seed = name, addresses = ?found, "resolved the address of a seed");
             addresses.extend(found);
         }
         addresses
@@ -63,7 +63,7 @@ impl Seeds {
         for (name, port) in &self.names {
             match rt::net::lookup(name, *port).await {
                 Ok(found) => addresses.extend(usable(found, own)),
-                Err(error) => tracing::debug!(seed = name, %error, "the address of a seed cannot be found"),
+                Err(error) => tracing::debug!(seed = name, %error, "the address of a seed cannot be resolved"),
             }
         }
         addresses

@@ -108,7 +108,7 @@ impl Sstable {
             rt::task::maybe_yield().await;
         }
         if !walk.stream.at_end() {
-            return Err(walk.stream.corrupt("partitions that the index does not know"));
+            return Err(walk.stream.corrupt("partitions that are not in the index"));
         }
         if sample != self.summary.len() || last.as_ref() != Some(self.last_key()) {
             return Err(walk.stream.corrupt("the summary has another last key, or an entry that the index lacks"));

@@ -158,11 +158,11 @@ impl Following {
             if logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_EVERY) {
                 logged_at = Some(rt::time::now());
                 tracing::error!(why, failing_for = ?since.elapsed(), ends_after = ?FOLLOW_LIMIT,
-                    "a committed change of the metadata cannot be carried out on this node; it is tried again");
+                    "a committed change of the metadata cannot be applied on this node; retrying");
             }
             self.trouble.replace(Some(Trouble { since, why }));
             if let Err(error) = self.reserve.release().await {
-                tracing::debug!(%error, "the disk space in reserve cannot be released");
+                tracing::debug!(%error, "the reserved disk space cannot be released");
             }
             services.call_all(|service| async move { service.engine().give_back_files() }).await;
             let pausing = async { rt::shard::stopping().unless(rt::time::sleep(pause)).await };
@@ -174,7 +174,7 @@ impl Following {
         if let Some(trouble) = self.trouble.take()
             && logged_at.is_some()
         {
-            tracing::info!(after = ?trouble.since.elapsed(), "the change of the metadata is carried out now");
+            tracing::info!(after = ?trouble.since.elapsed(), "the change of the metadata is applied now");
             self.reserve.take().await;
         }
         Ok(())
@@ -366,7 +366,7 @@ impl AllShards {
             // An interrupted removal may leave sstables in the directory.
             removals.tables.borrow_mut().iter_mut().for_each(|removal| removal.failed_before = true);
             if let Ok(Err(why)) = removed {
-                tracing::warn!(why, "dropped data cannot be removed from the disk; it is tried again");
+                tracing::warn!(why, "dropped data cannot be removed from the disk; retrying");
             }
             rt::task::spawn(keep_removing(service.clone())).detach();
         }
@@ -387,7 +387,7 @@ async fn keep_removing(service: Rc<MetadataService>) {
             Ok(()) => {}
             Err(why) if logged_at.elapsed() >= LOG_EVERY => {
                 logged_at = rt::time::now();
-                tracing::warn!(why, "dropped data still cannot be removed from the disk; it is tried again");
+                tracing::warn!(why, "dropped data still cannot be removed from the disk; retrying");
             }
             Err(_) => {}
         }

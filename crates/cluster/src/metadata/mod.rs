@@ -42,7 +42,7 @@ fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
 fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     match bytes.split_first() {
         Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
-        Some((version, _)) => Err(format!("format {version} is newer than this release knows")),
+        Some((version, _)) => Err(format!("format {version} is newer than this release supports")),
         None => Err("it is empty".into()),
     }
 }

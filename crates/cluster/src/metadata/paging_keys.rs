@@ -136,7 +136,7 @@ pub async fn keep(services: PerShard<MetadataService>, policy: PagingKeyPolicy) 
                 Ok((due(&metadata.paging_keys, policy, now, fresh_secret), ()))
             });
             if let Err(error) = made.await {
-                tracing::warn!(%error, "the keys of paging states could not be changed; trying again later");
+                tracing::warn!(%error, "the keys of paging states could not be changed; retrying later");
             }
         }
         drop(service);

@@ -335,6 +335,6 @@ pub async fn open_log_to_join(data_dir: &Path, info: &NodeInfo) -> Result<(Metad
 /// notice that the log was cut off. That is no reason not to serve, so a failure is only logged.
 async fn keep_end(opened: &Opened, data_dir: &Path) {
     if let Err(error) = opened.keep_end(&engine::datadir::raft_end_path(data_dir)).await {
-        tracing::warn!(%error, "the end of the metadata log cannot be noted: a start may not notice that the log was cut off");
+        tracing::warn!(%error, "the end of the metadata log cannot be recorded: the next start may not detect that the log was cut off");
     }
 }

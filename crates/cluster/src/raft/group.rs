@@ -587,7 +587,7 @@ impl Group {
         }
         match rt::fs::disk_space(&self.dir).await {
             Ok((_, free)) if free < LEAST_SPACE + 4 * self.log.log_bytes() => {
-                tracing::warn!(free, "the disk is too full to cut the Raft log; it will be tried again");
+                tracing::warn!(free, "the disk is too full to truncate the Raft log; retrying later");
             }
             _ => {
                 // Fails only if the group has ended.

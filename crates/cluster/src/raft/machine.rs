@@ -89,7 +89,7 @@ impl Applier {
         loop {
             match self.log.save_snapshot(&bytes).await {
                 Err(error) if error.may_pass() => {
-                    tracing::warn!(%error, "no room for the leader's snapshot of the metadata; it will be tried again");
+                    tracing::warn!(%error, "no disk space for the leader's snapshot of the metadata; retrying later");
                     if !self.saved.pause().await {
                         return Err(error);
                     }
@@ -126,7 +126,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
             // An empty snapshot has no effect: the log keeps its length, and a later command starts
             // another snapshot.
             Err(error) if error.may_pass() => {
-                tracing::warn!(%error, "no room for a snapshot of the metadata; it will be tried again");
+                tracing::warn!(%error, "no disk space for a snapshot of the metadata; retrying later");
                 Ok(nothing())
             }
             Err(error) => {

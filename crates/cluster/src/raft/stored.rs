@@ -196,7 +196,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     match bytes.split_first() {
         Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
-        Some((version, _)) => Err(format!("format {version} is newer than this release knows")),
+        Some((version, _)) => Err(format!("format {version} is newer than this release supports")),
         None => Err("it is empty".into()),
     }
 }

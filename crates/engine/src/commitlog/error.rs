@@ -14,9 +14,7 @@ pub enum LogError {
     Busy,
     /// The disk is full, or no more files can be opened. The node keeps running, and appends
     /// succeed again when there is space.
-    #[error(
-        "no space left for the commitlog (the disk is full, or too many files are open; the node's log says which)"
-    )]
+    #[error("no space left for the commitlog (the disk is full, or too many files are open; see the log of the node)")]
     NoSpace,
     /// The record does not fit into half a segment.
     #[error("a mutation of {len} bytes is too large for the commitlog: the maximum is {max} (half of a segment)")]
@@ -63,7 +61,7 @@ pub enum LogError {
     )]
     Foreign(PathBuf),
     /// A later release wrote it.
-    #[error("the commitlog {file} was written by a later release ({what} {found}, this one knows up to {known})")]
+    #[error("the commitlog {file} was written by a later release ({what} {found}, this release reads up to {known})")]
     Newer {
         /// The file.
         file: PathBuf,

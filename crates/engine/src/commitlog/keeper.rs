@@ -73,7 +73,7 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
                 shard = config.shard.0,
                 dir = %run_dir.display(),
                 needed_bytes = config.segment_size,
-                "the disk has no room for a commitlog segment; reads are served, writes are refused until it has"
+                "no disk space for a commitlog segment; reads are served, writes are refused until there is space"
             );
             make_segment(config, SHORTEST_SEGMENT, &run_dir, first, first, None).await
         }
@@ -175,7 +175,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
                         shard = log.config.shard.0,
                         needed_bytes = log.config.segment_size,
                         %error,
-                        "no room for another commitlog segment"
+                        "no disk space for another commitlog segment"
                     );
                     log.signals.pressure.notify_one();
                     log.signals.room.notify_waiters();
@@ -196,7 +196,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
     log.counters.segment_files.set(log.counters.segment_files.get() - keeper.spares.len() as u64);
     for spare in keeper.spares {
         if let Err(error) = fs::remove_file(&spare).await {
-            tracing::warn!(path = %spare.display(), %error, "a spare commitlog segment stays");
+            tracing::warn!(path = %spare.display(), %error, "a spare commitlog segment could not be removed");
         }
     }
 }

@@ -107,7 +107,7 @@ pub(super) async fn seal(
             if let Err(error) = sstable::directory::remove(&place).await {
                 // The sstable may be sealed on disk, and a restart would find it. So nothing that
                 // covers its data may be purged until then.
-                tracing::error!(generation = %place.generation, %error, "the file of a failed compaction could not be removed; purging in this table stops until a restart");
+                tracing::error!(generation = %place.generation, %error, "an incomplete sstable could not be removed; purging in this table stops until a restart");
                 table.unreadable.borrow_mut().push(place.path(Component::Data));
             }
         }

@@ -254,8 +254,7 @@ impl DataDir {
             NotedEnd::Nothing => {}
             NotedEnd::Foreign => {
                 let unusable = Unusable { why: IS_FOREIGN.into(), is_there: true };
-                let loses =
-                    "how far the log of the metadata goes: without it a start may not notice that the log was cut off";
+                let loses = "the end of the metadata log: without it a start may not detect that the log was cut off";
                 missing.push(Missing::file(path.clone(), unusable, loses, Lacks::Nothing));
             }
         }

@@ -115,7 +115,7 @@ fn what_stands_in_the_place_of_a_directory_is_named() {
             let why = DataDir::open(scratch.path(), "one", 1).await.expect_err("it is no directory").to_string();
             let cause = match is_link {
                 true => "is a link to /nowhere/at/all",
-                false => "stands in the place of a file or directory of the node",
+                false => "was replaced by something else",
             };
             assert!(why.contains(cause) && why.contains("move it away"), "{why}");
             assert!(why.contains(&place.display().to_string()), "{why}");

@@ -78,7 +78,7 @@ pub struct Finished {
 #[derive(Debug, thiserror::Error)]
 pub enum DeletionLogError {
     /// A replacement cannot be read.
-    #[error("{file} is damaged ({why}): it says which sstables of its directory replace which others")]
+    #[error("{file} is damaged ({why}): it records which sstables of its directory replace which others")]
     Corrupt {
         /// The file.
         file: PathBuf,
@@ -86,7 +86,7 @@ pub enum DeletionLogError {
         why: &'static str,
     },
     /// A later release wrote it.
-    #[error("{file} was written by a later release (format {found}, this one knows up to {known})")]
+    #[error("{file} was written by a later release (format {found}, this release reads up to {known})")]
     Newer {
         /// The file.
         file: PathBuf,

@@ -77,7 +77,7 @@ impl Engine {
             (Err(_), Some(what)) => {
                 tracing::error!(
                     what,
-                    "the commitlog is lost, and its writes were flushed to sstables: all writes are on disk"
+                    "the commitlog was lost, but its writes were flushed to sstables: all writes are on disk"
                 );
                 Some(LogLeft::Removed { what, run: self.log.own_run() })
             }

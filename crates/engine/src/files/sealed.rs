@@ -21,7 +21,7 @@ pub enum Unsealed {
     #[error("{0}")]
     Corrupt(&'static str),
     /// It was written by a later release.
-    #[error("format {found} is newer than {known}, the newest that this release knows")]
+    #[error("format {found} is newer than {known}, the newest that this release supports")]
     Newer {
         /// Its format.
         found: u32,

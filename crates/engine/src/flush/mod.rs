@@ -88,7 +88,7 @@ impl Engine {
                     self.compactions().wake();
                 }
                 Err(error) if error.is_out_of_files() && self.cache().files().give_back() > 0 => {
-                    tracing::warn!(table = %table.schema().name, %error, "a flush is tried again with fewer sstables open");
+                    tracing::warn!(table = %table.schema().name, %error, "retrying a flush with fewer open sstables");
                 }
                 Err(error) => {
                     add(&self.counters().flush_failures, 1);

@@ -86,7 +86,7 @@ impl Output {
         {
             // It may be sealed on disk, and a restart would find it. So nothing that covers its
             // data may be purged in this run.
-            tracing::error!(generation = %place.generation, %error, "an sstable that failed stays behind");
+            tracing::error!(generation = %place.generation, %error, "an incomplete sstable could not be removed; purging in this table stops until a restart");
             table.unreadable.borrow_mut().push(place.path(Component::Data));
         }
         sealed

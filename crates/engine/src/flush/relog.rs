@@ -78,7 +78,7 @@ impl Engine {
                     }
                 });
             }
-            Err(error) => tracing::warn!(%error, "what was replayed cannot be logged once more, and is flushed"),
+            Err(error) => tracing::warn!(%error, "replayed writes cannot be logged again; flushing them"),
         }
     }
 

@@ -35,7 +35,7 @@ pub enum RaftLogError {
     )]
     Foreign(PathBuf),
     /// A later release wrote it.
-    #[error("{file} was written by a later release (format {found}, this one knows up to {known})")]
+    #[error("{file} was written by a later release (format {found}, this release reads up to {known})")]
     Newer {
         /// The file.
         file: PathBuf,

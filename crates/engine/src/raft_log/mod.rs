@@ -348,7 +348,7 @@ impl RaftLog {
             match fs::exists(&path).await {
                 false if may_pass(error) => {
                     armed.finish(None);
-                    tracing::warn!(file = %path.display(), %error, "the Raft log could not be cut; it will be tried again");
+                    tracing::warn!(file = %path.display(), %error, "the Raft log could not be truncated; retrying later");
                     return Ok(());
                 }
                 // Everything but the directory is synced: there was no descriptor for it.
@@ -571,7 +571,7 @@ async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, Ra
     if !marked || bytes.len() as u64 != end + mark.len() as u64 {
         if !marked && end < bytes.len() as u64 {
             let torn = bytes.len() as u64 - end;
-            tracing::warn!(file = %path.display(), at = end, bytes = torn, "the torn tail of the Raft log is cut off");
+            tracing::warn!(file = %path.display(), at = end, bytes = torn, "removing the torn end of the Raft log");
         }
         // Bytes that a failed write left behind the end must never be read as a record.
         file.set_len(end).await.map_err(io_error(&path))?;

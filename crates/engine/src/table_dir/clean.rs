@@ -27,7 +27,7 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     }
     for (format, files) in foreign_files(&names) {
         tracing::warn!(dir = %dir.display(), files = files.len(), first = files[0], format,
-            "files of a format that cannot be read lie in a table's directory: what they hold is not served");
+            "a table's directory has files of a format that this release cannot read: their data is not served");
     }
     // A killed process may leave names that were never synced. Replay skips what a sealed sstable
     // covers, so its name must survive a power loss after the log is retired.
@@ -35,7 +35,7 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     let finished = deletion_log::finish_pending(dir).await?;
     if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
         tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),
-            "finished what the last run left undone");
+            "completed file operations that the last run left unfinished");
     }
     for generation in &finished.rebuilt {
         tracing::warn!(dir = %dir.display(), generation,
@@ -43,7 +43,7 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     }
     for file in &finished.quarantined {
         tracing::warn!(file = %file.display(),
-            "file of an sstable without TOC.txt and without a mark of being unfinished: moved to quarantine, its rows are not served");
+            "a file of an sstable has neither TOC.txt nor TOC.txt.tmp: moved to quarantine, its rows are not served");
     }
     if finished != Finished::default() {
         names = names_in(dir).await?;

@@ -40,7 +40,7 @@ impl Engine {
         for own in sstables.iter().filter(|own| own.is_read()) {
             if let Err(error) = own.sstable.keep_open().await {
                 tracing::warn!(generation = %own.generation(), %error,
-                    "an sstable goes while it is being read, and cannot be kept open: its readers will fail");
+                    "an sstable is removed while it is read, and cannot be kept open: its readers will fail");
             }
         }
         let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();

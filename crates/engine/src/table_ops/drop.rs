@@ -95,7 +95,7 @@ impl Engine {
         remove_all(&dir, &sstables).await?;
         remove_directory(&dir).await?;
         tracing::info!(keyspace = schema.keyspace, table = schema.name, id = %schema.id, sstables = sstables.len(),
-            "removed what a crash had left of a dropped table");
+            "removed the remains of a dropped table after a crash");
         Ok(true)
     }
 }

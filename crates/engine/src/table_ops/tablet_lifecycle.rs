@@ -102,7 +102,7 @@ impl Engine {
             }
         }
         if !left.is_empty() {
-            tracing::info!(dir = %dir.display(), sstables = left.len(), "removing what is left of a tablet that is not here");
+            tracing::info!(dir = %dir.display(), sstables = left.len(), "removing the remains of a tablet that this shard does not own");
             remove_all(dir, &left).await?;
         }
         Ok(left.len())

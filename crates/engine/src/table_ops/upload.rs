@@ -324,7 +324,7 @@ async fn copy(
 async fn remove_pieces(dir: &Path, pieces: &[LoadedPiece]) {
     for piece in pieces {
         if let Err(error) = sstable::directory::remove(&SstablePath::new(dir, piece.generation)).await {
-            tracing::warn!(generation = %piece.generation, %error, "a copy of an uploaded sstable stays behind");
+            tracing::warn!(generation = %piece.generation, %error, "a copy of an uploaded sstable could not be removed");
         }
     }
 }

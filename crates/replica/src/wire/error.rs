@@ -54,7 +54,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReplicaError> {
         11 => ReplicaError::Overloaded(Overload::Counters),
         12 => ReplicaError::Overloaded(Overload::Writes),
         code => {
-            ReplicaError::Storage(format!("the replica failed with the error {code}, which this release does not know"))
+            ReplicaError::Storage(format!("the replica failed with the error {code}, which is unknown to this release"))
         }
     })
 }

@@ -61,7 +61,7 @@ impl Pool {
         let slab = match Slab::map() {
             Ok(slab) => Arc::new(slab),
             Err(error) => {
-                tracing::warn!(%error, slabs = self.slabs.len(), "no more memory for huge pages; further buffers of disk I/O come from the heap");
+                tracing::warn!(%error, slabs = self.slabs.len(), "no more memory for huge pages; using the heap for further buffers of disk I/O");
                 self.most = self.slabs.len();
                 return None;
             }

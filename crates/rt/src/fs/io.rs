@@ -119,13 +119,15 @@ impl Io {
     pub fn production() -> Self {
         static SAID: std::sync::Once = std::sync::Once::new();
         if std::env::var_os("MESSINA_NO_IO_URING").is_some_and(|v| v == "1") {
-            SAID.call_once(|| tracing::warn!("MESSINA_NO_IO_URING=1: files go through helper threads"));
+            SAID.call_once(|| tracing::warn!("MESSINA_NO_IO_URING=1: using helper threads for files"));
             return Self::threads();
         }
         match Ring::new() {
             Ok(ring) => Self::Ring(Box::new(ring)),
             Err(error) => {
-                SAID.call_once(|| tracing::warn!(%error, "io_uring is refused here; files go through helper threads"));
+                SAID.call_once(
+                    || tracing::warn!(%error, "io_uring is not available here; using helper threads for files"),
+                );
                 Self::threads()
             }
         }

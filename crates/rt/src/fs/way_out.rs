@@ -33,10 +33,10 @@ pub fn way_out(path: &Path, error: &io::Error) -> String {
     }
 }
 
-const PUT_BACK: &str = "move it away, and put back what was there when the node stopped. If that is lost, the next start says what it held";
+const PUT_BACK: &str = "move it away, and restore what was there when the node stopped. If that is lost, the next start reports what it held";
 
 fn in_its_place() -> String {
-    format!(". Something else stands in the place of a file or directory of the node: {PUT_BACK}")
+    format!(". A file or directory of the node was replaced by something else: {PUT_BACK}")
 }
 
 /// What to do about the first link in a path that leads nowhere; `None` if there is no such link.

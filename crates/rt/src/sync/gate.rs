@@ -59,7 +59,7 @@ impl Gate {
 }
 
 /// Waits until a closed gate has no guards; created by [`Gate::close`].
-#[must_use = "the gate is closed, but whoever is inside has not left yet"]
+#[must_use = "the gate is closed, but some tasks have not left it yet"]
 pub struct Closing {
     inner: Rc<Inner>,
     slot: WaiterSlot,

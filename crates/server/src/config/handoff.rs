@@ -87,7 +87,7 @@ impl Handoff {
             tracing::warn!(
                 datacenters = unknown.join(","),
                 known = known.iter().copied().collect::<Vec<_>>().join(","),
-                "hinted_handoff_enabled names datacenters that no node is in: hints are kept for nodes of the named datacenters only"
+                "hinted_handoff_enabled lists datacenters without nodes: hints are kept only for nodes of the listed datacenters"
             );
         }
     }

@@ -90,7 +90,7 @@ impl ServerEncryption {
                 .to_owned()
         });
         let open = (self.between != Between::None && !self.require_client_auth).then(|| {
-            "server_encryption_options: without require_client_auth whoever reaches the port can pass for a node"
+            "server_encryption_options: without require_client_auth anyone who can reach the port can impersonate a node"
                 .to_owned()
         });
         let others = self.others.iter().map(|name| format!("server_encryption_options: {name} has no effect"));

@@ -86,7 +86,7 @@ impl Header {
         word[..fields.len()].copy_from_slice(fields);
         let (said, made) = (u32::from_le_bytes(said), crc24(fields));
         if said != made {
-            return Err(format!("the CRC24 of its header is {said:06x}, its bytes make {made:06x}"));
+            return Err(format!("the CRC24 of its header is {said:06x}, computed {made:06x}"));
         }
         let bits = u64::from_le_bytes(word);
         let length = |at: u32| (bits >> at) as usize & MAX_PAYLOAD;
@@ -135,7 +135,7 @@ pub fn take(form: Form, buffer: &mut BytesMut) -> Taken {
     said.copy_from_slice(&segment[end..]);
     let (said, made) = (u32::from_le_bytes(said), payload_crc(&[&segment[header_len..end]]));
     if said != made {
-        return Taken::Damaged(format!("the CRC32 of its payload is {said:08x}, its bytes make {made:08x}"));
+        return Taken::Damaged(format!("the CRC32 of its payload is {said:08x}, computed {made:08x}"));
     }
     segment.truncate(end);
     segment.advance(header_len);

@@ -513,7 +513,7 @@ impl Reader {
                 Some(entry) if entry.position == self.start => {
                     self.promoted = Promoted::open(&mut self.index, &entry).await?;
                 }
-                _ => return Err(self.stream.corrupt("the index knows no partition here")),
+                _ => return Err(self.stream.corrupt("the index has no partition here")),
             }
         }
         let mut clip = Clip::new(ranges);

@@ -211,7 +211,7 @@ fn read_columns(input: &mut Input<'_>) -> Parsed<Vec<HeaderColumn>> {
     }
     as_written(&mut columns);
     if columns.windows(2).any(|pair| pair[0].name == pair[1].name) {
-        return Err(Fault::Bad("a column stands twice"));
+        return Err(Fault::Bad("a column occurs twice"));
     }
     Ok(columns)
 }

@@ -61,7 +61,7 @@ impl Claims {
     fn timestamp(&self, timestamp: Timestamp) -> Result<(), &'static str> {
         match self.timestamps.contains(&timestamp) {
             true => Ok(()),
-            false => Err("a timestamp outside of what the statistics say"),
+            false => Err("a timestamp outside of the range in the statistics"),
         }
     }
 
@@ -70,11 +70,11 @@ impl Claims {
         // the time before the overflow.
         match at < 0 || self.deletion_times.contains(&at) {
             true => Ok(()),
-            false => Err("a deletion or expiry outside of what the statistics say"),
+            false => Err("a deletion or expiry outside of the range in the statistics"),
         }
     }
 
     fn ttl(&self, ttl: i32) -> Result<(), &'static str> {
-        if ttl <= self.max_ttl { Ok(()) } else { Err("a time to live beyond what the statistics say") }
+        if ttl <= self.max_ttl { Ok(()) } else { Err("a time to live beyond the maximum in the statistics") }
     }
 }

@@ -4,7 +4,8 @@ import subprocess
 
 
 class Authority:
-    """A root, and what it signs: `certificate` and `key` in a directory."""
+    """A root certificate authority, and the certificates that it signs: `certificate` and `key` in
+    a directory."""
 
     def __init__(self, directory, name="root"):
         self.directory, self.certificate, self.key = directory, directory / f"{name}.crt", directory / f"{name}.key"

@@ -118,5 +118,5 @@ class Database:
         return name
 
     def create_statement(self, what):
-        """The text that DESCRIBE gives for it, of all its parts."""
+        """The text that DESCRIBE returns for it, with all its parts."""
         return "\n".join(row[3] for row in self.rows(f"DESCRIBE {what}"))

@@ -29,13 +29,14 @@ else:
 
 LOAD = pathlib.Path(os.environ.get("LOAD_BIN", LOAD))
 
-# What a report of `ledger-check` says of wrong data.
+# The fields of a report of `ledger-check` that count wrong data.
 WRONG = ("lost", "phantom", "corrupt", "missing", "unreadable")
 
 
 def ledger(verb, hosts, path, keys, *more):
-    """A command that writes or checks a ledger: a tenth of the writes deletes, some count."""
-    # The ledger of PEERS knows no counters.
+    """A command that writes or checks a ledger. A tenth of the writes are deletions, and some are
+    increments."""
+    # The ledger of PEERS does not support counters.
     counters = [] if PEERS else ["--counters", "0.05"]
     options = ["--hosts", hosts, "--ledger", path, "--rows", keys, "--deletes", "0.1", "--connections", "0"]
     return [str(word) for word in (LOAD, verb, *options, *counters, *more)]

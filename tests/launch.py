@@ -34,7 +34,7 @@ OPTIONS_FRAME = bytes([4, 0, 0, 1, 5, 0, 0, 0, 0])
 
 
 def die_with_parent():
-    """Run in the child before exec: a test that is killed leaves no node behind."""
+    """Runs in the child before exec: if a test is killed, its nodes end, too."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -55,7 +55,7 @@ def binary():
 
 
 def free_address():
-    """A loopback address on which none of the ports of a node is taken."""
+    """A loopback address on which all ports of a node are free."""
     for _ in range(100):
         address = f"127.{random.randint(64, 250)}.{random.randint(0, 250)}.{random.randint(1, 250)}"
         try:
@@ -171,7 +171,7 @@ class Node:
 
     @contextlib.contextmanager
     def standing_still(self):
-        """The process stands still within the block, as when its machine is paused."""
+        """Pauses the process within the block, like a paused machine."""
         self.stand_still()
         try:
             yield
@@ -179,7 +179,8 @@ class Node:
             self.go_on()
 
     def stand_still(self):
-        """SIGSTOP. The signal takes effect when the process next has a CPU: only then does this return."""
+        """Sends SIGSTOP. The signal takes effect when the process next gets a CPU: this returns
+        after that."""
         self.process.send_signal(signal.SIGSTOP)
         tasks = pathlib.Path(f"/proc/{self.pid}/task")
         while not all(self.is_stopped(task) for task in tasks.iterdir()):
@@ -188,7 +189,7 @@ class Node:
     @staticmethod
     def is_stopped(task):
         try:
-            # "pid (name) state": names may have anything in them.
+            # In "pid (name) state", the name may contain any characters.
             return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
         except (FileNotFoundError, ProcessLookupError):
             return True  # The thread has ended.
@@ -205,7 +206,7 @@ class Node:
         return self.start(timeout)
 
     def close(self):
-        """Ends the process however it is, and removes what the node left behind."""
+        """Ends the process in any state, and removes its data directory."""
         if self.alive():
             self.kill()
         if self.own_directory and not self.keep:

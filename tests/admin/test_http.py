@@ -1,4 +1,4 @@
-"""The HTTP ports beside their paths: which callers are answered, and what a stop of the node does not wait for."""
+"""The HTTP ports: which callers are answered, and which connections a stop does not wait for."""
 
 import re
 import socket
@@ -73,7 +73,8 @@ def test_clients_can_be_refused_and_served_again(node):
 
 
 def test_a_stop_waits_for_nobody_who_does_not_speak_or_read():
-    """It used to wait for ever for half an HTTP request, and 15 seconds for a client that does not read."""
+    """A regression: a stop waited forever for half an HTTP request, and 15 seconds for a client
+    that did not read."""
     with Node(shards=2, memory="256M", config={"shutdown_timeout_in_ms": 8000}) as node:
         held = []
         for port in (ADMIN_PORT, METRICS_PORT):

@@ -1,4 +1,5 @@
-"""The admin REST interface under ScyllaDB's paths, as its users' scripts call it, and `messina admin`, which calls the same."""
+"""The admin REST interface under ScyllaDB's paths, as scripts use it, and `messina admin`, which
+uses the same paths."""
 
 import json
 import pathlib
@@ -195,7 +196,8 @@ def test_caches_and_log(rest, filled):
         assert time.monotonic() < end, "the write is not in the log"
 
 def test_memory_of_sstables(rest, filled):
-    """What `nodetool info` adds up: by table and of all, zero without sstables, and no more than all that is off the heap."""
+    """The values that `nodetool info` adds up: by table and in total, zero without sstables, and at
+    most the off-heap total."""
     name = f"{filled.keyspace}:remembered"
     filled.table("pk int PRIMARY KEY, v text", name="remembered")
     for pk in range(50):
@@ -302,7 +304,7 @@ def test_commands(running, filled):
 
 
 def test_every_path_of_the_documentation(rest, running, filled):
-    """docs/rest.md lists paths that answer."""
+    """docs/rest.md lists paths that exist."""
     text = (pathlib.Path(__file__).resolve().parents[2] / "docs/rest.md").read_text()
     names = {"{keyspace}": filled.keyspace, "{keyspace:table}": f"{filled.keyspace}:t", "{endpoint}": running.address, "{module}": "root", "{name}": "cluster_name",
              "{cache}": "row", "{metric}/{keyspace:table}": f"live_ss_table_count/{filled.keyspace}:t", "{metric}": "entries", "=ks&": f"={filled.keyspace}&"}

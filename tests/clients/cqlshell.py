@@ -1,4 +1,5 @@
-"""Runs a cqlsh as its users do: statements in, text out. The fixture `shell` is each of the two programs, with a keyspace of its own."""
+"""Runs a cqlsh as users do: statements in, text out. The fixture `shell` is each of the two
+programs, with a keyspace of its own."""
 
 import os
 import pathlib
@@ -28,7 +29,7 @@ class Shell:
         return done.stdout
 
     def start(self, text, *arguments, cwd=None):
-        """The finished process, whatever it said."""
+        """The finished process, whatever its output."""
         command = [str(VENVS / self.program / "bin" / "cqlsh"), *arguments, "--request-timeout=60", "--connect-timeout=20", "--no-color",
                    self.host, "9042"]
         environment = dict(os.environ, HOME=tempfile.gettempdir(), CQL_HISTORY="/dev/null", PYTHONWARNINGS="ignore", COLUMNS="200")

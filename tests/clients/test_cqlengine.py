@@ -1,4 +1,5 @@
-"""The Python drivers' object mapper, cqlengine: it makes and alters the tables of its models, and writes their statements."""
+"""The Python drivers' object mapper, cqlengine: it creates and alters the tables of its models, and
+writes their statements."""
 
 import datetime
 import decimal

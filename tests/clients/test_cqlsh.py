@@ -1,4 +1,4 @@
-"""Both cqlsh programs, run as users run them: what goes in on the command line, what comes out as text."""
+"""Both cqlsh programs, run as users run them: command lines in, text out."""
 
 import re
 
@@ -91,7 +91,7 @@ def test_describe(shell):
     assert "Cluster:" in cluster and "Murmur3Partitioner" in cluster
     assert f"CREATE TABLE {k}.shaped" in shell.run(f"DESCRIBE {k}.shaped;")
     shell.run(f"USE {k}; DROP TABLE shaped; DROP TYPE described;")
-    # What was described makes the same again.
+    # The printed statements create the same objects again.
     create = whole[whole.index("CREATE TYPE") :]
     wanted = [s for s in re.split(r"(?<=;)\n", create) if re.search(r"\.(described|shaped) \(", s)]
     shell.run("\n".join(wanted))
@@ -163,7 +163,7 @@ def test_tracing_of_each_statement(shell):
 
 
 def test_settings_of_the_session(shell):
-    """Each setting says what it is, on and off, and is told on the command line as well."""
+    """Each setting prints its state, on and off, and can also be set on the command line."""
     output = shell.run(f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS settings (pk int PRIMARY KEY, v text);
         EXPAND
         EXPAND ON
@@ -196,7 +196,7 @@ def test_levels_that_cannot_be_met(shell):
 
 
 def test_source_and_capture(shell, tmp_path):
-    """SOURCE goes on after an error; CAPTURE puts results into a file."""
+    """SOURCE continues after an error. CAPTURE writes results to a file."""
     inner, outer, captured = tmp_path / "inner.cql", tmp_path / "outer.cql", tmp_path / "captured.txt"
     inner.write_text(f"USE {shell.keyspace};\nCREATE TABLE IF NOT EXISTS sourced (pk int PRIMARY KEY);\nINSERT INTO sourced (pk) VALUES (1);\nSELECT nothing FROM sourced;\nINSERT INTO sourced (pk) VALUES (2);\n")
     outer.write_text(f"SOURCE '{inner}';\nSELECT count(*) FROM {shell.keyspace}.sourced;\n")
@@ -207,7 +207,8 @@ def test_source_and_capture(shell, tmp_path):
 
 
 def test_login(shell):
-    """Without authentication every user is let in, as the driver says nothing of a password; a LOGIN without a name is refused by the shell."""
+    """Without authentication every user is accepted, because the driver sends no password. The
+    shell refuses a LOGIN without a name."""
     assert "local" in shell.run("LOGIN somebody 'secret'\nSELECT key FROM system.local;")
     assert "local" in shell.start("SELECT key FROM system.local;", "-u", "somebody", "-p", "secret").stdout
     done = shell.start("LOGIN\nSELECT key FROM system.local;")

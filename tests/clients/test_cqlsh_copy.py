@@ -1,4 +1,5 @@
-"""COPY of both cqlsh programs: what goes out comes in again, with every option that changes what is in the file or which rows are taken."""
+"""COPY of both cqlsh programs: what COPY TO writes, COPY FROM reads, with every option that changes
+the contents of the file or the chosen rows."""
 
 import csv
 import random
@@ -27,7 +28,7 @@ def read_rows(path):
 
 @pytest.mark.parametrize("rows", [2000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_copy(shell, tmp_path, rows):
-    """A CSV in and out again, unchanged but for the order of the rows."""
+    """A CSV is written and read again, unchanged except for the order of the rows."""
     source, target = tmp_path / "in.csv", tmp_path / "out.csv"
     write_csv(source, rows, seed=rows)
     columns = "pk, ck, name, number, flag, amount, day"
@@ -62,11 +63,11 @@ EVERYTHING = {
 
 
 def test_copy_every_type(shell, tmp_path):
-    """Every type out and into another table; a row of nulls stays one."""
+    """Values of every type are written and read into another table. A row of nulls stays one."""
     target = tmp_path / "types.csv"
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in EVERYTHING.items())
     names = ", ".join(EVERYTHING)
-    # How scylla-cqlsh writes a duration, its own COPY FROM does not read.
+    # COPY FROM of scylla-cqlsh does not read the durations that its COPY TO writes.
     out = [name for name in EVERYTHING if name != "c_duration"]
     listed = "pk, " + ", ".join(out)
     shell.run(f"""USE {shell.keyspace}; CREATE TYPE copied_point (x int, y text);
@@ -82,7 +83,7 @@ def test_copy_every_type(shell, tmp_path):
 
 
 def test_copy_styles_of_the_file(shell, tmp_path):
-    """What is between values and around them, and how booleans, numbers, times and nulls are written."""
+    """Separators and quotes, and the formats of booleans, numbers, times and nulls."""
     target = tmp_path / "styled.csv"
     style = ("DELIMITER = '|' AND QUOTE = '''' AND ESCAPE = '~' AND HEADER = true AND NULL = '<none>' AND BOOLSTYLE = 'yes, no' AND DECIMALSEP = ',' AND THOUSANDSSEP = '.' "
              "AND DATETIMEFORMAT = '%d/%m/%Y %H:%M:%S%z' AND ENCODING = 'utf8'")
@@ -101,7 +102,7 @@ def test_copy_styles_of_the_file(shell, tmp_path):
 
 
 def test_copy_parts_of_a_file(shell, tmp_path):
-    """Which lines and columns are taken; several files; lines that are wrong go to a file of their own."""
+    """Which lines and columns are read; several files; invalid lines go to a file of their own."""
     for number in range(2):
         (tmp_path / f"part{number}.csv").write_text("".join(f"{number * 100 + n},{n},text {n}\n" for n in range(100)))
     k = shell.keyspace
@@ -121,7 +122,8 @@ def test_copy_parts_of_a_file(shell, tmp_path):
 
 
 def test_copy_parts_of_a_table(shell, tmp_path):
-    """Token ranges cover the table once; the size of pages changes nothing; large outputs are split into files."""
+    """Token ranges cover the table exactly once; page sizes change nothing; large outputs are split
+    into files."""
     k, rows = shell.keyspace, 300
     source = tmp_path / "in.csv"
     source.write_text("".join(f"{n % 50},{n}\n" for n in range(rows)))

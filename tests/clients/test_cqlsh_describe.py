@@ -1,4 +1,5 @@
-"""DESCRIBE of both cqlsh programs: what they print of a keyspace with everything in it makes that keyspace again, through SOURCE and through -f."""
+"""DESCRIBE of both cqlsh programs: the output for a keyspace with all kinds of objects creates that
+keyspace again, through SOURCE and through -f."""
 
 import re
 
@@ -7,7 +8,8 @@ from cqlshell import REPLICATION, Shell, shell  # noqa: F401
 
 KEYSPACE = '"DescribedOnce"'
 
-# One of everything that a keyspace without indexes, views and functions has. The names say which is looked at below.
+# One object of each kind, without indexes, views and functions. The names say which test uses
+# which.
 SCHEMA = f'''
 CREATE KEYSPACE {KEYSPACE} WITH replication = {REPLICATION} AND durable_writes = false;
 USE {KEYSPACE};
@@ -39,7 +41,7 @@ ALTER TYPE inner_type ADD added double;
 
 @pytest.fixture
 def described(shell):
-    """The keyspace, made anew; what DESCRIBE KEYSPACE says of it."""
+    """The keyspace, created again. Returns the output of DESCRIBE KEYSPACE."""
     shell.run(f"DROP KEYSPACE IF EXISTS {KEYSPACE};")
     shell.run(SCHEMA)
     yield shell.run(f"DESCRIBE KEYSPACE {KEYSPACE};")
@@ -52,7 +54,7 @@ def output(text):
 
 
 def statements(text):
-    """The CREATE statements of a text, in the order in which they stand there."""
+    """The CREATE statements of a text, in order."""
     return re.findall(r"^CREATE (KEYSPACE|TYPE|TABLE) (\S+|\"[^\"]*\"(?:\.(?:\"(?:[^\"]|\"\")*\"|\w+))?)", text, re.MULTILINE)
 
 
@@ -75,11 +77,13 @@ def test_it_makes_itself_again(shell, described, tmp_path):
 
 
 def test_of_each_and_of_all(shell, described):
-    """What is said of a thing by itself, is said of it in its keyspace, in the schema, and in the full schema."""
+    """The description of an object is also part of those of its keyspace, of the schema, and of the
+    full schema."""
     whole, full = shell.run("DESCRIBE SCHEMA;"), shell.run("DESCRIBE FULL SCHEMA;")
     assert "CREATE TABLE system.local" in full and "CREATE TABLE system.local" not in whole
     for what in ('TABLE "CaseSensitive"', "TABLE counters", "TABLE options_windows", 'TYPE "Outer"', "TYPE inner_type"):
-        # On a line of its own: behind another statement scylla-cqlsh asks the driver, which prints what Cassandra would have.
+        # On a line of its own: after another statement scylla-cqlsh uses the driver's description,
+        # which is Cassandra's.
         text = output(shell.run(f"USE {KEYSPACE};\nDESCRIBE {what};"))
         assert text.startswith("CREATE ") and text in described and text in whole and text in full, text
     one = output(shell.run(f"DESC ONLY KEYSPACE {KEYSPACE};")) if shell.program == "cqlsh" else None
@@ -97,7 +101,8 @@ def test_of_each_and_of_all(shell, described):
 
 def test_internals(shell, described):
     if shell.program != "cqlsh":
-        # Its parser has no WITH INTERNALS behind every form; the server's answer is the same.
+        # Its parser does not accept WITH INTERNALS after every form. The server's answer is the
+        # same.
         return
     text = shell.run(f"DESCRIBE TABLE {KEYSPACE}.altered WITH INTERNALS;")
     identity = re.search(r"(?i)\bid = ([0-9a-f-]{36})", text)[1]
@@ -109,7 +114,7 @@ def test_internals(shell, described):
 
 @pytest.mark.parametrize("what", ["FUNCTION f", "AGGREGATE a", "INDEX i", "MATERIALIZED VIEW v", "TYPE t", "TABLE t", "KEYSPACE k", "nothing_of_the_kind", "k.t"])
 def test_what_is_not_there(shell, what):
-    """An error that names it; the session goes on."""
+    """The error names the object. The session stays usable."""
     done = shell.start(f"USE {shell.keyspace}; DESCRIBE {what}; SELECT key FROM system.local;")
     assert "local" in done.stdout and re.search(r"(?i)not found|does not exist|InvalidRequest|No keyspace", done.stderr), (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr

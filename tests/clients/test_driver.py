@@ -105,7 +105,7 @@ def test_metadata(db, everything):
     assert "PRIMARY KEY ((a, b), c, d)" in text and "CLUSTERING ORDER BY (c DESC, d ASC)" in text
     export = keyspace.export_as_string()
     assert f"CREATE KEYSPACE {db.keyspace}" in export and "CREATE TYPE" in export
-    # What the driver exports makes the same table again.
+    # The statements that the driver exports create the same table again.
     db.execute("DROP TABLE shaped")
     db.execute(table.as_cql_query() + ";")
     again = db.cluster.metadata.keyspaces[db.keyspace].tables["shaped"]
@@ -122,7 +122,7 @@ def test_metadata(db, everything):
 
 
 def test_other_session_sees_the_schema(db, host):
-    """Pushed events bring a session up to date about what another one did."""
+    """Pushed events update a session about changes of another session."""
     cluster, session = connect(host)
     try:
         assert "pushed" not in cluster.metadata.keyspaces[db.keyspace].tables
@@ -187,7 +187,7 @@ def test_protocol_versions(host, version):
 
 
 def test_negotiates_by_itself(host):
-    """Without a version the driver begins with the newest it knows and steps down."""
+    """Without a version the driver begins with the newest that it supports, and steps down."""
     cluster = Cluster([host], connect_timeout=30)
     try:
         session = cluster.connect()
@@ -252,7 +252,8 @@ def test_token_aware_scan_by_ranges(db):
 
 
 def test_scan_by_the_ranges_of_the_ring(db):
-    """As DSBulk and the Java driver split the ring: between the nodes' tokens, and where it closes, up to the least token, which means to the end."""
+    """As DSBulk and the Java driver split the ring: between the nodes' tokens. The last range ends
+    at the minimum token, which means the end of the ring."""
     t = db.table("pk int PRIMARY KEY, v int")
     insert = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)")
     execute_concurrent_with_args(db.session, insert, [(pk, pk) for pk in range(1000)])
@@ -277,7 +278,8 @@ def test_tracing(db):
 
 @pytest.mark.node
 def test_restart_in_the_middle(node):
-    """A session lives through kill -9 and a clean restart of its server; nothing acknowledged is lost."""
+    """A session survives kill -9 and a clean restart of its server. No acknowledged write is
+    lost."""
     node.start()
     db = Database(node.address, reconnection_policy=ConstantReconnectionPolicy(0.2, max_attempts=None))
     try:
@@ -329,7 +331,7 @@ def test_shard_awareness(host, db):
             for pk in range(300):
                 session.execute(insert, (pk, pk))
                 assert session.execute(select, (pk,)).one().v == pk
-        # What the payloads taught the driver: every tablet it knows has a replica on this node.
+        # The payloads have given the driver the tablets: each of them has a replica on this node.
         with contextlib.suppress(AttributeError):
             tablets = cluster.metadata._tablets._tablets.get((db.keyspace, "sharded"), [])
             assert tablets

@@ -17,7 +17,8 @@ REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
 
 
 def test_callbacks(db):
-    """Requests in flight together, each answered to its own callback; an error goes to the other one."""
+    """Concurrent requests, each answered to its own callback. An error goes to the error
+    callback."""
     t = db.table("pk int PRIMARY KEY, v int")
     insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(f"SELECT v FROM {t} WHERE pk = ?")
     for future in [db.session.execute_async(insert, (pk, pk * 2)) for pk in range(300)]:
@@ -56,7 +57,7 @@ def test_pages_by_callback_and_from_a_state(db, host):
 
     future.add_callbacks(page, lambda error: done.set())
     assert done.wait(30) and seen == list(range(250))
-    # The state of a page goes on in another session.
+    # A paging state can be used in another session.
     select = db.prepare(f"SELECT ck FROM {t} WHERE pk = ?")
     select.fetch_size = 100
     first = db.session.execute(select, (1,))
@@ -73,7 +74,8 @@ def test_pages_by_callback_and_from_a_state(db, host):
 
 
 def test_payloads_and_warnings(db):
-    """A payload that the node does not know is taken; a warning of the node reaches the application."""
+    """A payload that the node does not know is accepted. A warning of the node reaches the
+    application."""
     t = db.table("pk int PRIMARY KEY, v int")
     payload = {"application-key": b"\x01\x02"}
     insert = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)")
@@ -93,7 +95,8 @@ def test_payloads_and_warnings(db):
 @pytest.mark.parametrize("policy", [RoundRobinPolicy(), DCAwareRoundRobinPolicy("datacenter1"), TokenAwarePolicy(DCAwareRoundRobinPolicy()), TokenAwarePolicy(RoundRobinPolicy(), shuffle_replicas=True)],
                          ids=["robin", "datacenter", "token", "token-shuffled"])
 def test_policies(host, db, policy):
-    """Every policy of choosing a node, with speculative executions and a level of its own."""
+    """Every load balancing policy, with speculative executions and a consistency level of its
+    own."""
     profile = ExecutionProfile(load_balancing_policy=policy, speculative_execution_policy=ConstantSpeculativeExecutionPolicy(0.002, 3),
                                consistency_level=ConsistencyLevel.LOCAL_QUORUM, row_factory=dict_factory, request_timeout=30)
     cluster, session = connect(host, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
@@ -105,14 +108,14 @@ def test_policies(host, db, policy):
         for pk in range(50):
             session.execute(insert, (pk, pk))
             assert session.execute(select, (pk,)).one() == {"v": pk}
-        # The policies know where a key is.
+        # The policies know the replicas of a key.
         assert [h.address for h in cluster.metadata.get_replicas(db.keyspace, b"\x00\x00\x00\x01")] == [host]
     finally:
         cluster.shutdown()
 
 
 def test_keyspaces(db, host):
-    """USE and set_keyspace change what the next statements mean, prepared ones mean what they meant."""
+    """USE and set_keyspace apply to later statements. Prepared statements keep their keyspace."""
     other = f"{db.keyspace}_other"
     db.execute(f"CREATE KEYSPACE {other} WITH replication = {REPLICATION}")
     for keyspace, value in ((db.keyspace, "first"), (other, "other")):
@@ -152,7 +155,7 @@ def test_binding_styles(db):
 
 
 def test_refreshing_what_is_known_of_the_schema(db):
-    """Each part of the schema by itself, as drivers refresh it."""
+    """Each part of the schema separately, as drivers refresh it."""
     cluster, k = db.cluster, db.keyspace
     db.execute("CREATE TYPE refreshed_type (a int, b frozen<list<text>>)")
     db.execute("CREATE TABLE refreshed (pk int PRIMARY KEY, v frozen<refreshed_type>)")

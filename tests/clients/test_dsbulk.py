@@ -52,7 +52,7 @@ def bulk(db, tmp_path):
 
 
 def lines(directory):
-    """All lines of all files of a directory as dictionaries."""
+    """All lines of all files of a directory, as dictionaries."""
     found = []
     for path in sorted(directory.glob("*.csv")):
         with open(path, newline="") as file:
@@ -80,7 +80,7 @@ def test_every_type_out_and_in_again(db, bulk):
     insert = db.prepare(f"INSERT INTO given (pk, ck, st, {', '.join(EVERYTHING)}) VALUES ({', '.join('?' * (len(EVERYTHING) + 3))})")
     values = [value for _, value in EVERYTHING.values()]
     values[-1] = ("Main", {1, 2})
-    # The driver reads a list that is not there as an empty one: so it comes in.
+    # The driver reads a missing list as an empty one, so it is written as such.
     none = [[] if kind == "frozen<list<int>>" else None for kind, _ in EVERYTHING.values()]
     rows = [(n % 37, n, f"static {n % 37}", *(values if n % 3 else none)) for n in range(ROWS)]
     assert all(ok for ok, _ in execute_concurrent_with_args(db.session, insert, rows))
@@ -96,7 +96,7 @@ def test_every_type_out_and_in_again(db, bulk):
 
 
 def test_token_ranges_of_a_query(db, bulk):
-    """Its own query, split by the tool into token ranges; and the same into the standard output."""
+    """A custom query, split by the tool into token ranges; and the same to standard output."""
     db.execute("CREATE TABLE ranged (pk int, ck int, v text, PRIMARY KEY (pk, ck))")
     insert = db.prepare("INSERT INTO ranged (pk, ck, v) VALUES (?, ?, ?) USING TIMESTAMP 1234567")
     execute_concurrent_with_args(db.session, insert, [(n % 301, n, f"v{n}") for n in range(ROWS)])

@@ -27,7 +27,7 @@ RUST = {"types", "paging", "batches", "unset_and_null", "errors", "structs", "ex
 
 
 def java(driver, program="Client"):
-    # Small and quick to start rather than fast in the long run.
+    # Optimised for a small size and a fast start.
     flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m"]
     return ["java", *flags, "-cp", f"{BUILT}/java-{driver}/classes:{BUILT}/java-{driver}/lib/*", program]
 

@@ -20,7 +20,8 @@ def run(*command, **options):
 
 
 def test_rust_driver(server, host):
-    """Every type, paging, batches; and no hop between shards once the driver knows the tablets."""
+    """Every type, paging, batches; and no forwarding between shards once the driver knows the
+    tablets."""
     metrics = ["--metrics", f"{host}:9180"] if server else []
     print(run(CACHE / "target-clients/release/rust-client", host, *metrics))
 

@@ -8,7 +8,7 @@ import pytest
 
 HOME = pathlib.Path(os.environ.get("MESSINA_CACHE", pathlib.Path.home() / ".cache/messina")) / "clients/spark"
 CHECKS = {"write", "read_by_ranges", "filters", "frames", "types", "joins", "catalog", "counters"}
-# What Spark 3.5 wants to be opened to it of Java 17, as its own start script does.
+# The options that Spark 3.5 needs with Java 17, from its own start script.
 OPENED = ["java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent", "java.util.concurrent.atomic",
           "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"]
 

@@ -6,13 +6,13 @@ from cluster.trio import Trio
 
 @pytest.fixture
 def trio(tmp_path):
-    """Three nodes that are one cluster; with the ways to break it."""
+    """Three nodes of one cluster, with the ways to break it."""
     with Trio(tmp_path) as it:
         yield it
 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory):
-    """Three nodes of a test file that leaves them as they are."""
+    """Three nodes for a test file that does not change them."""
     with Trio(tmp_path_factory.mktemp("quiet")) as it:
         yield it

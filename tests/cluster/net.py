@@ -1,5 +1,5 @@
-"""A network of its own for each node of a test: namespaces on a bridge, as root. Who cannot hear whom is set by wrong neighbour entries, so that
-packets vanish without a word, as in a real partition."""
+"""A network namespace for each node of a test, on a bridge (needs root). Wrong neighbour entries
+cut connections, so packets are lost silently, as in a real partition."""
 
 import os
 import random
@@ -13,7 +13,8 @@ def run(*words):
 
 
 def possible():
-    """Why there can be none; nothing if there can: tried once with two of all that the disasters use, for containers forbid this or that."""
+    """Why namespaces cannot be used here; None if they can. Tries everything that the tests use
+    once, with two namespaces, because containers may forbid parts of it."""
     if os.geteuid() != 0:
         return "needs root for network namespaces"
     net = None
@@ -35,10 +36,12 @@ def possible():
 
 
 class Net:
-    """`count` namespaces; node n has the address `addresses[n]`, and what runs outside reaches all of them whatever is cut between them."""
+    """`count` namespaces. Node n has the address `addresses[n]`. Processes outside reach all of
+    them, whatever is cut between them."""
 
     def __init__(self, count):
-        # No name twice: the kernel takes a namespace and its devices away some time after it was told to.
+        # No name is used twice: the kernel removes a namespace and its devices some time after the
+        # request.
         self.name = f"m{random.randrange(1 << 24):06x}"
         subnet = f"10.{random.randint(128, 250)}.{random.randint(0, 250)}"
         self.addresses = [f"{subnet}.{n + 1}" for n in range(count)]
@@ -67,16 +70,17 @@ class Net:
         run("ip", "netns", "exec", self.spaces[n], *words)
 
     def prefix(self, n):
-        """What a command runs under to be node n."""
+        """The prefix of a command that runs as node n."""
         return ["ip", "netns", "exec", self.spaces[n]]
 
     def silence(self, sender, receiver):
-        """What `sender` says does not reach `receiver` any more."""
+        """Packets from `sender` do not reach `receiver` any more."""
         self.inside(sender, "ip", "neigh", "replace", self.addresses[receiver], "lladdr", "02:00:00:00:00:01", "dev", f"{self.spaces[sender]}i", "nud", "permanent")
         self.cut.add((sender, receiver))
 
     def isolate(self, n, one_way=False):
-        """The node is heard by no other, and unless `one_way` hears none."""
+        """No other node receives packets from the node. It receives none either, unless
+        `one_way`."""
         for other in range(len(self.spaces)):
             if other != n:
                 self.silence(n, other)

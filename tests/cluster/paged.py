@@ -1,4 +1,5 @@
-"""Reading page by page with real drivers, and what a table must show: shared by the tests of paging and by `paging-disasters`."""
+"""Reads page by page with real drivers, and computes what a table must show. Used by the tests of
+paging and by `paging-disasters`."""
 
 import dataclasses
 import random
@@ -10,16 +11,16 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.metadata import Murmur3Token
 from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, RetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 
-# The ScyllaDB driver reaches the shard that owns a key, too, with either of them.
+# With either of them, the ScyllaDB driver also uses the shard that owns a key.
 POLICIES = {"round robin": RoundRobinPolicy, "token aware": lambda: TokenAwarePolicy(DCAwareRoundRobinPolicy())}
 RETRIES = 10
 COLUMNS = "pk int, ck int, s int static, v text, w int, PRIMARY KEY (pk, ck)"
-# Values of `w`: what `v` is, modulo this.
+# The values of `w` are those of `v` modulo this.
 KINDS = 5
 
 
 class Always(RetryPolicy):
-    """Reads may be asked for again anywhere."""
+    """A retry policy: failed reads are retried on any node."""
 
     def on_request_error(self, query, consistency, error, retry_num):
         return (self.RETRY_NEXT_HOST, None) if retry_num < RETRIES else (self.RETHROW, None)
@@ -28,7 +29,7 @@ class Always(RetryPolicy):
 
 
 class Driver:
-    """A session that speaks to all nodes."""
+    """A session that uses all nodes."""
 
     def __init__(self, trio, policy, retry=Always, timeout=60):
         profile = ExecutionProfile(load_balancing_policy=POLICIES[policy](), retry_policy=retry(), request_timeout=timeout)
@@ -47,12 +48,12 @@ COUNTERS = ("lookups", "misses", "drops", "reused", "advanced", "population", "m
 
 
 def counters(node):
-    """What the queriers of a node did, and hold."""
+    """The metrics of the queriers of a node."""
     return {name: int(node.metric(f"scylla_database_querier_cache_{name}")) for name in COUNTERS}
 
 
 def counters_of_all(trio):
-    """The same of all nodes that live."""
+    """The same, summed over all running nodes."""
     own = [counters(node) for node in trio.nodes if node.alive()]
     return {name: sum(each[name] for each in own) for name in COUNTERS}
 
@@ -107,7 +108,7 @@ class Change:
 
 
 class Model:
-    """What a replica, or all of them together, have of a table."""
+    """The contents of a table on one replica, or on all of them together."""
 
     def __init__(self):
         self.rows, self.statics = {}, {}
@@ -126,7 +127,8 @@ class Model:
             self.statics.pop(pk, None)
 
     def seen(self, keys, backward=False):
-        """Rows of some partitions: pk, ck, s, v. A partition that has nothing but a static row is one row."""
+        """Rows of some partitions: pk, ck, s, v. A partition with only a static row counts as one
+        row."""
         own = {}
         for pk, ck in sorted(self.rows, reverse=backward):
             own.setdefault(pk, []).append((pk, ck, self.statics.get(pk), self.rows[pk, ck]))
@@ -137,7 +139,7 @@ class Model:
 
 @dataclasses.dataclass
 class Query:
-    """A query of a table, and what it must show."""
+    """A query of a table, and its expected result."""
 
     text: str
     values: tuple
@@ -147,7 +149,7 @@ class Query:
     where: Callable = lambda row: True
     per_partition: int = None
     limit: int = None
-    # Rows; or how many there are; or groups of them by partition; or the partitions.
+    # What it returns: rows, their number, groups by partition, or partitions.
     shape: str = "rows"
 
     def shown(self, model):
@@ -161,7 +163,7 @@ class Query:
         return parts
 
     def expected(self, model):
-        """The answer of replicas that together have this."""
+        """The expected result if the replicas have these contents together."""
         if self.shape == "count":
             return [(len(self.shown(model)),)]
         found = []
@@ -171,14 +173,15 @@ class Query:
         return found[:self.limit]
 
     def wrong_at_one(self, found, models):
-        """What is wrong with an answer of which each page is what one of these replicas has, if anything."""
+        """What is wrong with a result whose pages each come from one of these replicas; None if
+        nothing is."""
         shown = [self.shown(model) for model in models]
         place = {pk: at for at, pk in enumerate(self.keys)}
         if self.shape == "count":
             keys = [{row[:2] for row in rows} for rows in shown]
             least, most = len(set.intersection(*keys)), len(set.union(*keys))
             return None if least <= found[0][0] <= most else f"{found[0][0]} rows, not {least} to {most}"
-        # What identifies a row of the answer, and where it must be.
+        # The identity of a row of the result, and its position.
         width = 2 if self.shape == "rows" else 1
         known = [{row[:width] for row in rows} for rows in shown]
         keys = [row[:width] for row in found]
@@ -202,7 +205,8 @@ class Query:
 
 
 def any_query(rng, table, partitions, large, side):
-    """A query of a table with these partitions, of which the first ones are large, with clustering keys below `side`."""
+    """A query of a table with these partitions. The first ones are large, with clustering keys
+    below `side`."""
     every = in_order_of_tokens(partitions)
     pk, few = rng.choice(partitions[:large]), sorted(rng.sample(partitions, 8))
     low, limit, per_partition, kind = rng.randrange(side), rng.randrange(1, side), rng.randrange(1, 5), rng.randrange(KINDS)
@@ -237,7 +241,8 @@ def any_query(rng, table, partitions, large, side):
 
 
 def load(session, table, models, partitions, large, side, first=1):
-    """Gives every replica the same: partitions full of rows, and small ones. Returns the number of the next change."""
+    """Writes the same to every replica: large and small partitions. Returns the number of the next
+    change."""
     rng = random.Random(first)
     changes = []
     for at, pk in enumerate(partitions):

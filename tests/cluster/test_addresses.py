@@ -1,4 +1,5 @@
-"""Nodes whose addresses change: all at once, or two that swap theirs. A copied data directory gains nothing by it."""
+"""Nodes whose addresses change: all at once, or two that swap theirs. A copied data directory is
+not accepted."""
 
 import shutil
 
@@ -9,7 +10,7 @@ from launch import Node, StartFailed, free_address
 
 @pytest.fixture
 def three(tmp_path):
-    """Three nodes with some rows, all of them stopped; a node that moves takes its rows with it."""
+    """Three nodes with some rows, all of them stopped. A node that moves keeps its rows."""
     nodes = make(tmp_path, shards=(1, 1, 1))
     try:
         together = Together(nodes)
@@ -28,7 +29,8 @@ def three(tmp_path):
 
 
 def serve_again(nodes):
-    """All three are started, find each other, answer queries at every level, and agree on where everybody is."""
+    """All three nodes start, find each other, answer queries at every level, and agree on all
+    addresses."""
     together = Together(nodes)
     addresses = {node.address for node in nodes}
     try:
@@ -52,7 +54,7 @@ def seeds(node, *addresses):
 def test_all_nodes_have_new_addresses(three):
     for node in three:
         node.address = free_address()
-    # One seed is enough: the others learn of each other from it.
+    # One seed is enough: the other nodes learn about each other from it.
     for node in three:
         seeds(node, three[0].address)
     serve_again(three)
@@ -71,7 +73,7 @@ def test_three_nodes_pass_their_addresses_on(three):
 
 
 def test_a_copy_is_refused_while_all_nodes_move(three, tmp_path):
-    """The copied node is found at its new address; its copy comes later, and takes no part."""
+    """The node is found at its new address. Its copy starts later, and is not admitted."""
     copy = Node(shards=1, memory="256M", data_dir=tmp_path / "copy", config=dict(three[1].config))
     shutil.copytree(three[1].data_dir, copy.data_dir, dirs_exist_ok=True)
     for node in three:
@@ -91,7 +93,7 @@ def test_a_copy_is_refused_while_all_nodes_move(three, tmp_path):
 
 
 def test_a_member_without_its_metadata_is_told_so_at_once(three):
-    """The directory `raft` is gone: the node ends, and says what to do."""
+    """The directory `raft` is gone: the node stops, and reports a remedy."""
     together = Together(three[:2])
     shutil.rmtree(three[2].data_dir / "raft")
     try:

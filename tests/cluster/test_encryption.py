@@ -1,4 +1,5 @@
-"""Two processes that encrypt what they say to each other; strangers, and whoever does not encrypt, are turned away with a reason on both sides."""
+"""Two processes with encryption between nodes. Strangers and nodes without encryption are refused,
+and both sides log the reason."""
 
 import socket
 import urllib.request
@@ -73,7 +74,7 @@ def test_what_nodes_say_to_each_other_is_encrypted(two, tmp_path):
             rows = list(sessions[n].execute(SimpleStatement("SELECT k, v FROM ks.t", consistency_level=everywhere)))
             assert sorted(row.k for row in rows) == list(range(20)) and all(row.v == "x" * 20000 for row in rows)
         assert metric(one, "scylla_rpc_client_count") > 0 and metric(one, "scylla_gossip_live") == 1
-        # 200 kB went each way; the x of a row are a few bytes.
+        # 200 kB were sent in each direction. The repeated x of a row compress to a few bytes.
         assert 0 < metric(one, "scylla_rpc_sent_bytes") < 150_000
 
         with socket.create_connection((one.address, STORAGE_PORT), timeout=20) as garbage:

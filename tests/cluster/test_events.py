@@ -1,4 +1,5 @@
-"""What clients are told of nodes and of the schema without asking, as raw frames and as the Python driver understands them."""
+"""The events about nodes and the schema that clients receive, as raw frames and through the Python
+driver."""
 
 import socket
 import threading
@@ -13,7 +14,7 @@ KINDS = ("TOPOLOGY_CHANGE", "STATUS_CHANGE", "SCHEMA_CHANGE")
 
 
 class Events:
-    """The events that one node sends, read as they come."""
+    """The events that one node sends, as they arrive."""
 
     def __init__(self, node):
         self.seen = []
@@ -67,7 +68,7 @@ NEW, REMOVED = ("TOPOLOGY_CHANGE", "NEW_NODE"), ("TOPOLOGY_CHANGE", "REMOVED_NOD
 
 def test_a_node_that_dies_and_comes_back_is_told_of_once(trio, events):
     third = trio.nodes[2]
-    # What was told while the cluster formed is not looked at.
+    # Events that were sent while the cluster formed are ignored.
     before = [len(one.of(third.address)) for one in events]
 
     def told(n):
@@ -81,14 +82,14 @@ def test_a_node_that_dies_and_comes_back_is_told_of_once(trio, events):
     for n in range(2):
         eventually(lambda: told(n) == [DOWN, UP])
 
-    # One that stops of its own says so before its connections go.
+    # A node that stops announces it before its connections end.
     third.stop()
     for n in range(2):
         eventually(lambda: told(n) == [DOWN, UP, DOWN], seconds=5)
     third.start()
     for n in range(2):
         eventually(lambda: told(n) == [DOWN, UP, DOWN, UP])
-    # Nothing is told twice: pings go on ten times a second.
+    # No event is sent twice, although pings are sent ten times a second.
     trio.sessions[0].execute("CREATE KEYSPACE later WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
     for n in range(2):
         eventually(lambda: ("SCHEMA_CHANGE", "CREATED", "KEYSPACE", "later") in events[n].seen)
@@ -108,7 +109,8 @@ def test_a_node_that_moves_leaves_one_address_and_appears_at_another(trio, event
 
 
 def test_the_node_that_leads_moves(trio):
-    """It is back before the others have chosen another: they would send it to its old address."""
+    """The node is back before the others have elected another leader: they would send to its old
+    address."""
     from launch import free_address
 
     leads = next(n for n in range(3) if "a node joins the cluster" in trio.nodes[n].log_path.read_text())
@@ -136,10 +138,11 @@ def test_every_node_tells_its_clients_of_the_schema(trio, events):
 
 
 def test_the_driver_knows_who_is_up(trio):
-    """A driver whose requests go to the first node only: of the others it knows by events."""
+    """A driver that sends requests to the first node only. Events are its only source about the
+    others."""
     first, third = trio.nodes[0], trio.nodes[2]
     profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([first.address]))
-    # It does not try by itself within the test's time.
+    # The driver does not reconnect by itself within the time of the test.
     cluster = Cluster([first.address], protocol_version=4, execution_profiles={EXEC_PROFILE_DEFAULT: profile}, reconnection_policy=ConstantReconnectionPolicy(300),
                       status_event_refresh_window=0, topology_event_refresh_window=0)
     try:

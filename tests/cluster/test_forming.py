@@ -1,4 +1,4 @@
-"""Three processes find each other, agree on the schema, and go on without one of them."""
+"""Three processes find each other, agree on the schema, and work without one of them."""
 
 import pytest
 from cluster.trio import NODES, Sessions, Together, eventually, make, quorum
@@ -42,7 +42,7 @@ def test_three_nodes_form_a_cluster_and_go_on_without_one(three):
         for k in range(30):
             sessions[k % NODES].execute(quorum(f"INSERT INTO ks.t0 (k, v) VALUES ({k}, {k})"))
 
-        # One is killed, whoever leads; the others agree on without it.
+        # Any one of them, even the leader, is killed. The others still agree on changes.
         three[0].kill()
         sessions.forget(0)
         eventually(lambda: sessions[1].execute(quorum("INSERT INTO ks.t0 (k, v) VALUES (100, 100)")) is not None)
@@ -51,7 +51,7 @@ def test_three_nodes_form_a_cluster_and_go_on_without_one(three):
         assert tables(sessions[2]) == known
         assert len(list(sessions[2].execute(quorum("SELECT k FROM ks.t0")))) == 31
 
-        # It comes back under another address, and everybody finds it there.
+        # The node comes back with another address, and all other nodes find it there.
         three[0].address = free_address()
         three[0].start()
         eventually(lambda: tables(sessions[0]) == known)
@@ -79,7 +79,8 @@ def test_a_node_of_another_cluster_is_refused(tmp_path):
 
 
 def test_nodes_with_clusters_of_their_own_say_so(tmp_path):
-    """Nodes that each began a cluster stay apart, and each says once that the other one is its seed."""
+    """Nodes that each began a cluster stay separate. Each logs once that its seed belongs to
+    another cluster."""
     addresses = [free_address(), free_address()]
     nodes = [Node(shards=1, memory="256M", data_dir=tmp_path / f"alone{n}", address=addresses[n]) for n in range(2)]
     together = None

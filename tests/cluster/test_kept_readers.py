@@ -1,4 +1,4 @@
-"""Readers that wait on three nodes for the next pages of their queries: when they go, and that what is counted of them adds up."""
+"""Queriers on three nodes: when they are evicted, and that their metrics agree with traces."""
 
 import random
 
@@ -9,26 +9,26 @@ from cluster.paged import COLUMNS, Change, Model, Query, counters, grown, in_ord
 from cluster.trio import NODES, Trio, eventually, quorum
 
 FOR_EVER = 1_000_000  # milliseconds
-# What traces say of readers, and what is counted.
+# Events of queriers in traces, and the matching metrics.
 TOLD = {"Querier cache: hit": ("lookups", "reused"), "Querier cache: hit, advanced": ("advanced",), "Querier cache: miss": ("lookups", "misses"),
         "Querier cache: dropped": ("lookups", "drops")}
 
 
 @pytest.fixture
 def patient(tmp_path):
-    """Three nodes whose readers wait for ever, and which keep no hints."""
+    """Three nodes whose queriers never expire, and which keep no hints."""
     with Trio(tmp_path, hinted_handoff_enabled="false", querier_cache_ttl_in_ms=FOR_EVER) as it:
         it.keyspace()
         yield it
 
 
 def a_table(trio):
-    # No speculation: how busy the machine is must not decide who is asked.
+    # No speculative retry: the load of the machine must not change which replicas are read.
     trio.sessions[0].execute(f"CREATE TABLE ks.t ({COLUMNS}) WITH speculative_retry = 'NONE'")
 
 
 def begin(trio, coordinator=0, text="SELECT ck FROM ks.t WHERE pk = 1"):
-    """The first page of a query, read by all."""
+    """The first page of a query, read by all replicas."""
     return trio.sessions[coordinator].execute(SimpleStatement(text, fetch_size=10, consistency_level=Level.ALL))
 
 
@@ -37,7 +37,7 @@ def kept(trio):
 
 
 def reading(node):
-    """Reads of users that hold a permit or wait for one, and the memory of what is kept."""
+    """The number of client reads that hold or wait for a permit, and the memory of queriers."""
     return [node.metric(f"scylla_database_{name}_reads") for name in ("active", "queued")] + [counters(node)["memory_bytes"]]
 
 
@@ -76,7 +76,7 @@ def test_time_evicts_where_nothing_else_happens(tmp_path):
 
 
 def test_a_query_that_has_ended_leaves_nothing(patient):
-    """Also where tablets were read side by side, and ahead of the pages."""
+    """Also if tablets were read in parallel, or ahead of the pages."""
     a_table(patient)
     partitions, model = list(range(60)), Model()
     load(patient.sessions[0], "ks.t", [model], partitions, large=3, side=40)
@@ -86,12 +86,13 @@ def test_a_query_that_has_ended_leaves_nothing(patient):
                 query = Query("SELECT pk, ck, s, v FROM ks.t", (), in_order_of_tokens(partitions))
                 statement = SimpleStatement(query.text, fetch_size=size, consistency_level=level)
                 assert pages(patient.sessions[coordinator], statement) == query.expected(model)
-                # Who was not waited for may still be at it.
+                # A replica whose answer was not needed may still be reading.
                 eventually(lambda: kept(patient) == [0] * NODES)
 
 
 def test_what_is_counted_is_what_traces_tell(patient):
-    """Pages over replicas that differ: each reader that is looked for, found, or of no use is in the trace of its page, at its node."""
+    """Pages over replicas that differ: the trace of a page has each querier that was looked up,
+    found or useless, on its node."""
     a_table(patient)
     rng, number = random.Random(4), load(patient.sessions[0], "ks.t", [model := Model()], [1, 2], large=2, side=40)
     for absent in range(NODES):
@@ -109,7 +110,7 @@ def test_what_is_counted_is_what_traces_tell(patient):
     for query in (Query("SELECT pk, ck, s, v FROM ks.t WHERE pk = 1", (), [1]), Query("SELECT pk, ck, s, v FROM ks.t", (), in_order_of_tokens([1, 2]))):
         statement, state, rows = SimpleStatement(query.text, fetch_size=6, consistency_level=Level.ALL), None, []
         while state is not None or not rows:
-            # A trace is read where it was made.
+            # A trace is read on the node that coordinated the request.
             result = patient.sessions[len(rows) % NODES].execute(statement, paging_state=state, trace=True)
             rows, state = rows + [tuple(row) for row in result.current_rows], result.paging_state
             for event in result.get_query_trace(max_wait_sec=20).events:

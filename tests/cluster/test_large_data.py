@@ -1,4 +1,5 @@
-"""Large-data guardrails on replicas of several nodes: what one of them knows to be large is warned of and refused, whoever coordinates."""
+"""Large-data guardrails on replicas: if one replica has large data, writes cause warnings or are
+refused, with any coordinator."""
 
 import pytest
 from cassandra import ConsistencyLevel as Level, InvalidRequest
@@ -17,7 +18,7 @@ def limited(tmp_path):
 
 
 def write(trio, coordinator, ck, size=0, level=Level.ALL):
-    """Writes a row of partition 1 and gives back the warnings."""
+    """Writes a row of partition 1 and returns the warnings."""
     text = f"INSERT INTO ks.t (pk, ck, v) VALUES (1, {ck}, %s)"
     future = trio.sessions[coordinator].execute_async(SimpleStatement(text, consistency_level=level), (bytes(size),))
     future.result()
@@ -25,14 +26,14 @@ def write(trio, coordinator, ck, size=0, level=Level.ALL):
 
 
 def test_what_replicas_know_to_be_large(limited):
-    """Warnings come from replicas, refusals too; read repair and hints bring what is there already."""
+    """Replicas warn and refuse. Read repair and hints still deliver existing data."""
     for ck in range(2):
         write(limited, 0, ck, 600 * KIB)
     limited.nodes[1].flush("ks")
     soft = ["Large data guardrail: Soft limit violation for partition"]
     for coordinator in range(NODES):
         eventually(lambda: write(limited, coordinator, 90 + coordinator) == soft)  # noqa: B023
-    # A node misses what makes the partition too large.
+    # One node misses the writes that make the partition too large.
     limited.kill(2)
     limited.wait_down(2)
     for ck in range(2, 6):

@@ -8,7 +8,7 @@ from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
 from cluster.trio import NODES, eventually, rest
 
-# How many replicas of three a level asks for.
+# How many of three replicas a level needs.
 WRITES = {Level.ANY: 0, Level.ONE: 1, Level.LOCAL_ONE: 1, Level.TWO: 2, Level.QUORUM: 2, Level.LOCAL_QUORUM: 2, Level.EACH_QUORUM: 2, Level.THREE: 3, Level.ALL: 3}
 READS = {level: needed for level, needed in WRITES.items() if level != Level.ANY}
 
@@ -59,7 +59,7 @@ def test_every_level_with_dead_nodes(trio):
     with pytest.raises(cassandra.InvalidRequest, match="only supported for writes"):
         session.execute(at(Level.ANY, "SELECT v FROM ks.t WHERE k = 1"))
 
-    # They come back, and what they missed comes to them: hints.
+    # The nodes come back, and hints deliver the writes that they missed.
     for n in (1, 2):
         trio.nodes[n].start()
     for n in (1, 2):
@@ -67,13 +67,13 @@ def test_every_level_with_dead_nodes(trio):
     expected = {level: next(alive for alive in (1, 2, 3) if WRITES[level] <= alive) for level in WRITES}
     for n in range(NODES):
         for level in WRITES:
-            # Read at ONE, each node answers for itself if it has a copy and is near.
+            # A read at ONE on each node uses its own replica, if it has one.
             eventually(lambda: trio.sessions[n].execute(at(Level.ONE, f"SELECT v FROM ks.t WHERE k = {level}")).one().v == expected[level])  # noqa: B023
     assert all(session.execute(at(Level.ALL, f"SELECT v FROM ks.t WHERE k = {level}")).one().v == expected[level] for level in WRITES)
 
 
 def test_one_copy_on_a_dead_node(trio):
-    """With one copy of everything, ANY is kept as a hint where all else is refused."""
+    """With replication factor 1, a write at ANY is kept as a hint when all other levels fail."""
     session = trio.sessions[0]
     trio.keyspace("single", factor=1)
     session.execute("CREATE TABLE single.t (k int PRIMARY KEY, v int)")
@@ -92,7 +92,7 @@ def test_one_copy_on_a_dead_node(trio):
 
 
 def test_hints_are_set_while_the_node_runs(trio):
-    """`hinted_handoff_enabled` by CQL: what is missed is kept, or is not, from the next write on."""
+    """`hinted_handoff_enabled` is changed by CQL: it applies to the next write."""
     session, first = trio.sessions[0], trio.nodes[0]
     trio.keyspace("hinted")
     session.execute("CREATE TABLE hinted.t (k int PRIMARY KEY, v int)")
@@ -126,7 +126,8 @@ def test_hints_are_set_while_the_node_runs(trio):
 
 
 def test_a_node_that_stood_still_takes_nobody_for_dead(trio):
-    """A machine that is paused, or gets no CPU, has heard of nobody either; that says nothing of the others."""
+    """A machine that is paused, or gets no CPU, receives no pings itself. It must not mark other
+    nodes down because of that."""
     trio.keyspace()
     trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
     session = trio.sessions[2]
@@ -139,7 +140,7 @@ def test_a_node_that_stood_still_takes_nobody_for_dead(trio):
             session.execute(at(level, f"INSERT INTO ks.t (k, v) VALUES (1, {n})"))
             assert session.execute(at(level, "SELECT v FROM ks.t WHERE k = 1")).one().v == n
     assert "this node was stalled" in trio.nodes[2].log_path.read_text()
-    # It still finds out who is.
+    # It still detects nodes that are down.
     trio.wait_up(2)
     trio.kill(0)
     trio.wait_down(0)

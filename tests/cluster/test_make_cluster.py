@@ -1,4 +1,4 @@
-"""`make cluster`: three nodes from their files, the same again at the next start, Ctrl-C."""
+"""`make cluster`: starts three nodes, starts them again on the same data, and stops at Ctrl-C."""
 
 import os
 import pathlib
@@ -23,7 +23,8 @@ class Running:
         self.net = net
         self.process = subprocess.Popen([RUN, "--data", data, "--net", net], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                         env={**os.environ, "MESSINA_BIN": str(binary())},
-                                        # As in a terminal; where the tests run in the background, it would be ignored.
+                                        # As in a terminal. In the background, the signal would be
+                                        # ignored.
                                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         self.said = []
         for line in self.process.stdout:

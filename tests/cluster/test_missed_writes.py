@@ -1,4 +1,5 @@
-"""Writes that no hint brings: every node's status shows who misses what, until it has been brought."""
+"""Missed writes: every node's status shows which nodes miss writes and why, until they are
+repaired."""
 
 import shutil
 import subprocess
@@ -32,7 +33,7 @@ def write(trio, keys, level=ConsistencyLevel.QUORUM):
 
 
 def kept_hints(node):
-    """Bytes of hints beside the headers of their files."""
+    """Bytes of hints, without the headers of their files."""
     return sum(path.stat().st_size - 29 for path in (node.data_dir / "hints").glob("*/*/*.hints"))
 
 
@@ -53,7 +54,8 @@ def test_a_node_that_was_down_for_too_long_is_shown_until_it_has_everything(tmp_
             return missed(first, third) is not None
 
         eventually(is_shown)
-        # On every node, also after a restart of the one that knows, and when the node is back.
+        # On every node, also after a restart of the node with the record, and when the node is up
+        # again.
         trio.kill(0)
         first.start()
         third.start()

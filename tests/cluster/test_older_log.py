@@ -1,4 +1,4 @@
-"""Members that are started with an older copy of their data directory than they had when they stopped."""
+"""Members that start with an older copy of their data directory."""
 
 import shutil
 
@@ -22,7 +22,7 @@ def put_back(node, copy):
 
 
 def ends_and_says(node, *texts):
-    """Starts the node, which may serve for a moment before it hears from the others."""
+    """Starts the node. It may serve for a moment before it receives messages from the others."""
     before = len(node.log_path.read_text())
     try:
         node.start()
@@ -51,7 +51,8 @@ def test_a_member_with_a_backup_of_its_own_ends_and_the_others_go_on(trio):
 
 
 def test_a_member_whose_changes_others_have_decided_differently_ends(trio):
-    """The last node that knows a table is down while the two others, one of them with its backup, decide on another one."""
+    """The only node that has a table's creation is down, while the two others, one of them from a
+    backup, commit another change."""
     trio.keyspace()
     first, second, third = trio.nodes
     copy = keep_copy(second, "backup")

@@ -1,4 +1,5 @@
-"""What operators see of three nodes: `messina admin`, the REST paths that tools of ScyllaDB read, and the system's tables."""
+"""The operator's view of three nodes: `messina admin`, the REST paths that ScyllaDB's tools read,
+and system tables."""
 
 import json
 import shutil
@@ -13,7 +14,7 @@ from launch import binary
 
 @pytest.fixture(scope="module")
 def filled(quiet):
-    """A keyspace with three copies and one with a single copy of everything."""
+    """A keyspace with replication factor 3, and one with replication factor 1."""
     quiet.keyspace("ks")
     quiet.keyspace("single", factor=1)
     session = quiet.sessions[0]
@@ -154,7 +155,7 @@ def test_a_node_that_is_dead_is_shown_so(trio):
 
 
 def test_refresh_refuses_what_other_nodes_own(filled):
-    """All or nothing: rows of tablets that are on other nodes must not be dropped without a word."""
+    """All or nothing: rows of tablets on other nodes must not be dropped silently."""
     session = filled.sessions[0]
     session.execute("CREATE TABLE single.lost (k int PRIMARY KEY, v text)")
     for k in range(100):
@@ -174,7 +175,7 @@ def test_refresh_refuses_what_other_nodes_own(filled):
     done = subprocess.run([binary(), "admin", "--api", f"http://{filled.nodes[0].address}:10000", "refresh", "single", "lost"], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0 and "belong to no tablet of this node" in done.stderr, (done.stdout, done.stderr)
     assert sorted(path.name for path in (directories[0] / "upload").iterdir()) == uploaded and count() == 0
-    # The way that works: every node loads its own snapshot.
+    # The correct way: every node loads its own snapshot.
     for path in (directories[0] / "upload").iterdir():
         path.unlink()
     for node, directory in zip(filled.nodes, directories, strict=True):

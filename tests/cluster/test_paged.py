@@ -1,4 +1,4 @@
-"""The judge of pages finds what is wrong with them: no nodes are needed for that."""
+"""The checker of pages finds wrong pages. These tests need no nodes."""
 
 import random
 
@@ -10,7 +10,7 @@ PARTITIONS = list(range(12))
 
 @pytest.fixture(scope="module")
 def models():
-    """Three replicas that have missed different changes."""
+    """Three replicas that missed different changes."""
     rng, own = random.Random(3), [Model() for _ in range(3)]
     for number in range(1, 400):
         change = Change.any(rng, number, PARTITIONS, 30)

@@ -1,4 +1,5 @@
-"""Stateful paging over three nodes: pages go on where their readers are kept, and are exact whoever coordinates, dies, or has missed what."""
+"""Stateful paging over three nodes: pages continue on the replicas with their queriers, and are
+exact with any coordinator, dead nodes and missed writes."""
 
 import random
 
@@ -13,13 +14,13 @@ ROWS = 300
 
 @pytest.fixture
 def three(tmp_path):
-    """Three nodes that keep no hints: what a node misses it lacks until a read repairs it."""
+    """Three nodes without hints: a node lacks the writes that it missed until a read repairs it."""
     with Trio(tmp_path, hinted_handoff_enabled="false") as it:
         yield it
 
 
 def a_table(trio):
-    # No speculation: how busy the machine is must not decide who is asked.
+    # No speculative retry: the load of the machine must not change which replicas are read.
     trio.sessions[0].execute(f"CREATE TABLE ks.t ({COLUMNS}) WITH speculative_retry = 'NONE'")
 
 
@@ -49,15 +50,16 @@ def test_pages_go_on_where_their_readers_are(three):
                 assert all([ck for own, ck in whole if own == pk] == list(range(ROWS)) for pk in range(4))
                 done = grown(counters_of_all(three), before)
                 assert done["lookups"] >= 200 and done["reused"] == done["lookups"] - done["misses"] - done["drops"]
-                # On a machine that is busy a node may seem slow now and then: then another one reads on.
+                # On a busy machine a node may seem slow now and then. Then another replica is read.
                 assert done["reused"] / done["lookups"] > 0.8, done
-    # The client is answered before the last replica has been: it may still be reading.
+    # The client is answered before the last replica. That replica may still be reading.
     eventually(lambda: counters_of_all(three)["population"] == 0)
 
 
 @pytest.mark.parametrize("more", ["", " AND w >= 0 ALLOW FILTERING", " GROUP BY pk, ck"], ids=["plain", "filtered", "grouped"])
 def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three, more):
-    """From the third page on, whichever replica it took for the first; and the next query may begin anywhere."""
+    """From the third page on, the driver uses the node with the querier, whichever replica read the
+    first page. The next query may begin anywhere."""
     three.keyspace()
     a_table(three)
     load(three.sessions[0], "ks.t", [], [1], large=1, side=ROWS)
@@ -71,7 +73,7 @@ def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three, mor
             result = driver.execute(select, (1,))
             began_at.add(result.response_future.coordinator_host)
             assert [row.ck for row in result] == list(range(ROWS))
-    # Without it, two of three pages would be.
+    # Otherwise the coordinator would send two of three pages to another node.
     assert passed_on() - before <= 3 * queries
     assert len(began_at) == NODES
 
@@ -103,7 +105,8 @@ def test_traces_are_found_by_drivers_that_ask_another_node_for_them(three):
     statement = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=10, consistency_level=Level.QUORUM)
     with Driver(three, "round robin") as driver:
         state = None
-        # Each request goes to the next node: who is asked for a trace has not coordinated the page.
+        # Each request goes to the next node, so the node that returns the trace has not coordinated
+        # the page.
         for _ in range(7):
             result = driver.execute(statement, trace=True, paging_state=state)
             state = result.paging_state
@@ -114,7 +117,8 @@ def test_traces_are_found_by_drivers_that_ask_another_node_for_them(three):
 
 
 def test_events_after_the_level_was_reached_belong_to_the_trace(three):
-    """A write at ONE is answered while one of its replicas stands still; what that replica reports later is in the trace."""
+    """A write at ONE is answered while one of its replicas is paused. The trace has the later
+    answer of that replica."""
     three.keyspace()
     a_table(three)
     session, late = three.sessions[0], three.nodes[2]
@@ -157,14 +161,15 @@ def test_nodes_that_die_between_pages_cost_no_row(three):
 
 @pytest.mark.parametrize("speculation", ["20ms", "NONE"])
 def test_a_node_that_stands_still_is_replaced_by_another(three, speculation):
-    """It has read the first page, and answers nothing from then on, and nobody knows: the next page waits for it as long as the table allows, or until
-    it is known to be down, which is before a read times out. Those after it do not wait."""
+    """The node has read the first page, then stops answering without notice. The next page waits
+    for it until the speculative retry of the table, or until the node is marked down, before a read
+    times out. Later pages do not wait."""
     three.keyspace()
     three.sessions[0].execute(f"CREATE TABLE ks.t (pk int, ck int, PRIMARY KEY (pk, ck)) WITH speculative_retry = '{speculation}'")
     for ck in range(100):
         three.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL))
     stopped = str(three.sessions[2].execute("SELECT host_id FROM system.local").one().host_id)
-    # Each begins with a coordinator that has no bad experience yet.
+    # Each case begins with a coordinator that has measured no slow replica yet.
     for coordinator, level in enumerate((Level.ONE, Level.QUORUM)):
         statement = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=7, consistency_level=level)
         result = three.sessions[2].execute(statement)
@@ -188,7 +193,7 @@ def test_a_node_that_stands_still_is_replaced_by_another(three, speculation):
 
 
 def test_replicas_that_differ_are_read_page_by_page_as_one(three):
-    """Each node in turn misses what is written while it is away. Nothing but reads bring them together, page by page."""
+    """Each node in turn misses writes while it is down. Only reads repair it, page by page."""
     three.keyspace()
     a_table(three)
     rng, number = random.Random(11), 0

@@ -1,4 +1,5 @@
-"""Paging states on three nodes: each takes what another has given out, over rotations of the keys and restarts, and nobody takes what nobody has made."""
+"""Paging states on three nodes: each node accepts the states of the others, over key rotations and
+restarts. Forged states are refused."""
 
 import struct
 import time
@@ -14,7 +15,7 @@ TEXT = "SELECT ck FROM ks.t WHERE pk = 1"
 
 @pytest.fixture
 def rotating(tmp_path):
-    """Three nodes that authenticate with another key every moment."""
+    """Three nodes that rotate their key all the time."""
     with Trio(tmp_path, paging_key_rotation_period_in_s=ROTATION) as it:
         it.keyspace()
         it.sessions[0].execute("CREATE TABLE ks.t (pk int, ck int, PRIMARY KEY (pk, ck))")
@@ -25,7 +26,8 @@ def rotating(tmp_path):
 
 
 def read(node, state=None, text=TEXT, size=10):
-    """A page, asked of one node by a client that sends what it likes: the keys, and the next state."""
+    """Requests a page from one node with an arbitrary state. Returns the keys and the next
+    state."""
     with Wire(node.address) as wire:
         answer = wire.query(text, page_size=size, paging_state=state)
         return [struct.unpack(">i", row[0])[0] for row in answer.rows()], answer.paging_state
@@ -52,7 +54,7 @@ def test_every_node_takes_what_another_gave_out(rotating):
     assert len({key(state) for state in states}) > 1
     check(rotating, states)
 
-    # All of them die, and begin again with what they knew.
+    # All nodes are killed, and start again from disk.
     for n in range(NODES):
         rotating.kill(n)
     rotating.restart_all()
@@ -63,7 +65,8 @@ def test_every_node_takes_what_another_gave_out(rotating):
 
 
 def test_no_page_fails_while_keys_change(rotating):
-    """Whoever has a new key first signs with it at once; others get to know it a little later, and may be asked before."""
+    """The node that creates a new key uses it at once. Other nodes receive it a little later, and
+    may get such a state before."""
     wires = [Wire(node.address) for node in rotating.nodes]
     seen, end = set(), time.monotonic() + 5 * ROTATION
     while time.monotonic() < end:
@@ -96,7 +99,7 @@ def test_what_nobody_has_made_is_refused_everywhere(rotating):
     second = read(rotating.nodes[1])[1]
     forged = [first[:at] + bytes([first[at] ^ 1 << at % 8]) + first[at + 1:] for at in range(0, len(first), 3)]
     forged += [first[:1] + second[1:5] + first[5:], first[:21] + second[21:], first[:-1], first + b"\0", b"\2" + bytes(80)]
-    # The key and the right place, and yet of another query.
+    # The key and the position are valid, but for another query.
     others = ["SELECT ck FROM ks.t WHERE pk = 2", "SELECT ck FROM ks.t WHERE pk = 1 ORDER BY ck DESC", "SELECT ck FROM ks.other WHERE pk = 1", "SELECT ck FROM ks.t"]
     for node in rotating.nodes:
         with Wire(node.address) as wire:

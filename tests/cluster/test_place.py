@@ -1,4 +1,4 @@
-"""A member of a cluster keeps its datacenter and its rack: replicas are placed by them."""
+"""A member of a cluster keeps its datacenter and its rack, because replicas are placed by them."""
 
 import pytest
 from cluster.trio import Trio

@@ -1,4 +1,5 @@
-"""Replicas that stop, and replicas that cease to answer: what a client is told, as the retry policies of drivers expect it."""
+"""Replicas that stop, and replicas that do not answer: clients get the errors that the retry
+policies of drivers expect."""
 
 import threading
 import time
@@ -25,7 +26,7 @@ def filled(trio):
 
 
 def test_writes_at_all_while_a_replica_stops(filled):
-    """Each write succeeds or is refused as unavailable: none fails, and none times out."""
+    """Each write succeeds or is refused as unavailable. None fails, and none times out."""
     outcomes, stopped = [], threading.Event()
 
     def work(n):
@@ -58,7 +59,7 @@ def test_writes_at_all_while_a_replica_stops(filled):
         worker.join()
     assert sessions and {how for _, how, _ in outcomes} == {"done", "unavailable"}
     assert {how for _, how, began in outcomes if began > gone} == {"unavailable"}
-    # Nothing hung: the stop was announced, and the others did not have to find out.
+    # No request hung: the stop was announced, so the others did not have to detect it.
     for n in (0, 1):
         assert "it announced that it stops" in filled.nodes[n].log_path.read_text()
     filled.nodes[2].start()
@@ -67,7 +68,7 @@ def test_writes_at_all_while_a_replica_stops(filled):
 
 
 def test_a_replica_that_ceases_to_answer_is_a_timeout(filled):
-    """Until it is taken for down; then the level is unavailable. It is a failure at no time."""
+    """A timeout until the node is marked down; then the level is unavailable. Never a failure."""
     session = filled.sessions[0]
     with filled.nodes[2].standing_still():
         began = time.monotonic()
@@ -90,7 +91,8 @@ def test_a_read_of_a_replica_that_ceases_to_answer(filled):
 
 
 def test_a_replica_that_is_killed_is_no_failure(filled):
-    """The connection is refused before the node is taken for down: a timeout, or unavailable where nothing was sent."""
+    """The connection is refused before the node is marked down: a timeout, or unavailable if
+    nothing was sent."""
     session = filled.sessions[0]
     filled.kill(2)
     seen = set()

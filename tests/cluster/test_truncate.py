@@ -1,4 +1,5 @@
-"""TRUNCATE on three nodes: it is everywhere or it is refused, and what it removed stays away over crashes and hints."""
+"""TRUNCATE on three nodes: it applies everywhere or is refused. Truncated rows do not return after
+crashes or hints."""
 
 import pytest
 from cassandra import ConsistencyLevel as Level
@@ -22,7 +23,7 @@ def test_what_is_truncated_stays_away(trio):
         session.execute(at(Level.ALL, f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)"))
     trio.nodes[1].flush("ks")
 
-    # One node is away: it would bring back what it has.
+    # One node is down. Its data would come back.
     trio.kill(2)
     trio.wait_down(2)
     session.execute(quorum("INSERT INTO ks.t (k, v) VALUES (50, 1)"))
@@ -30,7 +31,7 @@ def test_what_is_truncated_stays_away(trio):
         session.execute("TRUNCATE ks.t")
     assert keys(session) == list(range(51)), "nothing was dropped"
 
-    # It is back, with a hint on its way to it perhaps.
+    # The node is up again, perhaps with a hint on its way.
     trio.nodes[2].start()
     trio.wait_up(2)
     eventually(lambda: session.execute("TRUNCATE ks.t") is not None)

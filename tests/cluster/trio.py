@@ -1,4 +1,5 @@
-"""What tests of clusters share: three nodes that start together, sessions to each, waiting for something to come about."""
+"""Shared by the tests of clusters: three nodes that start together, sessions to each, and waiting
+for a condition."""
 
 import json
 import threading
@@ -13,7 +14,7 @@ NODES = 3
 
 
 class Sessions:
-    """Sessions to nodes by their number; each speaks to its node only."""
+    """Sessions to nodes by number. Each session uses its node only."""
 
     def __init__(self, nodes):
         self.nodes = nodes
@@ -40,8 +41,8 @@ class Sessions:
 
 
 class Together:
-    """Starts nodes at the same time, and raises what the first failure was. The threads live on until `end`: a process that was started dies
-    with the thread that did it."""
+    """Starts nodes at the same time, and raises the first failure. The threads run until `end`,
+    because a child process dies with the thread that started it."""
 
     def __init__(self, nodes):
         self.ended = threading.Event()
@@ -68,7 +69,8 @@ class Together:
 
 
 def make(tmp_path, shards=(1, 2, 1), **config):
-    """Three nodes, not yet started, each of which names another one of the others too: all get to know all."""
+    """Three nodes that are not started. Each has another one as its seed, so all find each
+    other."""
     addresses = [free_address() for _ in range(NODES)]
     seeds = [f"{addresses[0]},{addresses[n - 1]}" for n in range(NODES)]
     return [
@@ -79,7 +81,7 @@ def make(tmp_path, shards=(1, 2, 1), **config):
 
 
 class Trio:
-    """Three nodes that are one cluster, and sessions to them."""
+    """Three nodes of one cluster, and sessions to them."""
 
     def __init__(self, tmp_path, **options):
         self.nodes = make(tmp_path, **options)
@@ -111,12 +113,12 @@ class Trio:
         self.nodes[n].kill()
 
     def restart_all(self):
-        """Starts all nodes, none of which runs, at once."""
+        """Starts all nodes at once. None of them may be running."""
         self.together.end()
         self.together = Together(self.nodes)
 
     def wait_down(self, n):
-        """Until the others know that a node is down."""
+        """Waits until the others have marked a node down."""
         self.wait_seen(n, "down")
 
     def wait_up(self, n):
@@ -139,7 +141,7 @@ def quorum(text):
 
 
 def eventually(what, seconds=20):
-    """Waits until `what` is true, and not merely an exception."""
+    """Waits until `what` returns true without an exception."""
     end = time.monotonic() + seconds
     while True:
         try:

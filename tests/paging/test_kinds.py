@@ -26,7 +26,7 @@ SHAPES = {
 
 
 class Model:
-    """What the table holds, as a reader sees it."""
+    """The contents of the table, as a reader sees them."""
 
     def __init__(self):
         self.rows, self.statics = {}, {}
@@ -116,7 +116,7 @@ class Scene:
 
 
 def by_partition(rows):
-    """Rows grouped by partition; each partition must come in one piece."""
+    """Rows grouped by partition. The rows of a partition must not be separated."""
     found, last = {}, None
     for row in rows:
         if row[0] != last:
@@ -141,7 +141,8 @@ def pages(db, statement, between=lambda: None):
 
 
 def backwards(shape):
-    """The orders in which a shape can be read: against the table's order only within one partition."""
+    """The orders in which a shape can be read. The reverse order works only within one
+    partition."""
     return (False, True) if "pk = 1" in SHAPES[shape][0] else (False,)
 
 
@@ -184,7 +185,7 @@ def test_the_readers_were_kept(scene):
 @pytest.mark.node
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_data_moves_between_pages(scene, shape):
-    """Flushes, compactions and new columns change nothing of what is read."""
+    """Flushes, compactions and new columns do not change the results."""
     scene.db.execute("UPDATE system.config SET value = '3' WHERE name = 'query_tombstone_page_limit'")
     rng = random.Random(shape)
     prepared = scene.db.prepare(scene.statement(shape, False, 1).query_string)
@@ -218,7 +219,8 @@ def test_acknowledged_writes_are_on_the_next_page(scene):
                 break
             at = seen[-1][0]
             if at % 10 == 0 and at < 90:
-                # A row just ahead, the next one gone, and one behind that is not to be seen.
+                # A row just after the position, the next one deleted, and one before it that must
+                # not be returned.
                 scene.db.execute(f"INSERT INTO {table} (pk, ck, s, v) VALUES (1, {sign * (at + 5)}, {at}, 1)")
                 scene.db.execute(f"DELETE FROM {table} WHERE pk = 1 AND ck = {sign * (at + 10)}")
                 scene.db.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (1, {sign * (at - 5)}, 9)")

@@ -1,4 +1,4 @@
-"""What a node keeps between two pages: when it goes, what that costs others, and that the counters tell."""
+"""Queriers: when they are evicted, what that costs other reads, and that the metrics agree."""
 
 import time
 
@@ -67,7 +67,7 @@ def test_a_query_goes_on_with_one_reader():
         assert it.counters()["population"] == it.counters()["querier_population"] == 1
         assert rest(result) == list(range(100))
         after = it.counters()
-        # The last page is full, so one more is asked for, which is empty.
+        # The last page is full, so one more page is requested, which is empty.
         assert after["lookups"] - before["lookups"] == 10 == after["reused"] - before["reused"]
         assert after["misses"] == after["drops"] == after["population"] == 0
 
@@ -119,7 +119,7 @@ def test_what_is_dropped_truncated_or_altered_is_forgotten():
 
 
 def test_compaction_lets_the_old_files_go():
-    """A reader that is kept must not stop a compaction, nor be used after it."""
+    """A querier must not delay a compaction, nor be used after it."""
     with Queriers() as it:
         result = it.begin()
         it.db.execute(f"INSERT INTO {it.table} (pk, ck, v) VALUES (1, 1000, 'y')")

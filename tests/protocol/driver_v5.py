@@ -25,7 +25,7 @@ REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
 
 
 class Complaints(logging.Handler):
-    """Fails on what the driver logs as an error: broken connections are healed silently otherwise."""
+    """Fails on errors that the driver logs. Otherwise it silently repairs broken connections."""
 
     def __init__(self):
         super().__init__(logging.ERROR)
@@ -126,7 +126,7 @@ def events(session, connect_again):
 
 
 def restarts(session):
-    """Statements prepared on a connection that is gone are known on the next."""
+    """A statement that was prepared on a closed connection can be executed on the next one."""
     select = session.prepare("SELECT v FROM t WHERE pk = 1 AND ck = 1")
     done = threading.Event()
     for pool in session.get_pools():
@@ -177,7 +177,7 @@ def main():
     complaints.lines.clear()
     session.execute(f"DROP KEYSPACE {KEYSPACE}")
     cluster.shutdown()
-    # Left to itself, the driver finds version 5.
+    # By default, the driver negotiates version 5.
     cluster = Cluster([host], **options)
     session = cluster.connect()
     assert cluster.protocol_version == ProtocolVersion.V5, cluster.protocol_version

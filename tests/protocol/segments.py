@@ -1,4 +1,4 @@
-"""A raw client of version 5: segments as the specification has them, and as no driver would send them."""
+"""A raw client of protocol version 5: valid segments, and segments that no driver sends."""
 
 import struct
 import zlib
@@ -23,7 +23,8 @@ def crc24(data):
 
 
 def segment(payload, self_contained=True, compress=None):
-    """One segment. `compress` turns a payload into an LZ4 block; on such a connection what does not get shorter goes as it is."""
+    """One segment. `compress` turns a payload into an LZ4 block. On a connection with compression,
+    a payload that does not get shorter is sent uncompressed."""
     opened = 0
     bits, at, fields = len(payload), 17, 3
     if compress:

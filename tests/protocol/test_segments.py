@@ -1,4 +1,5 @@
-"""Version 5 byte by byte: negotiation, segments good and damaged, and what only its frames can say."""
+"""Version 5 byte by byte: negotiation, valid and damaged segments, and the fields that only its
+frames have."""
 
 import random
 import struct
@@ -84,7 +85,7 @@ def test_heartbeat(wire):
 # -- segments ---------------------------------------------------------------------------------------------------------------
 
 def test_frames_share_segments(wire):
-    """Many requests in one segment; their answers come in few."""
+    """Many requests in one segment. Their answers come in few segments."""
     frames = b"".join(wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters(), stream=n) for n in range(200))
     wire.send_raw(segment(frames, True, wire.compress))
     answers = [wire.receive() for _ in range(200)]
@@ -232,7 +233,7 @@ def test_a_schema_change_in_a_request_keyspace(plain):
 
 
 def test_a_request_names_its_time(wire):
-    """Expiry goes by the time that the request names."""
+    """Expiry uses the time in the request."""
     now = int(time.time())
     insert = f"INSERT INTO {KEYSPACE}.t (pk, ck, v) VALUES (2, ?, 0x01) USING TTL 1000"
     read = f"SELECT ck, ttl(v) FROM {KEYSPACE}.t WHERE pk = 2"
@@ -255,7 +256,7 @@ def test_a_request_names_its_time(wire):
 
 @pytest.mark.parametrize("kind", ["v5", "extension"])
 def test_metadata_ids(host, kind):
-    """What the client knows is not sent again; what has changed is, and under which id."""
+    """Metadata that the client knows is not sent again. Changed metadata is, with its new id."""
     table = f"{KEYSPACE}.ids_{kind}"
     with Wire(host) as admin:
         admin.query(f"DROP TABLE IF EXISTS {table}")
@@ -374,7 +375,8 @@ def test_schema_changes_as_results_and_events(host, version):
             event = listening.receive()
             assert (event.opcode, event.stream, event.version) == (EVENT, -1, 0x80 | version)
             assert event.body == string("SCHEMA_CHANGE") + expected
-        # What changes nothing is no event: the next one to come is that of the last statement.
+        # A statement that changes nothing sends no event: the next event is that of the last
+        # statement.
         nothing = asking.query(f"DROP KEYSPACE IF EXISTS {keyspace}")
         assert nothing.body == integer(1)
 
@@ -414,7 +416,8 @@ def test_results_of_every_kind(host, version):
 
 @pytest.mark.scylla
 def test_payloads_and_warnings(plain):
-    """A custom payload of the client is passed over, and answered where it asks something; warnings come in its frame."""
+    """A custom payload of the client is ignored, or answered if it requests something. Warnings
+    come in its frame."""
     payload = struct.pack(">H", 2) + string("unknown") + integer(3) + b"abc" + string("messina-page-info") + integer(1) + b"\1"
     body = payload + long_string("SELECT key FROM system.local") + parameters(page_size=10)
     answer = plain.ask(QUERY, body, flags=4)

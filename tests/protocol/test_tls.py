@@ -1,4 +1,5 @@
-"""TLS for clients: who is let in, on which ports, with which certificate, and what happens when the files change."""
+"""TLS for clients: which clients are accepted, on which ports, with which certificate, and what
+happens when the files change."""
 
 import contextlib
 import os
@@ -69,13 +70,14 @@ def test_ports_shards_and_what_clients_are_told(authority):
             rows = wire.query("SELECT port, ssl_enabled, ssl_protocol, ssl_cipher_suite FROM system.clients").rows()
             own = next(row for row in rows if int.from_bytes(row[0], "big") == wire.socket.getsockname()[1])
             assert own[1] == b"\1" and own[2] == b"TLSv1.3" and own[3] == wire.socket.cipher()[0].encode()
-        # From the node's own loopback address, and below the ports that the kernel gives away: nobody else has these.
+        # From the node's own loopback address, and outside of the kernel's ephemeral range, so that
+        # no other process uses these ports.
         for port in range(20000, 20004):
             with TlsWire(node.address, context, port=SHARD_AWARE_SSL_PORT, source=(node.address, port)) as wire:
                 body = wire.ask(OPTIONS).body
                 at = body.index(b"SCYLLA_SHARD\0\1") + len(b"SCYLLA_SHARD\0\1")
                 assert body[at : at + 3] == b"\0\1" + str(port % 2).encode()
-        # The plain ports are there as well.
+        # The unencrypted ports are open as well.
         with Wire(node.address) as wire:
             wire.works()
         old = trusting(authority)
@@ -103,7 +105,8 @@ def test_who_does_not_speak_tls_is_sent_away_and_no_one_is_held_up(authority):
 
 
 def test_handshakes_that_do_not_come_do_not_lock_out_clients(authority):
-    """Connections without a handshake take all seats: one of them is evicted for a client long before the handshake's time limit."""
+    """Connections without a handshake use all connection slots: one of them is evicted for a client
+    long before the time limit of the handshake."""
     with encrypted(authority, prefix=["prlimit", "--nofile=1024:1024"]) as node:
         context = trusting(authority)
         first = TlsWire(node.address, context)
@@ -183,7 +186,7 @@ def test_changed_certificates_are_used_without_a_restart(authority, tmp_path):
         context = trusting(authority)
         with TlsWire(node.address, context) as first:
             before = first.serial()
-            # A certificate alone does not fit its key: connections go on with the old pair.
+            # A new certificate does not fit the old key: connections keep using the old pair.
             fresh = Authority.__new__(Authority)
             fresh.directory, fresh.certificate, fresh.key = tmp_path, authority.certificate, authority.key
             certificate, key = fresh.sign("renewed", [node.address])

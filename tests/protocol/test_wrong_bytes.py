@@ -1,4 +1,5 @@
-"""Bytes that no driver sends: the right protocol error, the connection lives where the protocol allows it, the node always."""
+"""Bytes that no driver sends: the node returns the right protocol error, keeps the connection open
+if the protocol allows it, and stays up."""
 
 import os
 import random
@@ -62,7 +63,8 @@ def test_unknown_version(host, version, opcode):
 @pytest.mark.scylla
 @pytest.mark.parametrize("version", [1, 2])
 def test_oldest_versions(host, version):
-    """Their header is a byte shorter; the connection is closed, with or without an error, and never left hanging."""
+    """The header of these versions is a byte shorter. The connection is closed, with or without an
+    error, and never hangs."""
     with Wire(host, started=False) as wire:
         wire.send_raw(bytes([version, 0, 0, OPTIONS, 0, 0, 0, 0]))
         wire.socket.settimeout(5)
@@ -145,7 +147,7 @@ def test_negative_length(wire, length):
 
 
 def test_length_and_then_nothing(host):
-    """Many connections that announce much and send little cost no memory."""
+    """Many connections that announce large frames and send little use no memory."""
     wires = [Wire(host) for _ in range(50)]
     for it in wires:
         it.send(QUERY, b"x" * 100, length=200 * 1024 * 1024)
@@ -172,7 +174,7 @@ def test_announced_lengths_take_no_memory(node):
 
 @pytest.mark.scylla
 def test_a_request_too_large_is_refused_and_the_connection_survives(wire):
-    """Frames above the limit are read to their end and dropped."""
+    """Frames above the limit are read to their end and discarded."""
     size = 40 * 1024 * 1024 * 10
     wire.send_raw(HEADER.pack(4, 0, 7, QUERY, size))
     block = b" " * (1 << 20)
@@ -251,7 +253,7 @@ def test_level_any(wire):
 
 
 def test_negative_stream(host):
-    """Negative streams belong to the server."""
+    """Negative stream ids belong to the server."""
     with Wire(host) as wire:
         try:
             wire.send(QUERY, query("SELECT key FROM system.local"), stream=-5)
@@ -293,7 +295,7 @@ def test_compression(host, algorithm):
         wire.send(QUERY, compress(query(f"SELECT * FROM {KEYSPACE}.t WHERE pk = 1")), flags=1)
         answer = wire.receive()
         assert len(answer.rows()) == 100 and answer.flags & 1
-        # A request may come uncompressed all the same.
+        # A request may be uncompressed all the same.
         assert len(wire.query(f"SELECT * FROM {KEYSPACE}.t WHERE pk = 1").rows()) == 100
         wire.works()
 
@@ -462,7 +464,7 @@ def test_every_damaged_paging_state_is_refused(wire, text):
 
 @pytest.mark.scylla
 def test_paging_state_of_another_statement(wire):
-    """It is refused with a protocol error, as one that was made up, and the connection lives."""
+    """A protocol error, as for a forged state; the connection stays open."""
     wire.query(f"INSERT INTO {KEYSPACE}.types (pk) VALUES (1)")
     texts = [text.format(f"{KEYSPACE}.t") for text in STATEMENTS]
     states = {}
@@ -501,7 +503,7 @@ def test_empty_paging_state(wire):
 # -- many, slow and rude clients ----------------------------------------------------------------------------------------------
 
 def test_pipelining(wire):
-    """Streams 0..4095 at once: every one is answered once, with its own answer."""
+    """Streams 0..4095 at once: each gets exactly one answer, its own."""
     prepared = wire.prepare(f"SELECT ck FROM {KEYSPACE}.t WHERE pk = 1 AND ck = ?").prepared_id()
     head = string(prepared)
     wire.send_raw(b"".join(
@@ -559,7 +561,7 @@ def test_random_bytes(host):
 
 
 def test_mutated_requests(host):
-    """Good requests with a few bytes changed."""
+    """Valid requests with a few changed bytes."""
     rng = random.Random(2)
     with Wire(host) as first:
         prepared = first.prepare(f"INSERT INTO {KEYSPACE}.types (pk, t, l, m) VALUES (?, ?, ?, ?)").prepared_id()
@@ -585,7 +587,7 @@ def test_mutated_requests(host):
 
 
 def never_read(host, requests):
-    """A client that asks for much and reads nothing."""
+    """A client that requests much and reads nothing."""
     wire = Wire(host, timeout=3)
     body = query(f"SELECT * FROM {KEYSPACE}.big WHERE pk = 1", page_size=5000)
     frame = HEADER.pack(4, 0, 1, QUERY, len(body)) + body
@@ -609,7 +611,8 @@ def node_with_a_page_of_a_mebibyte(node):
 
 @pytest.mark.node
 def test_clients_that_never_read(node):
-    """They cannot grow the node beyond its memory for unread answers (a tenth) and some for itself, and others are served meanwhile."""
+    """Such clients use at most the node's memory for unread answers (a tenth) and some for their
+    connections. Other clients are served meanwhile."""
     node_with_a_page_of_a_mebibyte(node)
     rude = [never_read(node.address, 10_000) for _ in range(5)]
     with Wire(node.address) as wire:
@@ -760,7 +763,8 @@ def test_connections_spread_over_shards(host):
 
 @pytest.mark.scylla
 def test_tablet_payload(host):
-    """Sent when it was negotiated and the request came to the wrong shard: exactly then."""
+    """The payload is sent if and only if it was negotiated and the request came to a wrong
+    shard."""
     shards = int(supported(host)["SCYLLA_NR_SHARDS"][0])
     if shards < 2:
         raise AssertionError("needs a node with two shards or more")

@@ -1,4 +1,5 @@
-"""A raw client of the native protocol, version 4: it can send what no driver would. Standard library only."""
+"""A raw client of protocol version 4, which can send what no driver sends. Standard library
+only."""
 
 import socket
 import struct

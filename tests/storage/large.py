@@ -1,4 +1,5 @@
-"""Many clients at once with large rows: the load of tests and of `bench/storage --only memory`. Standard library only."""
+"""Many clients at once with large rows: the load of tests and of `bench/storage --only memory`.
+Standard library only."""
 
 import struct
 import threading
@@ -7,13 +8,14 @@ import time
 from wire import ERROR, EXECUTE, PREPARE, QUERY, RESULT, Closed, Wire, long_string, parameters, query
 
 OVERLOADED, WRITE_TIMEOUT, READ_TIMEOUT = 0x1001, 0x1100, 0x1200
-# What a client that meets a node without memory may be told, and tries again.
+# The errors that a client may get from a node without memory, and retries.
 PASSING = (OVERLOADED, WRITE_TIMEOUT, READ_TIMEOUT)
 KEYSPACE = "large"
 
 
 class Work(threading.Thread):
-    """One client. `rows` were written or read, `errors` counts errors by code, `lost` says how the connection was lost."""
+    """One client. `rows` were written or read, `errors` counts errors by code, `lost` is why the
+    connection was lost."""
 
     def __init__(self, host, keys, size, timeout, all_done):
         super().__init__(daemon=True)
@@ -24,7 +26,7 @@ class Work(threading.Thread):
         try:
             with Wire(self.host, timeout=self.timeout) as wire:
                 self.work(wire)
-                # A connection that stays open shows what the node keeps for it.
+                # A connection that stays open shows how much memory the node keeps for it.
                 self.all_done.wait()
         except threading.BrokenBarrierError:
             pass
@@ -33,7 +35,7 @@ class Work(threading.Thread):
             self.all_done.abort()
 
     def again(self, ask, limit=60):
-        """Asks until there is an answer that is not a passing error."""
+        """Retries until the result is not a temporary error."""
         end = time.monotonic() + limit
         while True:
             answer = ask()
@@ -75,7 +77,7 @@ def make_table(host):
 
 
 def run(kind, host, clients, rows_each, size, keys=None, timeout=120.0):
-    """Runs clients of a kind at once. Gives what became of all of them."""
+    """Runs clients of one kind at once. Returns their results."""
     lists = [keys or range(n * rows_each, (n + 1) * rows_each) for n in range(clients)]
     all_done = threading.Barrier(clients)
     began, work = time.monotonic(), [kind(host, keys, size, timeout, all_done) for keys in lists]
@@ -93,7 +95,7 @@ def run(kind, host, clients, rows_each, size, keys=None, timeout=120.0):
 
 
 def peak_mib(pid):
-    """The greatest resident memory so far, as the kernel counts it."""
+    """The peak of resident memory so far, as the kernel counts it."""
     with open(f"/proc/{pid}/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 

@@ -1,10 +1,10 @@
-"""Files of a node's tables, seen from outside; and statements of the specs that Cassandra's writer takes."""
+"""The files of a node's tables, and the statements in the specs for Cassandra's writer."""
 
 import pathlib
 import shutil
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Sstables that Cassandra's writer made of the statements in SPECS.
+# Sstables that Cassandra's writer made from the statements in SPECS.
 FIXTURES = ROOT / "crates/sstable/tests/fixtures"
 SPECS = pathlib.Path(__file__).with_name("specs")
 
@@ -16,12 +16,13 @@ def table_dir(node, keyspace, table):
 
 
 def refresh(node, keyspace, table):
-    """Asks for a refresh; (status, answer)."""
+    """Requests a refresh. Returns (status, answer)."""
     return node.admin("POST", f"/storage_service/sstables/{keyspace}?cf={table}")
 
 
 def upload(node, keyspace, table, files):
-    """Copies files into the upload directory of a table, which a first refresh of nothing makes."""
+    """Copies files into the upload directory of a table. A first refresh without files creates
+    it."""
     status, answer = refresh(node, keyspace, table)
     assert status == 200, answer
     to = table_dir(node, keyspace, table) / "upload"
@@ -31,7 +32,8 @@ def upload(node, keyspace, table, files):
 
 
 def statements(spec):
-    """(the table's name, its CREATE TYPEs and CREATE TABLE, the writes), written out. TTLs become a second: those of the fixtures ran out long ago."""
+    """Expands a spec: (the table's name, its CREATE TYPEs and CREATE TABLE, the writes). All TTLs
+    become one second, because those of the fixtures expired long ago."""
     lines = [line for line in spec.splitlines() if not line.strip().startswith("--")]
     creates, writes = [], []
     for statement in (s.strip() for s in "\n".join(lines).split(";")):

@@ -1,4 +1,5 @@
-"""Rows of many megabytes and many clients: the node keeps to its memory, and each client gets its rows or an error it can try again."""
+"""Rows of many megabytes and many clients: the node stays within its memory, and each client gets
+its rows or an error that it can retry."""
 
 import contextlib
 import pathlib
@@ -16,7 +17,7 @@ from wire import HEADER, QUERY, Wire, query  # noqa: E402
 pytestmark = pytest.mark.node
 
 MEMORY_MIB, ROW = 256, 6 << 20
-# The code of a build for tests alone takes 16 MiB more than that of a release.
+# A build for tests uses 16 MiB more for its code than a release build.
 MOST = 1.1 * MEMORY_MIB + 16
 UNREAD_SECONDS = 2
 
@@ -33,13 +34,15 @@ def fine(report):
 
 
 def test_writers_wait_for_memory(node):
-    """Without a reservation for each body before it is read, each connection kept a buffer of the longest body it had sent."""
+    """Without a reservation for each body before it is read, each connection would keep a buffer of
+    its longest body."""
     fine(large.run(large.Writer, node.address, clients=40, rows_each=1, size=ROW))
     assert large.peak_mib(node.pid) <= MOST
 
 
 def test_readers_get_their_rows(node):
-    """Connections used to be dropped, without an error, as soon as three such answers waited to be sent."""
+    """A regression: connections were dropped without an error when three such answers waited to be
+    sent."""
     fine(large.run(large.Writer, node.address, clients=2, rows_each=4, size=ROW))
     for flushed in (False, True):
         if flushed:
@@ -49,7 +52,8 @@ def test_readers_get_their_rows(node):
 
 
 def test_clients_that_do_not_read_hold_up_others_for_a_while_only(node):
-    """Their answers held the memory for large rows of a shard for as long as they kept their connections."""
+    """A regression: their answers held a shard's memory for large rows as long as the connections
+    were open."""
     fine(large.run(large.Writer, node.address, clients=2, rows_each=4, size=ROW))
     with contextlib.ExitStack() as silent:
         for key in range(4):

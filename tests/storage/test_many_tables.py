@@ -1,4 +1,5 @@
-"""Many tables on one node: bounded memory, descriptors and time. The bounds are far above what is usual, and far below what a mistake costs."""
+"""Many tables on one node need bounded memory, descriptors and time. The bounds are far above the
+usual, and far below the cost of a mistake."""
 
 import os
 import statistics
@@ -31,9 +32,9 @@ def test_many_tables():
         first, last = (statistics.median(part) for part in (taken[: len(taken) // 5], taken[-len(taken) // 5 :]))
         print(f"CREATE TABLE takes {first * 1000:.1f} ms at first, {last * 1000:.1f} ms with {TABLES} tables")
         assert last < 0.1, f"CREATE TABLE takes {last} s"
-        # Few tables tell little, and other work on the machine more.
+        # With few tables, other work on the machine matters more than they do.
         assert last < 2 * first + (0.01 if TABLES >= 500 else 0.05), f"CREATE TABLE takes {last} s with {TABLES} tables, {first} s at first"
-        # 16 tablets each; an empty one has no file, and no memory to speak of.
+        # 16 tablets each. An empty tablet has no file, and almost no memory.
         assert node.rss_mib() - memory < 10 + TABLES * 0.2, f"{node.rss_mib() - memory} MiB for {TABLES} tables"
         assert descriptors(node) - open_before < 10
         for i in range(TABLES):
@@ -45,7 +46,7 @@ def test_many_tables():
         cluster, session = connect(node.address, schema_metadata_enabled=False, token_metadata_enabled=False)
         for i in range(TABLES):
             assert session.execute(f"SELECT v FROM k.t{i} WHERE pk = {i} AND ck = 1").one().v == "x"
-        # What was replayed is in memory and in the log, not in a file of each table.
+        # Replayed data is in memory and in the log, not in a file of each table.
         files = len(list(node.data_dir.glob("data/k/t*/me-*-Data.db")))
         assert files < 20 and node.metric("scylla_memtables_carried") >= TABLES, f"{files} sstables after the start"
         assert descriptors(node) - open_before < 20
@@ -59,7 +60,8 @@ def test_many_tables():
 
 
 def test_a_full_log_does_not_make_a_file_of_every_table():
-    """Many tables with a row each, and one that is written to: the log keeps to its size, the small ones are carried along in it."""
+    """Many tables with a row each, and one table with many writes: the log stays within its size,
+    and the writes of small tables are logged again in newer segments."""
     node = Node(shards=1, config={"commitlog_segment_size_in_mb": 1, "commitlog_total_space_in_mb": 8})
     try:
         node.start()

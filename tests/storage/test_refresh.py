@@ -1,4 +1,5 @@
-"""Sstables come in from outside: a restored snapshot, tables that Cassandra wrote. And what is wrong with them is said."""
+"""Sstables from outside: a restored snapshot, and tables that Cassandra wrote. Defects are
+reported."""
 
 import json
 import shutil
@@ -12,7 +13,7 @@ from launch import Node, binary
 from table_files import FIXTURES, SPECS, refresh, statements, table_dir, upload
 
 pytestmark = pytest.mark.node
-# Their version and name. Counters are not among them: a statement cannot write a single shard.
+# Version and name. Counters are missing, because a statement cannot write a single counter shard.
 MADE = [
     (version, spec.stem)
     for version in ("me", "nb")
@@ -49,7 +50,8 @@ def everything(db, table):
 
 @pytest.mark.parametrize("loss", ["truncate", "drop"])
 def test_a_snapshot_is_restored(node, loss):
-    """As docs/backup.md says: snapshot, a loss, the table made again by schema.cql, copy, refresh."""
+    """As in docs/backup.md: snapshot, a loss, the table created again from schema.cql, copy,
+    refresh."""
     node.start()
     db = Database(node.address)
     inner = db.type("a int")
@@ -96,7 +98,8 @@ def test_a_snapshot_is_restored(node, loss):
 
 @pytest.mark.parametrize("version, name", MADE)
 def test_a_table_of_cassandra_answers_the_same(running, db, version, name):
-    """Cassandra's writer and our CQL took the same statements; then the same queries get the same rows."""
+    """Cassandra's writer and our CQL execute the same statements; then the same queries return the
+    same rows."""
     compare(running, db, (SPECS / f"{name}.cql").read_text(), FIXTURES / f"cassandra-{version}-{name}")
 
 
@@ -131,7 +134,7 @@ def compare(node, db, spec, files):
         end = time.monotonic() + 10
         while True:
             ours, theirs = everything(db, f"{db.keyspace}.{table}"), everything(db, f"{db.keyspace}_loaded.{table}")
-            # Until the one second of TTLs is over.
+            # Until the TTL of one second has expired.
             if ours == theirs or time.monotonic() > end:
                 break
             time.sleep(0.1)
@@ -177,7 +180,7 @@ def test_what_is_wrong_is_said(running, db, tmp_path):
 
 
 def test_pages_go_on_over_a_refresh(running, db):
-    """A query between two pages goes on, and sees what was loaded behind its place."""
+    """A query between two pages continues, and sees the loaded rows after its position."""
     from cassandra.query import SimpleStatement
 
     table = db.table("pk int, ck int, v int, PRIMARY KEY (pk, ck)")

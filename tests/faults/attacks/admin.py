@@ -1,4 +1,5 @@
-"""The admin REST as a foreign web page would reach it, and what is written to the log through it."""
+"""Requests to the admin REST interface from a foreign web page, and log lines that are written
+through it."""
 
 import http.client
 import urllib.parse
@@ -21,7 +22,8 @@ def ask(node, method, path, **headers):
 
 
 def foreign(place, check):
-    """A foreign Host, Origin or Sec-Fetch-Site is answered 403, for GET and POST; the node's own are served."""
+    """A foreign Host, Origin or Sec-Fetch-Site gets 403, for GET and POST. The node's own names are
+    served."""
     with Node(shards=1, data_dir=place / "node", config={"http_allowed_hosts": "console.example.org"}) as node:
         requests = [("GET", "/storage_service/release_version"), ("POST", "/storage_service/flush")]
         for method, path in requests:
@@ -56,7 +58,7 @@ def log_lines(place, check):
         for tag in ("..", "../../etc", "a/b", "", "x" * 300, "a\nb", "."):
             with check(f"snapshot tag {tag[:20]!r} is 400"):
                 status, body = node.admin("POST", f"/storage_service/snapshots?tag={urllib.parse.quote(tag, safe='')}")
-                # Without a tag, ScyllaDB takes the time for one.
+                # Without a tag, ScyllaDB uses the time.
                 assert status == 400 or (tag == "" and status == 200), f"{status} {body}"
 
 

@@ -35,7 +35,7 @@ def whole(trio):
 
 
 def move(trio, addresses):
-    """Stops all nodes and starts them with other addresses, of which the seeds know."""
+    """Stops all nodes and starts them with other addresses, which are in their seeds."""
     for n in range(NODES):
         trio.sessions.forget(n)
         trio.nodes[n].kill()
@@ -46,7 +46,8 @@ def move(trio, addresses):
 
 
 def addresses(place, check):
-    """All three nodes get new addresses; then two swap theirs: they serve again. A copied directory gets nowhere."""
+    """All three nodes get new addresses, then two swap theirs: all serve again. A copied directory
+    is refused."""
     with Trio(place) as trio:
         fill(trio)
         with check("all three with new addresses serve again within 60 s"):
@@ -118,7 +119,8 @@ def kinds(errors):
 
 
 def stop_of_a_replica(place, check):
-    """SIGTERM of a replica under writes and reads at ALL: Unavailable, no failure; QUORUM does not notice it."""
+    """SIGTERM of a replica during writes and reads at ALL: Unavailable, never a failure. QUORUM is
+    not affected."""
     for what, statement in (("writes", "INSERT INTO k.t (pk, v) VALUES ({}, 1)"), ("reads", "SELECT v FROM k.t WHERE pk = {}")):
         (place / what).mkdir()
         with Trio(place / what) as trio:
@@ -151,7 +153,8 @@ def stop_of_a_replica(place, check):
 
 
 def silent_replica(place, check):
-    """A replica that is paused (SIGSTOP) is a time-out, WriteTimeout and ReadTimeout, until it is marked down: never a failure."""
+    """A replica that is paused (SIGSTOP) causes WriteTimeout and ReadTimeout until it is marked
+    down, never a failure."""
     with Trio(place) as trio:
         fill(trio)
         for what, statement, expected in (
@@ -180,7 +183,8 @@ def killed_replica(place, check):
 
 
 def raft_gone(place, check):
-    """`raft/` removed on one of three: a line with the way out within 5 s; the other two serve."""
+    """`raft/` is removed on one of three nodes: its start reports a remedy within 5 s, and the
+    other two serve."""
     with Trio(place) as trio:
         fill(trio)
         trio.kill(1)

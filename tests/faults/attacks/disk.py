@@ -36,7 +36,8 @@ def fill(path, leave=0):
 
 
 def full_disk(place, check):
-    """Writes to a full disk are answered with an error that says so; a start on one serves reads; space makes all well again."""
+    """Writes to a full disk fail with an error that says so. A start on a full disk serves reads.
+    With free space, everything works again."""
     with small_disk(place) as path:
         node = Node(shards=1, data_dir=path / "data", config={"commitlog_segment_size_in_mb": 4, "commitlog_total_space_in_mb": 32})
         try:
@@ -142,7 +143,8 @@ def full_disk_of_one(place, check):
             (path / "ballast").unlink()
             with check("with space, writes at ALL are accepted within 60 s, and acknowledged rows are at ALL"):
                 eventually(lambda: session.execute(SimpleStatement("INSERT INTO k.t (pk, v) VALUES (9999, 0x01)", consistency_level=ConsistencyLevel.ALL)) is not None, 60)
-                # Each shard of the node tries by itself; what the node missed is repaired by this read.
+                # Each shard of the node retries on its own. This read repairs the writes that the
+                # node missed.
                 there = set()
 
                 def read():

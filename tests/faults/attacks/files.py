@@ -1,4 +1,5 @@
-"""Files of a stopped node that are removed, truncated or zeroed one at a time. No acknowledged row may be gone without a word."""
+"""Files of a stopped node are removed, truncated or zeroed, one at a time. No acknowledged row may
+be lost silently."""
 
 import pathlib
 import shutil
@@ -10,7 +11,7 @@ from launch import Node, StartFailed
 FLUSHED, LOGGED = 100, 50  # rows of the tables
 PER_KIND = 2  # files: there are as many sstables as tablets and flushes, all alike
 HARMS = ("removed", "truncated", "zeroed")
-# Files that hold nothing that was acknowledged; the node may make them again.
+# Files without acknowledged data. The node may create them again.
 DISPENSABLE = {"lock"}
 
 
@@ -28,7 +29,7 @@ def prepare(place):
             if pk == FLUSHED // 2:
                 node.flush("k")
         cluster.shutdown()
-        # A clean stop: what is in the sstables is no longer in the log as well.
+        # A clean stop: data in sstables is no longer in the log.
         node.restart()
         cluster, session = connect(node.address)
         for pk in range(LOGGED):
@@ -43,7 +44,7 @@ def prepare(place):
 
 
 def harm(path, how):
-    """Returns False where the harm changes nothing."""
+    """Returns False if the damage changes nothing."""
     if path.is_dir():
         shutil.rmtree(path)
         return True
@@ -91,7 +92,8 @@ def judge(place, address, name, how):
         wrong = {table: count for table, count in found.items() if count != expected[table]}
         if not wrong:
             return None
-        # A table that cannot be read with an error that names its file is as it should be; fewer rows never are.
+        # A table that cannot be read, with an error that names its file, is correct. Missing rows
+        # never are.
         if all(isinstance(count, str) and "unconfigured" not in count and "does not exist" not in count for count in wrong.values()):
             return None
         return f"{wrong} instead of {expected}"
@@ -102,7 +104,7 @@ def judge(place, address, name, how):
 
 
 def report(check, names, place, address, harms):
-    """One check per kind of file and harm: all files of the kind."""
+    """One check for each kind of file and damage, on all files of the kind."""
     for kind, files in names.items():
         for how in harms:
             wrong, tried = [], 0
@@ -120,7 +122,7 @@ def report(check, names, place, address, harms):
 
 
 def kind(name):
-    """What a file is: of an sstable its component, of the logs its place."""
+    """The kind of a file: the component of an sstable, or the log that it belongs to."""
     parts = pathlib.PurePath(name).parts
     if parts[0] == "data":
         table = parts[2].rsplit("-", 1)[0] if len(parts) > 2 else ""
@@ -131,13 +133,14 @@ def kind(name):
 
 
 def one_at_a_time(place, check):
-    """Each file of a killed node removed, truncated to its half or zeroed, before a start: refused, named, or nothing is gone."""
+    """Each file of a killed node is removed, truncated to half or zeroed before a start: the start
+    is refused, the file is named, or no data is lost."""
     address = prepare(place)
     original = place / "original"
     names = {}
     for path in sorted(original.rglob("*")):
         name = str(path.relative_to(original))
-        # Tables of the system are many, and alike: those of the user, and one of the system's, stand for all.
+        # There are many similar system tables: one of them is tested, and all of the user's tables.
         if path.is_file() and name not in DISPENSABLE and (not name.startswith("data/") or name.startswith("data/k/")):
             names.setdefault(kind(name), []).append(name)
     print(f"   {sum(len(files) for files in names.values())} files of {len(names)} kinds, of each kind {PER_KIND} at most")
@@ -146,7 +149,8 @@ def one_at_a_time(place, check):
 
 
 def whole_directories(place, check):
-    """`raft/`, `commitlog/`, one shard's log, a table's directory removed: refused, or nothing is gone."""
+    """`raft/`, `commitlog/`, one shard's log, or a table's directory is removed: the start is
+    refused, or no data is lost."""
     address = prepare(place)
     original = place / "original"
     names = {}
@@ -162,7 +166,8 @@ def whole_directories(place, check):
 
 
 def refusal_names_the_way_out(place, check):
-    """A start that misses its logs says within 10 s what is missing and what can be done, and does nothing to the files."""
+    """A start without its logs reports within 10 s what is missing and what can be done, and does
+    not change the files."""
     address = prepare(place)
     for name in ("raft", "commitlog"):
         directory = place / "harmed"

@@ -1,4 +1,5 @@
-"""Very large requests and results in parallel: the node's memory stays what --memory says, and each client gets an answer."""
+"""Very large requests and results in parallel: the node stays within --memory, and each client gets
+an answer."""
 
 import contextlib
 import struct
@@ -90,7 +91,8 @@ def receiving(place, check):
         def write(n):
             with Wire(node.address, timeout=120) as wire:
                 insert = wire.ask(PREPARE, long_string("INSERT INTO k.t (pk, v) VALUES (?, ?)")).prepared_id()
-                # All but the end of each request is sent before any ends, as far as the node takes it in.
+                # The ends of all requests are sent last, so that the node holds all of them, as far
+                # as it accepts them.
                 body = bytearray(string(insert) + values)
                 at = len(body) - len(values) + 9
                 body[at : at + 4] = struct.pack(">i", n)
@@ -170,7 +172,7 @@ def sending(place, check):
         judge(check, node, highest, results, "readers of rows of 14 MB")
 
         def slow(n):
-            """Asks for the same row many times and reads nothing for a while."""
+            """Requests the same row many times, and reads nothing for a while."""
             wire = Wire(node.address, timeout=120)
             for stream in range(20):
                 wire.send(0x07, long_string(f"SELECT v FROM k.t WHERE pk = {stored[0]}") + struct.pack(">HB", 1, 0), stream=stream)
@@ -198,7 +200,7 @@ def multiplied(place, check):
         cluster.shutdown()
 
         def update(n):
-            """Of each frame of 1 MB come 15 MB of mutations, below the limit, or 100 MB."""
+            """Each frame of 1 MB causes 15 MB of mutations, which is below the limit, or 100 MB."""
             keys = ", ".join(map(str, range((15, 100)[n % 2])))
             with Wire(node.address, timeout=120) as wire:
                 prepared = wire.ask(PREPARE, long_string(f"UPDATE k.t SET v = ? WHERE pk IN ({keys})")).prepared_id()

@@ -1,4 +1,5 @@
-"""Changes of the schema that a node cannot carry out, and types that can be declared but perhaps not stored."""
+"""Schema changes that a node cannot apply, and types that can be declared but perhaps not
+stored."""
 
 import socket
 import subprocess
@@ -66,7 +67,8 @@ def missing(session, filled):
 
 
 def descriptors(place, check):
-    """1,500 idle connections at 1,024 descriptors while tables are created: what was acknowledged survives a restart."""
+    """1,500 idle connections with 1,024 descriptors while tables are created: acknowledged changes
+    survive a restart."""
     node = Node(shards=2, data_dir=place / "node", prefix=LIMIT)
     connections = []
     try:
@@ -118,7 +120,7 @@ def descriptors_of_one(place, check):
         trio.keyspace("k")
         victim = trio.nodes[1]
         trio.sessions[1].execute("SELECT key FROM system.local")
-        # The limit comes into force while the node runs: its start needs no reserve then.
+        # The limit is set while the node runs, so its start needs no spare descriptors.
         subprocess.run(["prlimit", f"--pid={victim.pid}", "--nofile=1024:1024"], check=True)
         connections = idle(victim.address)
         here, errors_here = ddl(trio.sessions[1], [f"starved{n}" for n in range(4)])
@@ -157,7 +159,7 @@ def descriptors_of_one(place, check):
 
 
 def declared(session, statement, errors):
-    """Whether a declaration was accepted; an attack on types waits no longer than a client would."""
+    """Whether a declaration was accepted, within the timeout of a client."""
     began = time.monotonic()
     try:
         session.execute(statement, timeout=60)
@@ -181,12 +183,13 @@ def storable(node, session, table, check, what):
 
 
 def deep_types(place, check):
-    """User-defined types nested ever deeper, in collections and tuples too: what is accepted can be stored."""
+    """User-defined types with increasing nesting, also in collections and tuples: accepted types
+    can be stored."""
     for shape, use in (("nested", "frozen<{}>"), ("in lists", "frozen<list<frozen<{}>>>"), ("in tuples", "frozen<tuple<int, frozen<{}>>>")):
         node = Node(shards=1, data_dir=place / shape.replace(" ", "-"))
         try:
             node.start()
-            # The driver would parse the types of each table; it is not what is attacked here.
+            # The driver would parse the types of each table, which is not under test here.
             cluster, session = connect(node.address, schema_metadata_enabled=False)
             session.execute(KEYSPACE % 1)
             session.execute("CREATE TYPE k.t0 (a int)")
@@ -218,7 +221,8 @@ def deep_types(place, check):
 
 
 def wide_types(place, check):
-    """Types of four fields of the type before, 15 times: their expansion would be 4^15 fields; the node goes on answering."""
+    """Types of four fields of the type before, 15 times: their expansion has 4^15 fields. The node
+    still answers."""
     node = Node(shards=1, data_dir=place / "node")
     try:
         node.start()

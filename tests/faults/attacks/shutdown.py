@@ -1,4 +1,4 @@
-"""Clients of the HTTP ports that send half a request or do not read, and a stop in the middle."""
+"""HTTP clients that send half a request or do not read, and a stop of the node meanwhile."""
 
 import socket
 import time
@@ -23,7 +23,8 @@ def stop(node, check, what):
 
 
 def half_requests(place, check):
-    """Half an HTTP request on 10000 and 9180, and a reader of /metrics that does not read: SIGTERM ends the node all the same."""
+    """Half an HTTP request on 10000 and 9180, and a client of /metrics that does not read: SIGTERM
+    still stops the node."""
     for port in (ADMIN_PORT, METRICS_PORT):
         with Node(shards=1, data_dir=place / f"node-{port}") as node:
             with socket.create_connection((node.address, port)) as half:
@@ -39,7 +40,7 @@ def half_requests(place, check):
             reader = socket.socket()
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             reader.connect((node.address, METRICS_PORT))
-            # Many answers, none of which is read: what the sockets hold is full.
+            # Many answers that are not read fill the buffers of the sockets.
             for _ in range(200):
                 try:
                     reader.settimeout(0.2)
@@ -54,7 +55,8 @@ def half_requests(place, check):
 
 
 def many_half_requests(place, check):
-    """6,000 half requests: memory stays bounded, the port answers afterwards, and half requests are given up after a while."""
+    """6,000 half requests: memory stays bounded, the port answers afterwards, and half requests
+    time out."""
     with Node(shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=16384:16384"]) as node:
         node.metrics()
         before = node.rss_mib()

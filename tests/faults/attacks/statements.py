@@ -1,4 +1,5 @@
-"""Statements that were answered wrongly: prepared ones that outlive their table, NULL in NOT IN, settings that stop all work."""
+"""Statements that once had wrong results: prepared ones that outlive their table, NULL in NOT IN,
+settings that stop all work."""
 
 import struct
 
@@ -49,7 +50,7 @@ def prepared(place, check):
                     answer = wire.ask(EXECUTE, string(select) + parameters(values[:1]))
                     if other_type:
                         answer.is_error(UNPREPARED)
-                    # What a driver does next.
+                    # A driver prepares again.
                     again = wire.ask(PREPARE, long_string("INSERT INTO k.t (pk, v) VALUES (?, ?)")).prepared_id()
                     assert wire.ask(EXECUTE, string(again) + parameters([values[0], struct.pack(">d", 2.5) if other_type else values[1]])).opcode == RESULT
                 found = session.execute("SELECT v FROM k.t WHERE pk = 1").one()
@@ -76,7 +77,7 @@ def null_in_lists(place, check):
                     try:
                         found = sorted(row.pk for row in session.execute(f"SELECT pk FROM k.t WHERE {column} {condition} ALLOW FILTERING"))
                     except Exception as error:
-                        # A refusal is right wherever NULL is no value that the column can have.
+                        # A refusal is correct if NULL is no valid value of the column.
                         assert "NULL" in condition and "InvalidRequest" in type(error).__name__, error
                         continue
                     wanted = expected + [6] if column == "ck" and condition == "NOT IN (5)" else expected
@@ -87,7 +88,7 @@ def null_in_lists(place, check):
 
 
 def settings(place, check):
-    """UPDATE system.config to values that stop all work is refused, and the node goes on working."""
+    """UPDATE system.config refuses values that stop all work. The node stays usable."""
     node = Node(shards=1, data_dir=place / "node")
     try:
         node.start()

@@ -1,10 +1,10 @@
-"""The governor: statements at a fixed rate beside compactions that never end, with and without a
-target for their 99th percentile. Part `governor` of bench/storage.
+"""The governor: statements at a fixed rate during continuous compactions, with and without a target
+for their 99th percentile. Part `governor` of bench/storage.
 
-Each second is judged by the node's own histogram of statements. Its buckets double, so a second
-counts as kept only if its 99th percentile lies in a bucket that ends at 4.096 ms or less. Spare CPU
-is the shard's time without statements and control; compaction's part of it is what the maintenance
-group used.
+Each second is evaluated with the node's own histogram of statements. The bounds of its buckets
+double, so a second meets the target only if its 99th percentile is in a bucket that ends at 4.096 ms
+or less. Spare CPU is the shard's time without statements and control. Compaction's part of it is the
+time of the maintenance group.
 """
 
 import threading
@@ -33,7 +33,8 @@ def sample(node):
 
 
 def percentile99(after, before):
-    """The bound of the bucket with the 99th percentile, in milliseconds; None without statements."""
+    """The upper bound of the bucket with the 99th percentile, in milliseconds; None without
+    statements."""
     grown = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
     total = grown.get(float("inf"), 0.0)
     if not total:
@@ -58,7 +59,7 @@ class Compactions(threading.Thread):
 
 
 def measure(bench, node, table, rows, rate, seconds):
-    """The load and the compactions together, judged second by second."""
+    """The load and the compactions together, evaluated for each second."""
     compactions = Compactions(node, table)
     compactions.start()
     reports = []
@@ -90,7 +91,8 @@ def measure(bench, node, table, rows, rate, seconds):
 
 
 def governor(bench, options, fill, manual):
-    """`fill` writes rows once; `manual` are table options without compactions of the node's own."""
+    """`fill` writes each row once. `manual` are table options that turn automatic compaction
+    off."""
     data, rows = fresh("storage-governor"), bench.short(200_000, 1_000_000)
     node = messina_node("2G", data, auto_snapshot="false")
     try:

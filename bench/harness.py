@@ -1,11 +1,17 @@
-"""What the benchmarks of this directory share: where things are, how servers and load generators are started, how figures are kept and judged.
+"""Shared by the benchmarks: paths, starting servers and load generators, recording and evaluating
+figures.
 
-The server has core 0 (one shard, no mailbox polling), the client core 1. The load generator is tools/load, Cassandra that of tests/peers, or
-both are those of PEERS (tests/judges.py). Each case is one line of JSON, printed and appended to bench/results/NAME.jsonl; the last line has
-every figure, its target and whether it holds.
+The server runs on core 0 (one shard, no mailbox polling), the client on core 1. The load generator
+is tools/load and Cassandra that of tests/peers, or both are those of PEERS (tests/judges.py). Each
+case is one line of JSON, printed and appended to bench/results/NAME.jsonl. The last line has every
+figure, its target, and whether it holds.
 
-Environment: PEERS, PEERS_HOME, BENCH_DIR (data of the nodes, default target/bench-data), MESSINA_BIN and
-HOT_PATH_BIN (binaries to measure instead of building them), BENCH_PRIORITY (of scheduling, default -15; 10 for a trial beside other work).
+Environment:
+
+PEERS, PEERS_HOME          see tests/judges.py
+BENCH_DIR                  data of the nodes (default target/bench-data)
+MESSINA_BIN, HOT_PATH_BIN  binaries to measure, instead of building them
+BENCH_PRIORITY             scheduling priority (default -15; use 10 for a trial beside other work)
 """
 
 import argparse
@@ -35,7 +41,7 @@ COMPARE = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">=": lambda a, b
 
 
 class Bench:
-    """One run of a benchmark: its cases and where they are written."""
+    """One run of a benchmark: its cases, and the file for its results."""
 
     def __init__(self, name, quick):
         self.name = name
@@ -64,7 +70,7 @@ class Bench:
         self.write({"case": case, **figures})
 
     def get(self, case, key):
-        """A figure of a case, `latency_us.p99` and the like included; None if there is none."""
+        """A figure of a case, such as `latency_us.p99`; None if it has none."""
         value = self.cases.get(case, {})
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
@@ -74,12 +80,12 @@ class Bench:
         return quick if self.quick else full
 
     def load(self, host, pid, command, *arguments, cpus="1"):
-        """A run of the load generator, by default on core 1."""
+        """Runs the load generator, by default on core 1."""
         done = subprocess.run(load_command(host, pid, command, *arguments, cpus=cpus), capture_output=True, text=True)
         return self.load_report(command, done.stdout, done.stderr)
 
     def load_report(self, command, out, err):
-        """What a run of the load generator says."""
+        """The report of a run of the load generator."""
         try:
             report = json.loads(out[out.index("{"):])
         except ValueError:
@@ -93,7 +99,8 @@ class Bench:
         self.wrong += sum(figures.get(key) or 0 for key in WRONG)
 
     def summary(self, rows, repeat):
-        """The last line. Rows: name, value, how to compare, must, aim; without a target, for information. Gives whether each must holds."""
+        """Prints the last line. Rows are: name, value, comparison, must, aim. A row without a
+        target is for information. Returns whether each `must` holds."""
         figures, holds = {}, True
         for name, value, sign, must, aim in rows:
             figure = {"value": value}
@@ -109,7 +116,7 @@ class Bench:
 
 
 def preferred(*command):
-    """A command in a scheduling group of its own, with priority over background jobs where allowed."""
+    """A command in its own scheduling group, with priority over background jobs if allowed."""
     shell = f'(echo {PRIORITY} >/proc/$$/autogroup) 2>/dev/null; exec "$@"'
     return ["setsid", "--wait", "bash", "-c", shell, "preferred", *map(str, command)]
 
@@ -121,7 +128,7 @@ def load_command(host, pid, command, *arguments, cpus="1"):
 # -- beginning ----------------------------------------------------------------------------------------------------------------
 
 def arguments(doc, parts, only_parts=False):
-    """The parser of the command line that every benchmark has. `--only` names a server, or parts."""
+    """The command line parser of every benchmark. `--only` names a server, or parts."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK", "0") not in ("", "0"))
     if only_parts:
@@ -137,7 +144,7 @@ def begin(name, options):
         raise SystemExit(f"{name}: needs two cores")
 
     def end(*_):
-        # So that servers are stopped; a second signal must not end that.
+        # Makes sure that servers are stopped. A second signal must not prevent that.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(f"{name}: ended by SIGTERM")
     signal.signal(signal.SIGTERM, end)
@@ -171,7 +178,7 @@ def messina_node(memory, data=None, shards=1, cpus="0", overprovisioned=False, *
 
 
 def prefer(pid):
-    """Scheduling priority over background jobs, where allowed, as tests/peers/cassandra gives to Cassandra."""
+    """Priority over background jobs, if allowed, as tests/peers/cassandra gives to Cassandra."""
     try:
         pathlib.Path(f"/proc/{pid}/autogroup").write_text(PRIORITY)
     except OSError:
@@ -210,7 +217,8 @@ def cpu_seconds(pid):
 
 
 def idle_seconds(core):
-    """How long a core had nothing to do since the machine started. What interrupts and the kernel's own threads take on it is not idle."""
+    """The idle time of a core since the machine started. Time in interrupts and kernel threads is
+    not idle."""
     line = next(line for line in pathlib.Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} "))
     idle, waiting = line.split()[4:6]
     return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
@@ -239,13 +247,13 @@ def fresh(name):
 
 
 def drop_caches():
-    """Empties the page cache of this machine; what is below its disk may cache, too."""
+    """Empties the page cache of this machine. A layer below its disk may still cache."""
     subprocess.run(["sync"], check=True)
     pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def fio(bench, seconds, *words, cpus=None):
-    """What `fio` reports of a job with direct I/O, and the way it reached the disk."""
+    """The report of `fio` for a job with direct I/O, and how it accessed the disk."""
     last = None
     for engine in ("io_uring", "libaio", "psync"):
         command = preferred(*(["taskset", "-c", cpus] if cpus else []), "fio", "--name=job", "--direct=1", f"--ioengine={engine}", f"--runtime={seconds}",
@@ -257,7 +265,7 @@ def fio(bench, seconds, *words, cpus=None):
 
 
 def callgrind(bench, *words):
-    """Instructions, and own report, of one run of hot-path."""
+    """The instructions and the report of one run of hot-path."""
     scratch = DATA / "callgrind.out"
     environment = dict(os.environ, TMPDIR=str(DATA), MESSINA_NO_IO_URING="1")
     done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={scratch}", os.environ["HOT_PATH_BIN"], *map(str, words)],

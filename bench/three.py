@@ -1,4 +1,4 @@
-"""Three nodes of a server on this machine, for the benchmarks of clusters: Messina's, and those of Cassandra beside it."""
+"""Three nodes of a server on this machine, for the benchmarks of clusters: Messina or Cassandra."""
 
 import ipaddress
 import json
@@ -14,7 +14,7 @@ NODES = 3
 
 
 class Messina:
-    """Three nodes, each a rack of its own. `config` goes into the configuration of all."""
+    """Three nodes, each in a rack of its own. `config` is part of the configuration of all."""
     name = "messina"
 
     def __init__(self, place, memory, cpus="0", **config):
@@ -31,7 +31,8 @@ class Messina:
             node.process = subprocess.Popen(node.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def start(self):
-        """Seconds from the start of all processes to a cluster that each of them sees whole and serves."""
+        """Seconds from the start of all processes until each node sees the entire cluster and
+        serves."""
         began = time.monotonic()
         for node in self.nodes:
             self.spawn(node)
@@ -42,7 +43,7 @@ class Messina:
         return seconds
 
     def restart(self, **config):
-        """All nodes anew on their data, with other configuration."""
+        """Restarts all nodes on their data, with another configuration."""
         self.stop()
         for node in self.nodes:
             node.config.update(config)
@@ -113,7 +114,8 @@ class Cassandra:
         cassandra("stop")
         cassandra("wipe")
         began = time.monotonic()
-        # Started with both cores, as it would take minutes on one; `pin` puts them where they are measured.
+        # Started with both cores, because it would take minutes on one. `pin` moves them to the
+        # cores on which they are measured.
         lines = cassandra("start", "--nodes", "3", "--heap", self.memory, "--fresh").splitlines()
         self.known = [json.loads(line)["pid"] for line in lines]
         self.pin("0,1")

@@ -1,14 +1,17 @@
-//! What the framing of version 5, and TLS, cost a server beside the plain framing of version 4.
+//! Measures the CPU cost of the framing of protocol version 5, and of TLS, compared with version 4.
 //!
 //!     framing ADDRESS PID [BATCHES [CERTIFICATE]]         (`make bench-protocol` runs it)
 //!
 //! Sends the same prepared point reads, point writes and reads of large pages in each way, in
-//! rounds that take turns, and prints for each case the server's CPU time per operation as JSON,
-//! with the ratio to version 4 (the least of the rounds of each, so that what else the machine does
-//! counts less). `v5-single` has each request in a segment of its own, as the Python drivers send
-//! them, `v5` those of a batch in one, as others do; `v5-lz4` compresses besides. With the root
-//! CERTIFICATE of the node's own, `v4-tls` and `v5-tls` go through port 9142, and handshakes are
-//! measured, whole ones and resumed ones.
+//! alternating rounds. Prints the server's CPU time per operation for each case as JSON, with the
+//! ratio to version 4. The minimum over all rounds counts, to reduce the effect of other work on
+//! the machine.
+//!
+//! - `v5-single` has each request in a segment of its own, as the Python drivers send them.
+//! - `v5` has all requests of a batch in one segment, as other drivers send them.
+//! - `v5-lz4` also compresses.
+//! - With the root CERTIFICATE of the node's own certificate, `v4-tls` and `v5-tls` use port 9142,
+//!   and full and resumed handshakes are measured.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -23,7 +26,7 @@ const BATCH: usize = 32;
 const ROWS: u64 = 10_000;
 const ROUNDS: usize = 5;
 
-/// How a connection speaks.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq)]
 struct Way {
     name: &'static str,
@@ -44,7 +47,7 @@ const WAYS: [Way; 6] = [
 
 const HANDSHAKES: usize = 300;
 
-/// Where the node is, and how it is trusted.
+/// The address of the node, and its root certificate.
 struct Node {
     address: String,
     tls: Option<Arc<ClientConfig>>,
@@ -75,7 +78,7 @@ fn client_config(root: &str) -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// A connection's bytes.
+/// The stream of a connection.
 enum Stream {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
@@ -111,7 +114,7 @@ struct Speaker {
     way: Way,
     stream: Stream,
     input: bytes::BytesMut,
-    /// Of frames that are not complete.
+    /// Bytes of incomplete frames.
     begun: Vec<u8>,
     started: bool,
 }
@@ -153,7 +156,7 @@ impl Speaker {
         self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).expect("sent");
     }
 
-    /// Opcodes and bodies of the next answers; bodies only of small ones.
+    /// Opcodes and bodies of the next answers. Large bodies are left out.
     fn receive(&mut self, count: usize) -> Vec<(u8, Vec<u8>)> {
         let mut answers = Vec::with_capacity(count);
         let mut buffer = [0; 64 << 10];
@@ -197,12 +200,12 @@ impl Speaker {
         self.ask(0x07, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes(), flags].concat());
     }
 
-    /// What goes before the values of an EXECUTE: ids, level, flags.
+    /// The part of an EXECUTE before the values: ids, level, flags.
     fn prepare(&mut self, text: &str) -> Vec<u8> {
         let flags: &[u8] = if self.way.form.is_some() { &[0; 4] } else { &[] };
         let prepared = self.ask(0x09, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes(), flags].concat());
-        // The statement's id, in version 5 that of its result's metadata too; LOCAL_ONE; values, no
-        // metadata.
+        // The statement's id, and in version 5 the id of its result metadata; LOCAL_ONE; flags for
+        // values, without metadata.
         match self.way.form {
             None => [&prepared[4..22], &[0, 10, 3]].concat(),
             Some(_) => [&prepared[4..40], &[0, 10, 0, 0, 0, 3]].concat(),
@@ -221,7 +224,7 @@ fn wrap(form: Form, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An EXECUTE's body.
+/// The body of an EXECUTE.
 fn execute(head: &[u8], values: &[&[u8]]) -> Vec<u8> {
     let mut body = head.to_vec();
     body.extend((values.len() as u16).to_be_bytes());
@@ -241,7 +244,7 @@ fn cpu(pid: &str) -> u64 {
         .sum()
 }
 
-/// Runs `batches` of one case on all connections; gives the server's nanoseconds per operation.
+/// Runs `batches` of one case on all connections. Returns the server's nanoseconds per operation.
 fn run(speakers: &mut [Speaker], pid: &str, case: &str, statement: &str, batches: usize, batch: usize) -> f64 {
     let value = [7; 200];
     let heads: Vec<Vec<u8>> = speakers.iter_mut().map(|speaker| speaker.prepare(statement)).collect();
@@ -273,8 +276,8 @@ fn run(speakers: &mut [Speaker], pid: &str, case: &str, statement: &str, batches
     (cpu(pid) - before) as f64 / (batches * batch * speakers.len()) as f64
 }
 
-/// What a connection costs up to the answer to STARTUP: in the clear, with a whole handshake, with
-/// a resumed one.
+/// The cost of a connection up to the answer to STARTUP: without TLS, with a full handshake, with a
+/// resumed one.
 fn handshakes(address: &str, pid: &str, root: &String) {
     let remembering = Node::new(address, Some(root));
     for (name, encrypted, resumed) in [("plain", false, false), ("tls-whole", true, false), ("tls-resumed", true, true)]
@@ -311,7 +314,7 @@ fn main() {
     }
     let insert = admin.prepare("INSERT INTO framing.pages (pk, ck, v) VALUES (?, ?, ?)");
     for ck in 0..900u64 {
-        // Something that LZ4 makes a little shorter.
+        // Data that LZ4 makes a little shorter.
         let value: Vec<u8> = (0..1000u64).map(|n| ((n * n % 251 * (ck + 1)) >> 2) as u8 & 0x3F).collect();
         admin.ask(0x0A, &execute(&insert, &[&1u64.to_be_bytes(), &ck.to_be_bytes(), &value]));
     }

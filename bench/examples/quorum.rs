@@ -1,14 +1,15 @@
-//! What clients of some nodes get of a cluster, moment by moment, at a rate that does not wait for
-//! answers (open loop).
+//! Measures how a cluster serves clients of some of its nodes over time, at a rate that does not
+//! depend on answers (open loop).
 //!
 //!     quorum COORDINATORS RATE SECONDS        (`make bench-cluster` runs it)
 //!
-//! COORDINATORS are addresses with commas between them: only these are connected to, as by clients
-//! that know of no other node. Prepared point reads and writes at QUORUM take turns, RATE of both a
-//! second together, each at its time whatever became of those before. A request counts as good if
-//! it is answered without an error within 500 ms of the time at which it was due. Prints one line
-//! of JSON: the wall clock at the start in milliseconds, and for each tenth of a second how many
-//! became good, late or failed; `unsent` found all streams of its connection waiting.
+//! COORDINATORS are addresses, separated by commas. Only these nodes are connected to, as by
+//! clients that know no other node. Prepared point reads and writes at QUORUM alternate, RATE of
+//! both together per second. Each request is sent at its scheduled time, whatever happened to
+//! earlier ones. It counts as good if it is answered without an error within 500 ms of that time.
+//! Prints one line of JSON: the wall clock at the start in milliseconds, and for each tenth of a
+//! second how many requests were good, late or failed. `unsent` requests found no free stream on
+//! their connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -19,16 +20,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Connections to each coordinator.
 const CONNECTIONS: usize = 4;
-/// Requests of a connection that may wait for their answers.
+/// The maximum number of pending requests of a connection.
 const STREAMS: u16 = 16_384;
 const ROWS: u64 = 100_000;
 const BUCKET: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(500);
-/// Answers are waited for so much longer.
+/// How long to wait for answers after the last request.
 const LINGER: Duration = Duration::from_secs(2);
 const QUORUM: u16 = 4;
 
-/// What became of requests, by tenth of a second.
+/// The results of requests, by tenth of a second.
 struct Tally {
     good: Vec<AtomicU64>,
     late: Vec<AtomicU64>,
@@ -65,7 +66,7 @@ fn frame(stream: u16, opcode: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Opcode, stream and body of the next frame; nothing at the end.
+/// Opcode, stream and body of the next frame; none at the end.
 fn receive(stream: &mut TcpStream) -> Option<(u8, u16, Vec<u8>)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).ok()?;
@@ -116,10 +117,9 @@ fn execute(id: &[u8], values: &[&[u8]]) -> Vec<u8> {
     body
 }
 
-/// One connection: its requests go out at their times from one thread, answers are taken by
-/// another.
+/// One connection. One thread sends its requests at their times, another one receives the answers.
 struct Lane {
-    /// When what waits under each stream was due, in nanoseconds since the start.
+    /// The scheduled time of the pending request of each stream, in nanoseconds since the start.
     due: Vec<AtomicU64>,
     free: Mutex<Vec<u16>>,
     ended: AtomicBool,
@@ -139,7 +139,8 @@ fn answers(mut stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant) {
     lane.ended.store(true, Ordering::Relaxed);
 }
 
-/// Sends request `first`, and every `step`-th after it, at `interval` from one of all to the next.
+/// Sends request `first`, and every `step`-th after it. `interval` is the time between two
+/// requests.
 fn requests(mut stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant, plan: &Plan, first: u64) {
     let (read, write) = (&plan.read, &plan.write);
     let mut number = first;
@@ -168,7 +169,7 @@ fn requests(mut stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant, p
     }
 }
 
-/// What is sent when.
+/// The requests and their schedule.
 struct Plan {
     read: Vec<u8>,
     write: Vec<u8>,
@@ -216,7 +217,7 @@ fn main() {
         });
         let incoming = stream.try_clone().expect("a second handle");
         let (own, all) = (lane.clone(), tally.clone());
-        // Ends with the process: what is not answered by then is not waited for.
+        // Ends with the process, which does not wait for missing answers.
         thread::spawn(move || answers(incoming, &own, &all, start));
         let (all, plan) = (tally.clone(), plan.clone());
         writers.push(thread::spawn(move || requests(stream, &lane, &all, start, &plan, first as u64)));

@@ -1,5 +1,5 @@
-//! Sizes of what a request holds while it waits, in bytes: a future that grows is copied and
-//! allocated.
+//! The sizes of the futures of a request in bytes: a larger future costs more to copy and to
+//! allocate.
 fn main() {
     println!("engine::Reader {}", size_of::<engine::Reader>());
     println!("replica::ReadCommand {}", size_of::<replica::ReadCommand>());

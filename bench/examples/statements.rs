@@ -1,16 +1,17 @@
-//! What statements cost before they run: parsing typical ones, and preparing and executing very
-//! many different ones.
+//! Measures the cost of statements before they run: parsing typical statements, and preparing and
+//! executing many different ones.
 //!
 //!     statements ADDRESS [COUNT]         (`make bench-protocol` runs it)
 //!
-//! Parsing happens in this process; COUNT (100,000) different statements are prepared and executed
-//! once each on the node at the address, on one connection, one after the other. Prints JSON.
+//! Statements are parsed in this process. COUNT (100,000) different statements are prepared and
+//! executed once each on the node at the address, on one connection, one after the other. Prints
+//! JSON.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Statements as applications write them, by what they are.
+/// Typical statements of applications, by kind.
 const TYPICAL: [(&str, &str); 6] = [
     ("point read", "SELECT name, address, created FROM shop.customers WHERE id = ?"),
     (
@@ -39,7 +40,7 @@ const TYPICAL: [(&str, &str); 6] = [
     ),
 ];
 
-/// How often each is parsed in a round.
+/// How often each statement is parsed in a round.
 const PARSES: u32 = 20_000;
 /// The best of these counts.
 const ROUNDS: u32 = 5;

@@ -72,7 +72,7 @@ def test_a_node_that_was_down_for_too_long_is_shown_until_it_has_everything(tmp_
             assert missed(node, third) is None and "misses" not in admin(node, "status")
         assert values(trio, 2) == written
         for node in ([third.address], ["--all"]):
-            assert "nothing is noted as missed for" in admin(second, "resync", *node)
+            assert "no missed writes are recorded for" in admin(second, "resync", *node)
 
 
 def test_a_node_misses_the_hints_that_were_removed(tmp_path):

@@ -44,7 +44,7 @@ def test_a_member_with_a_backup_of_its_own_ends_and_the_others_go_on(trio):
         trio.sessions[0].execute(f"CREATE TABLE ks.t{n} (k int PRIMARY KEY)")
     trio.kill(2)
     put_back(node, copy)
-    ends_and_says(node, "has forgotten changes of the metadata", "empty data directory")
+    ends_and_says(node, "lacks changes of the metadata", "empty data directory")
     trio.wait_down(2)
     eventually(lambda: trio.sessions[0].execute("CREATE TABLE ks.later (k int PRIMARY KEY)") is not None)
     assert trio.nodes[0].alive() and trio.nodes[1].alive()

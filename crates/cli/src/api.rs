@@ -107,7 +107,7 @@ fn interpret(base: &str, status: StatusCode, text: String) -> Result<Value, Stri
         (false, cut) => format!(" and the text {shown:?}{}", if cut { "..." } else { "" }),
     };
     Err(format!(
-        "what listens at {base} is not the admin interface of a node (api_port, {PORT} by default): it answers with the HTTP \
+        "the server at {base} is not the admin interface of a node (api_port, {PORT} by default): it answers with the HTTP \
          status {status}{what}"
     ))
 }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(answer(StatusCode::OK, "[1]"), Ok(serde_json::json!([1])));
         assert_eq!(answer(StatusCode::OK, ""), Ok(Value::String(String::new())));
         assert_eq!(answer(StatusCode::BAD_REQUEST, r#"{"message": "no", "code": 400}"#), Err("no".to_owned()));
-        let place = "what listens at http://h:9180 is not the admin interface of a node (api_port, 10000 by default): it answers with";
+        let place = "the server at http://h:9180 is not the admin interface of a node (api_port, 10000 by default): it answers with";
         for (status, text, end) in [
             (StatusCode::NOT_FOUND, "", "the HTTP status 404 Not Found"),
             (StatusCode::OK, "<html>", "the HTTP status 200 OK and the text \"<html>\""),

@@ -70,7 +70,7 @@ fn notes(node: &Value) -> Vec<String> {
         ));
     }
     if let Some(why) = node["stuck_change"].as_str() {
-        notes.push(format!("cannot carry out a change of the metadata, and tries again: {why}"));
+        notes.push(format!("cannot apply a change of the metadata, and retries: {why}"));
     }
     notes
 }

@@ -21,9 +21,9 @@ pub fn command() -> Command {
             flag("all")
                 .conflicts_with_all(["node", "forget"])
                 .help("All nodes that missed writes, one after the other"),
-            flag("forget").conflicts_with("force").help("Reads nothing: the node has been repaired in another way"),
+            flag("forget").conflicts_with("force").help("Removes the record of missed writes without reading: the node was repaired in another way"),
             flag("force")
-                .help("Reads also if the node missed writes for longer than gc_grace_seconds: deleted rows may return. If nothing is noted as missed, reads all tables of the node"),
+                .help("Resyncs even if the node missed writes for longer than gc_grace_seconds: deleted rows may return. If no missed writes are recorded, reads all tables of the node"),
         ])
 }
 
@@ -52,7 +52,7 @@ fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> Stri
     let is_noted = missing(nodes).iter().any(|one| one["address"] == node || one["host_id"] == node);
     match (tables.is_empty(), is_noted) {
         (true, false) if is_forgotten => format!("nothing is noted as missed for {node}\n"),
-        (true, false) => format!("nothing is noted as missed for {node}: nothing was read\n"),
+        (true, false) => format!("no missed writes are recorded for {node}: nothing was read\n"),
         (true, true) if !is_forgotten => format!("no table had to be read for {node}\n"),
         _ => tables,
     }

@@ -248,7 +248,7 @@ impl Coordinator {
     ///
     /// # Errors [`CoordinatorError::Timeout`] when the deadline passes first.
     async fn wait_for_newer(&self, number: u64, options: &RequestOptions) -> Result<(), CoordinatorError> {
-        options.context.trace("The metadata are outdated: waiting for newer ones");
+        options.context.trace("The metadata is outdated: waiting for a newer version");
         if self.metadata.wait_for_number(number + 1, options.context.deadline).await {
             return Ok(());
         }

@@ -126,7 +126,7 @@ impl LastReplicas {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Refused {
     /// The bytes do not have the form of a state of this version.
-    #[error("it is not one of this version")]
+    #[error("it has another version")]
     Foreign,
     /// The key is unknown, or has been removed.
     #[error("its key is not known")]
@@ -139,7 +139,7 @@ pub enum Refused {
     #[error("it has expired")]
     Expired,
     /// The state is authentic, but cannot be decoded.
-    #[error("it cannot be understood")]
+    #[error("it cannot be parsed")]
     Malformed,
 }
 

@@ -168,7 +168,7 @@ fn not_begun(received: Instant, timeout: Duration) -> Result<(), Error> {
     }
     let waited = rt::time::coarse_now().saturating_duration_since(received);
     Err(Error::Overloaded(format!(
-        "The request was not begun: it waited {} ms for its turn, and its timeout is {} ms",
+        "The request was not started: it waited for {} ms, and its timeout is {} ms",
         waited.as_millis(),
         timeout.as_millis()
     )))

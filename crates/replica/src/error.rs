@@ -17,7 +17,7 @@ pub enum Overload {
         waiting: u32,
     },
     /// The queue of one partition's lock is full.
-    #[error("Too many updates of one partition's counters wait")]
+    #[error("Too many counter updates of one partition are waiting")]
     Counters,
     /// Too many bytes of writes are in flight from this coordinator to replicas.
     #[error("Too many writes are on their way to replicas")]

@@ -94,7 +94,7 @@ fn not_begun<E>(error: GroupError) -> ChangeError<E> {
 fn not_made<E>(error: GroupError) -> ChangeError<E> {
     ChangeError::Storage(match error {
         GroupError::NoMajority { .. } => format!("the metadata cannot be changed now: {error}; nothing was changed"),
-        GroupError::Stuck(_) => format!("{error}; whether this statement takes effect then is not known"),
+        GroupError::Stuck(_) => format!("{error}; it is unknown whether this statement takes effect then"),
         error => error.to_string(),
     })
 }

@@ -152,7 +152,7 @@ impl Following {
             let since = self.trouble.borrow().as_ref().map_or_else(rt::time::now, |trouble| trouble.since);
             if since.elapsed() >= FOLLOW_LIMIT {
                 return Err(format!(
-                    "a committed change of the metadata could not be carried out for {FOLLOW_LIMIT:?}: {why}"
+                    "a committed change of the metadata could not be applied for {FOLLOW_LIMIT:?}: {why}"
                 ));
             }
             if logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_EVERY) {

@@ -32,7 +32,7 @@ pub enum OpenError {
     #[error("metadata: {0}")]
     Metadata(#[from] MetadataError),
     /// An entry cannot be decoded.
-    #[error("metadata: what follows version {0} cannot be understood: {1}")]
+    #[error("metadata: the changes after version {0} cannot be read: {1}")]
     Entry(Uuid, String),
     /// The cluster uses features that this release does not have.
     #[error("the cluster uses features that this release does not have: {}; start a newer release", .0.join(", "))]

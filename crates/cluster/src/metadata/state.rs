@@ -31,7 +31,7 @@ pub const INITIAL_VERSION: Uuid = Uuid::from_u128(0x59adb24e_f3cd_3e02_97f0_5b39
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MetadataError {
     /// The change is for another version.
-    #[error("the metadata has moved on: the change is for version {expected}, the current one is {current}")]
+    #[error("the metadata has changed meanwhile: the change is for version {expected}, the current one is {current}")]
     Stale {
         /// The version that the change is for.
         expected: Uuid,

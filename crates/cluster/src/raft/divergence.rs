@@ -133,7 +133,7 @@ pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) 
 /// The error of a node that once acknowledged more than its log contains.
 pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> String {
     format!(
-        "this node has forgotten changes of the metadata that it had acknowledged: change {} of term {}, and its log ends at {}. Its `raft/` \
+        "this node lacks changes of the metadata that it had acknowledged: change {} of term {}, and its log ends at {}. Its `raft/` \
          is older than its last run. {WAY_OUT}",
         acknowledged.index,
         acknowledged.term,

@@ -67,14 +67,14 @@ pub enum GroupError {
         why: String,
     },
     /// The command may be committed, now or later.
-    #[error("whether it was done is not known: {0}")]
+    #[error("it is unknown whether the change was made: {0}")]
     Unknown(String),
     /// A node has no room to log the command, or cannot apply commands. Nothing was done.
     #[error("{0}")]
     NoSpace(String),
     /// This node cannot apply a committed entry and keeps retrying. The request was not carried
     /// out, or its outcome is unknown.
-    #[error("this node cannot carry out a change of the metadata that was agreed upon, and tries again: {0}")]
+    #[error("this node cannot apply a committed change of the metadata, and retries: {0}")]
     Stuck(String),
     /// The group has ended on this node.
     #[error("the metadata group has ended on this node: {0}")]

@@ -106,7 +106,7 @@ pub enum Refused {
     #[error("the node has been down for longer than max_hint_window_in_ms")]
     TooLongDown,
     /// The hints take all the disk space that they may take.
-    #[error("hints take up all the space that they may")]
+    #[error("hints take all the disk space that they may take")]
     Full,
     /// The disk failed.
     #[error("{0}")]

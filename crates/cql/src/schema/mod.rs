@@ -107,7 +107,7 @@ pub async fn execute(
     let (change, warnings) = outcome.map_err(|error| match error {
         ChangeError::Refused(error) => error,
         ChangeError::Metadata(error) => Error::Server(error.to_string()),
-        ChangeError::Storage(why) => Error::Server(format!("the schema change could not be carried out: {why}")),
+        ChangeError::Storage(why) => Error::Server(format!("the schema change could not be applied: {why}")),
     })?;
     let kind = change.map_or(AnswerKind::Void, AnswerKind::SchemaChange);
     Ok(Answer { warnings, ..Answer::new(kind) })

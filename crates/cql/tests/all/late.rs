@@ -50,7 +50,7 @@ fn a_request_whose_time_has_passed_is_refused_and_does_nothing() {
         ] {
             let before = [session.rows("SELECT * FROM t").await, session.rows("SELECT * FROM c").await];
             match run(&session, TIMEOUT, text).await {
-                Err(Error::Overloaded(why)) => assert!(why.contains("was not begun"), "{text}: {why}"),
+                Err(Error::Overloaded(why)) => assert!(why.contains("was not started"), "{text}: {why}"),
                 other => panic!("{text}: {other:?}"),
             }
             let after = [session.rows("SELECT * FROM t").await, session.rows("SELECT * FROM c").await];

@@ -261,11 +261,11 @@ fn a_change_that_cannot_be_carried_out_is_not_shown_and_comes_later() {
                 let before = known().await?;
                 disk.refuse_below(DATA, refusal, 0, ENDLESS);
                 let why = make(step, 1).await.expect_err("it cannot be carried out");
-                let said = why.contains("cannot carry out") && why.contains("/node/data");
+                let said = why.contains("cannot apply") && why.contains("/node/data");
                 assert!(said, "{step}, {refusal:?}: what is the matter with {why}");
                 assert_eq!(known().await?, before, "{step}, {refusal:?}: nothing of it is shown");
                 let why = make("fence", 1).await.expect_err("the log waits");
-                assert!(why.contains("cannot carry out"), "{why}");
+                assert!(why.contains("cannot apply"), "{why}");
                 execute("INSERT INTO p.kept (k, v) VALUES (100, 1)").await?;
                 shared.rows.set(shared.rows.get() + 1);
                 let metrics = LAYERS.metadata.get().trouble();
@@ -423,7 +423,7 @@ fn a_node_that_cannot_follow_ends() {
             make("create table", 1).await.expect_err("it cannot be carried out");
             let why = rt::time::timeout(Duration::from_secs(400), group.failure()).await;
             let why = why.map_err(|_| "it does not end".to_owned())?;
-            assert!(why.contains("could not be carried out for 300s") && why.contains("/node/data/q"), "{why}");
+            assert!(why.contains("could not be applied for 300s") && why.contains("/node/data/q"), "{why}");
             assert_eq!(known().await?, before);
             disk.refuse_nothing();
             Ok(())

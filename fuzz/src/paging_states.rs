@@ -131,7 +131,8 @@ impl Fixture {
     }
 }
 
-/// The target: as a whole state, as what is behind the authentication, as what the language adds.
+/// The target: the bytes are an entire state, the part after the authentication, or the query
+/// processor's part.
 pub fn run(bytes: &[u8]) {
     let fixture = Fixture::default();
     let bytes = Bytes::copy_from_slice(bytes);

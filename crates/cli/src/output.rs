@@ -24,7 +24,7 @@ pub fn print(text: Arguments<'_>) {
     }
 }
 
-/// Standard output, for which a reader that has gone (`messina ... | head`) is no error.
+/// Standard output. A closed reader (`messina ... | head`) is no error.
 pub struct Output {
     to: StdoutLock<'static>,
     ends: bool,

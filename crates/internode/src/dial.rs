@@ -87,7 +87,7 @@ async fn shake_hands(
     let broken =
         |error: io::Error| CallError::Unreachable(format!("the handshake with {address} failed: {error}").into());
     let garbage = || {
-        let why = format!("what listens at {address} is not a node of Messina");
+        let why = format!("the server at {address} is not a node of Messina");
         CallError::Rejected(Rejection::new(RejectionCode::Garbage, why))
     };
     let preamble = Preamble { encrypted: dial_target.encrypted, shard: dial_target.shard };

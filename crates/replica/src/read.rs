@@ -306,8 +306,8 @@ impl Replica {
         }
     }
 
-    /// Waits until a read may hold this many more bytes of large rows or results, unless nobody
-    /// waits for its answer any more by then.
+    /// Waits until a read may hold this many more bytes of large rows or results, unless its answer
+    /// is not needed any more.
     #[cold]
     pub(crate) async fn hold(
         &self,

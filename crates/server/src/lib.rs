@@ -1,11 +1,13 @@
-//! The native protocol, administration, metrics, configuration, and the life of a node.
+//! The native protocol, administration, metrics, configuration, and the lifecycle of a node.
 //!
-//! [`protocol`] is the wire as pure functions; [`connection`] is the loop that reads, asks the
-//! language and writes; [`events`] go the other way. [`config`] is what an operator sets, [`admin`]
-//! and [`metrics`] are what one sees, over [`http`]. [`stack`] starts the layers of a node on each
-//! other, with [`membership`] for its way into a cluster. [`node`] opens the ports and is the life
-//! of a node ([`client_service`]: the ports for clients); [`stopping`] is its end. [`memory`]
-//! divides what it may use. This crate contains no query and no storage logic.
+//! [`protocol`] encodes and decodes frames (pure). [`connection`] is the loop that reads requests,
+//! passes them to the query processor and writes answers. [`events`] sends events to clients.
+//! [`config`] has the settings. [`admin`] and [`metrics`] serve administration and metrics over
+//! [`http`]. [`stack`] starts and stops the layers of a node, and [`membership`] joins its cluster.
+//! [`node`] opens the ports and runs a node; [`client_service`] has the ports for clients,
+//! [`stopping`] the time limit of a stop. [`memory`] divides the node's memory.
+//!
+//! This crate contains no query and no storage logic.
 
 pub mod admin;
 pub mod client_service;

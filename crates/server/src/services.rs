@@ -23,9 +23,9 @@ pub struct Services {
     pub tls: PerShard<Tls>,
     /// The ports for clients. On shard 0, until the node stops.
     pub clients: PerShard<ClientService>,
-    /// What clients are told of other nodes. On shard 0.
+    /// Events about other nodes for clients. On shard 0.
     pub(crate) node_events: PerShard<NodeEvents>,
-    /// What other nodes are told of this one. On shard 0.
+    /// What this node reports to other nodes. On shard 0.
     pub(crate) report: PerShard<Report>,
     /// Held while an administrator's snapshot is taken. On shard 0.
     pub snapshot_turn: PerShard<Semaphore>,

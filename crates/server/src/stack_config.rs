@@ -1,7 +1,6 @@
-//! What the layers of a node are told when they start. [`crate::node`] fills it in from the
-//! configuration, field by field. Tests, the simulation and the benchmarks begin with
-//! [`StackConfig::new`] and change what they are about, so that a new setting concerns only this
-//! file and `node`.
+//! The parameters of the layers of a node. [`crate::node`] fills them in from the configuration,
+//! field by field. Tests, the simulation and the benchmarks begin with [`StackConfig::new`] and
+//! change what they test, so that a new setting affects only this file and `node`.
 
 use crate::membership::ClusterConfig;
 use crate::node::RELEASE_VERSION;
@@ -13,7 +12,7 @@ use replica::ReplicaConfig;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// What the layers of a node are told.
+/// The parameters of the layers of a node.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
     /// The data directory.

@@ -56,7 +56,7 @@ impl Metadata {
     /// Refuses a change that makes the schema larger than `most` bytes, or a definition larger than
     /// [`MAX_DEFINITION_BYTES`]. A change that makes the schema smaller is never refused.
     pub fn check_size(&self, ops: &[Op], most: usize) -> Result<(), TooLarge> {
-        // What does not fit is for those who apply it to report.
+        // A change that does not fit the metadata is reported when it is applied.
         let Ok(ahead) = self.with(ops) else { return Ok(()) };
         let (before, after) = (self.schema_bytes(), ahead.schema_bytes());
         if after <= before {

@@ -149,7 +149,7 @@ fn believed(internode: &Internode) -> BTreeMap<HostId, Believed> {
     stated.map(of).collect()
 }
 
-/// Asks all addresses who is there. Returns whether a member was located.
+/// Asks all addresses for the node that they belong to. Returns whether a member was located.
 async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
     let addresses = locator.known(internode);
     let questions = addresses.iter().map(|address| ask(internode, *address, JoinRequest::Locate(addresses.clone())));

@@ -446,7 +446,7 @@ fn write_row(selectors: &[Selector], row: Row<'_>, max_bytes: usize, out: &mut V
     selectors.iter().try_for_each(|selector| write_cell(selector.evaluate(row)?, max_bytes, out))
 }
 
-/// The same with pauses, for a row of which `bytes` are looked at for each value.
+/// The same with pauses, for a row of which `bytes` are read for each value.
 async fn write_row_paced(
     selectors: &[Selector],
     row: Row<'_>,

@@ -21,7 +21,7 @@ const HEADER: usize = 7;
 /// The first block of a memtable, and the largest, in bytes.
 const FIRST_BLOCK: usize = 2 << 10;
 const LARGEST_BLOCK: usize = 128 << 10;
-/// What is larger than this share of a block is allocated alone.
+/// An allocation larger than this fraction of a block gets memory of its own.
 const SHARE: usize = 8;
 
 /// See the module.

@@ -16,7 +16,7 @@ use std::time::Duration;
 fn table(gc_grace: i32, options: &[(&str, &str)]) -> Rc<TableSchema> {
     schema(gc_grace, |all| {
         all.compaction = options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        // So that sizes can be told from what was written.
+        // Without compression, sizes follow from the written data.
         all.compression.clear();
         all.compression.insert("sstable_compression".into(), String::new());
     })

@@ -93,7 +93,7 @@ fn what_a_crash_left_of_a_tablet_goes_before_it_can_come_back() {
         assert_eq!((held(&engine, &schema, &all[0]).await, held(&engine, &schema, &all[1]).await), (0, of(&all[1])));
         engine.stop().await;
 
-        // Nobody told: what lies there goes when the tablet comes.
+        // The tablet is not added at start: its old data is removed when it is added.
         let engine = open(config(&scratch.0, 16 << 20), &schema, &all[..1]).await;
         engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
         assert_eq!(held(&engine, &schema, &all[1]).await, 0);

@@ -216,7 +216,7 @@ fn intervals_of_uploaded_files_are_not_believed() {
         write(&engine, &schema, &mut old, 3, Change::Insert { k: 3, c: 1, value: "last".into() }).await;
         engine.sync_log().await.unwrap();
         let log = names_below(&scratch.0.join("commitlog")).await;
-        // A copy of the log as it is now, to come back after the crash as if nothing had been
+        // A copy of the current log. It is restored after the crash, as if nothing had been
         // flushed.
         let mut saved = Vec::new();
         for path in log {

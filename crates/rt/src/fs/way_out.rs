@@ -59,7 +59,8 @@ fn broken_link(path: &Path) -> Option<String> {
     None
 }
 
-/// Whose the first part of a path is that this process may not use, and who this process is.
+/// Describes which user this process runs as, and the first directory of the path that it may not
+/// use.
 fn permission(path: &Path) -> String {
     if is_simulated() {
         return String::new();

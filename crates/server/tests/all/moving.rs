@@ -101,7 +101,7 @@ fn values(rows: &Rows) -> Vec<(i32, i32, i64)> {
     (0..rows.count).map(|_| (value() as i32, value() as i32, value())).collect()
 }
 
-/// The next page of the keys of the table, at ALL; how it goes on.
+/// The next page of the keys of the table, at ALL, and its paging state.
 async fn page(state: Option<Bytes>) -> Result<(Vec<i32>, Option<Bytes>), String> {
     let text = "SELECT k, v, writetime(v) FROM ks.t";
     let params = QueryParams {

@@ -40,7 +40,7 @@ pub fn config(path: &Path, accept_loss: bool) -> StackConfig {
     }
 }
 
-/// Starts a node alone, has it do `work`, and ends it; as a stop does if `stops`, else as it is.
+/// Starts a node alone, runs `work` on it, and ends it: with a stop if `stops`, else as by a kill.
 pub fn live<T: Send + 'static, F: Future<Output = T> + 'static>(
     path: &Path,
     accept_loss: bool,

@@ -1,4 +1,4 @@
-"""Counters: what is counted is the sum of what was acknowledged, whatever happens to the node."""
+"""Counters: their value is the sum of the acknowledged updates, whatever happens to the node."""
 
 import threading
 import time
@@ -112,7 +112,7 @@ def test_pages_and_filters(db, t):
 
 
 def test_many_clients_at_once(db, t):
-    """Every update counts once, also of one row by many connections of all shards."""
+    """Every update counts once, even if many connections to all shards update the same row."""
     up = db.prepare(f"UPDATE {t} SET n = n + ? WHERE pk = ? AND ck = 0")
 
     def client(number):
@@ -159,8 +159,8 @@ def test_survives_flushes_and_compactions(db, server, t):
 
 @pytest.mark.node
 def test_survives_kill(node):
-    """After kill -9 each counter has all that was acknowledged, and at most what was on its way beside it; replaying the log again
-    changes nothing."""
+    """After kill -9 each counter has all acknowledged updates, and possibly some of those that were
+    pending. Another replay of the log changes nothing."""
     node.start()
     db = Database(node.address)
     keyspace = db.keyspace

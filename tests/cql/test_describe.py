@@ -1,4 +1,4 @@
-"""DESCRIBE on the server: every form, and that what it prints makes the same schema again."""
+"""DESCRIBE on the server: every form. The printed statements create the same schema again."""
 
 import re
 
@@ -32,7 +32,7 @@ def schema(db):
 
 
 def stored(db, table):
-    """What the schema tables say of a table, without its id."""
+    """A table in the schema tables, without its id."""
     result = []
     for name in ("tables", "columns"):
         rows = db.execute(f"SELECT * FROM system_schema.{name} WHERE keyspace_name = %s AND table_name = %s", db.keyspace, table)

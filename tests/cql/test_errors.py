@@ -1,12 +1,13 @@
-"""Every error code of the protocol that can arise by now, and how to provoke it.
+"""Every error code of the protocol that can occur, and how to cause it.
 
-What cannot arise yet, and what will bring it:
-- 0x0100 bad credentials, and 0x2100 for tables of one's own: roles, a later step;
-- 0x1002 bootstrapping, 0x1000 for want of live nodes, write types BATCH_LOG and VIEW: a cluster of several nodes (issue 6) and views, a later step;
-- 0x1600 CDC write failure, 0x1700 CAS write unknown: CDC and Paxos, later steps;
-- 0xF000 rate limit: per_partition_rate_limit, which is stored and not yet enforced; a later step.
-0x0000 server error and 0x1003 truncate error stand for faults of the node itself (tests/storage/test_faults.py); 0x1001 overload has tests of its own
-in tests/protocol.
+Codes that cannot occur yet, and the features that will cause them:
+- 0x0100 bad credentials, and 0x2100 for the user's tables: roles;
+- write type VIEW: views;
+- 0x1600 CDC write failure, 0x1700 CAS write unknown: CDC and Paxos;
+- 0xF000 rate limit: per_partition_rate_limit, which is stored and not enforced yet.
+0x1002 bootstrapping, 0x1000 without enough live nodes, and write type BATCH_LOG need a cluster of
+several nodes. 0x0000 server error and 0x1003 truncate error are faults of the node itself
+(tests/storage/test_faults.py). 0x1001 overload has tests of its own in tests/protocol.
 """
 
 import struct
@@ -46,7 +47,7 @@ def batch(kind, texts, consistency=ONE):
     return body + struct.pack(">HB", consistency, 0)
 
 
-# What is sent (a text, or opcode and body), the code, a part of the message.
+# The request (a text, or opcode and body), the error code, a part of the message.
 TABLE = [
     # 0x000A protocol error
     ((0x55, b""), 0x000A, "opcode"),
@@ -85,7 +86,7 @@ TABLE = [
     ("INSERT INTO t (pk, ck) VALUES (1, 1) USING TTL -1", None, ""),
     ("CREATE TABLE t2 (pk int PRIMARY KEY) WITH nonsense = 1", 0x2000, "nonsense"),
     ("CREATE TABLE t2 (pk int PRIMARY KEY) WITH comment = 'a' AND comment = 'b'", 0x2000, "comment"),
-    # 0x2100 unauthorized: what nobody may do
+    # 0x2100 unauthorized: statements that no client may execute.
     ("DROP TABLE system.local", 0x2100, "system"),
     ("ALTER KEYSPACE system_schema WITH durable_writes = true", 0x2100, "system_schema"),
     ("TRUNCATE system.peers", 0x2100, "system"),
@@ -189,7 +190,7 @@ def test_timeouts_say_what(wire):
 
 @pytest.mark.node
 def test_read_failure(wire):
-    """0x1300: an unpaged answer that would take more memory than is allowed."""
+    """0x1300: an unpaged result that needs more memory than allowed."""
     setting = "max_memory_for_unlimited_query_hard_limit"
     before = wire.query(f"SELECT value FROM system.config WHERE name = '{setting}'").rows()[0][0].decode()
     wire.query("CREATE TABLE IF NOT EXISTS big (pk int, ck int, v text, PRIMARY KEY (pk, ck))")

@@ -16,7 +16,7 @@ def t(db):
     return name
 
 
-# An expression, the text of its value, and the name of its column where the rule for that is not plain.
+# An expression, the text of its value, and the name of its column if that name is not obvious.
 @pytest.mark.parametrize("expression, expected", [
     ("abs(i)", "5"), ("abs(de)", "1.50"), ("round(d)", "3.0"), ("exp(d)", "12.182493960703473"), ("log(b)", "4"), ("log10(v)", "3"), ("map_keys(m)", "['a', 'b']"), ("map_values(m)", "[2, 1]"),
     ("collection_count(m)", "2"), ("collection_min(l)", "1"), ("collection_max(s)", "2"), ("collection_sum(l)", "6"), ("collection_avg(l)", "2"),

@@ -21,7 +21,7 @@ def t(db):
 
 
 def groups(columns, rows=ROWS):
-    """What GROUP BY of so many key columns makes of the rows: key, count, sum."""
+    """The expected result of GROUP BY with this number of key columns: key, count, sum."""
     out = collections.OrderedDict()
     for row in rows:
         out.setdefault(row[:columns], []).append(row[3])
@@ -63,7 +63,8 @@ def test_refused(db, t, text):
     db.refused((Invalid, Syntax), text.format(t))
 
 
-# A type, three values as literals from least to greatest, the greatest as the driver gives it, and whether there is a sum.
+# A type, three literals in ascending order, the greatest value as the driver returns it, and
+# whether the type has a sum.
 TYPES = [
     ("ascii", ["'a'", "'b'", "'c'"], "c", False), ("bigint", ["-1", "2", "30"], 30, True), ("blob", ["0x", "0x01", "0x02"], b"\x02", False),
     ("boolean", ["false", "false", "true"], True, False), ("decimal", ["-1", "0.5", "2.25"], decimal.Decimal("2.25"), True), ("double", ["-1", "0.5", "2"], 2.0, True),

@@ -18,7 +18,7 @@ def warnings(db, text, **options):
 
 @pytest.fixture
 def setting(db):
-    """Changes settings for the time of a test."""
+    """Changes settings during a test."""
     before = {}
 
     def change(name, value):
@@ -34,7 +34,7 @@ def setting(db):
 
 @pytest.fixture
 def keyspace(db):
-    """The name of a keyspace that is gone after the test."""
+    """A name for a keyspace, which is dropped after the test."""
     yield "guarded"
     db.execute("DROP KEYSPACE IF EXISTS guarded")
 
@@ -172,7 +172,8 @@ def test_wrong_settings(db, name, value, why):
 
 @pytest.mark.scylla
 def test_large_data(db, server, setting):
-    """Cells, rows and collections of one write, where the table asks for it; thresholds can be changed live."""
+    """Cells, rows and collections of one write, in tables with the guardrails enabled. The
+    thresholds can be changed live."""
     t = db.table("pk int PRIMARY KEY, v blob, s set<int>", "WITH large_data_guardrails_enabled = true")
     insert = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (1, ?)")
     before = server.metric("scylla_cql_large_cell_fail_violations")

@@ -9,7 +9,7 @@ from database import Invalid, Syntax
 
 pytestmark = pytest.mark.scylla
 
-# A column's type, its value as JSON, and as SELECT JSON gives it back.
+# A column's type, its value as JSON, and the value that SELECT JSON returns.
 TYPES = [
     ("ascii", '"as\\"cii"', 'as"cii'), ("bigint", "-9223372036854775808", -9223372036854775808), ("bigint", '"12"', 12), ("blob", '"0xCAFE"', "0xcafe"),
     ("boolean", "true", True), ("boolean", '"false"', False), ("date", '"2024-02-29"', "2024-02-29"), ("decimal", "1.50", 1.5), ("decimal", '"3"', 3),

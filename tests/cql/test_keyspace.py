@@ -76,7 +76,7 @@ def test_default_replication(db, name):
 
 @pytest.mark.scylla
 def test_rack_list(db, name):
-    """One copy in each of the listed racks: described as a list, shown to drivers as a number."""
+    """One replica in each of the listed racks. DESCRIBE shows the list, drivers see a number."""
     db.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': ['rack1']}}")
     assert properties(db, name)[0][0]["datacenter1"] == "1"
     described = db.execute(f"DESCRIBE KEYSPACE {name}").one().create_statement
@@ -155,7 +155,7 @@ def test_use_is_per_connection(db, host, name):
 @pytest.mark.parametrize("text", [
     "DROP KEYSPACE system", "DROP KEYSPACE system_schema", "CREATE TABLE system.mine (pk int PRIMARY KEY)",
     "DROP TABLE system.local", "ALTER TABLE system_schema.tables ADD x int", "CREATE TYPE system.mine (a int)",
-    # Cassandra lets anybody write its own schema tables while there is no authorizer.
+    # Without an authorizer, Cassandra allows writes to its own schema tables.
     pytest.param("TRUNCATE system_schema.tables", marks=pytest.mark.scylla),
     pytest.param("INSERT INTO system_schema.tables (keyspace_name, table_name) VALUES ('a', 'b')", marks=pytest.mark.scylla),
 ])
@@ -166,7 +166,8 @@ def test_system_keyspaces_are_closed(db, text):
 
 
 def test_drop_while_it_is_written(db, name):
-    """Tables go away under writes, with a session that does not know yet; the drop itself never fails."""
+    """Tables are dropped during writes of a session that does not know it yet. The drop itself
+    never fails."""
     for _ in range(5):
         db.execute(f"CREATE KEYSPACE {name} WITH replication = {RF1}")
         inserts = []

@@ -1,4 +1,5 @@
-"""The large-data guardrails on replicas: writes to partitions, rows and collections that have become large over earlier writes."""
+"""The large-data guardrails on replicas: writes to partitions, rows and collections that earlier
+writes made large."""
 
 import json
 
@@ -12,7 +13,7 @@ KIB = 1024
 
 @pytest.fixture
 def setting(db):
-    """Changes settings for the time of a test."""
+    """Changes settings during a test."""
     before = {}
 
     def change(**values):
@@ -33,7 +34,7 @@ def t(db):
 
 
 class Writer:
-    """Writes rows of a table; `put` gives back the warnings."""
+    """Writes rows of a table. `put` returns the warnings."""
 
     def __init__(self, db, t):
         self.db = db
@@ -85,7 +86,7 @@ def test_partition(db, server, setting, t):
     db.execute(f"ALTER TABLE {t} WITH large_data_guardrails_enabled = true")
     setting(large_partition_fail_threshold_mb=0)
     assert writer.put(1, 99, a=b"") == soft("partition")
-    # Where the sstable has gone, the partition is small again.
+    # When the sstable is gone, the partition is small again.
     db.execute(f"DELETE FROM {t} WHERE pk = 1 BYPASS LARGE_DATA_GUARDRAILS")
     db.execute(f"ALTER TABLE {t} WITH gc_grace_seconds = 0")
     server.flush(db.keyspace)
@@ -106,7 +107,7 @@ def test_rows_of_a_partition(db, server, setting, t):
 
 
 def test_row(db, server, setting, t):
-    """A row that has grown by several writes, in the memtable and in an sstable."""
+    """A row that several writes made large, in the memtable and in an sstable."""
     setting(compaction_large_row_warning_threshold_mb=1, large_row_fail_threshold_mb=10)
     writer = Writer(db, t)
     assert writer.put(1, 0, a=bytes(600 * KIB), b=bytes(600 * KIB)) == []

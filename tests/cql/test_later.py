@@ -1,4 +1,5 @@
-"""What later steps bring: until then a clear refusal. A feature that is there already must not fail in another way."""
+"""Features that are not supported yet: a clear refusal. A feature that is supported must not fail
+in another way."""
 
 import cassandra
 import pytest
@@ -36,7 +37,7 @@ def test_works_or_says_so(db, t, text):
 
 
 def test_allow_filtering_is_syntax(db, t):
-    """Drivers and tools append it to anything."""
+    """Drivers and tools append it to any statement."""
     assert db.rows(f"SELECT * FROM {t} ALLOW FILTERING") == []
     assert db.rows(f"SELECT * FROM {t} WHERE pk = 1 LIMIT 5 ALLOW FILTERING") == []
     assert db.rows(f"SELECT * FROM {t} WHERE token(pk) > 5 ALLOW FILTERING") == []

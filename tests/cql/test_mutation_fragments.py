@@ -1,4 +1,5 @@
-"""SELECT ... FROM MUTATION_FRAGMENTS(table): what memtables, the cache of rows and sstables hold, source by source."""
+"""SELECT ... FROM MUTATION_FRAGMENTS(table): the contents of memtables, the row cache and sstables,
+source by source."""
 
 import json
 import urllib.request

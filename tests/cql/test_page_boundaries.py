@@ -1,7 +1,6 @@
-"""Pages whose every boundary falls on each kind of fragment, pages of nothing but tombstones, and the setting that allows them.
-
-The truth is always the unpaged answer, which the tests compute for themselves as well.
-"""
+"""Pages whose boundaries fall on each kind of fragment, pages with nothing but tombstones, and the
+setting that allows them. The expected result is that of the unpaged query, which the tests also
+compute themselves."""
 
 import json
 import uuid
@@ -56,7 +55,7 @@ def live(p):
 
 @pytest.fixture
 def set_limit(db):
-    """Sets the limit of tombstones live, and sets it to what it was afterwards."""
+    """Sets the tombstone limit live, and restores it afterwards."""
     before = db.one(f"SELECT value FROM system.config WHERE name = '{LIMIT}'")
 
     def change(value):
@@ -244,7 +243,8 @@ def test_the_trace_says_why_a_page_ended(db, ruins):
 
 
 def test_prepared_and_simple_pages_mix(db, ruins):
-    """A state of a prepared statement goes on with the same text and literals, and back."""
+    """A paging state of a prepared statement continues a query with the same text and literals, and
+    the other way round."""
     text, rows, state = "SELECT c FROM ruins WHERE p = {} AND c > {}", [], None
     prepared = db.prepare(text.format("?", "?"))
     for turn in range(50):
@@ -277,7 +277,8 @@ def test_a_select_star_goes_on_after_alter(db):
 @pytest.mark.scylla
 @pytest.mark.node
 def test_states_survive_rotated_keys_and_a_crash(node):
-    """Keys that rotate every second: a state of the first one goes on with every later one, and after kill -9."""
+    """Keys rotate every second: a state with the first key continues with every later one, and
+    after kill -9."""
     node.config = {"paging_key_rotation_period_in_s": 1}
     node.start()
     cluster, session = connect(node.address)

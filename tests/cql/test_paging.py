@@ -1,7 +1,6 @@
-"""Pages: sizes, states handed from session to session, and what a page may never do: lose, repeat or reorder rows.
-
-Wrong paging states are with the raw protocol tests: the Python drivers give up a connection on a protocol error.
-"""
+"""Pages: sizes, states passed between sessions, and that no row is lost, repeated or reordered.
+Wrong paging states are tested with the raw protocol, because the Python drivers close a connection
+after a protocol error."""
 
 import pytest
 from cassandra.query import SimpleStatement
@@ -115,7 +114,8 @@ def test_pages_are_cut_at_a_mebibyte(db):
 
 
 def test_writes_between_pages(db):
-    """Rows written behind the position do not appear again, those before it do; what is deleted ahead is gone."""
+    """Rows written before the position of a page do not appear, those written after it do. Rows
+    deleted after it are gone."""
     t = db.table("pk int, ck int, PRIMARY KEY (pk, ck)")
     for ck in range(0, 100, 2):
         db.execute(f"INSERT INTO {t} (pk, ck) VALUES (1, {ck})")

@@ -1,4 +1,4 @@
-"""Prepared statements: both kinds of markers, ids, metadata, life across schema changes, wrong values."""
+"""Prepared statements: both kinds of markers, ids, metadata, schema changes, wrong values."""
 
 import hashlib
 import uuid
@@ -197,7 +197,8 @@ def test_ids_survive_a_restart(node):
 
 
 def test_a_table_made_again_with_other_types(db):
-    """Values bound for a dropped table never reach the table that took its name: drivers prepare again, and see that it is another one."""
+    """Values bound for a dropped table are never written to a new table with its name: drivers
+    prepare again, and detect the other table."""
     name = db.table("pk int PRIMARY KEY, v bigint")
     prepared = db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)")
     db.execute(prepared, 1, 7)
@@ -250,7 +251,8 @@ def test_a_table_made_again_with_the_same_types(db):
 
 
 def test_a_type_altered_after_preparing(db):
-    """ALTER keeps old values valid: the driver prepares again, and nobody notices."""
+    """After ALTER old values stay valid: the driver prepares again, and the application sees no
+    error."""
     udt = db.type("a int")
     name = db.table(f"pk int PRIMARY KEY, u frozen<{udt}>, v timestamp")
     insert = db.prepare(f"INSERT INTO {name} (pk, u) VALUES (?, ?)")
@@ -280,7 +282,8 @@ def test_a_paging_state_of_a_dropped_table(db):
 
 @pytest.mark.node
 def test_ids_survive_alter_and_restart(node):
-    """A driver prepares again what a node has lost, and fails if the statement has another id then."""
+    """A driver prepares again when a node has lost the statement, and fails if it has another id
+    then."""
     node.start()
     db = Database(node.address)
     t = db.table("p int PRIMARY KEY, v timestamp")
@@ -299,7 +302,7 @@ def test_ids_survive_alter_and_restart(node):
 
 
 def test_columns_that_swap_their_names(db):
-    """Values for the columns of before must not be written to those that have their names now."""
+    """Values for former columns must not be written to new columns with the same names."""
     t = db.table("a int, b text, v int, PRIMARY KEY (a, b)")
     insert = db.prepare(f"INSERT INTO {t} (a, b, v) VALUES (?, ?, ?)")
     for names in ("a TO x", "b TO a", "x TO b"):

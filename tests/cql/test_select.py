@@ -8,7 +8,7 @@ from database import Invalid, Syntax
 
 @pytest.fixture(scope="module")
 def t(db):
-    """pk 0..3, c1 0..3, c2 0..3; v tells all three."""
+    """pk 0..3, c1 0..3, c2 0..3; v encodes all three."""
     name = db.table("pk int, c1 int, c2 int, v int, s int STATIC, PRIMARY KEY (pk, c1, c2)")
     insert = db.prepare(f"INSERT INTO {name} (pk, c1, c2, v) VALUES (?, ?, ?, ?)")
     for pk, c1, c2 in itertools.product(range(4), repeat=3):
@@ -95,7 +95,7 @@ def test_token(db, t):
     assert db.rows(f"{select} token(pk) > {tokens[2]} AND token(pk) <= {tokens[0]}") == []
     assert db.rows(f"{select} token(pk) > {-2**63} AND token(pk) <= {2**63 - 1}") == rows
     assert db.rows(f"{select} token(pk) >= token(1)") == [r for r in rows if r[0] >= [x[0] for x in rows if x[1] == 1][0]]
-    # All ranges together give every row once, whatever the page size.
+    # All ranges together return every row once, with any page size.
     bounds = [-2**63, tokens[0] - 1, tokens[1], tokens[2] + 7, 2**63 - 1]
     for size in (3, 1000):
         pieces = [db.rows(f"{select} token(pk) > {low} AND token(pk) <= {high}", fetch_size=size) for low, high in itertools.pairwise(bounds)]
@@ -234,7 +234,7 @@ def test_static_rows(db):
     assert db.rows(f"SELECT ck, m FROM {t} WHERE pk = 3") == [(None, {"a": 1})]
     db.execute(f"DELETE FROM {t} WHERE pk = 3")
     assert db.rows(f"SELECT * FROM {t} WHERE pk = 3") == []
-    # A partition of which only the static row is left counts as one row, also for limits and pages.
+    # A partition with only a static row counts as one row, also for limits and pages.
     for pk in range(100, 120):
         db.execute(f"INSERT INTO {t} (pk, s) VALUES ({pk}, {pk})")
     assert len([r for r in db.rows(f"SELECT pk FROM {t}", fetch_size=3) if r[0] >= 100]) == 20
@@ -282,7 +282,8 @@ def test_empty_table(db):
 
 @pytest.mark.scylla
 def test_literals_without_a_table(db):
-    """What has no column to take its type from has the type that ScyllaDB infers; health checks send such statements."""
+    """A value without a column gets the type that ScyllaDB infers. Health checks send such
+    statements."""
     row = db.execute("SELECT 1 AS one, 'hello' AS text, [1, 2] AS l, {1, 2} AS s, {'a': 1} AS m, (1, 'a', 3.0) AS t, true AS yes").one()
     assert (row.one, row.text, row.l, set(row.s), dict(row.m), tuple(row.t), row.yes) == (
         1, "hello", [1, 2], {1, 2}, {"a": 1}, (1, "a", 3.0), True)
@@ -295,7 +296,8 @@ def test_literals_without_a_table(db):
 
 
 def test_nulls_in_relations(db):
-    """A comparison with null is unknown, also within a list: only rows for which the whole clause is true come back."""
+    """A comparison with null is unknown, also within a list: only rows for which the entire clause
+    is true are returned."""
     name = db.table("pk int, ck int, v int, m map<int, int>, PRIMARY KEY (pk, ck)")
     for ck, v in enumerate([1, 5, "null"]):
         db.execute(f"INSERT INTO {name} (pk, ck, v, m) VALUES (0, {ck}, {v}, {{1: {ck}}})")

@@ -1,8 +1,7 @@
-"""The language's surface, row by row: statements, clauses, options and habits that applications rely on, one line of a table for each.
-
-A row has a name, statements that are executed in their order in a keyspace of the row's own, and what its last statement gives: rows, or the
-error and a part of its message. Functions, aggregates, JSON and types have tables of their own.
-"""
+"""The CQL surface, row by row: statements, clauses, options and behaviours that applications rely
+on. A row has a name, statements that are executed in order in a keyspace of its own, and the result
+of the last one: rows, or the error and a part of its message. Functions, aggregates, JSON and types
+have tables of their own."""
 
 import pathlib
 import re
@@ -143,7 +142,8 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def keyspaces(db):
-    """Keyspaces in which statements were executed. Rows that only read what the same statements made share one."""
+    """Keyspaces in which statements were executed. Rows that only read the results of the same
+    statements share one."""
     made = {}
 
     def make(statements):

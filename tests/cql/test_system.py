@@ -1,4 +1,5 @@
-"""System tables as clients read them: columns that must be there and not null, and agreement with one another."""
+"""System tables as clients read them: columns that must exist and not be null, and consistency
+between tables."""
 
 import uuid
 
@@ -23,7 +24,7 @@ def test_local(db, where):
 
 @pytest.mark.scylla
 def test_supported_features(db):
-    """Of the node itself. Tools of ScyllaDB look for TABLETS in them."""
+    """The features of the node. ScyllaDB's tools look for TABLETS."""
     features = db.one("SELECT supported_features FROM system.local").split(",")
     assert "TABLETS" in features and len(features) > 1 and features == sorted(set(features))
 
@@ -91,7 +92,7 @@ def test_schema_tables_by_full_key(db):
 
 
 def test_schema_covers_the_system_tables(db):
-    """Drivers read the types of what they query from the schema tables."""
+    """Drivers read the types of queried columns from the schema tables."""
     known = {(k, t) for k, t in db.rows("SELECT keyspace_name, table_name FROM system_schema.tables")}
     assert {("system", "local"), ("system", "peers"), ("system_schema", "tables"), ("system_schema", "columns")} <= known
     keyspaces = set(db.column("SELECT keyspace_name FROM system_schema.keyspaces"))
@@ -153,7 +154,7 @@ def test_tracing(db):
 
 
 def test_traces_are_replicated(db):
-    """As ScyllaDB has it from the start, and as operators alter it."""
+    """As ScyllaDB creates it, and as operators alter it."""
     def replication():
         return dict(db.one("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = 'system_traces'"))
 

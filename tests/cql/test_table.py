@@ -1,4 +1,5 @@
-"""CREATE, ALTER, DROP and TRUNCATE of tables: what is refused, what the schema tables show, what happens to data."""
+"""CREATE, ALTER, DROP and TRUNCATE of tables: refusals, the schema tables, and the effect on
+data."""
 
 import pytest
 from database import Config, Exists, Invalid, Syntax
@@ -77,14 +78,15 @@ def test_wrong_clustering_order(db, order):
 
 
 def test_clustering_order_of_a_prefix(db):
-    """The directive may leave out the last clustering columns, as the schemas of Jaeger and Zipkin do: they ascend."""
+    """The directive may omit the last clustering columns, as in the schemas of Jaeger and Zipkin:
+    these ascend."""
     t = db.table("pk int, a int, b int, c int, PRIMARY KEY (pk, a, b, c)", "WITH CLUSTERING ORDER BY (a DESC)")
     assert {name: column[3] for name, column in columns(db, t).items()} == {"pk": "none", "a": "desc", "b": "asc", "c": "asc"}
 
 
 @pytest.mark.node
 def test_no_compression(db, server):
-    """An empty map is no compression: it stays as it is, and sstables are written uncompressed."""
+    """An empty map means no compression: it is kept, and sstables are written uncompressed."""
     t = db.table("pk int PRIMARY KEY, v text", "WITH compression = {}")
     assert option(db, t, "compression") in ({}, None)
     assert "compression = {}" in db.execute(f"DESCRIBE TABLE {t}").one().create_statement

@@ -1,4 +1,5 @@
-"""Values of every type: there and back, as text and bound; their order as clustering keys; their tokens as partition keys."""
+"""Values of every type: written and read back, as text and bound; their order as clustering keys;
+their tokens as partition keys."""
 
 import datetime
 import decimal
@@ -18,7 +19,7 @@ TIMEUUIDS = [uuid.UUID(t) for t in (
     "00000000-0001-1000-8000-000000000001", "d2177dd0-eaa2-11de-a572-001b779c76e3", "00000000-0000-1fff-8000-000000000000",
 )]
 
-# For each type, values in the order in which the type sorts them.
+# For each type, values in ascending order.
 ORDERED = {
     "ascii": ["", "\x00", "0", "A", "a", "aa", "b", "~"],
     "text": ["", "A", "a", "aa", "z", "ß", "漢", "\uffee", "🦀"],
@@ -43,7 +44,7 @@ ORDERED = {
     "frozen<map<int, text>>": [{}, {-1: "z"}, {0: "a"}, {0: "a", 1: "a"}, {0: "b"}, {1: ""}],
     "tuple<int, text>": [(None, None), (None, "a"), (-1, None), (-1, ""), (-1, "b"), (2, None), (2, "a")],
 }
-# Types that no key may have, and values that compare equal to another of their type.
+# Types that a key cannot have, and values that compare equal to another value of their type.
 OTHERS = {
     "duration": [util.Duration(0, 0, 0), util.Duration(1, 2, 3), util.Duration(-1, -2, -3), util.Duration(2**31 - 1, 0, 2**63 - 1),
                  util.Duration(-2**31, -2**31, -2**63)],
@@ -222,7 +223,7 @@ def test_key_size_limit(db, size, good):
 
 
 def test_empty_values(db):
-    """An empty string is a value, not null; blobAsInt gives other types their empty value too."""
+    """An empty string is a value, not null. blobAsInt creates the empty value of other types."""
     t = db.table("pk int, ck text, v text, i int, b blob, PRIMARY KEY (pk, ck)")
     db.execute(f"INSERT INTO {t} (pk, ck, v, b) VALUES (1, '', '', 0x)")
     assert db.rows(f"SELECT ck, v, i, b FROM {t} WHERE pk = 1 AND ck = ''") == [("", "", None, b"")]
@@ -238,7 +239,7 @@ def test_empty_values(db):
                                 "frozen<list<tuple<duration>>>", "{user}"])
 @pytest.mark.parametrize("columns", ["c {ty} PRIMARY KEY", "p int, c {ty}, PRIMARY KEY (p, c)", "p int, c {ty}, v int, PRIMARY KEY ((p, c))"])
 def test_durations_have_no_order(db, ty, columns):
-    """A key has no duration in it, however deep, and none gets there later."""
+    """A key cannot contain a duration at any depth, and ALTER cannot add one."""
     ty = ty.format(user=f"frozen<{db.type('a int, b duration')}>")
     db.refused(Invalid, f"CREATE TABLE durations ({columns.format(ty=ty)})", match="duration type is not supported for PRIMARY KEY part c")
 

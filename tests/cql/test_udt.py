@@ -1,4 +1,5 @@
-"""User-defined types: DDL, frozen and not, field updates, nesting, changes to the type under live data."""
+"""User-defined types: DDL, frozen and not, field updates, nesting, changes of a type with existing
+data."""
 
 import pytest
 from database import Config, Invalid, Syntax, plain
@@ -168,7 +169,7 @@ def test_types_of_other_keyspaces_are_refused(db):
 
 
 def test_limits(db):
-    """Types that could not be stored are refused when they are declared, in a moment."""
+    """Types that cannot be stored are refused at once when they are declared."""
     below = "int"
     for level in range(15):
         statement = f"CREATE TYPE wide{level} (a {below}, b {below}, c {below}, d {below})"

@@ -161,7 +161,8 @@ def test_far_future_timestamps_are_refused(db, t):
 
 
 def test_default_timestamps_of_the_protocol_are_not_restricted(db, t):
-    """`restrict_future_timestamp` is about USING TIMESTAMP: a client whose clock is ahead keeps its default timestamps."""
+    """`restrict_future_timestamp` applies to USING TIMESTAMP. The default timestamps of a client
+    whose clock is ahead are accepted."""
     future = time.time_ns() // 1000 + 30 * 86_400_000_000
     cluster = db.session.cluster
     generator, cluster.timestamp_generator = cluster.timestamp_generator, lambda: future
@@ -173,7 +174,7 @@ def test_default_timestamps_of_the_protocol_are_not_restricted(db, t):
 
 
 def test_writes_of_one_session_are_in_order(db, t):
-    """Server timestamps never make an earlier write of a session win over a later one."""
+    """With server timestamps, an earlier write of a session never wins over a later one."""
     for n in range(300):
         db.session.execute(f"UPDATE {t} SET v = {n} WHERE pk = 1 AND ck = 1")
     assert db.one(f"SELECT v FROM {t}") == 299
@@ -254,7 +255,7 @@ def test_delete_below_a_timestamp(db, t):
 
 
 def test_overlapping_range_tombstones(db):
-    """Random slices deleted at random timestamps against a model that knows each row's fate."""
+    """Random slices are deleted at random timestamps, and compared with a model of each row."""
     import random
 
     t = db.table("pk int, ck int, v int, PRIMARY KEY (pk, ck)")

@@ -3,8 +3,9 @@
 //! The ids of prepared statements are computed from these types. After an ALTER, a node may no
 //! longer have a prepared statement. A driver that prepares it again must get the id that it knows.
 //!
-//! A statement that was prepared after the ALTER has the same id, but its values are of the new type.
-//! So DROP of such a table retires its ids: statements for a later table of its name get others.
+//! A statement that was prepared after the ALTER has the same id, but its values are of the new
+//! type. So DROP of such a table retires its ids: statements for a later table of its name get
+//! others.
 //!
 //! The types are stored in the table's definition, as options under names that no statement can
 //! set. DESCRIBE does not show them. A column that is added again under its name continues the

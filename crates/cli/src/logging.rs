@@ -1,11 +1,15 @@
 //! Structured logs on standard error, with levels that can be changed at run time.
 
 use crate::Failure;
+use crate::log_writer::{LogWriter, Stream};
 use server::admin::LogControl;
 use server::config::LogFormat;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::BTreeMap;
+use std::fmt::Arguments;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
@@ -13,17 +17,58 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 /// Levels by module; the empty name is the default.
 type Levels = BTreeMap<String, String>;
 
+/// How long the end of the process waits until all lines are written.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Writes what the process says, once logging has started.
+static WRITER: OnceLock<LogWriter> = OnceLock::new();
+
+/// Waits until all lines are written, for at most [`FLUSH_LIMIT`].
+pub fn flush() {
+    if let Some(writer) = WRITER.get() {
+        writer.flush(FLUSH_LIMIT);
+    }
+}
+
+/// Prints to standard output or standard error, in the order of the log. False: logging has not
+/// started.
+pub fn print(stream: Stream, text: Arguments<'_>) -> bool {
+    let writer = WRITER.get();
+    writer.inspect(|writer| writer.line(stream, text.to_string().as_bytes())).is_some()
+}
+
+/// Has the message of a panic written with the other lines before the process ends.
+fn print_panics(writer: LogWriter) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let backtrace = Backtrace::capture();
+        let mut text = format!("thread '{}' {panic}\n", thread.name().unwrap_or("<unnamed>"));
+        match backtrace.status() {
+            BacktraceStatus::Captured => text += &format!("stack backtrace:\n{backtrace}\n"),
+            _ => text += "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n",
+        }
+        writer.line(Stream::Error, text.as_bytes());
+        writer.flush(FLUSH_LIMIT);
+    }));
+}
+
 /// Starts logging. `levels` is `info` or `info,module=debug,...`.
 pub fn start(levels: &str, format: LogFormat) -> Result<LogControl, Failure> {
     let levels = parse(levels)?;
     let (changeable, handle) = reload::Layer::new(filter(&levels)?);
+    let writer = LogWriter::start()?;
+    let lines_to = writer.clone();
+    let lines_to = move || lines_to.clone();
     let terminal = std::io::stderr().is_terminal();
     let lines: Box<dyn Layer<_> + Send + Sync> = match format {
-        LogFormat::Json => fmt::layer().json().with_writer(std::io::stderr).boxed(),
-        LogFormat::Auto => fmt::layer().with_ansi(terminal).with_writer(std::io::stderr).boxed(),
-        LogFormat::Text => fmt::layer().with_ansi(false).with_writer(std::io::stderr).boxed(),
+        LogFormat::Json => fmt::layer().json().with_writer(lines_to).boxed(),
+        LogFormat::Auto => fmt::layer().with_ansi(terminal).with_writer(lines_to).boxed(),
+        LogFormat::Text => fmt::layer().with_ansi(false).with_writer(lines_to).boxed(),
     };
     Registry::default().with(changeable).with(lines).try_init()?;
+    print_panics(writer.clone());
+    let _ = WRITER.set(writer);
+    server::stopping::before_exit(flush);
     let levels = Mutex::new(levels);
     Ok(Arc::new(move |name, level| {
         let mut levels = levels.lock().unwrap_or_else(PoisonError::into_inner);

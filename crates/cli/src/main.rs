@@ -9,6 +9,7 @@ mod cluster;
 mod compactions;
 mod failure;
 mod inspect;
+mod log_writer;
 mod logging;
 mod nodestatus;
 mod resync;
@@ -53,13 +54,15 @@ fn main() -> ExitCode {
             Ok(())
         }
     };
-    match outcome {
+    let status = match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { why, exit_status }) => {
             complain!("messina: {why}");
             ExitCode::from(exit_status)
         }
-    }
+    };
+    logging::flush();
+    status
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! written, such as on a full disk. With these functions, a command ends with status 1 then, and a
 //! node with its regular status. A pipe that is closed by its reader ends a command quietly.
 
+use crate::log_writer::Stream;
+use crate::logging;
 use std::fmt::Arguments;
 use std::io::{self, StdoutLock, Write};
 
@@ -66,7 +68,11 @@ impl Write for Output {
     }
 }
 
-/// Prints to standard error. Errors are ignored, because they cannot be reported anywhere.
+/// Prints to standard error. Errors are ignored, because they cannot be reported anywhere. A node
+/// prints with its log, and does not wait for the reader of it.
 pub fn print_error(text: Arguments<'_>) {
+    if logging::print(Stream::Error, text) {
+        return;
+    }
     let _ = io::stderr().lock().write_fmt(text);
 }

@@ -1,10 +1,10 @@
 //! `messina serve`: loads the configuration from a file and options, then runs a node until a
 //! signal.
 
+use crate::log_writer::Stream;
 use crate::{Failure, logging};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use server::config::{self, KEYS, Key};
-use std::io::Write;
 use std::path::PathBuf;
 
 /// The command. Every configuration key is an option.
@@ -53,12 +53,9 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
         tracing::warn!(%error, "cannot raise the number of files that may be open");
     }
     server::node::run(&loaded.config, log, |lines| {
-        let mut out = std::io::stdout().lock();
         for line in lines {
-            // The node serves even if stdout is closed.
-            let _ = writeln!(out, "{line}");
+            logging::print(Stream::Out, format_args!("{line}\n"));
         }
-        let _ = out.flush();
     })
     .map_err(|error| Failure { why: error.why, exit_status: error.exit_status })
 }

@@ -288,7 +288,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
                 // Replay can take a while. Ending during replay is as safe as a crash: the next
                 // start replays again.
                 tracing::info!(signal, "leaving before the node was up");
-                std::process::exit(0);
+                stopping::exit(0);
             }
         };
         if let Some((files, known, _)) = tls {

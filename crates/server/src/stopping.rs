@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use thiserror::Error;
 
@@ -21,6 +21,21 @@ pub const FAILED: u8 = 1;
 /// The exit status of a stop that could not write everything, with all acknowledged writes on disk:
 /// the next start replays more.
 pub const REPLAYS: u8 = 3;
+
+static BEFORE_EXIT: OnceLock<fn()> = OnceLock::new();
+
+/// Has [`exit`] run this first: it writes what is left of the log, within a bounded time.
+pub fn before_exit(run: fn()) {
+    let _ = BEFORE_EXIT.set(run);
+}
+
+/// Ends the process.
+pub(crate) fn exit(status: u8) -> ! {
+    if let Some(run) = BEFORE_EXIT.get() {
+        run();
+    }
+    std::process::exit(status.into())
+}
 
 /// What a stop could not write. The texts are for the operator.
 #[derive(Debug, Error)]
@@ -125,7 +140,7 @@ impl StopClock {
             if matches!(begun.recv_timeout(limit), Err(RecvTimeoutError::Timeout)) {
                 let phase = Phase::get(&phase);
                 tracing::error!(phase, ?limit, "{}", cut_off_line(log_failed.load(Ordering::Relaxed)));
-                std::process::exit(FAILED.into());
+                exit(FAILED);
             }
         })?;
         Ok(StopClock(begin))

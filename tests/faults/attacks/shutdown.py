@@ -1,14 +1,18 @@
 """HTTP clients that send half a request or do not read, and a stop of the node meanwhile."""
 
+import os
+import signal
 import socket
+import subprocess
 import time
 
-from launch import ADMIN_PORT, METRICS_PORT, Node, StartFailed
+from launch import ADMIN_PORT, METRICS_PORT, Node, StartFailed, die_with_parent
 
 HALF = b"GET /metrics HTTP/1.1\r\nHost: "
 STOPS_WITHIN = 20  # seconds
 HALF_REQUESTS = 6000
 GROWS_AT_MOST = 100  # MiB
+LOG_LINES, LINE_BYTES = 1200, 7000  # more than a pipe and the queue of the log hold
 GIVEN_UP_AFTER = 90  # seconds
 
 
@@ -91,4 +95,35 @@ def many_half_requests(place, check):
         stop(node, check, "after all of them")
 
 
-ATTACKS = {"half-requests": half_requests, "many-half-requests": many_half_requests}
+def unread_log(place, check):
+    """Nobody reads the pipe that the log goes to: the node serves and stops all the same, and counts the lines that it drops."""
+    reader, writer = os.pipe()
+    node = Node(shards=1, memory="256M", data_dir=place / "node")
+    node.process = subprocess.Popen(node.command(), stdout=writer, stderr=writer, stdin=subprocess.DEVNULL,
+                                    start_new_session=True, preexec_fn=die_with_parent)
+    os.close(writer)
+    log = lambda text: node.admin("POST", f"/system/log?level=info&message={text}", timeout=5)
+    try:
+        node.wait_cql()
+        with check("requests are answered while nobody reads the log"):
+            for _ in range(LOG_LINES):
+                status, _ = log("x" * LINE_BYTES)
+                assert status == 200, status
+        with check("dropped lines are counted once the log is read again"):
+            os.set_blocking(reader, False)
+            read, until = b"", time.monotonic() + STOPS_WITHIN
+            while b"log lines were dropped" not in read and time.monotonic() < until:
+                try:
+                    read = read[-LINE_BYTES:] + os.read(reader, 1 << 16)
+                except BlockingIOError:
+                    time.sleep(0.05)
+            assert b"log lines were dropped" in read, read[-300:]
+        for _ in range(LOG_LINES // 8):
+            log("y" * LINE_BYTES)
+        stop(node, check, "nobody reads its log")
+    finally:
+        os.close(reader)
+        node.close()
+
+
+ATTACKS = {"unread-log": unread_log, "half-requests": half_requests, "many-half-requests": many_half_requests}

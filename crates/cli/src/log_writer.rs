@@ -3,6 +3,7 @@
 //! The queue is bounded. Lines that do not fit are dropped and counted; the count is logged once
 //! all that was queued is written.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,7 +45,8 @@ impl Shared {
     }
 }
 
-/// Puts lines into the queue. As an [`io::Write`], each call is a line for standard error.
+/// Puts lines into the queue. As an [`io::Write`], each call is one event of the log, for standard
+/// error.
 #[derive(Clone)]
 pub struct LogWriter(Arc<Shared>);
 
@@ -116,9 +118,27 @@ impl LogWriter {
     }
 }
 
+/// The event with the characters escaped that would end its line before its end. A text of a client
+/// in it must not look like another event.
+fn on_one_line(event: &[u8]) -> Cow<'_, [u8]> {
+    // The formatter escapes ESC in texts, and uses it for colours.
+    let ends_line = |c: char| (c.is_control() && !matches!(c, '\t' | '\x1b')) || matches!(c, '\u{2028}' | '\u{2029}');
+    let text = String::from_utf8_lossy(event);
+    let (body, end) = text.strip_suffix('\n').map_or((&*text, ""), |body| (body, "\n"));
+    if !body.contains(ends_line) {
+        return Cow::Borrowed(event);
+    }
+    let mut line = String::with_capacity(event.len() + 16);
+    for c in body.chars() {
+        if ends_line(c) { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line += end;
+    Cow::Owned(line.into_bytes())
+}
+
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.line(Stream::Error, line);
+        self.line(Stream::Error, &on_one_line(line));
         Ok(line.len())
     }
 
@@ -135,6 +155,15 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn an_event_is_one_line() {
+        let plain = "\x1b[33m WARN\x1b[0m a\tkey: ключ\n".as_bytes();
+        assert!(matches!(on_one_line(plain), Cow::Borrowed(line) if line == plain));
+        let forged = "WARN key=x\n2026 ERROR\r\u{85}\u{2028}y\0\n".as_bytes();
+        let line = String::from_utf8(on_one_line(forged).into_owned()).expect("text");
+        assert_eq!(line, "WARN key=x\\n2026 ERROR\\r\\u{85}\\u{2028}y\\u{0}\n");
+    }
 
     #[test]
     fn a_reader_that_does_not_read_delays_nobody() {

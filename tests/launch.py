@@ -125,7 +125,7 @@ class Node:
             command.append("--overprovisioned")
         return command + self.extra
 
-    def start(self, timeout=30.0):
+    def start(self, timeout=90.0):
         """Starts the process and returns once it answers CQL; `start_seconds` tells how long that took."""
         command = self.command()
         with open(self.log_path, "ab") as log:
@@ -136,7 +136,7 @@ class Node:
         self.start_seconds = time.monotonic() - began
         return self
 
-    def wait_cql(self, timeout=30.0):
+    def wait_cql(self, timeout=90.0):
         end = time.monotonic() + timeout
         while not answers_options(self.address):
             if self.process.poll() is not None:

@@ -7,7 +7,7 @@ from cluster.trio import Trio
 @pytest.fixture
 def trio(tmp_path):
     """Three nodes of one cluster, with the ways to break it."""
-    with Trio(tmp_path) as it:
+    with Trio(tmp_path, address_change_delay_in_ms=5000) as it:
         yield it
 
 

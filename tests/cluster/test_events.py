@@ -104,7 +104,7 @@ def test_a_node_that_moves_leaves_one_address_and_appears_at_another(trio, event
     trio.kill(2)
     trio.nodes[2].address = new
     trio.nodes[2].start()
-    eventually(lambda: events[0].of(new)[:2] == [NEW, UP])
+    eventually(lambda: events[0].of(new)[:2] == [NEW, UP], seconds=60)
     assert events[0].of(old)[before:] in ([DOWN, REMOVED], [REMOVED])
 
 
@@ -118,7 +118,7 @@ def test_the_node_that_leads_moves(trio):
     trio.nodes[leads].address = new = free_address()
     trio.nodes[leads].start()
     other = trio.sessions[(leads + 1) % 3]
-    eventually(lambda: new in {row.peer for row in other.execute("SELECT peer FROM system.peers")})
+    eventually(lambda: new in {row.peer for row in other.execute("SELECT peer FROM system.peers")}, seconds=60)
 
 
 def test_every_node_tells_its_clients_of_the_schema(trio, events):

@@ -66,6 +66,9 @@ pub struct LivenessConfig {
     pub most_answers_to_be_up: u32,
     /// After this much uptime, the failure history of a node is cleared.
     pub flapping: Duration,
+    /// How long a member must be silent at its address before a node of the same id is accepted at
+    /// another one, which may run on a copy of its data directory (`address_change_delay_in_ms`).
+    pub address_change_delay: Duration,
 }
 
 impl Default for LivenessConfig {
@@ -77,6 +80,7 @@ impl Default for LivenessConfig {
             answers_to_be_up: 2,
             most_answers_to_be_up: 64,
             flapping: Duration::from_secs(60),
+            address_change_delay: Duration::from_secs(30),
         }
     }
 }

@@ -170,6 +170,11 @@ impl Internode {
         &self.setting.own
     }
 
+    /// How long a member must be silent before it is accepted at another address.
+    pub fn address_change_delay(&self) -> Duration {
+        self.setting.config.liveness.address_change_delay
+    }
+
     /// Sets the handler of a verb on this shard, replacing an earlier one. The future of a request
     /// is dropped at its deadline, or when the caller cancels it.
     pub fn serve<F, Fut>(&self, verb: Verb, handler: F)

@@ -70,6 +70,8 @@ pub struct PeerStatus {
     pub report: Option<SelfReport>,
     /// The address at which it last answered.
     pub address: Option<SocketAddr>,
+    /// When it last answered; before the first answer, when this node began to ping it.
+    pub heard: Instant,
     /// It is up, and answered the last ping.
     pub answering: bool,
     /// It is down because it announced its stop. It still answers the requests that it has.
@@ -107,6 +109,20 @@ impl Liveness {
     /// because it may just have moved.
     pub fn answers_elsewhere(&self, host: HostId, address: SocketAddr) -> Option<SocketAddr> {
         let seen = self.nodes.get(&host).filter(|node| node.answering);
+        seen.and_then(|node| node.address).filter(|seen| *seen != address)
+    }
+
+    /// How long a node has been silent, as far as this node has noticed: zero while it is not known
+    /// to be down.
+    pub fn silent_for(&self, host: HostId) -> Duration {
+        let down = self.nodes.get(&host).filter(|node| node.status == NodeStatus::Down);
+        down.map_or(Duration::ZERO, |node| node.heard.elapsed())
+    }
+
+    /// As [`Liveness::answers_elsewhere`], also if the node has answered there within the time
+    /// `lately`: it may be restarting.
+    pub fn answered_elsewhere(&self, host: HostId, address: SocketAddr, lately: Duration) -> Option<SocketAddr> {
+        let seen = self.nodes.get(&host).filter(|_| self.silent_for(host) < lately);
         seen.and_then(|node| node.address).filter(|seen| *seen != address)
     }
 
@@ -273,6 +289,7 @@ impl Detector {
             round_trip: node.round_trip,
             report: node.report,
             address: node.address,
+            heard: node.heard,
             answering: node.status == NodeStatus::Up && node.answers > 0,
             stopping: node.stopping,
         };

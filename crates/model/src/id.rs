@@ -54,6 +54,17 @@ uuid_id!(
     /// A node, as long as its data directory exists.
     HostId
 );
+
+/// A run of a member of a cluster, from its start to its end. Recorded in the metadata and in the
+/// data directory, so that a start on an older copy of the directory is noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct NodeRun {
+    /// The number; each run has a higher one than the runs before it. The first recorded one is 1.
+    pub number: u64,
+    /// Distinguishes runs of two copies of one directory, which may have the same number.
+    pub id: Uuid,
+}
+
 uuid_id!(
     /// A paged query: the same on all of its pages.
     QueryId

@@ -1,5 +1,6 @@
 //! The layers of a node that have one instance on every shard, by a handle for each.
 
+use crate::runs::Runs;
 use cluster::topology::migration_driver::Streaming;
 use cluster::{ClusterShards, MetadataService, NodeInfo};
 use coordinator::Coordinator;
@@ -40,6 +41,8 @@ pub struct Layers {
     pub inventory: PerShard<InventoryKeeper>,
     /// The open transport to other nodes. On shard 0.
     pub wire: PerShard<OpenWire>,
+    /// The run of this node. On shard 0. Not set on a node that stays alone.
+    pub runs: PerShard<Runs>,
     /// What streams tablets to other nodes. On shard 0, if set.
     pub streaming: PerShard<Streaming>,
 }

@@ -27,6 +27,7 @@ mod node_events;
 mod old_logs;
 pub mod protocol;
 mod report;
+mod runs;
 mod schema_events;
 pub mod seeds;
 pub mod services;

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::config::handoff::Handoff;
 use crate::inventory;
 use crate::layers::{Layers, OpenWire};
+use crate::runs;
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
@@ -20,9 +21,11 @@ use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, SearchOutcome};
 use cluster::topology::locate;
 use cluster::topology::migration_driver::MigrationDriver;
+use cluster::topology::write_marks::WriteMarks;
 use cluster::topology::{Node, NodeState, features, topology_coordinator};
 use coordinator::Coordinator;
 use coordinator::hints::{self, Hints, HintsConfig, HintsSettings};
+use engine::datadir::InventoryKeeper;
 use internode::{Identity, Internode, InternodeConfig, InternodeListener};
 use replica::Replica;
 use rt::sync::Deadline;
@@ -111,7 +114,8 @@ pub async fn open_wire(layers: Layers, config: &StackConfig) -> Result<Option<Wi
     internode::install(layers.internode, identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone())
         .await;
     let internode = layers.internode.get();
-    let admission = Admission::new(layers.cluster());
+    let marks = WriteMarks::open(&config.data_dir, info.host_id).await.map_err(StartError::because)?;
+    let admission = Admission::new(layers.cluster(), marks);
     join::serve(&internode, &admission);
     barrier::serve(&internode, layers.metadata);
     coordinator::resync::serve(&internode, layers.resync());
@@ -168,8 +172,14 @@ fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError>
 }
 
 /// Joins the Raft group of the other nodes. When this returns, a joining node has received the
-/// metadata.
-pub async fn join_group(wire: &Wire, joins: bool, service: &Rc<MetadataService>) -> Result<(), StartError> {
+/// metadata. A returning node is refused first if its data directory is an older copy.
+pub async fn join_group(
+    wire: &Wire,
+    joins: bool,
+    service: &Rc<MetadataService>,
+    keeper: &InventoryKeeper,
+    accept_loss: bool,
+) -> Result<(), StartError> {
     let internodes = wire.internode.shards();
     service.on_topology(move |topology| {
         let book = join::address_book(topology.nodes().map(|node| &**node));
@@ -178,6 +188,9 @@ pub async fn join_group(wire: &Wire, joins: bool, service: &Rc<MetadataService>)
         }
     });
     let Some(group) = service.group() else { return Ok(()) };
+    if !joins {
+        runs::check_directory(&wire.internode, wire.admission.marks(), service, keeper, accept_loss).await?;
+    }
     wire.admission.open();
     raft::connect(group, &wire.internode);
     let (seeds, address) = (wire.seeds.clone(), wire.internode.own().address);
@@ -199,21 +212,27 @@ pub async fn join_group(wire: &Wire, joins: bool, service: &Rc<MetadataService>)
     Ok(())
 }
 
+/// Records a new run of this node, unless it joins or is alone. Returns once this node may serve:
+/// see [`runs`]. A node at another address may be a copy, so it waits until the cluster has
+/// confirmed its identity.
+pub async fn claim_run(
+    layers: Layers,
+    wire: &Wire,
+    keeper: Rc<InventoryKeeper>,
+    joins: bool,
+) -> Result<(), StartError> {
+    runs::begin(layers.cluster(), layers.runs, &wire.internode, &wire.admission, keeper, joins).await
+}
+
 /// Announces the current state of this node to the cluster, and starts the topology coordinator,
 /// which is active while this node leads.
 ///
 /// - A joining node is a full member with a vote when this returns.
 /// - A returning node announces itself as soon as a majority is up.
-/// - A node that returns with another address may be a copy, so it must not serve clients on its
-///   own: this returns when the cluster has confirmed its identity.
 pub async fn settle(layers: Layers, wire: &Wire, joins: bool) -> Result<(), StartError> {
     let metadata = layers.metadata.get();
-    let known = known_elsewhere(&metadata);
-    if let Some(known) = known {
-        tracing::warn!(%known, "the cluster knows this node at another address: clients are served when it knows the new one");
-    }
-    let announced = rt::task::spawn(announce_self(wire.admission.clone(), wire.internode.clone(), metadata.clone()));
-    if joins || known.is_some() {
+    let announced = rt::task::spawn(announce_self(metadata.clone()));
+    if joins || runs::known_elsewhere(&metadata).is_some() {
         announced.await.map_err(|_| StartError("the node is stopping".into()))?;
     } else {
         announced.detach();
@@ -229,65 +248,26 @@ pub async fn settle(layers: Layers, wire: &Wire, joins: bool) -> Result<(), Star
     Ok(())
 }
 
-async fn announce_self(admission: Rc<Admission>, internode: Rc<Internode>, service: Rc<MetadataService>) {
+async fn announce_self(service: Rc<MetadataService>) {
     loop {
-        match introduce(&admission, &internode, &service).await {
-            Ok(true) => {
-                let made = metadata::change::<(), String, _>(service.shards().metadata, |metadata, info| {
-                    let own = own_node(info, NodeState::Normal);
-                    let known = metadata.topology.node(info.host_id);
-                    // A node that is leaving does not rejoin by a restart.
-                    let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
-                    let is_to_announce = known.is_none_or(|known| **known != own && stays(known));
-                    join::check_location(&metadata.topology, &own)?;
-                    Ok((if is_to_announce { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
-                });
-                match made.await {
-                    Ok(()) => return,
-                    Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster does not take this node back"),
-                    Err(error) => {
-                        tracing::warn!(%error, "this node could not be announced to the cluster; trying again")
-                    }
-                }
-            }
-            Ok(false) => {}
-            Err(why) => tracing::error!(why, "the cluster does not take this node back"),
+        let made = metadata::change::<(), String, _>(service.shards().metadata, |metadata, info| {
+            let own = own_node(info, NodeState::Normal);
+            let known = metadata.topology.node(info.host_id);
+            // One that is leaving does not come back by being started again.
+            let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
+            let is_to_announce = known.is_none_or(|known| **known != own && stays(known));
+            join::check_location(&metadata.topology, &own)?;
+            Ok((if is_to_announce { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
+        });
+        match made.await {
+            Ok(()) => return,
+            Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster does not take this node back"),
+            Err(error) => tracing::warn!(%error, "this node could not be announced to the cluster; trying again"),
         }
         if rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
             return;
         }
     }
-}
-
-/// The address that the cluster has for this node, if it differs from the current one and there are
-/// other nodes.
-fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
-    let (topology, info) = (service.current().topology.clone(), service.info().clone());
-    let known = topology.node(info.host_id)?;
-    let is_elsewhere = known.internode() != own_node(&info, known.state).internode();
-    (is_elsewhere && topology.members().count() > 1).then(|| known.internode())
-}
-
-/// Announces the current address of this node to the others, if it has changed. Until they know it,
-/// they cannot reach this node, so it cannot commit the change itself unless it leads. Returns
-/// whether they know it.
-async fn introduce(
-    admission: &Admission,
-    internode: &Rc<Internode>,
-    service: &MetadataService,
-) -> Result<bool, String> {
-    let topology = service.current().topology.clone();
-    let info = service.info().clone();
-    let Some(known) = topology.node(info.host_id) else { return Ok(true) };
-    let own = own_node(&info, known.state);
-    if known.internode() == own.internode() {
-        return Ok(true);
-    }
-    // Members that moved as well have the addresses at which this node found them.
-    let book = internode.book();
-    let others = topology.members().filter(|node| node.host != own.host);
-    let address = |node: &Rc<Node>| book.peers.get(&node.host).map_or_else(|| node.internode(), |peer| peer.address);
-    join::introduce(admission, internode, &own, others.map(address).collect()).await
 }
 
 impl Wire {

@@ -19,6 +19,7 @@ use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics;
 use crate::node_events;
+use crate::runs::Runs;
 use crate::services::{RemoteServices, Services};
 use crate::stack::{self, StackConfig, StartError};
 use crate::stopping::{self, FAILED, FailureSender, Phase, StopClock, StopError, Stopping};
@@ -27,7 +28,7 @@ use cluster::{MetadataService, NodeInfo};
 use cql::system::{ClientList, SettingsTable};
 use engine::Engine;
 use engine::commitlog::SyncMode;
-use internode::InternodeConfig;
+use internode::{InternodeConfig, LivenessConfig};
 use model::HostId;
 use replica::ReplicaConfig;
 use rt::sync::{Semaphore, watch};
@@ -179,6 +180,10 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
             internode: InternodeConfig {
                 compression: config.internode_compression.0,
                 encryption: config.server_encryption_options.between,
+                liveness: LivenessConfig {
+                    address_change_delay: config.address_change_delay_in_ms.0,
+                    ..LivenessConfig::default()
+                },
                 ..InternodeConfig::default()
             },
             tls: None,
@@ -406,7 +411,8 @@ async fn bring_up(
         report::begin(services.report, &internode, services.metadata, services.engine);
         node_events::begin(services.node_events, &internode, &metadata, services.server);
     }
-    rt::task::spawn(watch_metadata(metadata, failures_of_metadata)).detach();
+    rt::task::spawn(watch_metadata(metadata, failures_of_metadata.clone())).detach();
+    rt::task::spawn(watch_runs(services.runs.try_get(), failures_of_metadata)).detach();
     let limit = plan.config.shutdown_timeout_in_ms.0 / STOP_CLIENTS;
     let most = most_connections(&plan);
     let Services { server, tls, report, .. } = services;
@@ -437,6 +443,13 @@ async fn watch_metadata(service: Rc<MetadataService>, failures: FailureSender) {
     let Some(group) = service.group() else { return };
     let error = group.failure().await;
     failures.send(format!("this node cannot follow the metadata of the cluster any more: {error}"));
+}
+
+/// A node must stop if another process has its place in the cluster.
+async fn watch_runs(runs: Option<Rc<Runs>>, failures: FailureSender) {
+    if let Some(runs) = runs {
+        failures.send(runs.displaced().await);
+    }
 }
 
 /// If the commitlog cannot be written any more, no write becomes durable: the node stops, and

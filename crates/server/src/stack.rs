@@ -239,15 +239,16 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     let metadata = layers.metadata.get();
     // Must come before flushes, which can use up the rest of a nearly full disk.
     reserve.take().await;
+    let keeper = Rc::new(data_dir.inventory_keeper(alone));
     if let Some(wire) = &wire {
-        membership::join_group(wire, joins, &metadata).await?;
+        membership::join_group(wire, joins, &metadata, &keeper, config.accept_loss).await?;
+        Box::pin(membership::claim_run(layers, wire, keeper.clone(), joins)).await?;
     }
     inventory::name_unknown_tables(&data_dir, &metadata).await?;
     let replayed = replay(layers, &old_logs, config.ignore_log_corruption).await?;
     if wire.is_some() {
         inventory::note_given_up(&config, &metadata, &given_up, &replayed).await?;
     }
-    let keeper = Rc::new(data_dir.inventory_keeper(alone));
     let inventory = InventoryRecord {
         data_dir: data_dir.clone(),
         keeper: keeper.clone(),

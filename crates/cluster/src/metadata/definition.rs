@@ -5,7 +5,7 @@ use super::paging_keys::PagingKey;
 use crate::tablets::TabletReplica;
 use crate::tablets::strategy::copies;
 use crate::topology::Node;
-use model::id::{ColumnId, HostId, SchemaVersion, TableId};
+use model::id::{ColumnId, HostId, NodeRun, SchemaVersion, TableId};
 use model::options::{OptionMap, TableOptions};
 use model::schema::ColumnKind;
 use model::types::{CqlType, class_name};
@@ -222,6 +222,13 @@ pub enum Op {
         /// The id of the dropped table.
         salt: Uuid,
     },
+    /// Records the present run of a node, in the place of its run before.
+    PutRun {
+        /// The node.
+        host: HostId,
+        /// The run.
+        run: NodeRun,
+    },
 }
 
 impl Op {
@@ -278,6 +285,7 @@ mod tests {
             ("truncate", Op::Truncate { table, epoch: 1_001 }),
             ("identify-type", Op::IdentifyType { keyspace: "k".into(), name: "u".into(), identity: table.0 }),
             ("retire-ids", Op::RetireIds { keyspace: "k".into(), table: "t".into(), salt: table.0 }),
+            ("put-run", Op::PutRun { host: HostId(table.0), run: NodeRun { number: 300, id: table.0 } }),
         ];
         let lines: Vec<String> = known
             .iter()

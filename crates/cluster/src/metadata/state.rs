@@ -213,6 +213,7 @@ impl Metadata {
     pub fn as_ops(&self, built_in: impl Fn(&str) -> bool) -> Vec<Op> {
         let mut ops: Vec<Op> = self.paging_keys.iter().cloned().map(Op::PutPagingKey).collect();
         ops.extend(self.topology.nodes().map(|node| Op::PutNode(Box::new((**node).clone()))));
+        ops.extend(self.topology.runs().map(|(host, run)| Op::PutRun { host, run }));
         let features = self.topology.enabled_features();
         if !features.is_empty() {
             ops.push(Op::EnableFeatures(features.iter().cloned().collect()));
@@ -338,6 +339,7 @@ impl Metadata {
             Op::PutPagingKey(key) => Rc::make_mut(&mut self.paging_keys).put(key.clone()),
             Op::DropPagingKey(id) => Rc::make_mut(&mut self.paging_keys).drop_key(*id),
             Op::PutNode(node) => self.topology.put((**node).clone()),
+            Op::PutRun { host, run } => self.topology.put_run(*host, *run),
             Op::RemoveNode(host) => {
                 if !self.topology.remove(*host) {
                     return Err(MetadataError::Broken(format!("no node {host}")));

@@ -12,6 +12,7 @@
 //! nodes with that knowledge are down, a member with an older log stays undetected until one of
 //! them is up again.
 
+use super::group::Group;
 use super::network::RaftRequest;
 use super::stored::{FORMAT, Position, StoredVote, decode};
 use engine::raft_log::RaftLog;
@@ -178,6 +179,18 @@ impl Acknowledged {
     /// The member's log ends at `last`. Returns the position that it once had and has lost, if any.
     pub fn is_beyond(&self, last: Option<Position>) -> Option<Position> {
         self.committed.get().filter(|known| last.is_none_or(|last| last.index < known.index))
+    }
+}
+
+impl Group {
+    /// The index of the last committed entry that another member is known to have had on disk.
+    pub fn acknowledged_by(&self, host: HostId) -> Option<u64> {
+        self.link.acknowledged(host).committed.get().map(|position| position.index)
+    }
+
+    /// The index of the last entry in this node's log; 0 without entries.
+    pub fn last_index(&self) -> u64 {
+        self.last_position().map_or(0, |position| position.index)
     }
 }
 

@@ -93,7 +93,7 @@ pub struct Group {
     machine: Rc<dyn Machine>,
     applied: Rc<Applied>,
     pub(super) saved: Rc<Saved>,
-    link: Rc<Link>,
+    pub(super) link: Rc<Link>,
     alone: Rc<Cell<bool>>,
     /// When this node last heard from a leader.
     heard: Cell<Option<Instant>>,

@@ -5,11 +5,12 @@ use super::network::{CallFailed, Transport};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use internode::{CallError, Internode, Peer, Refusal, RefusalCode, Verb};
+use internode::{CallError, Caller, Internode, Peer, Refusal, RefusalCode, Verb};
 use model::id::HostId;
 use rt::Pieces;
 use rt::sync::Deadline;
 use rt::time::Duration;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// The shard that runs the group, on every node.
@@ -33,16 +34,15 @@ impl Transport for InternodeTransport {
 
 /// Connects this node's group with those of the other nodes. On shard 0.
 pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
-    let (answering, liveness) = (Rc::downgrade(group), Rc::downgrade(internode));
+    let (answering, watching) = (Rc::downgrade(group), Rc::downgrade(internode));
     internode.serve(Verb::Raft, move |caller, message| {
         let group = answering.upgrade();
         // Of two nodes with one host id (a copied data directory), only the one at the known
         // address takes part in the group.
-        let liveness = liveness.upgrade().map(|internode| internode.liveness());
-        let answers_elsewhere = liveness.and_then(|liveness| liveness.answers_elsewhere(caller.host, caller.address));
+        let stands_elsewhere = watching.upgrade().and_then(|internode| stands_elsewhere(&internode, &caller));
         async move {
-            if let Some(address) = answers_elsewhere {
-                let why = format!("node {} answers at {address}: {} is not its address", caller.host, caller.address);
+            if let Some(address) = stands_elsewhere {
+                let why = format!("node {} is at {address}: {} is not its address", caller.host, caller.address);
                 return Err(Refusal::new(RefusalCode::UnknownVerb, why));
             }
             let group = group.ok_or_else(|| Refusal::new(RefusalCode::Stopping, "the node is stopping"))?;
@@ -51,4 +51,13 @@ pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
         }
     });
     group.connect(Rc::new(InternodeTransport(internode.clone())));
+}
+
+/// The address at which another node with the caller's id answers, or answered a moment ago.
+fn stands_elsewhere(internode: &Internode, caller: &Caller) -> Option<SocketAddr> {
+    let known = internode.book().peers.get(&caller.host).map(|peer| peer.address);
+    if known == Some(caller.address) {
+        return None;
+    }
+    internode.liveness().answered_elsewhere(caller.host, caller.address, internode.address_change_delay())
 }

@@ -3,6 +3,7 @@
 
 use super::discovery::Discovery;
 use super::locate::Locator;
+use super::write_marks::WriteMarks;
 use crate::metadata::ClusterShards;
 use model::id::HostId;
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,7 @@ const MOST_REPORTED: usize = 256;
 pub struct Admission {
     pub(super) shards: ClusterShards,
     pub(super) locator: Rc<Locator>,
+    pub(super) marks: Rc<WriteMarks>,
     /// The running search of this node.
     pub(super) searching: RefCell<Option<Discovery>>,
     /// This node can admit others: all of its shards follow changes of the metadata.
@@ -26,10 +28,11 @@ pub struct Admission {
 
 impl Admission {
     /// Of a node that admits no others yet.
-    pub fn new(shards: ClusterShards) -> Rc<Admission> {
+    pub fn new(shards: ClusterShards, marks: Rc<WriteMarks>) -> Rc<Admission> {
         Rc::new(Admission {
             shards,
             locator: Rc::default(),
+            marks,
             searching: RefCell::default(),
             is_open: Cell::new(false),
             reported: RefCell::default(),
@@ -39,6 +42,11 @@ impl Admission {
     /// The addresses that other nodes named.
     pub fn locator(&self) -> &Rc<Locator> {
         &self.locator
+    }
+
+    /// The write marks of this node and of others.
+    pub fn marks(&self) -> &Rc<WriteMarks> {
+        &self.marks
     }
 
     /// From now on this node admits others, because all of its shards follow changes of the

@@ -6,10 +6,14 @@
 
 use super::Topology;
 
-/// The features of release 0.1.0. The code does not check them, because all nodes have them. A node
-/// of a development state before 0.1.0 that lacks one of them is not admitted. A feature of a later
-/// release gets its own constant, and is used once it is enabled.
-const SINCE_THE_FIRST_RELEASE: [&str; 7] = [
+/// Runs of nodes are recorded in the metadata. Nodes of states before 0.1.0 cannot read them, so
+/// this feature is checked.
+pub(super) const NODE_RUNS: &str = "NODE_RUNS";
+
+/// The features of release 0.1.0. The code checks only [`NODE_RUNS`], because all nodes have the
+/// others. A node of a development state before 0.1.0 that lacks one of them is not admitted. A
+/// feature of a later release gets its own constant, and is used once it is enabled.
+const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
     "RAFT_METADATA",
     "INTERNODE_V1",
     "TABLET_TRANSITIONS",
@@ -17,6 +21,7 @@ const SINCE_THE_FIRST_RELEASE: [&str; 7] = [
     "TRUNCATE_BY_EPOCH",
     "RACK_LISTS",
     "TYPE_IDENTITIES",
+    NODE_RUNS,
 ];
 
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of

@@ -8,12 +8,14 @@
 
 use super::admission::Admission;
 use super::discovery::{Discovery, DiscoveryAnswer, Verdict};
+use super::runs::{self, KnownNode, RunClaim};
+use super::whereabouts::{lost, may_be_elsewhere, moved, reached_at};
+use super::write_marks::MarkAnnouncement;
 use super::{Node, NodeState, Topology, features};
 use crate::metadata::{ChangeError, MetadataService, Op, change};
 use bytes::Bytes;
 use internode::{
-    AddressBook, CallError, Caller, Internode, NodeStatus, Party, PeerAddress, Refusal, RefusalCode, RejectionCode,
-    Verb,
+    AddressBook, CallError, Caller, Internode, Party, PeerAddress, Refusal, RefusalCode, RejectionCode, Verb,
 };
 use model::id::HostId;
 use rt::sync::Deadline;
@@ -47,6 +49,12 @@ pub(super) enum JoinRequest {
     /// Asks which node is there, and which addresses it knows. Carries the addresses that the
     /// sender knows. See [`super::locate`].
     Locate(BTreeSet<SocketAddr>),
+    /// A member asks for admission at a new address, and claims a new run.
+    Return(Box<Node>, RunClaim),
+    /// Asks what is known of the sender's runs.
+    OwnRuns,
+    /// Announces the write mark of the sender, and asks what is known of its runs.
+    Marked(MarkAnnouncement),
 }
 
 /// The response to a [`JoinRequest`]. Append-only.
@@ -66,6 +74,8 @@ pub(super) enum JoinResponse {
     Refused(String),
     /// The addresses that the node knows, including its own.
     Located(BTreeSet<SocketAddr>),
+    /// What is known of the runs of the node that asked.
+    Runs(KnownNode),
 }
 
 fn encode<T: Serialize>(value: &T) -> Bytes {
@@ -109,29 +119,60 @@ async fn answer(admission: &Admission, caller: Caller, request: JoinRequest) -> 
             }
             None => JoinResponse::Later("the node is starting".into()),
         },
-        (JoinRequest::Join(_), None) => JoinResponse::Later("the node is not part of a cluster yet".into()),
-        (JoinRequest::Join(_), Some(_)) if !admission.is_open() => JoinResponse::Later("the node is starting".into()),
-        (JoinRequest::Join(node), Some(service)) => match node.host == caller.host {
-            true => admit_node(admission, &service, *node).await,
-            false => JoinResponse::Refused("a node can only ask for itself".into()),
-        },
+        (JoinRequest::OwnRuns, member) => JoinResponse::Runs(KnownNode::of(caller.host, member, &admission.marks)),
+        (JoinRequest::Marked(announcement), member) => {
+            // A process on a copy at another address announces nothing.
+            let book = admission.shards.internode.try_get().map(|internode| internode.book());
+            let known = book.and_then(|book| book.peers.get(&caller.host).map(|peer| peer.address));
+            if known == Some(caller.address) {
+                admission.marks.hear(caller.host, announcement);
+            }
+            JoinResponse::Runs(KnownNode::of(caller.host, member, &admission.marks))
+        }
+        (JoinRequest::Join(node), member) => answer_applicant(admission, caller, member, *node, None).await,
+        (JoinRequest::Return(node, claim), member) => {
+            answer_applicant(admission, caller, member, *node, Some(claim)).await
+        }
+    }
+}
+
+async fn answer_applicant(
+    admission: &Admission,
+    caller: Caller,
+    member: Option<Rc<MetadataService>>,
+    node: Node,
+    claim: Option<RunClaim>,
+) -> JoinResponse {
+    let Some(service) = member else { return JoinResponse::Later("the node is not part of a cluster yet".into()) };
+    if !admission.is_open() {
+        return JoinResponse::Later("the node is starting".into());
+    }
+    match node.host == caller.host {
+        true => admit_node(admission, &service, node, claim).await,
+        false => JoinResponse::Refused("a node can only ask for itself".into()),
     }
 }
 
 /// Admits a node, if this node is the leader.
-async fn admit_node(admission: &Admission, service: &Rc<MetadataService>, node: Node) -> JoinResponse {
+async fn admit_node(
+    admission: &Admission,
+    service: &Rc<MetadataService>,
+    node: Node,
+    claim: Option<RunClaim>,
+) -> JoinResponse {
     let Some(group) = service.group() else { return JoinResponse::Later("this is not the right shard".into()) };
     let host = node.host;
     let internode = admission.shards.internode.try_get();
     let is_news = |why: &str| admission.is_open() && admission.is_news(host, why);
-    if let Some(why) = has_lost_metadata(&service.current().topology, &node) {
+    let topology = service.current().topology.clone();
+    let is_older = || runs::record(&topology, host, claim.as_ref()?).err();
+    if let Some(why) = has_lost_metadata(&topology, &node).or_else(is_older) {
         if is_news(&why) {
             tracing::warn!(why, "a node is refused");
         }
         return JoinResponse::Refused(why);
     }
     if !group.is_leader() {
-        let topology = service.current().topology.clone();
         let leader = group.leader().and_then(|leader| topology.node(leader).cloned());
         return match leader {
             Some(leader) => JoinResponse::Elsewhere(reached_at(internode.as_ref(), &leader)),
@@ -139,13 +180,7 @@ async fn admit_node(admission: &Admission, service: &Rc<MetadataService>, node: 
         };
     }
     let (moved, lost) = (moved(internode.as_ref(), service), lost(internode.as_ref(), service));
-    let topology = service.current().topology.clone();
-    if let Some(old) = still_at(internode.as_ref(), &topology, &node).await {
-        let why = format!(
-            "node {host} answers at {old}, and a node of the same id asks from {}: either it has just moved, or one of the two runs on a copy \
-             of the other's data directory",
-            node.internode()
-        );
+    if let Some(why) = may_be_elsewhere(internode.as_ref(), &topology, &node).await {
         if is_news(&why) {
             tracing::warn!(why, "a node is not admitted yet");
         }
@@ -165,7 +200,10 @@ async fn admit_node(admission: &Admission, service: &Rc<MetadataService>, node: 
     let seen = place(&topology, host);
     let made = change(admission.shards.metadata, move |metadata, _| {
         check_unchanged(seen, place(&metadata.topology, host), host)?;
-        let ops = admit(&metadata.topology, &node, &moved, &lost).map_err(NotAdmitted::Ever)?;
+        let mut ops = admit(&metadata.topology, &node, &moved, &lost).map_err(NotAdmitted::Ever)?;
+        if let Some(claim) = &claim {
+            ops.extend(runs::record(&metadata.topology, host, claim).map_err(NotAdmitted::Ever)?);
+        }
         Ok((ops, ()))
     });
     match made.await {
@@ -221,49 +259,6 @@ fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: Host
         Some(now) => Err(NotAdmitted::Yet(format!("a node with the id {host} was admitted a moment ago, at {now}"))),
         None => Err(NotAdmitted::Yet(format!("node {host} was removed a moment ago"))),
     }
-}
-
-/// The address at which another node with the id of `node` answers, if there is one. The possible
-/// addresses are asked now, because the failure detector's knowledge may be outdated.
-async fn still_at(internode: Option<&Rc<Internode>>, topology: &Topology, node: &Node) -> Option<SocketAddr> {
-    let internode = internode?;
-    if let Some(address) = internode.liveness().answers_elsewhere(node.host, node.internode()) {
-        return Some(address);
-    }
-    let stated = topology.node(node.host).map(|known| known.internode());
-    let found = internode.found().get(&node.host).copied();
-    if node.host == internode.own().host {
-        return None;
-    }
-    for address in stated.into_iter().chain(found).filter(|address| *address != node.internode()) {
-        let answer = ask(internode, address, JoinRequest::Locate(BTreeSet::new())).await;
-        if answer.is_ok_and(|(party, _)| party.host == node.host) {
-            return Some(address);
-        }
-    }
-    None
-}
-
-/// The address at which this node currently reaches another one.
-fn reached_at(internode: Option<&Rc<Internode>>, node: &Node) -> SocketAddr {
-    let found = internode.and_then(|internode| internode.found().get(&node.host).copied());
-    found.unwrap_or_else(|| node.internode())
-}
-
-/// Members that answer at another address than the one in the metadata, and this node.
-fn moved(internode: Option<&Rc<Internode>>, service: &MetadataService) -> BTreeMap<HostId, SocketAddr> {
-    let Some(internode) = internode else { return BTreeMap::new() };
-    let liveness = internode.liveness();
-    let answers = |host: &HostId| liveness.status(*host) == NodeStatus::Up;
-    let own = (service.info().host_id, internode.own().address);
-    internode.found().into_iter().filter(|(host, _)| answers(host)).chain([own]).collect()
-}
-
-/// Members that have not finished joining and are down. They have no tablets.
-fn lost(internode: Option<&Rc<Internode>>, service: &MetadataService) -> BTreeSet<HostId> {
-    let Some(internode) = internode else { return BTreeSet::new() };
-    let (topology, liveness) = (service.current().topology.clone(), internode.liveness());
-    topology.lost_while_joining(|host| liveness.is_down(host))
 }
 
 /// Why a node cannot join that is a full member already and has lost its metadata. It may only vote
@@ -463,7 +458,7 @@ async fn search_with(
         let verdict = search().verdict();
         match verdict {
             Verdict::Begin => return Ok(SearchOutcome::Nothing),
-            Verdict::Join(members) => match join(internode, own, members).await {
+            Verdict::Join(members) => match join(internode, own, None, members).await {
                 Ok(Some(nodes)) => return Ok(SearchOutcome::Cluster(nodes)),
                 Ok(None) => {}
                 Err(why) => return Err(why),
@@ -497,7 +492,8 @@ pub(super) async fn ask(
     address: SocketAddr,
     request: JoinRequest,
 ) -> Result<(Party, JoinResponse), NoAnswer> {
-    let limit = if matches!(request, JoinRequest::Join(_)) { ADMISSION } else { QUESTION };
+    let is_admission = matches!(request, JoinRequest::Join(_) | JoinRequest::Return(..));
+    let limit = if is_admission { ADMISSION } else { QUESTION };
     if matches!(request, JoinRequest::Locate(_)) {
         // A recent failure says nothing about the present.
         internode.forgive_address(address);
@@ -517,12 +513,13 @@ pub(super) async fn ask(
     Ok((party, decode(&answer).map_err(NoAnswer::Yet)?))
 }
 
-/// Announces this node's current address to the cluster. Returns whether it was accepted; if not,
-/// try again later.
+/// Announces this node's current address to the cluster, with the new run that it claims. Returns
+/// whether it was accepted; if not, try again later.
 pub async fn introduce(
     admission: &Admission,
     internode: &Rc<Internode>,
     own: &Node,
+    claim: &RunClaim,
     members: BTreeSet<SocketAddr>,
 ) -> Result<bool, String> {
     // A single node has no other node to inform.
@@ -530,7 +527,7 @@ pub async fn introduce(
         return Ok(true);
     }
     // The other members know whether another node with this id exists, and name the leader.
-    if join(internode, own, members).await?.is_some() {
+    if join(internode, own, Some(claim), members).await?.is_some() {
         return Ok(true);
     }
     // This node may be the leader itself: it restarted before the others elected another one, and
@@ -538,7 +535,7 @@ pub async fn introduce(
     if let Some(service) = admission.shards.metadata.try_get()
         && service.group().is_some_and(|group| group.is_leader())
     {
-        match admit_node(admission, &service, own.clone()).await {
+        match admit_node(admission, &service, own.clone(), Some(claim.clone())).await {
             JoinResponse::Welcome(_) => return Ok(true),
             JoinResponse::Refused(why) => return Err(why),
             other => tracing::info!(answer = ?other, "this node is the leader, and is not admitted yet"),
@@ -551,15 +548,20 @@ pub async fn introduce(
 async fn join(
     internode: &Rc<Internode>,
     own: &Node,
+    claim: Option<&RunClaim>,
     members: BTreeSet<SocketAddr>,
 ) -> Result<Option<Vec<Node>>, String> {
+    let request = || match claim {
+        Some(claim) => JoinRequest::Return(Box::new(own.clone()), claim.clone()),
+        None => JoinRequest::Join(Box::new(own.clone())),
+    };
     let mut to_ask: Vec<SocketAddr> = members.into_iter().collect();
     let mut asked = BTreeSet::new();
     while let Some(address) = to_ask.pop() {
         if !asked.insert(address) {
             continue;
         }
-        match ask(internode, address, JoinRequest::Join(Box::new(own.clone()))).await {
+        match ask(internode, address, request()).await {
             Ok((_, JoinResponse::Welcome(nodes))) => return Ok(Some(nodes)),
             Ok((_, JoinResponse::Elsewhere(leader))) => to_ask.push(leader),
             Ok((Party { host, .. }, JoinResponse::Refused(why))) => {

@@ -9,8 +9,9 @@
 //! ([`super::join::introduce`]).
 //!
 //! A second node with the same host id (a copied data directory) does not displace the first. While
-//! the member answers at its known address, no other address is accepted for it. If the id answers
-//! at two other addresses, neither is accepted.
+//! the member answers at its known address, and for [`Internode::address_change_delay`] afterwards,
+//! no other address is accepted for it, unless another node is at its address now. If the id
+//! answers at two other addresses, neither is accepted.
 
 use super::join::{JoinRequest, JoinResponse, ask};
 use internode::{Internode, NodeStatus, publish_found};
@@ -83,6 +84,9 @@ struct Believed {
     found: Option<SocketAddr>,
     /// Whether it answers at the address in use.
     is_up: bool,
+    /// Whether it may be elsewhere: it has been silent at the address in use for as long as a
+    /// change of its address takes, or another node is there now.
+    may_move: bool,
 }
 
 /// The result of a round of questions for one member.
@@ -100,7 +104,7 @@ enum Finding {
 
 /// Decides where a member is that answered at the addresses `answered`.
 fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
-    let Believed { stated, found, is_up } = believed;
+    let Believed { stated, found, is_up, may_move } = believed;
     match found {
         None if is_up => Finding::Same,
         Some(_) if answered.contains(&stated) => Finding::AsStated,
@@ -108,6 +112,7 @@ fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
         Some(found) if is_up || answered.contains(&found) => Finding::Same,
         _ => match (answered.first(), answered.len()) {
             (None, _) => Finding::Same,
+            _ if !may_move => Finding::Same,
             (Some(address), 1) => Finding::Here(*address),
             _ => Finding::Several,
         },
@@ -144,7 +149,8 @@ fn believed(internode: &Internode) -> BTreeMap<HostId, Believed> {
     let stated = internode.stated().into_iter().filter(|(host, _)| *host != own);
     let of = |(host, stated)| {
         let is_up = liveness.status(host) == NodeStatus::Up;
-        (host, Believed { stated, found: found.get(&host).copied(), is_up })
+        let may_move = liveness.silent_for(host) >= internode.address_change_delay();
+        (host, Believed { stated, found: found.get(&host).copied(), is_up, may_move })
     };
     stated.map(of).collect()
 }
@@ -164,7 +170,10 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
         locator.name(named.into_iter().chain([party.address]), internode.own().address);
     }
     let mut has_found = false;
-    for (host, believed) in believed(internode) {
+    let own = &internode.own().address;
+    let taken: BTreeSet<SocketAddr> = answered.values().flatten().chain([own]).copied().collect();
+    for (host, mut believed) in believed(internode) {
+        believed.may_move |= taken.contains(&believed.found.unwrap_or(believed.stated));
         let answered = answered.remove(&host).unwrap_or_default();
         let finding = judge(believed, &answered);
         let before = match finding {
@@ -205,16 +214,20 @@ mod tests {
 
     #[test]
     fn a_member_is_believed_to_be_where_it_alone_answers() {
-        let silent = Believed { stated: at(1), found: None, is_up: false };
+        let silent = Believed { stated: at(1), found: None, is_up: false, may_move: true };
+        let restarting = Believed { may_move: false, ..silent };
         let up = Believed { is_up: true, ..silent };
         let elsewhere = Believed { found: Some(at(2)), ..silent };
         let up_elsewhere = Believed { is_up: true, ..elsewhere };
-        let cases: [(Believed, &[u8], Finding); 15] = [
+        let cases: [(Believed, &[u8], Finding); 18] = [
             (silent, &[], Finding::Same),
             (silent, &[1], Finding::Same),
             (silent, &[2], Finding::Here(at(2))),
             (silent, &[1, 2], Finding::Same),
             (silent, &[2, 3], Finding::Several),
+            (restarting, &[2], Finding::Same),
+            (restarting, &[2, 3], Finding::Same),
+            (Believed { may_move: false, ..elsewhere }, &[1], Finding::AsStated),
             (up, &[2], Finding::Same),
             (up, &[2, 3], Finding::Same),
             (elsewhere, &[], Finding::Same),

@@ -14,20 +14,25 @@ pub mod join;
 pub mod locate;
 pub mod migration_driver;
 mod node;
+pub mod runs;
 pub mod topology_coordinator;
 pub mod view;
 pub mod voters;
+mod whereabouts;
+pub mod write_marks;
 
 pub use node::{Node, NodeState};
 
-use model::id::HostId;
+use model::id::{HostId, NodeRun};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// The nodes of a cluster, with the enabled features and the fence. Copies share unchanged parts.
+/// The nodes of a cluster with their runs, the enabled features and the fence. Copies share
+/// unchanged parts.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Topology {
     nodes: Rc<BTreeMap<HostId, Rc<Node>>>,
+    runs: Rc<BTreeMap<HostId, NodeRun>>,
     features: Rc<BTreeSet<String>>,
     fence: u64,
 }
@@ -58,6 +63,16 @@ impl Topology {
     /// The node with an id.
     pub fn node(&self, host: HostId) -> Option<&Rc<Node>> {
         self.nodes.get(&host)
+    }
+
+    /// The recorded run of a node; `None` before the first one.
+    pub fn run(&self, host: HostId) -> Option<NodeRun> {
+        self.runs.get(&host).copied()
+    }
+
+    /// The recorded runs of all nodes.
+    pub fn runs(&self) -> impl Iterator<Item = (HostId, NodeRun)> {
+        self.runs.iter().map(|(host, run)| (*host, *run))
     }
 
     /// The number of nodes, including those that have left.
@@ -120,8 +135,14 @@ impl Topology {
         Rc::make_mut(&mut self.nodes).insert(node.host, Rc::new(node));
     }
 
+    /// Records a run of a node.
+    pub(crate) fn put_run(&mut self, host: HostId, run: NodeRun) {
+        Rc::make_mut(&mut self.runs).insert(host, run);
+    }
+
     /// Removes a node. Returns whether it was present.
     pub(crate) fn remove(&mut self, host: HostId) -> bool {
+        Rc::make_mut(&mut self.runs).remove(&host);
         Rc::make_mut(&mut self.nodes).remove(&host).is_some()
     }
 

@@ -110,6 +110,7 @@ mod tests {
             round_trip: None,
             report,
             address,
+            heard: rt::time::now(),
             answering: false,
             stopping: false,
         }

@@ -21,6 +21,7 @@ use crate::files::IS_FOREIGN;
 use crate::files::sealed::{self, Unusable};
 use crate::raft_log::{self, FoundLog, LogEnd, NotedEnd, RaftLogError};
 use crate::table_dir::{epoch_file, replay_filters};
+use model::id::NodeRun;
 use model::schema::TableSchema;
 use model::{HostId, TableId};
 use rt::ShardId;
@@ -460,7 +461,7 @@ impl DataDir {
     }
 }
 
-/// Changes the inventory in the stamp of a data directory.
+/// Changes the inventory and the runs in the stamp of a data directory.
 pub struct InventoryKeeper {
     path: PathBuf,
     stamp: RefCell<Stamp>,
@@ -479,11 +480,29 @@ impl InventoryKeeper {
 
     /// Changes the inventory, durably. Parts that it no longer names may be removed afterwards.
     pub async fn change(&self, change: impl FnOnce(&mut Inventory)) -> Result<(), DataDirError> {
+        let alone = self.alone;
+        let change = |stamp: &mut Stamp| {
+            change(stamp.inventory.get_or_insert_with(|| Inventory { alone, ..Inventory::default() }));
+        };
+        self.change_stamp(change).await
+    }
+
+    /// The runs that the stamp names: see [`Stamp::runs`].
+    pub fn runs(&self) -> Vec<NodeRun> {
+        self.stamp.borrow().runs.clone()
+    }
+
+    /// Changes the runs that the stamp names, durably.
+    pub async fn change_runs(&self, change: impl FnOnce(&mut Vec<NodeRun>)) -> Result<(), DataDirError> {
+        self.change_stamp(|stamp| change(&mut stamp.runs)).await
+    }
+
+    async fn change_stamp(&self, change: impl FnOnce(&mut Stamp)) -> Result<(), DataDirError> {
         let failed = |error| DataDirError::Io { path: self.path.clone(), error };
         let _turn = self.turn.acquire().await.map_err(|_| failed(io::Error::other("the node is stopping")))?;
         let before = self.stamp.borrow().clone();
         let mut stamp = before.clone();
-        change(stamp.inventory.get_or_insert_with(|| Inventory { alone: self.alone, ..Inventory::default() }));
+        change(&mut stamp);
         if stamp != before {
             sealed::write(&self.path, stamp::KIND, stamp::FORMAT, &stamp).await.map_err(failed)?;
             self.stamp.replace(stamp);

@@ -3,6 +3,7 @@
 //! ```text
 //! messina.stamp                         host id, cluster, format, shards, inventory (sealed text)
 //! messina.raft-end                      how far the log of the metadata is durable
+//! messina.write-marks                   write marks of this node and others (sealed text)
 //! messina.reserve                       disk space for starts and changes on a full disk
 //! lock                                  locked by the running process, as the directory itself
 //! data/<keyspace>/<table>-<table id>/   sstables of a table
@@ -20,11 +21,13 @@
 mod inventory;
 mod layout;
 mod stamp;
+mod write_marks;
 
 pub use crate::table_dir::TABLE_SNAPSHOTS;
 pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
 pub use layout::{table_dir_name, table_of_dir_name};
 pub use stamp::{FORMAT, Stamp};
+pub use write_marks::{HeardMark, StoredMarks};
 
 use crate::files::may_pass;
 use crate::files::sealed::{self, Unsealed};
@@ -180,6 +183,7 @@ impl DataDir {
                 shards,
                 created_micros: rt::time::wall_micros(),
                 inventory: None,
+                runs: Vec::new(),
             },
         };
         // Also if only the format differs: the earlier release must not open what this one

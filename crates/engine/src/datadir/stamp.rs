@@ -2,6 +2,7 @@
 
 use super::Inventory;
 use model::HostId;
+use model::id::NodeRun;
 use serde::{Deserialize, Serialize};
 
 /// The kind of the sealed text.
@@ -26,4 +27,8 @@ pub struct Stamp {
     /// What the directory must hold; `None` in one that an earlier release wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
+    /// The run that the cluster has recorded last, as far as is known, and the runs that this node
+    /// proposed since then without an answer. Empty if none was ever recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<NodeRun>,
 }

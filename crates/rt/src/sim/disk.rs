@@ -190,6 +190,14 @@ impl Disk {
         Self { state: Rc::new(RefCell::new(self.state.borrow().clone())) }
     }
 
+    /// Replaces the contents by those of a copy, such as an earlier [`Disk::fork`]. No machine may
+    /// use the disk.
+    pub fn restore(&self, copy: &Disk) {
+        let State { names, inodes, next_inode, .. } = copy.state.borrow().clone();
+        let mut state = self.state.borrow_mut();
+        (state.names, state.inodes, state.next_inode) = (names, inodes, next_inode);
+    }
+
     /// The counters.
     pub fn stats(&self) -> DiskStats {
         self.state.borrow().stats

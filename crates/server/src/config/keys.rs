@@ -227,6 +227,10 @@ settings! {
         native_shard_aware_transport_port_ssl: u16 = 19142;
         /// The port for other nodes.
         storage_port: u16 = 7000;
+        /// How long a member must be silent before a node with its host id is admitted at another
+        /// address. Longer than a restart takes, because the other node may run on a copy of the
+        /// member's data directory. Set it to the same value on all nodes.
+        address_change_delay_in_ms ["address_change_delay"] ("1s" to "1d"): Millis = millis(30_000);
         /// The connections between nodes that are compressed with lz4: `none`, `dc` (between
         /// datacenters), `all`. Data that does not get shorter is sent uncompressed.
         internode_compression: InternodeCompression = InternodeCompression::default();

@@ -6,6 +6,7 @@
 
 mod missing;
 mod moving;
+mod runs;
 mod same_id;
 mod snapshots;
 mod support;

@@ -36,11 +36,11 @@ const MEMORY: usize = 32 << 20;
 /// What the start of each node returned. On shard 0.
 static STACK: LazyLock<PerShard<stack::Stack>> = LazyLock::new(PerShard::new);
 
-struct Up {
+pub struct Up {
     machine: MachineHandle,
     path: PathBuf,
     address: SocketAddr,
-    host: HostId,
+    pub host: HostId,
 }
 
 /// Streams by reading all rows and writing them again unchanged: a pending replica gets them like
@@ -152,6 +152,16 @@ fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig
 
 /// Starts a node, and returns when it serves.
 async fn start(path: PathBuf, address: SocketAddr, seeds: Vec<SocketAddr>, copies: Arc<AtomicBool>) -> Up {
+    try_start(path, address, seeds, copies).await.expect("the node starts")
+}
+
+/// As [`start`]; an error if the node does not start.
+pub async fn try_start(
+    path: PathBuf,
+    address: SocketAddr,
+    seeds: Vec<SocketAddr>,
+    copies: Arc<AtomicBool>,
+) -> Result<Up, String> {
     let config_of_machine = MachineConfig { shards: 2, overprovisioned: true, ..MachineConfig::default() };
     let machine = Machine::start(config_of_machine, |_| async { rt::shard::stopping().cancelled().await });
     let machine = machine.expect("a machine starts");
@@ -165,12 +175,19 @@ async fn start(path: PathBuf, address: SocketAddr, seeds: Vec<SocketAddr>, copie
         STACK.set(Rc::new(stack));
         Ok::<_, String>(host)
     });
-    let host = started.await.expect("it runs").expect("the node starts");
-    Up { machine, path, address, host }
+    match started.await.expect("it runs") {
+        Ok(host) => Ok(Up { machine, path, address, host }),
+        Err(why) => {
+            let _ = machine.call(ShardId(0), || stack::stop(*LAYERS)).await;
+            machine.stop();
+            machine.join();
+            Err(why)
+        }
+    }
 }
 
 impl Up {
-    async fn on<T: Send + 'static, F: Future<Output = T> + 'static>(
+    pub async fn on<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> T {
@@ -183,7 +200,7 @@ impl Up {
     }
 
     /// Waits until `is_so` of this node's metadata.
-    async fn sees(&self, what: &str, is_so: impl Fn(&cluster::Metadata) -> bool + Clone + Send + 'static) {
+    pub async fn sees(&self, what: &str, is_so: impl Fn(&cluster::Metadata) -> bool + Clone + Send + 'static) {
         let begun = rt::time::now();
         loop {
             let is_so = is_so.clone();
@@ -195,7 +212,7 @@ impl Up {
         }
     }
 
-    async fn stop(self) -> (PathBuf, SocketAddr) {
+    pub async fn stop(self) -> (PathBuf, SocketAddr) {
         self.on(|| async {
             LAYERS.streaming.clear();
             stack::stop(*LAYERS).await.expect("all is written");
@@ -231,13 +248,13 @@ impl Up {
 
 /// Addresses that only this process uses, at a port outside of the ephemeral range. Each test has
 /// its own, starting at `first`.
-fn addresses(first: u8) -> Vec<SocketAddr> {
+pub fn addresses(first: u8) -> Vec<SocketAddr> {
     let process = (std::process::id() as u16).to_be_bytes();
     (0..4).map(|n| (IpAddr::from([127, first + n, process[0], process[1].max(1)]), 7000).into()).collect()
 }
 
 /// Starts four nodes, and returns when they are one cluster.
-async fn start_four(directory: &Path, addresses: &[SocketAddr], copies: &Arc<AtomicBool>) -> Vec<Up> {
+pub async fn start_four(directory: &Path, addresses: &[SocketAddr], copies: &Arc<AtomicBool>) -> Vec<Up> {
     let starts = addresses.iter().enumerate().map(|(n, address)| {
         let (path, seeds) = (directory.join(n.to_string()), addresses.to_vec());
         start(path, *address, seeds, copies.clone())

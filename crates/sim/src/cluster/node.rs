@@ -128,8 +128,8 @@ fn look_at_others(shared: &Shared, node: usize, seen: &mut Option<Vec<NodeStatus
     }
 }
 
-/// Watches the logs. A log that fails ends the node, as in the server. No fault here breaks a log,
-/// so none may fail.
+/// Watches the logs and the run of the node. A log that fails, and another process in the node's
+/// place, end the node, as in the server. No fault here does that.
 async fn watch(shared: Rc<Shared>, node: usize) {
     let group = LAYERS.metadata.get().group().cloned();
     if let Some(group) = group {
@@ -138,6 +138,16 @@ async fn watch(shared: Rc<Shared>, node: usize) {
             async move {
                 let why = group.failure().await;
                 shared.broken(format!("the metadata group of node {node} has failed: {why}"));
+            }
+        })
+        .detach();
+    }
+    if let Some(runs) = LAYERS.runs.try_get() {
+        rt::task::spawn({
+            let shared = shared.clone();
+            async move {
+                let why = runs.displaced().await;
+                shared.broken(format!("node {node} has lost its place in the cluster: {why}"));
             }
         })
         .detach();

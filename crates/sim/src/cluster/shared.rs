@@ -283,6 +283,11 @@ impl Shared {
         self.broken.borrow().first().cloned()
     }
 
+    /// Forgets the broken promises, which the scenario expects.
+    pub fn forgive(&self) {
+        self.broken.borrow_mut().clear();
+    }
+
     /// Records that a statement failed on a node. Errors of requests that take too long break a
     /// promise.
     pub fn failed(&self, node: usize, why: String) {

@@ -6,6 +6,7 @@
 #![cfg(feature = "sim")]
 
 mod cluster;
+mod copies;
 mod crashes;
 mod errors;
 mod faults;

@@ -1,0 +1,404 @@
+//! The run of this node: see [`cluster::topology::runs`].
+//!
+//! Before a start takes part in the metadata group, it asks the other members whether its data
+//! directory is an older copy, and ends if it is. It waits for them at most 2 s: where none is up,
+//! there is nobody to ask, and the node starts as it would alone.
+//!
+//! Then it writes a new run to the stamp of the data directory, and has it recorded in the
+//! metadata. A node that reaches no majority serves all the same, and compares again as soon as it
+//! reaches one. While the node runs, it announces its write marks
+//! ([`cluster::topology::write_marks`]), and it stops if another process gets its place: it learns
+//! that from the metadata, or by asking other nodes.
+
+use crate::start_error::StartError;
+use cluster::ClusterShards;
+use cluster::metadata::{self, ChangeError, MetadataService, own_node};
+use cluster::raft::Group;
+use cluster::topology::admission::Admission;
+use cluster::topology::join;
+use cluster::topology::runs::{self, KnownNode, RunClaim};
+use cluster::topology::write_marks::{MarkAnnouncement, WriteMarks};
+use engine::Engine;
+use engine::datadir::InventoryKeeper;
+use internode::Internode;
+use model::id::{HostId, NodeRun};
+use rt::shard::PerShard;
+use rt::sync::{Deadline, watch};
+use rt::time::Duration;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+
+/// The interval at which a start checks whether it may go on.
+const LOOK: Duration = Duration::from_millis(20);
+/// The pause between two attempts to record the run.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The time limit of one attempt to read the newest metadata.
+const BARRIER: Duration = Duration::from_secs(10);
+/// The interval at which a node asks others for its run.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// The interval at which a node with writes raises its write mark.
+const MARK_EVERY: Duration = Duration::from_secs(2);
+/// How long marks of others may be only in memory.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+/// How long the answers of other nodes are waited for.
+const ANSWERS: Duration = Duration::from_secs(2);
+/// How long a start waits for a majority that seems to be up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether this process may serve.
+#[derive(Clone, PartialEq, Debug)]
+enum Standing {
+    /// It is not known yet.
+    Open,
+    /// No other process had the node's place when this was checked.
+    Accepted,
+    /// Another process has the node's place, or had it with later data. The text is for the
+    /// operator.
+    Displaced(String),
+}
+
+/// The result of an attempt to record the run.
+enum Attempt {
+    /// The run is recorded.
+    Recorded,
+    /// This process may serve, but the run could not be recorded.
+    Checked,
+    /// The metadata could not be read.
+    Failed,
+}
+
+/// The run of this node. On shard 0.
+pub struct Runs {
+    claim: RunClaim,
+    keeper: Rc<InventoryKeeper>,
+    internode: Weak<Internode>,
+    admission: Rc<Admission>,
+    service: Rc<MetadataService>,
+    standing: watch::Sender<Standing>,
+    /// The stamp names the claimed run.
+    is_named: Cell<bool>,
+    /// The last attempt to raise the write mark failed.
+    has_no_mark: Cell<bool>,
+}
+
+/// Where the cluster knows this node to be, if that is elsewhere and there are others.
+pub fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
+    let (topology, info) = (service.current().topology.clone(), service.info().clone());
+    let known = topology.node(info.host_id)?;
+    let is_elsewhere = known.internode() != own_node(&info, known.state).internode();
+    (is_elsewhere && topology.members().count() > 1).then(|| known.internode())
+}
+
+/// Ends the start of a member whose data directory is an older copy, as far as other members know.
+/// To be called before the node takes part in the metadata group: a member with an older Raft log
+/// could vote twice in one term.
+pub async fn check_directory(
+    internode: &Rc<Internode>,
+    marks: &WriteMarks,
+    service: &MetadataService,
+    keeper: &InventoryKeeper,
+    accept_loss: bool,
+) -> Result<(), StartError> {
+    let (topology, host) = (service.current().topology.clone(), service.info().host_id);
+    let others: BTreeSet<_> =
+        topology.members().filter(|node| node.host != host).map(|node| node.internode()).collect();
+    let Some(group) = service.group().filter(|_| !others.is_empty()) else { return Ok(()) };
+    let (asked, last) = (others.len(), group.last_index());
+    let answers = runs::ask_others(internode, None, others, ANSWERS).await;
+    tracing::info!(
+        asked,
+        answers = answers.len(),
+        last,
+        mark = marks.found(),
+        "other members were asked whether the data directory is an older copy"
+    );
+    if accept_loss && marks.found().is_none() {
+        marks.adopt(answers.iter().filter_map(KnownNode::mark).max().unwrap_or(0));
+    }
+    for known in answers {
+        let checked = runs::check(host, known.run, &keeper.runs());
+        checked
+            .and_then(|()| known.check_mark(host, marks))
+            .and_then(|()| known.check_log(host, last))
+            .map_err(StartError)?;
+    }
+    Ok(())
+}
+
+/// Watches for other processes that get this node's place, until the node stops. If the node has
+/// been a member before, has a new run recorded, and returns once this process may serve. An error
+/// if it must not.
+pub async fn begin(
+    shards: ClusterShards,
+    runs: PerShard<Runs>,
+    internode: &Rc<Internode>,
+    admission: &Rc<Admission>,
+    keeper: Rc<InventoryKeeper>,
+    joins: bool,
+) -> Result<(), StartError> {
+    let service = shards.metadata.get();
+    let Some(group) = service.group().cloned() else { return Ok(()) };
+    let moved_from = known_elsewhere(&service);
+    if let Some(known) = moved_from {
+        tracing::warn!(%known, "the cluster knows this node at another address: clients are served when it knows the new one");
+    }
+    let has_others = service.current().topology.members().count() > 1;
+    let claim = RunClaim::new(keeper.runs());
+    let (standing, _) = watch::channel(Standing::Open);
+    let own = Rc::new(Runs {
+        claim,
+        keeper,
+        internode: Rc::downgrade(internode),
+        admission: admission.clone(),
+        service: service.clone(),
+        standing,
+        is_named: Cell::default(),
+        has_no_mark: Cell::default(),
+    });
+    runs.set(own.clone());
+    let runs = own;
+    let (host, listening) = (service.info().host_id, Rc::downgrade(&runs));
+    service.on_topology(move |topology| {
+        if let Some(runs) = listening.upgrade() {
+            runs.check(host, topology.run(host));
+        }
+    });
+    rt::task::spawn(keep_comparing(runs.clone(), group.clone(), shards.engine)).detach();
+    // A node that joins, or has no others, has no run until it is started again.
+    if joins || !has_others {
+        runs.accept();
+        return Ok(());
+    }
+    rt::task::spawn(keep_claiming(runs.clone(), group.clone())).detach();
+    let (began, mut failure) = (rt::time::now(), std::pin::pin!(group.failure()));
+    loop {
+        let standing = runs.standing.borrow().clone();
+        match standing {
+            Standing::Accepted => return Ok(()),
+            Standing::Displaced(why) => return Err(StartError(why)),
+            Standing::Open if moved_from.is_some() => {}
+            Standing::Open if is_majority_down(&group, internode) => {
+                tracing::warn!("no majority of the cluster is up: the node serves what it can");
+                return Ok(());
+            }
+            Standing::Open if began.elapsed() >= PATIENCE => {
+                tracing::warn!("the metadata of the cluster cannot be read: the node serves what it can");
+                return Ok(());
+            }
+            Standing::Open => {}
+        }
+        if let Ok(why) = rt::time::timeout(LOOK, failure.as_mut()).await {
+            return Err(StartError(format!("this node cannot follow the metadata of the cluster any more: {why}")));
+        }
+    }
+}
+
+fn is_majority_down(group: &Group, internode: &Internode) -> bool {
+    let (voters, liveness) = (group.voters(), internode.liveness());
+    let up = voters.iter().filter(|host| !liveness.is_down(**host)).count();
+    !voters.is_empty() && up * 2 <= voters.len()
+}
+
+impl Runs {
+    /// Waits until this process must stop, because another one has the node's place. The reason is
+    /// for the operator.
+    pub async fn displaced(&self) -> String {
+        let mut standing = self.standing.subscribe();
+        loop {
+            if let Standing::Displaced(why) = &*standing.borrow_and_update() {
+                return why.clone();
+            }
+            if standing.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn is_displaced(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Displaced(_))
+    }
+
+    fn accept(&self) {
+        self.standing.send_if_modified(|standing| {
+            let is_open = *standing == Standing::Open;
+            if is_open {
+                *standing = Standing::Accepted;
+            }
+            is_open
+        });
+    }
+
+    /// Compares the recorded run of this node with those that the data directory names.
+    fn check(&self, host: HostId, recorded: Option<NodeRun>) {
+        if let Err(why) = runs::check(host, recorded, &self.claim.named()) {
+            self.displace(why);
+        }
+    }
+
+    /// Compares this node with what the others know of it now. They hear the announcement.
+    async fn compare(&self, announcement: Option<MarkAnnouncement>) {
+        let Some(internode) = self.internode.upgrade() else { return };
+        let host = internode.own().host;
+        for known in runs::ask_others(&internode, announcement, others(&internode), ANSWERS).await {
+            self.check(host, known.run);
+            if let Err(why) = known.check_mark(host, self.admission.marks()) {
+                self.displace(why);
+            }
+        }
+    }
+
+    /// Raises the write mark. Returns whether it is to be announced.
+    async fn raise_mark(&self) -> bool {
+        let raised = self.admission.marks().raise(&self.service.current().topology).await;
+        let has_failed = self.has_no_mark.replace(raised.is_err());
+        if let (Err(error), false) = (&raised, has_failed) {
+            tracing::warn!(%error, "the write mark cannot be raised: an older copy of the data directory may not be noticed");
+        }
+        raised.is_ok()
+    }
+
+    fn displace(&self, why: String) {
+        if !self.is_displaced() {
+            tracing::error!(why, "another process has this node's place in the cluster");
+            self.standing.send_replace(Standing::Displaced(why));
+        }
+    }
+
+    /// Has the stamp name the claimed run, which must be so before others hear of it. Returns
+    /// whether it does.
+    async fn name_claim(&self) -> bool {
+        if !self.is_named.get() {
+            let named = self.claim.named();
+            match self.keeper.change_runs(|runs| *runs = named).await {
+                Ok(()) => self.is_named.set(true),
+                Err(error) => tracing::warn!(%error, "the run of this node cannot be noted; trying again"),
+            }
+        }
+        self.is_named.get()
+    }
+
+    /// Tries to have the run recorded.
+    async fn attempt(&self, group: &Group) -> Attempt {
+        let is_elsewhere = known_elsewhere(&self.service).is_some();
+        if !is_elsewhere && group.barrier(Deadline::after(BARRIER)).await.is_err() {
+            return Attempt::Failed;
+        }
+        // The topology's listener has compared the runs, not the write marks.
+        self.compare(None).await;
+        if is_elsewhere && !self.is_displaced() {
+            return self.introduce().await;
+        }
+        if self.is_displaced() || !self.name_claim().await {
+            return Attempt::Checked;
+        }
+        let claim = self.claim.clone();
+        let made = metadata::change::<(), String, _>(self.service.shards().metadata, move |metadata, info| {
+            Ok((runs::record(&metadata.topology, info.host_id, &claim)?.into_iter().collect(), ()))
+        });
+        match made.await {
+            Ok(()) => Attempt::Recorded,
+            Err(ChangeError::Refused(why)) => {
+                self.displace(why);
+                Attempt::Checked
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the run of this node could not be recorded; trying again");
+                Attempt::Checked
+            }
+        }
+    }
+
+    /// Tells the others where this node is now, with its run. Until they know, they cannot tell it
+    /// anything, so it cannot do that by a change of its own, unless it leads.
+    async fn introduce(&self) -> Attempt {
+        let (topology, info) = (self.service.current().topology.clone(), self.service.info().clone());
+        let Some(known) = topology.node(info.host_id) else { return Attempt::Failed };
+        if !self.name_claim().await {
+            return Attempt::Failed;
+        }
+        let Some(internode) = self.internode.upgrade() else { return Attempt::Failed };
+        let own = own_node(&info, known.state);
+        match join::introduce(&self.admission, &internode, &own, &self.claim, others(&internode)).await {
+            Ok(true) => Attempt::Recorded,
+            Ok(false) => Attempt::Failed,
+            Err(why) => {
+                tracing::error!(why, "the cluster does not take this node back");
+                Attempt::Failed
+            }
+        }
+    }
+}
+
+/// Where the other members are. Members that moved as well are where this node has found them.
+fn others(internode: &Internode) -> BTreeSet<SocketAddr> {
+    let own = internode.own().host;
+    internode.book().peers.iter().filter(|(host, _)| **host != own).map(|(_, peer)| peer.address).collect()
+}
+
+/// Has the run recorded, and tries until that succeeds.
+async fn keep_claiming(runs: Rc<Runs>, group: Rc<Group>) {
+    loop {
+        match runs.attempt(&group).await {
+            Attempt::Recorded => {
+                let run = runs.claim.run;
+                // The stamp names it already, with earlier ones.
+                if let Err(error) = runs.keeper.change_runs(|runs| *runs = vec![run]).await {
+                    tracing::debug!(%error, "earlier runs stay in the stamp");
+                }
+                tracing::info!(run = run.number, "the cluster has recorded this run of the node");
+                return runs.accept();
+            }
+            Attempt::Checked => runs.accept(),
+            Attempt::Failed => {}
+        }
+        if runs.is_displaced() || rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// How much this node has written: to its commitlogs, and to its Raft log.
+async fn written(group: &Group, engines: PerShard<Engine>) -> (u64, u64) {
+    let writes =
+        rt::shard::call_all(move || async move { engines.try_get().map_or(0, |engine| engine.metrics().writes) });
+    (writes.await.iter().sum(), group.last_index())
+}
+
+/// Raises and announces the write mark of this node while it writes, and asks others what they know
+/// of the node, until it stops. A process that has lost its place does not learn that from the
+/// metadata: the leader sends them to the other process.
+async fn keep_comparing(runs: Rc<Runs>, group: Rc<Group>, engines: PerShard<Engine>) {
+    let (mut seen, mut asked, mut saved) = (written(&group, engines).await, rt::time::now(), rt::time::now());
+    while !runs.is_displaced() {
+        let is_open = *runs.standing.borrow() == Standing::Open;
+        let pause = if is_open { PAUSE } else { MARK_EVERY };
+        if rt::time::timeout(pause, rt::shard::stopping().cancelled()).await.is_ok() {
+            return;
+        }
+        let Some(internode) = runs.internode.upgrade() else { return };
+        if others(&internode).is_empty() {
+            continue;
+        }
+        drop(internode);
+        if is_open {
+            runs.compare(None).await;
+            continue;
+        }
+        let now = written(&group, engines).await;
+        let is_raised = now != seen && runs.raise_mark().await;
+        if is_raised {
+            (seen, saved) = (now, rt::time::now());
+        } else if saved.elapsed() >= SAVE_EVERY {
+            saved = rt::time::now();
+            if let Err(error) = runs.admission.marks().save(&runs.service.current().topology).await {
+                tracing::debug!(%error, "the write marks of other nodes are not on the disk");
+            }
+        }
+        if is_raised || asked.elapsed() >= ASK_EVERY {
+            asked = rt::time::now();
+            runs.compare(Some(runs.admission.marks().announcement())).await;
+        }
+    }
+}

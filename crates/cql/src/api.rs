@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use uuid::Uuid;
 
+pub use crate::checked::CheckedValue;
 pub use coordinator::Consistency;
 
 /// A bound value.
@@ -26,6 +27,24 @@ pub enum BoundValue {
     Unset,
     /// The serialized value.
     Value(Bytes),
+    /// A large value that was validated off the shard.
+    Checked(Box<CheckedValue>),
+}
+
+impl BoundValue {
+    /// The length of the value; 0 if there is none.
+    pub fn len(&self) -> usize {
+        match self {
+            BoundValue::Null | BoundValue::Unset => 0,
+            BoundValue::Value(bytes) => bytes.len(),
+            BoundValue::Checked(value) => value.bytes.len(),
+        }
+    }
+
+    /// Whether there is no value, or one without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// The values of a request.

@@ -95,7 +95,14 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
                 check_time(&options, &modify.schema, write_kind(whole.kind, counters, parts.len()))?;
             }
         }
-        let json = modify.json.as_ref().map(|json| json.bind(*env)).transpose()?;
+        let json = match &modify.json {
+            // The turn is free for the text, which needs it by itself.
+            Some(json) => {
+                drop(turn.take());
+                Some(Box::pin(json.bind(*env, request)).await?)
+            }
+            None => None,
+        };
         let env = &json.as_ref().map_or(*env, JsonValues::env);
         let (stamp, capped) = modify.stamp(*env, default, now, request)?;
         if capped {

@@ -8,7 +8,8 @@
 
 use crate::api::{ColumnSpec, ResultMetadata};
 use crate::attributes::Attributes;
-use crate::modify::json::JsonInsert;
+use crate::checked::SortedSet;
+use crate::modify::json::{JsonColumns, JsonInsert};
 use crate::modify::operation::{Change, Operation};
 use crate::modify::{Modify, ReadFirst};
 use crate::plan::{BatchPlan, Plan, Planned};
@@ -29,6 +30,7 @@ use model::{ColumnId, CqlType, SchemaVersion, TableId};
 use replica::{Output, OutputColumn};
 use smallvec::{Array, SmallVec};
 use std::rc::Rc;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// The two reference counts of an `Rc` allocation, in bytes.
@@ -59,7 +61,7 @@ macro_rules! nothing_behind {
     };
 }
 
-nothing_behind!(str usize u16 u32 Uuid ColumnId TableId SchemaVersion OutputColumn CqlType SortKey);
+nothing_behind!(str bool usize u16 u32 Uuid ColumnId TableId SchemaVersion OutputColumn CqlType SortKey);
 
 macro_rules! sum_of_fields {
     ($($ty:ty { $($field:ident)* })*) => {
@@ -84,7 +86,8 @@ sum_of_fields! {
     }
     Operation { change }
     ReadFirst { columns output }
-    JsonInsert { text columns }
+    JsonInsert { text specs columns }
+    JsonColumns { columns }
     Modify { partition clustering operations statics attributes json read_first }
     BatchPlan { attributes statements }
 }
@@ -111,6 +114,19 @@ impl<T: Footprint + ?Sized> Footprint for Box<T> {
 impl<T: Footprint + ?Sized> Footprint for Rc<T> {
     fn footprint(&self) -> usize {
         allocation(COUNTS + size_of_val(&**self)) + (**self).footprint()
+    }
+}
+
+/// Counted entirely, as if it were not shared.
+impl<T: Footprint + ?Sized> Footprint for Arc<T> {
+    fn footprint(&self) -> usize {
+        allocation(COUNTS + size_of_val(&**self)) + (**self).footprint()
+    }
+}
+
+impl Footprint for SortedSet {
+    fn footprint(&self) -> usize {
+        self.list().footprint() + allocation(self.len() * size_of::<u32>())
     }
 }
 
@@ -177,6 +193,7 @@ impl Footprint for InList {
         match self {
             InList::Terms(terms) => terms.footprint(),
             InList::List(term) => term.footprint(),
+            InList::Set(set) => set.footprint(),
         }
     }
 }
@@ -315,6 +332,7 @@ impl Footprint for Planned {
             + self.variables.footprint()
             + result
             + self.repeated.footprint()
+            + self.in_lists.footprint()
             + self.partition_key_markers.footprint()
             + self.user_types.footprint()
             + self.tables.footprint()

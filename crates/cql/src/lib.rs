@@ -14,6 +14,7 @@ pub mod api;
 pub mod attributes;
 pub mod authorize;
 pub mod batch;
+pub mod checked;
 pub mod describe;
 pub mod dialect;
 pub mod error;

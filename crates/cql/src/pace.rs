@@ -7,7 +7,10 @@
 use crate::error::{Error, WriteType};
 use coordinator::{CoordinatorError, RequestOptions};
 use model::TableSchema;
+use rt::sync::{Cancel, Deadline};
 use std::cell::Cell;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 /// Work between looks at the clock, bytes.
 const WORK_PER_LOOK: usize = 64 << 10;
@@ -79,5 +82,67 @@ impl<'a> Pace<'a> {
     /// Counts work, and pauses if that is due.
     pub async fn worked(&self, work: usize) -> Result<(), Error> {
         if self.spend(work) { self.pause().await } else { Ok(()) }
+    }
+}
+
+/// The work to type a term or to resolve a name, beside that of its bytes.
+pub const PLAN_WORK: usize = 256;
+
+/// How planning shares its shard. A short statement is planned at once, a long one with pauses.
+pub struct PlanPace<'a> {
+    /// The client and the end of the time, if planning pauses.
+    pauses: Option<(&'a Cancel, Deadline)>,
+    work: Cell<usize>,
+}
+
+impl<'a> PlanPace<'a> {
+    /// Without pauses: the future of a plan is ready at its first poll.
+    pub const AT_ONCE: PlanPace<'static> = PlanPace { pauses: None, work: Cell::new(0) };
+
+    /// With pauses.
+    pub fn paced(cancel: &'a Cancel, deadline: Deadline) -> Self {
+        PlanPace { pauses: Some((cancel, deadline)), work: Cell::new(0) }
+    }
+
+    /// Whether planning pauses.
+    pub fn pauses(&self) -> bool {
+        self.pauses.is_some()
+    }
+
+    /// Counts work, and pauses if that is due.
+    #[inline]
+    pub async fn worked(&self, work: usize) -> Result<(), Error> {
+        let Some((cancel, deadline)) = &self.pauses else { return Ok(()) };
+        let total = self.work.get() + work;
+        self.work.set(if total >= WORK_PER_LOOK { 0 } else { total });
+        if total < WORK_PER_LOOK || !rt::task::is_time_to_yield() {
+            return Ok(());
+        }
+        rt::task::yield_now().await;
+        if cancel.is_cancelled() {
+            return Err(Error::Server(CoordinatorError::Cancelled.to_string()));
+        }
+        if deadline.is_past() {
+            return Err(Error::Overloaded(
+                "The statement was not executed: its timeout passed while it was planned".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Drops a syntax tree. That of a long statement has many parts, and is dropped off the shard.
+    pub fn discard<T: Send + 'static>(&self, tree: T) {
+        match self.pauses() {
+            true => rt::offload::discard(tree),
+            false => drop(tree),
+        }
+    }
+}
+
+/// The output of a future of planning without pauses.
+pub fn at_once<T>(planning: impl Future<Output = T>) -> T {
+    match pin!(planning).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(planned) => planned,
+        Poll::Pending => unreachable!("it has no pauses"),
     }
 }

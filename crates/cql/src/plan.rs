@@ -11,14 +11,16 @@ use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::fragments::{FragmentShards, FragmentsTable};
 use crate::modify::{self, Modify};
-use crate::restrictions::Partition;
+use crate::pace::{PLAN_WORK, PlanPace, at_once};
+use crate::request::Request;
+use crate::restrictions::{Partition, Restrictions, add_in_lists};
 use crate::schema::{first_types, names};
 use crate::select::{self, Select};
 use crate::source::VirtualTable;
 use crate::syntax::ast::{self, AlterTableAction, Modification, QualifiedName};
 use crate::syntax::{ParsedStatement, Statement};
 use crate::system::{self, SystemTables};
-use crate::term::Variables;
+use crate::term::{Variables, large};
 use cluster::Metadata;
 use model::{SchemaVersion, TableId, TableSchema};
 use smallvec::SmallVec;
@@ -35,6 +37,10 @@ pub struct Planned {
     pub variables: Rc<ResultMetadata>,
     /// The variables that the statement refers to several times, and how often.
     pub(crate) repeated: Box<[(u16, u32)]>,
+    /// The variables that are lists of IN.
+    pub(crate) in_lists: Box<[u16]>,
+    /// Whether a variable is of a type with parts.
+    pub(crate) has_parts: bool,
     /// For each partition key column in order, the variable that is bound to it. Empty unless every
     /// one has a variable.
     pub partition_key_markers: Box<[u16]>,
@@ -82,6 +88,24 @@ impl Plan {
             Plan::Use(_) | Plan::Truncate(_) | Plan::Describe(_) | Plan::Schema(_) => Vec::new(),
         };
         schemas.into_iter().map(|schema| format!("{}.{}", schema.keyspace, schema.name)).collect()
+    }
+}
+
+impl Plan {
+    /// The variables that are lists of IN.
+    fn in_lists(&self) -> Box<[u16]> {
+        let mut out = Vec::new();
+        let mut add = |modify: &Modify| add_in_lists(&modify.partition, &modify.clustering, &[], &mut out);
+        match self {
+            Plan::Select(select) => {
+                let Restrictions { partition, clustering, filters } = &select.restrictions;
+                add_in_lists(partition, clustering, filters, &mut out);
+            }
+            Plan::Modify(modify) | Plan::Configure(modify) | Plan::Unwritable(modify) => add(modify),
+            Plan::Batch(batch) => batch.statements.iter().for_each(add),
+            Plan::Use(_) | Plan::Truncate(_) | Plan::Describe(_) | Plan::Schema(_) => {}
+        }
+        out.into()
     }
 }
 
@@ -155,18 +179,19 @@ fn one_row() -> QualifiedName {
 }
 
 /// Plans a statement in a session with this keyspace.
-pub fn plan(
+pub async fn plan(
     context: &PlanContext,
     metadata: &Metadata,
     keyspace: Option<&str>,
     parsed: ParsedStatement,
     dialect: Dialect,
+    pace: &PlanPace<'_>,
 ) -> Result<Planned, Error> {
     let ParsedStatement { statement, markers } = parsed;
-    let variables = Variables::new(metadata, &markers, dialect);
+    let variables = Variables::new(metadata, &markers, dialect, pace);
     let mut planner =
         Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: false };
-    let plan = planner.statement(statement)?;
+    let plan = planner.statement(statement).await?;
     let Planner { variables, tables, .. } = planner;
     let repeated = variables.repeated();
     let variables = ResultMetadata { columns: variables.finish()?, ..Default::default() };
@@ -182,7 +207,10 @@ pub fn plan(
         _ => Rc::new(ResultMetadata::default()),
     };
     let user_types = user_types_of(metadata, &variables.columns);
-    Ok(Planned { plan, variables: Rc::new(variables), repeated, partition_key_markers, result, user_types, tables })
+    let has_parts = variables.columns.iter().any(|variable| large::has_parts(&variable.ty));
+    let in_lists = if has_parts { plan.in_lists() } else { Box::default() };
+    let variables = Rc::new(variables);
+    Ok(Planned { plan, variables, repeated, in_lists, has_parts, partition_key_markers, result, user_types, tables })
 }
 
 /// The identities of the variables' user types. Nested types are not needed: a user type cannot be
@@ -205,9 +233,10 @@ pub fn types_of_first(
     dialect: Dialect,
 ) -> Result<Box<[ColumnSpec]>, Error> {
     let ParsedStatement { statement, markers } = parsed;
-    let variables = Variables::new(metadata, &markers, dialect);
+    let pace = PlanPace::AT_ONCE;
+    let variables = Variables::new(metadata, &markers, dialect, &pace);
     let mut planner = Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: true };
-    planner.statement(statement)?;
+    at_once(planner.statement(statement))?;
     planner.variables.finish()
 }
 
@@ -246,7 +275,7 @@ impl Planner<'_> {
         Ok(found)
     }
 
-    fn statement(&mut self, statement: Statement) -> Result<Plan, Error> {
+    async fn statement(&mut self, statement: Statement) -> Result<Plan, Error> {
         Ok(match statement {
             Statement::Select(statement) => {
                 let found = match &statement.from {
@@ -261,13 +290,19 @@ impl Planner<'_> {
                     Some(from) if from.mutation_fragments => fragments_of(self.context, found),
                     _ => found,
                 };
-                let select = select::plan::plan(&found.schema, found.virtual_table, &statement, &mut self.variables)?;
-                Plan::Select(Box::new(select))
+                let planning = select::plan::plan(&found.schema, found.virtual_table, &statement, &mut self.variables);
+                let select = planning.await;
+                self.variables.pace.discard(statement);
+                Plan::Select(Box::new(select?))
             }
-            Statement::Insert(statement) => self.modification_plan(&Modification::Insert(statement))?,
-            Statement::Update(statement) => self.modification_plan(&Modification::Update(statement))?,
-            Statement::Delete(statement) => self.modification_plan(&Modification::Delete(statement))?,
-            Statement::Batch(statement) => self.batch(&statement)?,
+            Statement::Insert(statement) => self.modification_plan(Modification::Insert(statement)).await?,
+            Statement::Update(statement) => self.modification_plan(Modification::Update(statement)).await?,
+            Statement::Delete(statement) => self.modification_plan(Modification::Delete(statement)).await?,
+            Statement::Batch(statement) => {
+                let plan = self.batch(&statement).await;
+                self.variables.pace.discard(statement);
+                plan?
+            }
             Statement::Use(name) => Plan::Use(name.into_string().into()),
             Statement::Truncate(statement) => {
                 let attributes = Attributes::plan(&statement.attributes, &mut self.variables)?;
@@ -303,28 +338,34 @@ impl Planner<'_> {
         }
     }
 
-    fn modification_plan(&mut self, statement: &Modification) -> Result<Plan, Error> {
+    async fn modification_plan(&mut self, statement: Modification) -> Result<Plan, Error> {
+        let plan = self.plan_of(&statement).await;
+        self.variables.pace.discard(statement);
+        plan
+    }
+
+    async fn plan_of(&mut self, statement: &Modification) -> Result<Plan, Error> {
         let name = modify::plan::table_of(statement);
         let keyspace = name.keyspace.as_ref().map(|keyspace| keyspace.as_str()).or(self.keyspace);
         if keyspace.is_some_and(|keyspace| system::config::is_config(keyspace, &name.name)) {
             let found = self.find(name)?;
-            let modify = modify::plan::plan(&found.schema, statement, &mut self.variables)?;
+            let modify = modify::plan::plan(&found.schema, statement, &mut self.variables).await?;
             return Ok(Plan::Configure(Box::new(modify)));
         }
-        let (modify, is_virtual) = self.modification(statement)?;
+        let (modify, is_virtual) = self.modification(statement).await?;
         let modify = Box::new(modify);
         Ok(if is_virtual { Plan::Unwritable(modify) } else { Plan::Modify(modify) })
     }
 
     /// Plans a modification. Also returns whether its table is virtual.
-    fn modification(&mut self, statement: &Modification) -> Result<(Modify, bool), Error> {
+    async fn modification(&mut self, statement: &Modification) -> Result<(Modify, bool), Error> {
         let found = self.find(modify::plan::table_of(statement))?;
         self.depends_on(&found);
-        let modify = modify::plan::plan(&found.schema, statement, &mut self.variables)?;
+        let modify = modify::plan::plan(&found.schema, statement, &mut self.variables).await?;
         Ok((modify, found.virtual_table.is_some()))
     }
 
-    fn batch(&mut self, statement: &ast::Batch) -> Result<Plan, Error> {
+    async fn batch(&mut self, statement: &ast::Batch) -> Result<Plan, Error> {
         let kind = match statement.kind {
             ast::BatchKind::Logged => BatchKind::Logged,
             ast::BatchKind::Unlogged => BatchKind::Unlogged,
@@ -337,7 +378,8 @@ impl Planner<'_> {
         let mut statements = Vec::with_capacity(statement.statements.len());
         let mut first_virtual = None;
         for inner in &statement.statements {
-            let (modify, is_virtual) = self.modification(inner)?;
+            self.variables.pace.worked(4 * PLAN_WORK).await?;
+            let (modify, is_virtual) = self.modification(inner).await?;
             if attributes.timestamp.is_some() && modify.attributes.timestamp.is_some() {
                 return Err(Error::invalid("Timestamp must be set either on BATCH or individual statements"));
             }
@@ -372,13 +414,28 @@ impl Planned {
         Ok(bound)
     }
 
+    /// Whether values of the request are checked off the shard.
+    #[inline]
+    pub fn has_large(&self, values: &[BoundValue]) -> bool {
+        self.has_parts && values.iter().any(large::is_large)
+    }
+
+    /// Checks the large values of a request off the shard.
+    #[cold]
+    pub async fn check_large<'v>(
+        &self,
+        values: Cow<'v, [BoundValue]>,
+        request: &Request<'_>,
+    ) -> Result<Cow<'v, [BoundValue]>, Error> {
+        let _turn = request.turn_of_large().await?;
+        large::checked(&values, &self.variables.columns, &self.in_lists).await.map(Cow::Owned)
+    }
+
     /// Each reference to a value may copy it, and validates it.
     #[cold]
     fn check_repeated(&self, values: &[BoundValue], limit: usize) -> Result<(), Error> {
-        let bytes = |value: &BoundValue| if let BoundValue::Value(bytes) = value { bytes.len() } else { 0 };
-        let again =
-            self.repeated.iter().map(|(number, times)| bytes(&values[*number as usize]) * (*times as usize - 1));
-        let once: usize = values.iter().map(bytes).sum();
+        let again = self.repeated.iter().map(|(number, times)| values[*number as usize].len() * (*times as usize - 1));
+        let once: usize = values.iter().map(BoundValue::len).sum();
         match again.fold(once, usize::saturating_add) {
             total if total > limit => Err(Error::invalid(format!(
                 "The statement refers to {total} bytes of bound values, counting each reference to a value. The limit is {limit}, four \

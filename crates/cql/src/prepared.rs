@@ -426,6 +426,8 @@ mod tests {
                 plan,
                 variables,
                 repeated: Box::default(),
+                in_lists: Box::default(),
+                has_parts: false,
                 partition_key_markers: Box::default(),
                 result,
                 user_types: Box::default(),

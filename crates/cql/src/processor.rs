@@ -42,6 +42,9 @@ use traces::Finished;
 /// The memory limit for plans of unprepared statements, in bytes.
 const QUERY_CACHE_SIZE: usize = 4 << 20;
 
+/// The statements of a batch that are planned between two yields.
+const STATEMENTS_PER_LOOK: usize = 16;
+
 /// What the processors use on every shard.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessorShards {
@@ -131,7 +134,7 @@ impl Processor {
         if let Some(steps) = &steps {
             steps.event("Parsing a statement");
         }
-        let planned = self.plan_of_query(&metadata, client, text);
+        let planned = self.plan_of_text(&metadata, client, text, params).await;
         let answer = match &planned {
             Ok(planned) => pin!(self.run(planned, client, params, metadata, steps)).await,
             Err(error) => Err(error.clone()),
@@ -169,16 +172,26 @@ impl Processor {
     pub async fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
         let mut planned: Vec<(Rc<Planned>, &BoundValues)> = Vec::with_capacity(batch.statements.len());
-        for statement in &batch.statements {
+        for (i, statement) in batch.statements.iter().enumerate() {
+            if i % STATEMENTS_PER_LOOK == STATEMENTS_PER_LOOK - 1 {
+                rt::task::maybe_yield().await;
+            }
             planned.push(match statement {
-                BatchStatement::Query(text, values) => (self.plan_of_query(&metadata, client, text)?, values),
+                BatchStatement::Query(text, values) => {
+                    (self.plan_of_text(&metadata, client, text, &batch.params).await?, values)
+                }
                 BatchStatement::Prepared(id, values) => (self.prepared(client, id, Use::InBatch, &metadata)?.1, values),
             });
         }
         let config = self.config();
         let mut bound = Vec::with_capacity(planned.len());
         for (planned, values) in &planned {
-            bound.push(planned.bind(values, config.referenced_bytes())?);
+            let mut values = planned.bind(values, config.referenced_bytes())?;
+            if planned.has_large(&values) {
+                let request = self.request(&config, metadata.clone(), client, &batch.params, None);
+                values = Box::pin(planned.check_large(values, &request)).await?;
+            }
+            bound.push(values);
         }
         let role = client.role.borrow().clone();
         let mut parts = Vec::with_capacity(planned.len());

@@ -67,6 +67,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The longest timeout of a request that reads or writes rows.
+    pub fn longest_timeout(&self) -> Duration {
+        self.read_timeout.max(self.range_timeout).max(self.write_timeout).max(self.counter_write_timeout)
+    }
+
     /// The bytes of bound values that a statement may refer to if it refers to values several
     /// times: four times the largest mutation. A value may be in a mutation once.
     pub fn referenced_bytes(&self) -> usize {
@@ -112,6 +117,11 @@ impl<'a> Request<'a> {
             true => Box::pin(self.turn(deadline)).await.map(Some),
             false => Ok(None),
         }
+    }
+
+    /// As [`Request::turn`], for work before the timeout of the statement is known.
+    pub async fn turn_of_large(&self) -> Result<SemaphorePermit<'a>, Error> {
+        self.turn(&self.deadline(self.config.longest_timeout())?).await
     }
 
     /// The metadata that the statement is planned and routed by. After

@@ -18,6 +18,8 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 tokio::task_local! {
     static CTX: Rc<Ctx>;
@@ -38,6 +40,8 @@ pub(crate) struct Ctx {
     pub mail: Mail,
     pub io: Io,
     pub counters: Counters,
+    /// The permit of the one computation that runs on a helper thread.
+    pub offload: Arc<Semaphore>,
     pub clock: Clock,
     /// Fired when the machine is asked to stop.
     pub stop: Cancel,

@@ -28,7 +28,7 @@ pub use directory::{
 };
 pub use file::{File, OpenOptions, open};
 pub(crate) use huge::keep as keep_huge_pages;
-pub(crate) use io::Io;
+pub(crate) use io::{Io, blocking};
 pub use sequential::SequentialWriter;
 pub use way_out::way_out;
 

@@ -19,6 +19,7 @@ pub mod hint;
 pub mod host;
 pub mod metrics;
 pub mod net;
+pub mod offload;
 pub mod random;
 pub mod shard;
 pub mod side_thread;

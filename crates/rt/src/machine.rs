@@ -28,11 +28,12 @@ use tokio::runtime::Runtime;
 
 /// Turns between two polls of the reactor while tasks are ready.
 const TURNS_PER_REACTOR_POLL: u32 = 2;
-/// The stack size of a shard, in bytes: large enough to parse deeply nested statements and to poll
-/// nested futures. Only touched pages take memory.
+/// The stack size of a shard and of its helper threads, in bytes: large enough to parse deeply
+/// nested statements and to poll nested futures. Only touched pages take memory.
 const STACK: usize = 8 << 20;
-/// The number of threads of a shard for file operations without an asynchronous form.
-const BLOCKING_THREADS: usize = 4;
+/// The number of threads of a shard for file operations without an asynchronous form, and for one
+/// offloaded computation.
+const BLOCKING_THREADS: usize = 5;
 
 /// The configuration of a [`Machine`].
 #[derive(Debug, Clone)]
@@ -308,6 +309,7 @@ impl ShardSetup {
             mail: Mail::new(self.shard, self.mailboxes.clone()),
             io: Io::production(),
             counters: Default::default(),
+            offload: crate::offload::permit(),
             clock: Clock::real(),
             stop: Default::default(),
             #[cfg(feature = "sim")]
@@ -326,6 +328,7 @@ fn reactor(allowed: Vec<usize>) -> io::Result<Runtime> {
         .enable_time()
         .event_interval(TURNS_PER_REACTOR_POLL)
         .max_blocking_threads(BLOCKING_THREADS)
+        .thread_stack_size(STACK)
         .on_thread_start(move || {
             // Helper threads must not be limited to the shard's CPU, where they would compete with
             // it.

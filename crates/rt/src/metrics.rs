@@ -41,6 +41,8 @@ pub(crate) struct Counters {
     pub idle_nanos: Count,
     pub groups: [GroupCounters; Group::COUNT],
     pub spawned: Count,
+    /// Computations given to a helper thread.
+    pub offloaded: Count,
     pub tasks: Count,
     pub io: [IoCounters; IoClass::COUNT],
     pub io_submits: Count,

@@ -70,8 +70,7 @@ impl Modify {
     /// The approximate bytes of the values of a row.
     #[cold]
     fn values_bytes(&self, env: Env<'_>) -> usize {
-        let bound = |value: &BoundValue| if let BoundValue::Value(bytes) = value { bytes.len() } else { 0 };
-        self.operations.footprint() + self.statics.footprint() + env.values.iter().map(bound).sum::<usize>()
+        self.operations.footprint() + self.statics.footprint() + env.values.iter().map(BoundValue::len).sum::<usize>()
     }
 
     /// Evaluates the operations with pauses.
@@ -134,7 +133,10 @@ impl Modify {
 
     /// Executes the statement.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
-        let json = self.json.as_ref().map(|json| json.bind(env)).transpose()?;
+        let json = match &self.json {
+            Some(json) => Some(Box::pin(json.bind(env, request)).await?),
+            None => None,
+        };
         let env = json.as_ref().map_or(env, JsonValues::env);
         request.check_write_level()?;
         let warning = request.config.guardrails.check_write_level(request.params.consistency)?;

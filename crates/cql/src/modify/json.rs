@@ -4,10 +4,15 @@
 //! text once and binds the variables. So the rest of the code handles an INSERT of all columns.
 
 use crate::api::{BoundValue, ColumnSpec};
+use crate::checked::CheckedValue;
 use crate::error::Error;
+use crate::request::Request;
+use crate::term::large::LARGE_VALUE;
 use crate::term::{Env, Term, Val};
+use model::CqlType;
 use model::types::{Json, Value, fold_name};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The most characters of a text in an error.
 const SHOWN: usize = 1000;
@@ -17,10 +22,19 @@ const SHOWN: usize = 1000;
 pub struct JsonInsert {
     /// The text.
     pub text: Term,
+    /// All columns of the table, the primary key first.
+    pub specs: Rc<[ColumnSpec]>,
+    /// The same columns, as the text is read.
+    pub columns: Arc<JsonColumns>,
+}
+
+/// The columns of an INSERT JSON.
+#[derive(Clone, PartialEq, Debug)]
+pub struct JsonColumns {
     /// Whether columns that are missing in the text stay unchanged instead of being deleted.
     pub default_unset: bool,
-    /// All columns of the table, the primary key first.
-    pub columns: Rc<[ColumnSpec]>,
+    /// Their names and types.
+    pub columns: Box<[(String, CqlType)]>,
     /// The number of primary key columns.
     pub key_columns: usize,
 }
@@ -39,21 +53,46 @@ impl JsonValues {
 }
 
 impl JsonInsert {
-    /// Parses the text.
-    pub fn bind(&self, env: Env<'_>) -> Result<JsonValues, Error> {
+    /// Parses the text. A long text is parsed off the shard.
+    pub async fn bind(&self, env: Env<'_>, request: &Request<'_>) -> Result<JsonValues, Error> {
         let text = match self.text.evaluate(env)? {
             Val::Null => return Err(Error::invalid("Got null for INSERT JSON values")),
             Val::Unset => return Err(Error::invalid("Got unset for INSERT JSON values")),
             value => value.into_bytes().unwrap_or_default(),
         };
-        let text = std::str::from_utf8(&text).map_err(|error| Error::invalid(error.to_string()))?;
+        let bound = if text.len() > LARGE_VALUE {
+            let _turn = request.turn_of_large().await?;
+            let columns = self.columns.clone();
+            let bound = rt::offload::run(move || columns.values(&text)).await;
+            bound.map(|values| values.into_iter().map(large_are_checked).collect())
+        } else {
+            self.columns.values(&text)
+        };
+        let values = env.values.iter().cloned().chain(bound.map_err(Error::invalid)?).collect();
+        let variables = env.variables.iter().chain(self.specs.iter()).cloned().collect();
+        Ok(JsonValues { values, variables })
+    }
+}
+
+/// The values of a JSON text are valid and canonical.
+fn large_are_checked(value: BoundValue) -> BoundValue {
+    match value {
+        BoundValue::Value(bytes) if bytes.len() > LARGE_VALUE => BoundValue::Checked(Box::new(CheckedValue::of(bytes))),
+        value => value,
+    }
+}
+
+impl JsonColumns {
+    /// The values of a text, by column, or the error for the client.
+    fn values(&self, text: &[u8]) -> Result<Vec<BoundValue>, String> {
+        let text = std::str::from_utf8(text).map_err(|error| error.to_string())?;
         let undecodable = |why: String| {
             // A text may be megabytes long.
             let (shown, more) = match text.char_indices().nth(SHOWN) {
                 Some((end, _)) => (&text[..end], "..."),
                 None => (text, ""),
             };
-            Error::invalid(format!("Could not decode JSON string as a map: {why}. (String was: {shown}{more})"))
+            format!("Could not decode JSON string as a map: {why}. (String was: {shown}{more})")
         };
         let json = Json::parse(text).map_err(|error| undecodable(error.to_string()))?;
         let Json::Object(members) = json else { return Err(undecodable("it is no object".to_owned())) };
@@ -63,17 +102,13 @@ impl JsonInsert {
         let mut bound: Vec<BoundValue> = (0..self.columns.len()).map(left_out).collect();
         for (name, member) in &members {
             let folded = fold_name(name);
-            let place = self.columns.iter().position(|column| column.name == folded);
-            let place =
-                place.ok_or_else(|| Error::invalid(format!("JSON values map contains unrecognized column: {name}")))?;
-            let ty = &self.columns[place].ty;
+            let place = self.columns.iter().position(|(column, _)| *column == folded);
+            let place = place.ok_or_else(|| format!("JSON values map contains unrecognized column: {name}"))?;
+            let ty = &self.columns[place].1;
             let value = Value::from_json(ty, member).and_then(|value| value.encode(ty));
-            let value =
-                value.map_err(|error| Error::invalid(format!("Error decoding JSON value for {folded}: {error}")))?;
+            let value = value.map_err(|error| format!("Error decoding JSON value for {folded}: {error}"))?;
             bound[place] = value.map_or(BoundValue::Null, |bytes| BoundValue::Value(bytes.into()));
         }
-        let values = env.values.iter().cloned().chain(bound).collect();
-        let variables = env.variables.iter().chain(self.columns.iter()).cloned().collect();
-        Ok(JsonValues { values, variables })
+        Ok(bound)
     }
 }

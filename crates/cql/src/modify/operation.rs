@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::syntax::ast::{AssignmentOp, DeleteTarget};
 use crate::term::typing::show;
-use crate::term::{Term, Variables, prepare};
+use crate::term::{Term, Variables, prepare, prepare_paced};
 use model::CqlType;
 use model::id::ColumnId;
 use model::schema::Column;
@@ -101,7 +101,7 @@ impl Operation {
     }
 
     /// An assignment of UPDATE.
-    pub fn assign(column: &Column, op: &AssignmentOp, variables: &mut Variables<'_>) -> Result<Operation, Error> {
+    pub async fn assign(column: &Column, op: &AssignmentOp, variables: &mut Variables<'_>) -> Result<Operation, Error> {
         let name = &column.name;
         let multi_cell = column.ty.is_multi_cell();
         let change = match op {
@@ -110,10 +110,10 @@ impl Operation {
                     "Cannot set the value of counter column {name} (counters can only be incremented/decremented, not set)"
                 )));
             }
-            AssignmentOp::Set(term) => Change::Set(prepare(variables, term, name, &column.ty)?),
+            AssignmentOp::Set(term) => Change::Set(prepare_paced(variables, term, name, &column.ty).await?),
             AssignmentOp::Add(term) | AssignmentOp::Subtract(term) if column.ty.is_counter() => {
                 let down = matches!(op, AssignmentOp::Subtract(_));
-                Change::Count(prepare(variables, term, name, &column.ty)?, down)
+                Change::Count(prepare_paced(variables, term, name, &column.ty).await?, down)
             }
             AssignmentOp::Add(term) | AssignmentOp::Subtract(term) | AssignmentOp::Prepend(term) => {
                 let shown = match op {
@@ -134,18 +134,22 @@ impl Operation {
                 }
                 match (&column.ty, op) {
                     (CqlType::List { .. }, AssignmentOp::Add(_)) => {
-                        Change::Append(prepare(variables, term, name, &column.ty)?)
+                        Change::Append(prepare_paced(variables, term, name, &column.ty).await?)
                     }
                     (CqlType::List { .. }, AssignmentOp::Prepend(_)) => {
-                        Change::Prepend(prepare(variables, term, name, &column.ty)?)
+                        Change::Prepend(prepare_paced(variables, term, name, &column.ty).await?)
                     }
-                    (CqlType::List { .. }, _) => Change::Discard(prepare(variables, term, name, &column.ty)?),
-                    (_, AssignmentOp::Add(_)) => Change::Add(prepare(variables, term, name, &column.ty)?),
+                    (CqlType::List { .. }, _) => {
+                        Change::Discard(prepare_paced(variables, term, name, &column.ty).await?)
+                    }
+                    (_, AssignmentOp::Add(_)) => Change::Add(prepare_paced(variables, term, name, &column.ty).await?),
                     (CqlType::Map { key, .. }, AssignmentOp::Subtract(_)) => {
                         let keys = CqlType::Set { elem: Arc::clone(key), frozen: false };
-                        Change::Remove(prepare(variables, term, name, &keys)?)
+                        Change::Remove(prepare_paced(variables, term, name, &keys).await?)
                     }
-                    (_, AssignmentOp::Subtract(_)) => Change::Remove(prepare(variables, term, name, &column.ty)?),
+                    (_, AssignmentOp::Subtract(_)) => {
+                        Change::Remove(prepare_paced(variables, term, name, &column.ty).await?)
+                    }
                     _ => {
                         return Err(Error::invalid(format!("Invalid operation ({shown}) for non list column {name}")));
                     }
@@ -153,12 +157,12 @@ impl Operation {
             }
             AssignmentOp::SetElement { key, value } => match &column.ty {
                 CqlType::List { elem, .. } if multi_cell => Change::SetIndex(
-                    Box::new(prepare(variables, key, &format!("idx({name})"), &CqlType::Int)?),
-                    prepare(variables, value, &format!("value({name})"), elem)?,
+                    Box::new(prepare_paced(variables, key, &format!("idx({name})"), &CqlType::Int).await?),
+                    prepare_paced(variables, value, &format!("value({name})"), elem).await?,
                 ),
                 CqlType::Map { key: key_type, value: value_type, .. } if multi_cell => Change::SetKey(
-                    Box::new(prepare(variables, key, &format!("key({name})"), key_type)?),
-                    prepare(variables, value, &format!("value({name})"), value_type)?,
+                    Box::new(prepare_paced(variables, key, &format!("key({name})"), key_type).await?),
+                    prepare_paced(variables, value, &format!("value({name})"), value_type).await?,
                 ),
                 ty if ty.is_collection() && !multi_cell => {
                     return Err(Error::invalid(format!(
@@ -184,7 +188,7 @@ impl Operation {
             },
             AssignmentOp::SetField { field, value } => {
                 let (index, ty) = field_of(column, field, &format!("operation ({name}.{field} = {})", show(value)))?;
-                Change::SetField(index, prepare(variables, value, &format!("{name}.{field}"), &ty)?)
+                Change::SetField(index, prepare_paced(variables, value, &format!("{name}.{field}"), &ty).await?)
             }
         };
         Ok(Operation::new(column, change))

@@ -1,6 +1,6 @@
 //! Plans INSERT, UPDATE and DELETE statements.
 
-use super::json::JsonInsert;
+use super::json::{JsonColumns, JsonInsert};
 use super::operation::Operation;
 use super::settled::are_slow;
 use super::{Deletion, Modify, ReadFirst, Verb};
@@ -8,9 +8,10 @@ use crate::api::ColumnSpec;
 use crate::attributes::Attributes;
 use crate::error::Error;
 use crate::large_data;
+use crate::pace::PLAN_WORK;
 use crate::restrictions::{Clustering, Op, Ops, Partition, Purpose, Restrictions, analyse};
 use crate::syntax::ast::{self, DeleteTarget, InsertSource, Modification};
-use crate::term::{Term, Variables, prepare};
+use crate::term::{Term, Variables, prepare, prepare_paced};
 use model::id::ColumnId;
 use model::schema::{Column, ColumnKind};
 use model::{CqlType, TableSchema};
@@ -18,6 +19,7 @@ use replica::{Output, OutputColumn};
 use smallvec::smallvec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The name of the table that is modified.
 pub fn table_of(statement: &Modification) -> &ast::QualifiedName {
@@ -29,7 +31,7 @@ pub fn table_of(statement: &Modification) -> &ast::QualifiedName {
 }
 
 /// Plans a modification of this table.
-pub fn plan(
+pub async fn plan(
     schema: &Rc<TableSchema>,
     statement: &Modification,
     variables: &mut Variables<'_>,
@@ -50,9 +52,9 @@ pub fn plan(
         Modification::Insert(_) if schema.is_counter() => {
             return Err(Error::invalid("INSERT statement are not allowed on counter tables, use UPDATE instead"));
         }
-        Modification::Insert(statement) => insert(schema, statement, variables),
-        Modification::Update(statement) => update(schema, statement, variables),
-        Modification::Delete(statement) => delete(schema, statement, variables),
+        Modification::Insert(statement) => insert(schema, statement, variables).await,
+        Modification::Update(statement) => update(schema, statement, variables).await,
+        Modification::Delete(statement) => delete(schema, statement, variables).await,
     }?;
     if modify.counter && modify.attributes.timestamp.is_some() {
         return Err(Error::invalid("Cannot provide custom timestamp for counter updates"));
@@ -67,7 +69,11 @@ fn column<'s>(schema: &'s TableSchema, name: &str) -> Result<&'s Column, Error> 
     schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unknown identifier {name}")))
 }
 
-fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+async fn insert(
+    schema: &Rc<TableSchema>,
+    statement: &ast::Insert,
+    variables: &mut Variables<'_>,
+) -> Result<Modify, Error> {
     let (columns, values) = match &statement.source {
         InsertSource::Values { columns, values } => (columns, values),
         InsertSource::Json { value, default_unset } => {
@@ -86,7 +92,7 @@ fn insert(schema: &Rc<TableSchema>, statement: &ast::Insert, variables: &mut Var
     }
     for (name, value) in columns.iter().zip(values) {
         let column = column(schema, name)?;
-        let term = prepare(variables, value, name, &column.ty)?;
+        let term = prepare_paced(variables, value, name, &column.ty).await?;
         match column.kind {
             ColumnKind::PartitionKey => partition[column.position as usize].push(Op::Eq(term)),
             ColumnKind::Clustering => clustering[column.position as usize].push(Op::Eq(term)),
@@ -169,13 +175,21 @@ fn insert_json(
         name: column.name.clone(),
         ty: column.ty.clone(),
     };
-    let columns = schema.all_columns().map(column).collect();
-    let key_columns = schema.partition_key.len() + schema.clustering.len();
-    modify.json = Some(Box::new(JsonInsert { text, default_unset, columns, key_columns }));
+    let columns = JsonColumns {
+        default_unset,
+        columns: schema.all_columns().map(|column| (column.name.clone(), column.ty.clone())).collect(),
+        key_columns: schema.partition_key.len() + schema.clustering.len(),
+    };
+    let specs = schema.all_columns().map(column).collect();
+    modify.json = Some(Box::new(JsonInsert { text, specs, columns: Arc::new(columns) }));
     Ok(modify)
 }
 
-fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+async fn update(
+    schema: &Rc<TableSchema>,
+    statement: &ast::Update,
+    variables: &mut Variables<'_>,
+) -> Result<Modify, Error> {
     let attributes = Attributes::plan(&statement.attributes, variables)?;
     let mut operations: Vec<(&Column, Operation)> = Vec::new();
     // The assigned columns so far, with true for an operation on the entire column.
@@ -185,14 +199,14 @@ fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Var
         if matches!(column.kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
             return Err(Error::invalid(format!("PRIMARY KEY part {} found in SET part", column.name)));
         }
-        let operation = Operation::assign(column, &assignment.op, variables)?;
+        let operation = Operation::assign(column, &assignment.op, variables).await?;
         let whole = operation.change.is_whole();
         if assigned.insert(column.id, whole).is_some_and(|before| before || whole) {
             return Err(Error::invalid(format!("Multiple incompatible setting of column {}", column.name)));
         }
         operations.push((column, operation));
     }
-    let restrictions = analyse(schema, &statement.relations, Purpose::Write("UPDATE"), variables)?;
+    let restrictions = analyse(schema, &statement.relations, Purpose::Write("UPDATE"), variables).await?;
     check_rows(schema, &restrictions, &operations, "UPDATE")?;
     let Restrictions { partition, clustering, .. } = restrictions;
     let none = ast::Attributes::default();
@@ -201,7 +215,11 @@ fn update(schema: &Rc<TableSchema>, statement: &ast::Update, variables: &mut Var
     Ok(modify)
 }
 
-fn delete(schema: &Rc<TableSchema>, statement: &ast::Delete, variables: &mut Variables<'_>) -> Result<Modify, Error> {
+async fn delete(
+    schema: &Rc<TableSchema>,
+    statement: &ast::Delete,
+    variables: &mut Variables<'_>,
+) -> Result<Modify, Error> {
     let mut operations = Vec::new();
     for target in &statement.targets {
         let (DeleteTarget::Column(name)
@@ -214,9 +232,10 @@ fn delete(schema: &Rc<TableSchema>, statement: &ast::Delete, variables: &mut Var
             )));
         }
         operations.push((column, Operation::delete(column, target, variables)?));
+        variables.pace.worked(PLAN_WORK).await?;
     }
     let attributes = Attributes::plan(&statement.attributes, variables)?;
-    let restrictions = analyse(schema, &statement.relations, Purpose::Write("DELETE"), variables)?;
+    let restrictions = analyse(schema, &statement.relations, Purpose::Write("DELETE"), variables).await?;
     let deletion = if !operations.is_empty() {
         check_rows(schema, &restrictions, &operations, "DELETE")?;
         Deletion::None

@@ -1,9 +1,10 @@
 //! PREPARE, and the lookup of current plans in the statement caches.
 
 use super::Processor;
-use crate::api::{ClientState, Prepared};
+use crate::api::{ClientState, Prepared, QueryParams};
 use crate::dialect::Dialect;
 use crate::error::Error;
+use crate::pace::{PlanPace, at_once};
 use crate::plan::{Plan, PlanContext, Planned, plan, types_of_first};
 use crate::prepared::{Cache, CachedStatement, StatementId, id_of, prepared_id};
 use crate::slow_log::shown_text;
@@ -17,6 +18,9 @@ use uuid::Uuid;
 
 /// Longer texts are cached only if they are prepared. In bytes.
 const MAX_KEPT_TEXT: usize = 16 << 10;
+
+/// Longer texts are parsed off the shard, and planned with pauses. In bytes.
+const LONG_TEXT: usize = 64 << 10;
 
 /// How a prepared statement is executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +63,7 @@ impl Processor {
         let keyspace = client.keyspace.borrow().clone();
         let dialect = self.config.borrow().dialect;
         note("Parsing a statement");
-        let (id, planned) = self.prepare_here(keyspace.as_deref(), text, dialect)?;
+        let (id, planned) = self.prepare_here(client, keyspace.as_deref(), text, dialect).await?;
         note("Planned on this shard, sending the statement to the other shards");
         let result = planned.result.id();
         let shared: Arc<(Option<String>, String)> = Arc::new((keyspace, text.to_owned()));
@@ -93,8 +97,9 @@ impl Processor {
     }
 
     /// The id and the plan of a statement. Plans the statement unless the cache has a current plan.
-    fn prepare_here(
+    async fn prepare_here(
         &self,
+        client: &ClientState,
         keyspace: Option<&str>,
         text: &str,
         dialect: Dialect,
@@ -106,7 +111,12 @@ impl Processor {
         {
             return Ok((id, planned));
         }
-        let (id, planned) = plan_prepared(&self.context, &metadata, keyspace, text, dialect)?;
+        let (id, planned) = if text.len() > LONG_TEXT {
+            let planned = Box::pin(self.plan_long(&metadata, client, text, &QueryParams::default())).await?;
+            with_id(&self.context, &metadata, keyspace, text, dialect, planned)
+        } else {
+            plan_prepared(&self.context, &metadata, keyspace, text, dialect)?
+        };
         let mut prepared = self.prepared.borrow_mut();
         match prepared.get(&id) {
             Some(kept) => prepared.set_plan(&id, &kept, planned.clone()),
@@ -168,13 +178,44 @@ impl Processor {
         }
     }
 
-    /// The plan of a statement given as text.
-    pub(super) fn plan_of_query(
+    /// The plan of a statement given as text. A long text is parsed off the shard, and planned with
+    /// pauses.
+    pub(super) async fn plan_of_text(
         &self,
-        metadata: &Metadata,
+        metadata: &Rc<Metadata>,
         client: &ClientState,
         text: &str,
+        params: &QueryParams,
     ) -> Result<Rc<Planned>, Error> {
+        match text.len() > LONG_TEXT {
+            true => Box::pin(self.plan_long(metadata, client, text, params)).await.map(Rc::new),
+            false => self.plan_of_query(metadata, client, text),
+        }
+    }
+
+    /// Parses a text off the shard, and plans it with pauses. Its syntax tree takes much memory, so
+    /// the texts of a shard take turns.
+    #[cold]
+    async fn plan_long(
+        &self,
+        metadata: &Rc<Metadata>,
+        client: &ClientState,
+        text: &str,
+        params: &QueryParams,
+    ) -> Result<Planned, Error> {
+        let (config, keyspace) = (self.config(), client.keyspace.borrow().clone());
+        let request = self.request(&config, metadata.clone(), client, params, None);
+        let deadline = request.deadline(config.longest_timeout())?;
+        let _turn = request.turn(&deadline).await?;
+        let text = text.to_owned();
+        let parsed = rt::offload::run(move || parse(&text)).await;
+        let parsed = parsed.map_err(|error| Error::Syntax(error.to_string()))?;
+        let pace = PlanPace::paced(&client.cancel, deadline);
+        plan(&self.context, metadata, keyspace.as_deref(), parsed, config.dialect, &pace).await
+    }
+
+    /// The plan of a statement given as a text that is not long.
+    fn plan_of_query(&self, metadata: &Metadata, client: &ClientState, text: &str) -> Result<Rc<Planned>, Error> {
         let keyspace = client.keyspace.borrow();
         let keyspace = keyspace.as_deref();
         let dialect = self.config.borrow().dialect;
@@ -220,7 +261,7 @@ fn plan_text(
     dialect: Dialect,
 ) -> Result<Planned, Error> {
     let parsed = parse(text).map_err(|error| Error::Syntax(error.to_string()))?;
-    plan(context, metadata, keyspace, parsed, dialect)
+    at_once(plan(context, metadata, keyspace, parsed, dialect, &PlanPace::AT_ONCE))
 }
 
 /// Plans a text, and computes the id under which it is prepared. The id uses the types with which
@@ -233,13 +274,25 @@ fn plan_prepared(
     dialect: Dialect,
 ) -> Result<(StatementId, Rc<Planned>), Error> {
     let planned = plan_text(context, metadata, keyspace, text, dialect)?;
+    Ok(with_id(context, metadata, keyspace, text, dialect, planned))
+}
+
+/// The plan of a text, and its id.
+fn with_id(
+    context: &PlanContext,
+    metadata: &Metadata,
+    keyspace: Option<&str>,
+    text: &str,
+    dialect: Dialect,
+    planned: Planned,
+) -> (StatementId, Rc<Planned>) {
     let first = planned.was_retyped(metadata).then(|| parse(text).ok()).flatten();
     let first = first.and_then(|parsed| types_of_first(context, metadata, keyspace, parsed, dialect).ok());
     let id = match first {
         Some(variables) => prepared_id(keyspace, text, dialect, &variables, &planned, metadata),
         None => prepared_id(keyspace, text, dialect, &planned.variables.columns, &planned, metadata),
     };
-    Ok((id, Rc::new(planned)))
+    (id, Rc::new(planned))
 }
 
 /// Plans a statement given as text again after its tables have changed. Unlike a prepared

@@ -28,9 +28,12 @@ impl Processor {
         trace: Option<Rc<Trace>>,
     ) -> Result<Answer, Error> {
         let config = self.config();
-        let values = planned.bind(&params.values, config.referenced_bytes())?;
-        let env = Env { values: &values, variables: &planned.variables.columns };
+        let mut values = planned.bind(&params.values, config.referenced_bytes())?;
         let request = self.request(&config, metadata, client, params, trace);
+        if planned.has_large(&values) {
+            values = Box::pin(planned.check_large(values, &request)).await?;
+        }
+        let env = Env { values: &values, variables: &planned.variables.columns };
         match &planned.plan {
             Plan::Select(select) => {
                 self.statistics.select(select, params);

@@ -5,6 +5,7 @@ use super::filter::Test;
 use super::relation::{Restriction, restriction};
 use super::{Clustering, Filter, Op, Ops, Partition, Restrictions};
 use crate::error::Error;
+use crate::pace::PLAN_WORK;
 use crate::restrictions::clustering::Tuple;
 use crate::syntax::ast::{CompareOp, Relation};
 use crate::term::{Term, Variables};
@@ -37,7 +38,7 @@ pub fn output_of(column: &Column) -> OutputColumn {
 }
 
 /// The restrictions of a WHERE clause on a table.
-pub fn analyse(
+pub async fn analyse(
     schema: &TableSchema,
     relations: &[Relation],
     purpose: Purpose,
@@ -54,7 +55,8 @@ pub fn analyse(
         others: Vec::new(),
     };
     for relation in relations {
-        match restriction(schema, relation, variables)? {
+        variables.pace.worked(PLAN_WORK).await?;
+        match restriction(schema, relation, variables).await? {
             Restriction::Column(column, op) => sorted.column(column, op)?,
             Restriction::Filter(column, test) => sorted.filter(column, test),
             Restriction::Tuple(first, tuple) => sorted.tuples.push((first, tuple)),

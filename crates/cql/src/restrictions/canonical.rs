@@ -3,7 +3,8 @@
 //! Two requests have the same form exactly if they select the same rows. A literal and an equal
 //! bound value are the same, `IN` is a set, and relations that must all hold have no order. A
 //! function call is represented by its name and arguments, never by its result: `now()` returns
-//! another value on the second page, but is the same restriction.
+//! another value on the second page, but is the same restriction. A large list of `IN` is
+//! represented by its hash.
 //!
 //! The form is hashed, never stored or parsed. A change of the form invalidates the paging states
 //! of running queries, so [`FORM`] must be changed with it.
@@ -11,6 +12,7 @@
 use super::clustering::Tuple;
 use super::filter::Test;
 use super::{Clustering, Filter, InList, Op, Ops, Partition, Restrictions};
+use crate::checked::SortedSet;
 use crate::error::Error;
 use crate::syntax::ast::CompareOp;
 use crate::term::{Env, Term, Val};
@@ -97,7 +99,17 @@ impl Form {
         Ok(())
     }
 
+    /// Adds a large list that was sorted off the shard, by its hash.
+    fn checked_set(&mut self, (set, nulls): (&SortedSet, bool)) {
+        self.letter(if nulls { b'J' } else { b'I' });
+        self.bytes(set.digest());
+    }
+
     fn in_list(&mut self, list: &InList, env: Env<'_>) -> Result<(), Error> {
+        if let Some(checked) = list.checked(env) {
+            self.checked_set(checked);
+            return Ok(());
+        }
         let mut pieces = Vec::new();
         match list {
             InList::Terms(terms) => {
@@ -107,7 +119,7 @@ impl Form {
                     pieces.push(piece);
                 }
             }
-            InList::List(_) => {
+            InList::List(_) | InList::Set(_) => {
                 let (values, nulls) = list.values(env)?;
                 let values = values.iter().map(|value| Some(&value[..])).chain(nulls.then_some(None));
                 pieces.extend(values.map(|value| {
@@ -184,6 +196,10 @@ impl Form {
                 }
                 self.letter(b'i');
                 self.set(pieces);
+                Ok(())
+            }
+            Tuple::InList(term, _) if let Some(checked) = term.checked_set(env) => {
+                self.checked_set(checked);
                 Ok(())
             }
             Tuple::InList(term, count) => {

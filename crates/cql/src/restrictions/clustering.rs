@@ -1,7 +1,9 @@
 //! The clustering restrictions of a statement: full keys, prefixes and ranges, also over several
 //! columns with mixed orders.
 
-use super::{MAX_CLUSTERING_PREFIXES, Op, Ops, Sameness, bound, check_length, combinations, null, values};
+use super::{
+    MAX_CLUSTERING_PREFIXES, Op, Ops, Sameness, bound, check_length, check_tuples, combinations, null, values,
+};
 use crate::error::Error;
 use crate::term::{Env, Term};
 use bytes::Bytes;
@@ -276,6 +278,7 @@ fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>, write: bool) 
             }
         }
         Tuple::InList(term, count) => {
+            check_tuples(term, env)?;
             let names = || schema.clustering[..*count].iter().map(|column| column.name.as_str());
             let null_list = || null(&names().collect::<Vec<_>>().join(", "));
             let (list, nulls) = match term.evaluate_in_list(env)? {

@@ -1,9 +1,10 @@
 //! Filters: conditions that are checked for each row after it was read, because neither the key nor
 //! an index selects the rows.
 
-use super::InList;
 use super::clustering::Tuple;
 use super::like::Pattern;
+use super::{InList, MAX_IN_VALUES, check_tuples, too_many_tuples};
+use crate::checked::SortedSet;
 use crate::error::Error;
 use crate::syntax::ast::CompareOp;
 use crate::term::{self, Env, Term};
@@ -59,6 +60,8 @@ enum BoundTest {
     Compare(Comparison),
     /// One of these, in order, or (true) none of them.
     In(Vec<Bytes>, bool),
+    /// One of the values of a large list, or (true) none of them.
+    InSet(SortedSet, bool),
     Contains(Bytes),
     ContainsKey(Bytes),
     Element(Bytes, Comparison),
@@ -117,6 +120,9 @@ impl Filter {
                 Some(value) => Some(BoundTest::Compare(Comparison::new(*op, value)?)),
                 None => None,
             },
+            Test::In(list, negated) if let Some((set, nulls)) = list.checked(env) => {
+                (!(nulls && *negated)).then(|| BoundTest::InSet(set.clone(), *negated))
+            }
             Test::In(list, negated) => {
                 let (values, nulls) = list.values(env)?;
                 let ordered = || ordered(values, |a, b| compare(&self.ty, a, b));
@@ -192,6 +198,7 @@ impl BoundFilter {
             BoundTest::Never => 0,
             BoundTest::Compare(comparison) => comparison.held_bytes(),
             BoundTest::In(values, _) => values.iter().map(Bytes::len).sum(),
+            BoundTest::InSet(set, _) => set.element_bytes(),
             BoundTest::Contains(value) | BoundTest::ContainsKey(value) => value.len(),
             BoundTest::Element(key, comparison) => key.len() + comparison.held_bytes(),
             BoundTest::Tuples(tuples) => tuples.whole.iter().chain(&tuples.with_nulls).map(|tuple| each(tuple)).sum(),
@@ -228,6 +235,7 @@ impl BoundFilter {
             BoundTest::In(wanted, negated) => {
                 wanted.binary_search_by(|wanted| compare(&self.ty, wanted, value)).is_ok() != *negated
             }
+            BoundTest::InSet(wanted, negated) => wanted.contains(&self.ty, value) != *negated,
             BoundTest::Contains(wanted) => match &self.ty {
                 CqlType::List { elem, .. } | CqlType::Set { elem, .. } => {
                     elements(value).any(|element| compare(elem, element, wanted) == Ordering::Equal)
@@ -274,11 +282,13 @@ impl Filter {
             Tuple::Eq(terms) => BoundTest::Tuples(self.tuples(vec![values(terms)?], negated)),
             Tuple::Lower(terms, inclusive) => BoundTest::Bound(values(terms)?, true, *inclusive),
             Tuple::Upper(terms, inclusive) => BoundTest::Bound(values(terms)?, false, *inclusive),
+            Tuple::In(tuples) if tuples.len() > MAX_IN_VALUES => return Err(too_many_tuples(tuples.len())),
             Tuple::In(tuples) => {
                 let all = tuples.iter().map(|terms| values(terms)).collect::<Result<_, _>>()?;
                 BoundTest::Tuples(self.tuples(all, negated))
             }
             Tuple::InList(term, count) => {
+                check_tuples(term, env)?;
                 let Some((list, nulls)) = term.evaluate_in_list(env)? else { return Ok(None) };
                 if nulls && negated {
                     return Ok(None);

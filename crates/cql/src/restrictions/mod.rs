@@ -23,9 +23,12 @@ pub use clustering::{Clustering, Rows};
 pub use filter::Filter;
 pub use partition::{Partition, Partitions};
 
+use crate::checked::SortedSet;
 use crate::error::Error;
 use crate::term::{self, Env, Term, Val};
 use bytes::Bytes;
+use clustering::Tuple;
+use filter::Test;
 use model::CqlType;
 use model::key::MAX_KEY_BYTES;
 use model::types::{collection, compare};
@@ -36,6 +39,9 @@ use std::cmp::Ordering;
 pub const MAX_PARTITION_KEYS: usize = 100;
 /// The most rows or row prefixes that one statement may select.
 pub const MAX_CLUSTERING_PREFIXES: usize = 100;
+/// The most distinct values of one large bound list of IN for a key column, or of tuples. It bounds
+/// the work before the other restrictions of the statement apply.
+pub const MAX_IN_VALUES: usize = 1 << 16;
 
 /// The restrictions of a WHERE clause.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,6 +52,39 @@ pub struct Restrictions {
     pub clustering: Clustering,
     /// The conditions on each row that is read.
     pub filters: Box<[Filter]>,
+}
+
+/// Adds the variables that hold lists of IN.
+pub(crate) fn add_in_lists(partition: &Partition, clustering: &Clustering, filters: &[Filter], out: &mut Vec<u16>) {
+    let mut add = |term: &Term| {
+        if let Term::Variable(number) = term {
+            out.push(*number);
+        }
+    };
+    let mut add_ops = |ops: &[Op]| {
+        for op in ops {
+            if let Op::In(InList::List(term)) = op {
+                add(term);
+            }
+        }
+    };
+    if let Partition::Keys(columns) = partition {
+        columns.iter().for_each(|ops| add_ops(ops));
+    }
+    match clustering {
+        Clustering::All => {}
+        Clustering::Columns { prefix, .. } => prefix.iter().for_each(|ops| add_ops(ops)),
+        Clustering::Tuples(tuples) => tuples.iter().for_each(|tuple| {
+            if let Tuple::InList(term, _) = tuple {
+                add(term);
+            }
+        }),
+    }
+    for filter in filters {
+        if let Test::In(InList::List(term), _) | Test::Tuple(Tuple::InList(term, _), _) = &filter.test {
+            add(term);
+        }
+    }
 }
 
 /// A relation of one key column.
@@ -78,9 +117,21 @@ pub enum InList {
     Terms(Vec<Term>),
     /// A variable that holds the entire list.
     List(Term),
+    /// A long list of constants, sorted, and whether there are also nulls.
+    Set(Box<(SortedSet, bool)>),
 }
 
 impl InList {
+    /// The values, if they are a large list that was sorted off the shard, and whether there are
+    /// also nulls.
+    pub(crate) fn checked<'a>(&'a self, env: Env<'a>) -> Option<(&'a SortedSet, bool)> {
+        match self {
+            InList::List(term) => term.checked_set(env),
+            InList::Terms(_) => None,
+            InList::Set(set) => Some((&set.0, set.1)),
+        }
+    }
+
     /// The values, unordered, and whether there are also nulls. A null list counts as one null.
     pub fn values(&self, env: Env<'_>) -> Result<(Vec<Bytes>, bool), Error> {
         match self {
@@ -98,13 +149,17 @@ impl InList {
             }
             InList::List(term) => {
                 let Some((list, nulls)) = term.evaluate_in_list(env)? else { return Ok((Vec::new(), true)) };
-                let elements = collection::elements(&list).map_err(|error| Error::invalid(error.to_string()))?;
-                let values = elements.map(|element| element.map(|element| list.slice_ref(element)));
-                let values = values.collect::<Result<_, _>>().map_err(|error| Error::invalid(error.to_string()))?;
-                Ok((values, nulls))
+                Ok((elements_of(&list)?, nulls))
             }
+            InList::Set(set) => Ok((elements_of(set.0.list())?, set.1)),
         }
     }
+}
+
+fn elements_of(list: &Bytes) -> Result<Vec<Bytes>, Error> {
+    let wrong = |error: model::types::ValueError| Error::invalid(error.to_string());
+    let elements = collection::elements(list).map_err(wrong)?;
+    elements.map(|element| element.map(|element| list.slice_ref(element))).collect::<Result<_, _>>().map_err(wrong)
 }
 
 /// How two values of a primary key column are compared for equality.
@@ -117,6 +172,16 @@ pub(crate) enum Sameness {
 }
 
 impl Sameness {
+    /// Refuses a large list of IN before its values are looked at. `alone`: the column has no other
+    /// relation, so each distinct value selects keys.
+    fn check_count(self, set: &SortedSet, alone: bool) -> Result<(), Error> {
+        let (count, limit, what) = match self {
+            Sameness::Bytes => (set.len(), MAX_PARTITION_KEYS, "partition"),
+            Sameness::Order => (set.unequal(), MAX_CLUSTERING_PREFIXES, "clustering"),
+        };
+        combinations(std::iter::once(count), if alone { limit } else { MAX_IN_VALUES }, what).map(drop)
+    }
+
     fn compare(self, ty: &CqlType, a: &[u8], b: &[u8]) -> Ordering {
         match self {
             Sameness::Bytes => compare(ty, a, b).then_with(|| a.cmp(b)),
@@ -144,6 +209,9 @@ pub(crate) fn values(
         let mut these: SmallVec<[Bytes; 1]> = match op {
             Op::Eq(term) => bound(term, name, env, write)?.into_iter().collect(),
             Op::In(list) => {
+                if let Some((set, _)) = list.checked(env) {
+                    same.check_count(set, ops.len() == 1)?;
+                }
                 let (values, nulls) = list.values(env)?;
                 if nulls && write {
                     return Err(null(name));
@@ -204,6 +272,19 @@ pub(crate) fn check_length(bytes: &[u8]) -> Result<(), Error> {
 #[cold]
 fn too_long(length: usize) -> Error {
     Error::invalid(format!("Key length of {length} is longer than maximum of {MAX_KEY_BYTES}"))
+}
+
+/// Refuses a long list of tuples before its tuples are looked at.
+pub(crate) fn check_tuples(list: &Term, env: Env<'_>) -> Result<(), Error> {
+    match list.checked_set(env) {
+        Some((set, _)) if set.len() > MAX_IN_VALUES => Err(too_many_tuples(set.len())),
+        _ => Ok(()),
+    }
+}
+
+#[cold]
+pub(crate) fn too_many_tuples(count: usize) -> Error {
+    Error::invalid(format!("A list of {count} tuples for IN is longer than the limit of {MAX_IN_VALUES}"))
 }
 
 /// The number of combinations of values. An error if it exceeds the limit.

@@ -1,15 +1,21 @@
 //! Resolves the relations of a WHERE clause to columns of the table, and types their terms.
 
 use super::{InList, Op};
+use crate::checked::SortedSet;
 use crate::error::Error;
+use crate::pace::PLAN_WORK;
 use crate::restrictions::clustering::Tuple;
 use crate::restrictions::filter::Test;
 use crate::syntax::ast::{self, CompareOp, InValues, Relation, Target};
 use crate::term::typing::show;
-use crate::term::{Term, Variables, prepare};
+use crate::term::{Term, Variables, prepare, prepare_paced};
 use model::CqlType;
 use model::schema::{Column, ColumnKind, TableSchema};
+use model::types::collection;
 use std::sync::Arc;
+
+/// A list of IN of more values than this is sorted once, when the statement is planned.
+const LONG_IN_LIST: usize = 4096;
 
 /// A relation of a table's columns.
 pub(super) enum Restriction<'s> {
@@ -30,14 +36,14 @@ pub(super) fn column<'s>(schema: &'s TableSchema, name: &str) -> Result<&'s Colu
     schema.column_named(name).ok_or_else(|| Error::invalid(format!("Unrecognized name {name}")))
 }
 
-pub(super) fn restriction<'s>(
+pub(super) async fn restriction<'s>(
     schema: &'s TableSchema,
     relation: &Relation,
     variables: &mut Variables<'_>,
 ) -> Result<Restriction<'s>, Error> {
     match relation {
-        Relation::Compare { target, op, value } => compare(schema, target, *op, value, variables),
-        Relation::In { target, negated, values } => in_list(schema, target, *negated, values, variables),
+        Relation::Compare { target, op, value } => compare(schema, target, *op, value, variables).await,
+        Relation::In { target, negated, values } => in_list(schema, target, *negated, values, variables).await,
         Relation::Contains { column: name, key, value } => {
             let column = column(schema, name)?;
             let (ty, what) = match (&column.ty, key) {
@@ -71,7 +77,7 @@ fn op_of(op: CompareOp, term: Term) -> Option<Op> {
     })
 }
 
-fn compare<'s>(
+async fn compare<'s>(
     schema: &'s TableSchema,
     target: &Target,
     op: CompareOp,
@@ -108,7 +114,7 @@ fn compare<'s>(
                     symbol(op)
                 )));
             }
-            let term = prepare(variables, value, name, &column.ty)?;
+            let term = prepare_paced(variables, value, name, &column.ty).await?;
             if op == CompareOp::Like {
                 return Ok(Restriction::Filter(column, Test::Compare(op, term)));
             }
@@ -153,7 +159,7 @@ fn compare<'s>(
     }
 }
 
-fn in_list<'s>(
+async fn in_list<'s>(
     schema: &'s TableSchema,
     target: &Target,
     negated: bool,
@@ -171,12 +177,9 @@ fn in_list<'s>(
                 )));
             }
             let list = match values {
-                InValues::List(terms) => InList::Terms(
-                    terms
-                        .iter()
-                        .map(|term| prepare(variables, term, &format!("{operator}({name})"), &column.ty))
-                        .collect::<Result<_, _>>()?,
-                ),
+                InValues::List(terms) => {
+                    in_values(variables, terms, &format!("{operator}({name})"), &column.ty).await?
+                }
                 InValues::Marker(marker) => {
                     let ty = CqlType::List { elem: Arc::new(column.ty.clone()), frozen: true };
                     InList::List(Term::Variable(variables.bind(*marker, &format!("{operator}({name})"), &ty)?))
@@ -202,8 +205,12 @@ fn in_list<'s>(
                             )));
                         }
                     }
-                    let tuples = terms.iter().map(|term| tuple_terms(&types, names, term, variables));
-                    Tuple::In(tuples.collect::<Result<_, _>>()?)
+                    let mut tuples = Vec::with_capacity(terms.len());
+                    for term in terms {
+                        tuples.push(tuple_terms(&types, names, term, variables)?);
+                        variables.pace.worked(PLAN_WORK * types.len()).await?;
+                    }
+                    Tuple::In(tuples)
                 }
                 InValues::Marker(marker) => {
                     let count = types.len();
@@ -218,6 +225,32 @@ fn in_list<'s>(
         Target::Element(..) | Target::Field(..) => Err(Error::not_supported("IN of a part of a column")),
         Target::Call(call) => Err(Error::not_supported(&format!("A restriction of function {}", call.name))),
     }
+}
+
+/// The values on the right side of IN. A long list of constants is sorted once, off the shard.
+async fn in_values(
+    variables: &mut Variables<'_>,
+    terms: &[ast::Term],
+    name: &str,
+    ty: &CqlType,
+) -> Result<InList, Error> {
+    let mut out = Vec::with_capacity(terms.len());
+    for term in terms {
+        out.push(prepare_paced(variables, term, name, ty).await?);
+    }
+    let is_constant = |term: &Term| matches!(term, Term::Null | Term::Constant(_));
+    if !variables.pace.pauses() || out.len() <= LONG_IN_LIST || !out.iter().all(is_constant) {
+        return Ok(InList::Terms(out));
+    }
+    let ty = ty.clone();
+    let set = rt::offload::run(move || {
+        let values = out.iter().filter_map(|term| if let Term::Constant(value) = term { Some(value) } else { None });
+        let list = collection::build_list(values);
+        let nulls = out.contains(&Term::Null);
+        SortedSet::new(&ty, &list).map(|set| (set, nulls))
+    });
+    let set = set.await.map_err(|error| Error::invalid(error.to_string()))?;
+    Ok(InList::Set(Box::new(set)))
 }
 
 fn symbol(op: CompareOp) -> &'static str {

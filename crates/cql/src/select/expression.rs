@@ -5,6 +5,7 @@ use super::aggregate::{Aggregate, Kind, kind_of_name};
 use super::distinct::{Distinct, OutputSlots};
 use super::selector::{CellTime, Selector};
 use crate::error::Error;
+use crate::pace::PLAN_WORK;
 use crate::restrictions::analyse::output_of;
 use crate::syntax::ast::{self, FunctionCall, SelectExpr, Selection, Target};
 use crate::term::function::{self, Argument, Function};
@@ -44,31 +45,31 @@ pub(super) struct Columns<'s, 'v, 'm> {
 
 impl<'s> Columns<'s, '_, '_> {
     /// The expressions of the SELECT clause.
-    pub fn items(&mut self, selection: &Selection) -> Result<Vec<Item>, Error> {
-        match selection {
-            Selection::All => Ok(self
-                .schema
-                .all_columns()
-                .map(|column| {
+    pub async fn items(&mut self, selection: &Selection) -> Result<Vec<Item>, Error> {
+        let items = match selection {
+            Selection::All => {
+                let item = |column: &Column| {
                     let selector = Selector::Slot(self.output.of(output_of(column)));
                     Item { selector, name: column.name.clone(), ty: column.ty.clone() }
-                })
-                .collect()),
-            Selection::Items(items) => items
-                .iter()
-                .map(|item| {
-                    let (selector, ty) = self.expression(&item.expr)?;
-                    let name = match (&item.alias, &item.expr) {
-                        (Some(alias), _) => alias.to_string(),
-                        // A cast to the type that the expression already has is dropped, also from
-                        // the name.
-                        (None, SelectExpr::Cast(inner, _)) if !is_cast(&selector) => name_of(inner),
-                        (None, expr) => name_of(expr),
-                    };
-                    Ok(Item { selector, name, ty })
-                })
-                .collect(),
+                };
+                return Ok(self.schema.all_columns().map(item).collect());
+            }
+            Selection::Items(items) => items,
+        };
+        let mut out = Vec::with_capacity(items.len());
+        for item in items {
+            let (selector, ty) = self.expression(&item.expr)?;
+            let name = match (&item.alias, &item.expr) {
+                (Some(alias), _) => alias.to_string(),
+                // A cast to the type that the expression already has is dropped, also from the
+                // name.
+                (None, SelectExpr::Cast(inner, _)) if !is_cast(&selector) => name_of(inner),
+                (None, expr) => name_of(expr),
+            };
+            self.variables.pace.worked(PLAN_WORK + name.len()).await?;
+            out.push(Item { selector, name, ty });
         }
+        Ok(out)
     }
 
     fn column(&self, name: &str) -> Result<&'s Column, Error> {

@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Plans a SELECT from this table.
-pub fn plan(
+pub async fn plan(
     schema: &Rc<TableSchema>,
     virtual_table: Option<Rc<dyn VirtualTable>>,
     statement: &ast::Select,
@@ -37,13 +37,13 @@ pub fn plan(
     }
     variables.of_table(schema);
     let mut columns = Columns { schema, variables, output: OutputSlots::default(), aggregates: Distinct::default() };
-    let mut items = columns.items(&statement.selection)?;
+    let mut items = columns.items(&statement.selection).await?;
     if statement.json {
         items = vec![as_json(items)];
     }
     let Columns { output: mut slots, aggregates: Distinct { list: aggregates, .. }, .. } = columns;
     let filtering = statement.allow_filtering || virtual_table.is_some() && !fragments;
-    let restrictions = analyse(schema, &statement.relations, Purpose::Read { filtering }, variables)?;
+    let restrictions = analyse(schema, &statement.relations, Purpose::Read { filtering }, variables).await?;
     check_selection(schema, statement, &slots.columns, &restrictions)?;
     let order = order(schema, &statement.order_by, &restrictions)?;
     let groups = group::columns(schema, &statement.group_by, &restrictions, statement.distinct)?;

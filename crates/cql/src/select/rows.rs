@@ -94,8 +94,7 @@ impl<'a> Emitter<'a> {
         per_partition: Option<u64>,
         max_bytes: usize,
     ) -> Self {
-        let bound = |value: &BoundValue| if let BoundValue::Value(bytes) = value { bytes.len() } else { 0 };
-        let bound_bytes = env.values.iter().map(bound).sum();
+        let bound_bytes = env.values.iter().map(BoundValue::len).sum();
         Emitter {
             select,
             env,

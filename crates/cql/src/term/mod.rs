@@ -5,12 +5,15 @@
 //! so other code need not check it again. Nothing here reads a table.
 //!
 //! Reading order: this file, [`variables`], [`typing`], [`function`], `call`, `paced`, [`cast`],
-//! [`numbers`], [`math`], [`collections`].
+//! [`numbers`], [`math`], [`collections`], [`large`],
+//! [`long`].
 
 pub(crate) mod call;
 pub mod cast;
 pub mod collections;
 pub mod function;
+pub mod large;
+pub mod long;
 pub mod math;
 pub mod numbers;
 pub(crate) mod paced;
@@ -18,6 +21,7 @@ pub mod typing;
 pub mod variables;
 
 use crate::api::{BoundValue, ColumnSpec};
+use crate::checked::{CheckedValue, SortedSet};
 use crate::error::Error;
 use bytes::Bytes;
 use function::Function;
@@ -25,6 +29,7 @@ use model::CqlType;
 use model::types::{self, collection};
 use std::borrow::Cow;
 
+pub use long::prepare_paced;
 pub use typing::prepare;
 pub use variables::Variables;
 
@@ -158,6 +163,11 @@ impl Term {
     /// Evaluates a list on the right side of IN. Returns the list without null elements, and
     /// whether it had any. Only here may a bound list contain nulls.
     pub fn evaluate_in_list(&self, env: Env<'_>) -> Result<Option<(Bytes, bool)>, Error> {
+        if let Some(value) = self.checked(env)
+            && let Some(set) = &value.set
+        {
+            return Ok(Some((set.list().clone(), value.nulls)));
+        }
         let refused = match self.evaluate_set(env) {
             Ok(list) => return Ok(list.map(|list| (list, false))),
             Err(refused) => refused,
@@ -171,6 +181,24 @@ impl Term {
             return Ok(Some((valid(spec, &stripped.into())?.into_bytes().unwrap_or_default(), true)));
         }
         Err(refused)
+    }
+
+    /// The value of a variable, if it was checked off the shard.
+    #[inline]
+    fn checked<'a>(&self, env: Env<'a>) -> Option<&'a CheckedValue> {
+        let Term::Variable(number) = self else { return None };
+        match env.values.get(*number as usize)? {
+            BoundValue::Checked(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The elements of a list on the right side of IN, if it was checked off the shard, and whether
+    /// it had nulls.
+    #[inline]
+    pub fn checked_set<'a>(&self, env: Env<'a>) -> Option<(&'a SortedSet, bool)> {
+        let value = self.checked(env)?;
+        value.set.as_ref().map(|set| (set, value.nulls))
     }
 
     /// The error for an unset variable where a value is required.
@@ -303,6 +331,8 @@ fn variable<'a>(number: u16, env: Env<'a>) -> Result<Val<'a>, Error> {
         BoundValue::Null => Ok(Val::Null),
         BoundValue::Unset => Ok(Val::Unset),
         BoundValue::Value(bytes) => valid(spec, bytes),
+        BoundValue::Checked(value) if value.nulls => Err(wrong_value(spec, &nulls_inside())),
+        BoundValue::Checked(value) => Ok(Val::Shared(&value.bytes)),
     }
 }
 
@@ -314,6 +344,12 @@ fn valid<'a>(spec: &ColumnSpec, bytes: &'a Bytes) -> Result<Val<'a>, Error> {
         Cow::Borrowed(_) => Ok(Val::Shared(bytes)),
         Cow::Owned(bytes) => Ok(Val::Owned(bytes.into())),
     }
+}
+
+/// The error for a list with nulls that is not only the right side of IN.
+#[cold]
+fn nulls_inside() -> types::ValueError {
+    types::ValueError::new("null is not supported inside collections")
 }
 
 #[cold]

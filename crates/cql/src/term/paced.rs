@@ -44,6 +44,11 @@ impl Function {
                 }
                 Ok(Some(steps.finish()))
             }
+            (Function::FromJson(_), [Some(_)]) => {
+                let (function, arguments) = (self.clone(), arguments.to_vec());
+                let result = rt::offload::run(move || function.call(&arguments).map_err(|error| error.to_string()));
+                result.await.map_err(Error::invalid)
+            }
             _ => self.call(arguments),
         }
     }

@@ -7,6 +7,7 @@
 use crate::api::ColumnSpec;
 use crate::dialect::Dialect;
 use crate::error::Error;
+use crate::pace::PlanPace;
 use crate::syntax::{Marker, Name};
 use cluster::Metadata;
 use model::{CqlType, TableSchema};
@@ -26,6 +27,8 @@ pub struct Variables<'a> {
     pub key_types: Vec<CqlType>,
     /// The dialect of the statement.
     pub dialect: Dialect,
+    /// How planning shares its shard.
+    pub pace: &'a PlanPace<'a>,
     names: &'a [Option<Name>],
     variable_of: Vec<u16>,
     specs: Vec<Option<ColumnSpec>>,
@@ -35,7 +38,7 @@ pub struct Variables<'a> {
 
 impl<'a> Variables<'a> {
     /// Starts with the markers of a parsed statement.
-    pub fn new(metadata: &'a Metadata, names: &'a [Option<Name>], dialect: Dialect) -> Self {
+    pub fn new(metadata: &'a Metadata, names: &'a [Option<Name>], dialect: Dialect, pace: &'a PlanPace<'a>) -> Self {
         let (variable_of, count) = numbered(names, dialect.names_are_one);
         let empty: Rc<str> = Rc::from("");
         Variables {
@@ -44,6 +47,7 @@ impl<'a> Variables<'a> {
             table: empty,
             key_types: Vec::new(),
             dialect,
+            pace,
             names,
             variable_of,
             specs: (0..count).map(|_| None).collect(),

@@ -10,6 +10,7 @@ mod grammar;
 mod groups;
 mod language;
 mod large_data;
+mod large_requests;
 mod late;
 mod many_operations;
 mod metadata;

@@ -131,16 +131,36 @@ def test_a_lost_toc_is_rebuilt(node):
     assert all(toc.exists() for toc in tocs)
 
 
-def test_files_of_unknown_origin_are_moved_aside(node):
+def test_an_sstable_without_toc_and_another_component_makes_its_table_unreadable(node):
     directory = table_dir(node, "k", "flushed")
     gone = [path for path in directory.glob("me-*") if path.name.endswith(("-TOC.txt", "-Statistics.db"))]
     for path in gone:
         path.unlink()
     left = sorted(path.name for path in directory.glob("me-*"))
+    for _ in range(2):
+        node.start()
+        cluster, session = connect(node.address)
+        assert session.execute("SELECT count(*) FROM k.logged").one()[0] == ROWS
+        with pytest.raises(Exception, match="TOC.txt.*cannot be rebuilt: Statistics.db is missing"):
+            session.execute("SELECT * FROM k.flushed").all()
+        cluster.shutdown()
+        assert "an sstable cannot be opened" in node.log_tail(200)
+        assert sorted(path.name for path in directory.glob("me-*")) == left
+        assert not (directory / "quarantine").exists()
+        node.stop()
+
+
+def test_files_of_unknown_origin_are_moved_aside(node):
+    directory = table_dir(node, "k", "flushed")
+    (directory / "nb-7-big-Data.db").write_text("of another database")
     node.start()
-    rows(node)
-    assert sorted(path.name for path in (directory / "quarantine").iterdir()) == left
+    assert rows(node) == {"flushed": ROWS, "logged": ROWS}
+    assert [path.name for path in (directory / "quarantine").iterdir()] == ["nb-7-big-Data.db"]
     assert "moved to quarantine" in node.log_tail(200)
+    node.stop()
+    node.log_path.unlink()
+    node.start()
+    assert "files are in quarantine" in node.log_path.read_text()
 
 
 @pytest.mark.parametrize("component", ["Data.db", "Index.db"])

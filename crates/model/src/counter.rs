@@ -1,10 +1,16 @@
 //! Counters: the value of a counter column's cell.
 //!
 //! The stored value is a *context*. It has a [`Shard`] for each node that ever counted here, under
-//! the node's host id. The counter is the sum of the shards' counts. Only its node changes a shard,
-//! and gives each new state a higher clock. So two versions of a context merge by taking the newer
-//! state of each shard, and applying a state twice changes nothing. Layout, as in `me` sstables,
-//! big-endian:
+//! the node's counter id. The counter is the sum of the shards' counts. Only its node changes a
+//! shard, and gives each new state a higher clock. So two versions of a context merge by taking the
+//! newer state of each shard, and applying a state twice changes nothing.
+//!
+//! A new state continues the state that the node has stored. A node that has lost that state must
+//! not count under the same id any more: its next state would have the highest clock and replace
+//! the lost sum on all replicas. It begins a shard under a new id instead (`engine::datadir`), and
+//! the shard of the earlier id stays part of the sum.
+//!
+//! Layout, as in `me` sstables, big-endian:
 //!
 //! ```text
 //! i16 n                       number of header entries
@@ -19,7 +25,7 @@
 //! Contexts in files of other databases may be damaged or of old forms. They are read as far as
 //! they make sense: shards that a header does not list count like any other.
 
-use crate::id::HostId;
+use crate::id::CounterId;
 use bytes::Bytes;
 use std::cmp::Ordering;
 
@@ -28,11 +34,11 @@ const SHARD: usize = 32;
 /// The bytes of an update.
 const UPDATE: usize = 8;
 
-/// The count of one node.
+/// The count of one node under one counter id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shard {
-    /// The node.
-    pub id: HostId,
+    /// The counter id.
+    pub id: CounterId,
     /// Higher for each newer state.
     pub clock: i64,
     /// The sum of what the node has added.
@@ -44,7 +50,7 @@ impl Shard {
         let (id, rest) = bytes.split_first_chunk::<16>()?;
         let (clock, rest) = rest.split_first_chunk::<8>()?;
         let count = rest.first_chunk::<8>()?;
-        let id = HostId::from_bytes(*id);
+        let id = CounterId::from_bytes(*id);
         Some(Shard { id, clock: i64::from_be_bytes(*clock), count: i64::from_be_bytes(*count) })
     }
 
@@ -70,8 +76,8 @@ pub fn shards(value: &[u8]) -> impl Iterator<Item = Shard> + '_ {
     body.chunks_exact(SHARD).filter_map(Shard::read)
 }
 
-/// The shard of a node, if it has counted here.
-pub fn shard_of(value: &[u8], id: HostId) -> Option<Shard> {
+/// The shard with this id, if there is one.
+pub fn shard_of(value: &[u8], id: CounterId) -> Option<Shard> {
     shards(value).find(|shard| shard.id == id)
 }
 
@@ -132,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn shard(id: u8, clock: i64, count: i64) -> Shard {
-        Shard { id: HostId::from_bytes([id; 16]), clock, count }
+        Shard { id: CounterId::from_bytes([id; 16]), clock, count }
     }
 
     #[test]
@@ -146,8 +152,8 @@ mod tests {
         wanted.extend((-5i64).to_be_bytes());
         assert_eq!(bytes, wanted);
         assert_eq!(total(&bytes), -2);
-        assert_eq!(shard_of(&bytes, HostId::from_bytes([0xff; 16])), Some(shard(0xff, 4, -5)));
-        assert_eq!(shard_of(&bytes, HostId::from_bytes([2; 16])), None);
+        assert_eq!(shard_of(&bytes, CounterId::from_bytes([0xff; 16])), Some(shard(0xff, 4, -5)));
+        assert_eq!(shard_of(&bytes, CounterId::from_bytes([2; 16])), None);
         assert_eq!(context(&[]), [0, 0], "as old files have it where a counter was deleted");
     }
 

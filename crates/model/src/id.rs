@@ -66,6 +66,11 @@ pub struct NodeRun {
 }
 
 uuid_id!(
+    /// What a node counts under: the id of its shards of counters. A node takes a new one when it
+    /// may have lost what it counted under the previous one.
+    CounterId
+);
+uuid_id!(
     /// A paged query: the same on all of its pages.
     QueryId
 );

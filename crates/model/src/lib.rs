@@ -26,7 +26,7 @@ pub mod token;
 pub mod total;
 pub mod types;
 
-pub use id::{ColumnId, HostId, QueryId, SchemaVersion, TableId};
+pub use id::{ColumnId, CounterId, HostId, QueryId, SchemaVersion, TableId};
 pub use schema::{Column, ColumnKind, TableSchema};
 pub use token::Token;
 pub use types::CqlType;

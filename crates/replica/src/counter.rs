@@ -2,7 +2,9 @@
 //!
 //! A request has increments. Stored is the sum that this node has counted so far (its counter
 //! shard). So each update reads first, under its partition's lock. The commitlog gets the new
-//! state, under this node's host id, so replaying it any number of times counts nothing twice.
+//! state, under this node's counter id, so replaying it any number of times counts nothing twice.
+//! The read must find what was stored under that id: the server renews the id at a start at which
+//! anything may have been lost ([`Replica::set_counter_id`]).
 //!
 //! The clock of a counter shard follows the time. A counter that starts again after its row was
 //! deleted has a higher clock than the deleted one, wherever the two are merged. Deletions in
@@ -21,7 +23,7 @@ use model::mutation::{Mutation, MutationBuilder, Parts};
 use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, Row, RowBuilder, State};
 use model::time::stored_seconds;
-use model::{ColumnId, HostId, TableId, TableSchema};
+use model::{ColumnId, CounterId, TableId, TableSchema};
 use rt::hash::HashMap;
 use std::cell;
 use std::rc::Rc;
@@ -44,6 +46,17 @@ impl CounterClock {
 type CellId = (Option<Clustering>, ColumnId);
 
 impl Replica {
+    /// The id under which this node counts.
+    pub fn counter_id(&self) -> CounterId {
+        self.counter_id.get()
+    }
+
+    /// From now on, this node counts under `id`: a new id, or one of which everything that was ever
+    /// stored is on this node. Without this call the id is a new one.
+    pub fn set_counter_id(&self, id: CounterId) {
+        self.counter_id.set(id);
+    }
+
     /// Computes the new state from a mutation with increments and the stored state. The caller must
     /// hold the partition's lock.
     pub(crate) async fn update_counter(
@@ -57,13 +70,13 @@ impl Replica {
             return Err(ReplicaError::Rejected("counter updates need a counter table".to_owned()));
         }
         let now = self.counter_clock.next();
-        let host = self.engine.host_id();
+        let own = self.counter_id.get();
         context.trace("Reading the counters before they are changed");
         let own_shards = match updated_rows(mutation.parts()) {
-            Some(slice) => self.own_shards(mutation.table(), key, slice, host, now, context).await?,
+            Some(slice) => self.own_shards(mutation.table(), key, slice, own, now, context).await?,
             None => HashMap::default(),
         };
-        new_state(&schema, mutation.parts(), mutation, &own_shards, host, now)
+        new_state(&schema, mutation.parts(), mutation, &own_shards, own, now)
     }
 
     /// Reads this node's counter shards in the rows of `slice`.
@@ -72,7 +85,7 @@ impl Replica {
         table: TableId,
         key: &DecoratedKey,
         slice: Slice,
-        host: HostId,
+        own: CounterId,
         now: i64,
         context: &Context,
     ) -> Result<HashMap<CellId, Shard>, ReplicaError> {
@@ -85,7 +98,7 @@ impl Replica {
         let mut cover = Cover::default();
         let mut keep = |row: &Row, place: Option<&Clustering>, cover| {
             for cell in live_cells(row, cover, seconds) {
-                if let Some(shard) = counter::shard_of(cell.value, host) {
+                if let Some(shard) = counter::shard_of(cell.value, own) {
                     found.insert((place.cloned(), cell.column), shard);
                 }
             }
@@ -132,7 +145,7 @@ fn new_state(
     parts: Parts<'_>,
     updates: &Mutation,
     own_shards: &HashMap<CellId, Shard>,
-    host: HostId,
+    own: CounterId,
     now: i64,
 ) -> Result<Mutation, ReplicaError> {
     let mut out = MutationBuilder::new(updates.table(), updates.schema_version(), &parts.key);
@@ -143,10 +156,10 @@ fn new_state(
         out.delete_range(range);
     }
     if let Some(row) = parts.static_row {
-        out.static_row(new_row(&row, None, own_shards, host, now)?);
+        out.static_row(new_row(&row, None, own_shards, own, now)?);
     }
     for (key, row) in parts.rows {
-        let row = new_row(&row, Some(&key), own_shards, host, now)?;
+        let row = new_row(&row, Some(&key), own_shards, own, now)?;
         out.row(key, row);
     }
     Ok(out.finish(schema))
@@ -156,7 +169,7 @@ fn new_row(
     row: &Row,
     key: Option<&Clustering>,
     own_shards: &HashMap<CellId, Shard>,
-    host: HostId,
+    own: CounterId,
     now: i64,
 ) -> Result<Row, ReplicaError> {
     let (marker, deletion, cells) = row.parts();
@@ -170,7 +183,7 @@ fn new_row(
         let delta = delta.ok_or_else(|| ReplicaError::Rejected("a counter's update has eight bytes".to_owned()))?;
         let before = own_shards.get(&(key.cloned(), cell.column));
         let (clock, count) = before.map_or((now, 0), |before| (now.max(before.clock.saturating_add(1)), before.count));
-        let shard = Shard { id: host, clock, count: count.wrapping_add(delta) };
+        let shard = Shard { id: own, clock, count: count.wrapping_add(delta) };
         out.push(&Cell { value: &counter::context(&[shard]), ..cell });
     }
     Ok(out.finish())
@@ -182,30 +195,30 @@ mod tests {
 
     #[test]
     fn a_new_state_continues_the_previous_one() {
-        let host = HostId::from_bytes([7; 16]);
+        let own = CounterId::from_bytes([7; 16]);
         let column = ColumnId(0);
         let place = (None, column);
         let mut row = RowBuilder::new(None, model::time::Tombstone::LIVE);
         row.push(&Cell::live(column, 5, &counter::update(-2)));
         let row = row.finish();
         let state = |own_shards: &HashMap<CellId, Shard>, now| {
-            let row = new_row(&row, None, own_shards, host, now).expect("it is an update");
+            let row = new_row(&row, None, own_shards, own, now).expect("it is an update");
             let cell = row.cells().next().expect("one cell");
             assert_eq!(cell.timestamp, 5);
-            counter::shard_of(cell.value, host).expect("this node has counted")
+            counter::shard_of(cell.value, own).expect("this node has counted")
         };
         let mut own_shards = HashMap::default();
-        assert_eq!(state(&own_shards, 1_000), Shard { id: host, clock: 1_000, count: -2 });
-        own_shards.insert(place, Shard { id: host, clock: 2_000, count: 40 });
-        assert_eq!(state(&own_shards, 1_000), Shard { id: host, clock: 2_001, count: 38 }, "clocks never go back");
-        assert_eq!(state(&own_shards, 3_000), Shard { id: host, clock: 3_000, count: 38 });
+        assert_eq!(state(&own_shards, 1_000), Shard { id: own, clock: 1_000, count: -2 });
+        own_shards.insert(place, Shard { id: own, clock: 2_000, count: 40 });
+        assert_eq!(state(&own_shards, 1_000), Shard { id: own, clock: 2_001, count: 38 }, "clocks never go back");
+        assert_eq!(state(&own_shards, 3_000), Shard { id: own, clock: 3_000, count: 38 });
     }
 
     #[test]
     fn only_updates_are_taken() {
         let mut row = RowBuilder::new(None, model::time::Tombstone::LIVE);
         row.push(&Cell::live(ColumnId(0), 5, &counter::context(&[])));
-        let made = new_row(&row.finish(), None, &HashMap::default(), HostId::from_bytes([7; 16]), 1);
+        let made = new_row(&row.finish(), None, &HashMap::default(), CounterId::from_bytes([7; 16]), 1);
         assert!(matches!(made, Err(ReplicaError::Rejected(_))));
     }
 }

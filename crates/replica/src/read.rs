@@ -13,10 +13,10 @@ use crate::querier::keep::{FoundQuerier, Queriers};
 use crate::querier::{self, Querier};
 use crate::request::{Class, Context, ReadCommand, ReplicaRequest};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
-use model::TableId;
 use model::fragment::Fragment;
 use model::key::ClusteringCut;
 use model::range::PartitionRange;
+use model::{CounterId, TableId};
 use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -99,6 +99,7 @@ pub struct Replica {
     pub(crate) metrics: Counters,
     pub(crate) locks: PartitionLocks,
     pub(crate) counter_clock: CounterClock,
+    pub(crate) counter_id: Cell<CounterId>,
     pub(crate) large_data: Cell<LargeDataThresholds>,
     /// Requests that were routed by metadata with lower numbers are refused.
     fence: Cell<u64>,
@@ -140,6 +141,7 @@ impl Replica {
             metrics: Counters::default(),
             locks: PartitionLocks::default(),
             counter_clock: CounterClock::default(),
+            counter_id: Cell::new(CounterId(rt::random::uuid_v4())),
             large_data: Cell::default(),
             fence: Cell::new(0),
         })

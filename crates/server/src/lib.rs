@@ -13,6 +13,7 @@ pub mod admin;
 pub mod client_service;
 pub mod config;
 pub mod connection;
+mod counter_id;
 pub mod events;
 pub mod http;
 mod inventory;

@@ -4,6 +4,7 @@
 
 use crate::config::Config;
 use crate::config::setting::{Bytes, Size};
+use crate::counter_id;
 use crate::inventory::{self, InventoryRecord};
 pub use crate::layers::{Layers, Stack};
 use crate::local_sources;
@@ -24,7 +25,7 @@ use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport};
 use engine::datadir::DataDir;
 use engine::{CompactionRecord, DescribeSchema, DiskReserve, Engine, EngineConfig};
 use engine::{Large, LargeData, LargeKind, LargeLimits, Unwritten};
-use model::id::{HostId, TableId};
+use model::id::{CounterId, HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
 pub use replica::ReplicaConfig;
@@ -223,6 +224,8 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
         given_up.extend(inventory::check_tables(&data_dir, &config, &recovered).await?);
     }
 
+    let counter_id = counter_id::choose(&data_dir, !given_up.is_empty()).await?;
+
     open_shard(layers, config.clone(), &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
         let (config, recovered) = (config.clone(), recovered.clone());
@@ -246,6 +249,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     }
     inventory::name_unknown_tables(&data_dir, &metadata).await?;
     let replayed = replay(layers, &old_logs, config.ignore_log_corruption).await?;
+    let counter_id = counter_id.after_replay(&data_dir, !replayed.skipped.is_empty()).await?.id;
     if wire.is_some() {
         inventory::note_given_up(&config, &metadata, &given_up, &replayed).await?;
     }
@@ -266,7 +270,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
         let config = config.clone();
         move || {
             let (config, timestamps) = (config.clone(), timestamps.clone());
-            async move { serve_shard(layers, &config, timestamps) }
+            async move { serve_shard(layers, &config, timestamps, counter_id) }
         }
     })
     .await;
@@ -317,6 +321,10 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
     layers.inventory.clear();
     let unwritten = StopError::of(unwritten);
     match (log, unwritten) {
+        (Ok(()), Ok(())) => {
+            counter_id::keep(layers).await;
+            Ok(())
+        }
         (Ok(()), unwritten) => unwritten,
         (Err(why), Ok(())) => Err(StopError::MayLackWrites(why)),
         (Err(why), Err(also)) => Err(StopError::MayLackWrites(format!("{why}; {also}"))),
@@ -355,7 +363,7 @@ fn engine_config(layers: Layers, config: &StackConfig, shard: ShardId, host_id: 
     engine
 }
 
-fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>) {
+fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>, counter_id: CounterId) {
     let engine = layers.engine.get();
     layers.system.table_sizes.set(table_sizes(engine.clone()));
     layers.system.compactions.set(compaction_history(engine.clone()));
@@ -367,6 +375,7 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>)
         ..config.replica.clone()
     };
     let replica = Replica::new(engine, replica_config);
+    replica.set_counter_id(counter_id);
     layers.replica.set(replica.clone());
     let metadata = layers.metadata.get();
     let clock = TimestampClock::on_node(timestamps);

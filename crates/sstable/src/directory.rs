@@ -74,40 +74,47 @@ pub(crate) async fn remove_files(place: &SstablePath) {
 /// Writes the TOC.txt of a finished sstable again. Checksums.db lists every component with its
 /// length and checksum, TOC.txt included, so the new file has the same bytes as the lost one.
 ///
-/// Returns false, without any change, if the sstable has no Checksums.db (other databases wrote
-/// it), or if another component is missing or damaged.
-pub async fn rebuild_toc(place: &SstablePath) -> Result<bool, Error> {
-    let Some(Ok(checksums)) =
-        read_if_there(&place.path(Component::Checksums)).await?.map(|bytes| Checksums::read(&bytes))
-    else {
-        return Ok(false);
+/// Changes nothing, and returns the reason, if the sstable has no Checksums.db (other databases
+/// wrote it), or if another component is missing or damaged.
+pub async fn rebuild_toc(place: &SstablePath) -> Result<Result<(), String>, Error> {
+    let file = Component::Checksums.name();
+    let checksums = match read_if_there(&place.path(Component::Checksums)).await?.map(|bytes| Checksums::read(&bytes)) {
+        Some(Ok(checksums)) => checksums,
+        Some(Err(_)) => return Ok(Err(format!("{file} is damaged"))),
+        None => return Ok(Err(format!("{file} is missing"))),
     };
     let small = checksums.files.iter().map(|(name, _, _)| name.as_str()).filter(|name| *name != Component::Toc.name());
     for name in small.clone() {
-        let Some(component) = Component::named(name) else { return Ok(false) };
-        let bytes = read_if_there(&place.path(component)).await?;
-        if bytes.is_none_or(|bytes| checksums.check(component, &bytes).is_err()) {
-            return Ok(false);
+        let Some(component) = Component::named(name) else {
+            return Ok(Err(format!("{file} lists {name}, which is no known component")));
+        };
+        match read_if_there(&place.path(component)).await? {
+            None => return Ok(Err(format!("{name} is missing"))),
+            Some(bytes) if checksums.check(component, &bytes).is_err() => {
+                return Ok(Err(format!("{name} is damaged")));
+            }
+            Some(_) => {}
         }
     }
     for (component, wanted) in [(Component::Data, checksums.data_length), (Component::Index, checksums.index_length)] {
         let path = place.path(component);
         match rt::fs::metadata(&path).await {
             Ok(found) if found.len == wanted => {}
+            Ok(_) => return Ok(Err(format!("{} has another length", component.name()))),
             Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(Error::Io { path, source }),
-            _ => return Ok(false),
+            Err(_) => return Ok(Err(format!("{} is missing", component.name()))),
         }
     }
     let toc = toc_text(small).into_bytes();
     if checksums.check(Component::Toc, &toc).is_err() {
-        return Ok(false);
+        return Ok(Err(format!("{file} does not match the components")));
     }
     // With this name, no start mistakes the file for the mark of an unfinished sstable.
     let rebuilt = place.dir.join(place.file_name(REBUILT_TOC));
     write_over(rebuilt.clone(), toc, IoClass::Background).await?;
     rt::fs::rename(&rebuilt, &place.path(Component::Toc)).await.map_err(Error::io(&rebuilt))?;
     rt::fs::sync_dir(&place.dir).await.map_err(Error::io(&place.dir))?;
-    Ok(true)
+    Ok(Ok(()))
 }
 
 async fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {

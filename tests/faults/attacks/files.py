@@ -148,6 +148,45 @@ def one_at_a_time(place, check):
     report(check, names, place, address, HARMS)
 
 
+def incomplete_sstables(place, check):
+    """TOC.txt removed together with another component, or that one emptied or zeroed: each start names it, nothing is moved or gone."""
+    address = prepare(place)
+    directory = place / "harmed"
+    table = next((place / "original/data/k").glob("flushed-*"))
+    own = sorted(table.glob("me-*-TOC.txt"))[0].name.removesuffix("TOC.txt")
+    components = sorted(file.name.removeprefix(own) for file in table.glob(f"{own}*") if not file.name.endswith("TOC.txt"))
+    cases = [(component, "removed") for component in components]
+    cases += [(component, how) for component in components if component not in ("Data.db", "Index.db") for how in ("emptied", "zeroed")]
+    for component, how in cases:
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(place / "original", directory)
+        at = directory / "data/k" / table.name
+        (at / f"{own}TOC.txt").unlink()
+        file = at / f"{own}{component}"
+        if how == "emptied":
+            file.write_bytes(b"")
+        else:
+            harm(file, how)
+        left = sorted(path.name for path in at.rglob(f"{own}*"))
+        with check(f"TOC.txt removed, {component} {how}"):
+            node = Node(shards=2, data_dir=directory, address=address, config={"commitlog_sync": "batch"}, keep=True)
+            try:
+                for start in range(2):
+                    node.log_path.unlink(missing_ok=True)
+                    node.start(timeout=20)
+                    cluster, session = connect(node.address)
+                    found = rows(session, "flushed"), rows(session, "logged")
+                    cluster.shutdown()
+                    assert isinstance(found[0], str) and own in found[0] and component in found[0], f"start {start}: {found}"
+                    assert found[1] == LOGGED, f"start {start}: {found}"
+                    assert "an sstable cannot be opened" in node.log_path.read_text(), f"start {start}: nothing in the log"
+                    node.stop()
+                    now = sorted(path.name for path in at.rglob(f"{own}*"))
+                    assert now == left, f"start {start}: {set(now) ^ set(left)}"
+            finally:
+                node.close()
+
+
 def whole_directories(place, check):
     """`raft/`, `commitlog/`, one shard's log, or a table's directory is removed: the start is
     refused, or no data is lost."""
@@ -193,4 +232,4 @@ def refusal_names_the_way_out(place, check):
             assert after == before, set(before) ^ set(after)
 
 
-ATTACKS = {"files": one_at_a_time, "directories": whole_directories, "way-out": refusal_names_the_way_out}
+ATTACKS = {"files": one_at_a_time, "incomplete": incomplete_sstables, "directories": whole_directories, "way-out": refusal_names_the_way_out}

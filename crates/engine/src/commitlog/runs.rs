@@ -52,6 +52,33 @@ pub struct LoggedRun {
     pub run: u64,
 }
 
+/// A run that was ended in order, as its manifest has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedRun {
+    /// The id of its first segment.
+    pub run: u64,
+    /// The segments that replay needs.
+    pub segments: Vec<u64>,
+    /// The end of the run.
+    pub end: Position,
+}
+
+/// How the runs below `root` ended, in the order of their ids. `None` if one was not ended in
+/// order, or is of another node than `host`.
+pub async fn ended(root: &Path, host: HostId) -> Result<Option<Vec<EndedRun>>, LogError> {
+    let mut ended = Vec::new();
+    for dir in runs_in(root).await? {
+        match Manifest::read(&dir).await? {
+            Some(manifest) if !manifest.closed || !manifest.is_of(Some(host)) => return Ok(None),
+            Some(Manifest { run, segments, synced, .. }) => ended.push(EndedRun { run, segments, end: synced }),
+            // Retired, or never begun.
+            None => {}
+        }
+    }
+    ended.sort_by_key(|ended| ended.run);
+    Ok(Some(ended))
+}
+
 /// What is missing below `root` of those runs of the node `host` that were complete on the device
 /// and were not retired. Replay reports segments that are missing from a run with a manifest.
 pub async fn missing(root: &Path, runs: &[LoggedRun], host: HostId) -> Result<Vec<String>, LogError> {

@@ -455,7 +455,7 @@ impl DataDir {
         Ok(tables)
     }
 
-    fn failed(&self, path: &Path) -> impl Fn(io::Error) -> DataDirError + use<> {
+    pub(super) fn failed(&self, path: &Path) -> impl Fn(io::Error) -> DataDirError + use<> {
         let path = path.to_path_buf();
         move |error| DataDirError::Io { path: path.clone(), error }
     }

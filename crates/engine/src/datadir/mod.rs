@@ -4,6 +4,7 @@
 //! messina.stamp                         host id, cluster, format, shards, inventory (sealed text)
 //! messina.raft-end                      how far the log of the metadata is durable
 //! messina.write-marks                   write marks of this node and others (sealed text)
+//! messina.counter-id                    what the node counts under, and what its last run left
 //! messina.reserve                       disk space for starts and changes on a full disk
 //! lock                                  locked by the running process, as the directory itself
 //! data/<keyspace>/<table>-<table id>/   sstables of a table
@@ -18,12 +19,14 @@
 //! format that this release can write. A directory of another origin is refused, never repaired
 //! or taken over.
 
+mod counter_id;
 mod inventory;
 mod layout;
 mod stamp;
 mod write_marks;
 
 pub use crate::table_dir::TABLE_SNAPSHOTS;
+pub use counter_id::{CounterSstables, leave_counter_id};
 pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
 pub use layout::{table_dir_name, table_of_dir_name};
 pub use stamp::{FORMAT, Stamp};

@@ -10,9 +10,11 @@
 //! the same way ([`load`]).
 //!
 //! At startup [`finish_pending`] finishes what a crash interrupted, and removes files with a
-//! `TOC.txt.tmp`, which were never sealed. Files with neither were not left by a crash. If only
-//! the `TOC.txt` is missing it is written again; otherwise the files are moved to the table's
-//! `quarantine` directory, never deleted.
+//! `TOC.txt.tmp`, which were never sealed. Files with neither were not left by a crash: the sstable
+//! was sealed, and lost its `TOC.txt` since. If only that is missing it is written again. Otherwise
+//! the sstable is incomplete: its files stay, and its table cannot be read. Only a lone file in a
+//! format of another database, of which this node has never written any, is moved to the table's
+//! `quarantine` directory. Neither is ever deleted.
 //!
 //! Invariants: after `finish_pending` either all inputs or all outputs of a replacement exist,
 //! never both, never neither; repeating it changes nothing. Files of unknown formats, and files
@@ -70,8 +72,21 @@ pub struct Finished {
     pub orphans: Vec<String>,
     /// Generations whose lost table of contents was written again.
     pub rebuilt: Vec<String>,
+    /// Sealed sstables that lost files, and among these their table of contents.
+    pub incomplete: Vec<Incomplete>,
     /// Files of unknown origin, where they are now.
     pub quarantined: Vec<PathBuf>,
+    /// The number of files in the quarantine.
+    pub in_quarantine: usize,
+}
+
+/// A sealed sstable that has no table of contents any more, and cannot get it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incomplete {
+    /// The sstable.
+    pub place: SstablePath,
+    /// Why its table of contents cannot be rebuilt.
+    pub why: String,
 }
 
 /// Why a replacement failed.
@@ -225,29 +240,50 @@ pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
         if files.contains(&(sstable, TOC)) {
             continue;
         }
-        changed = true;
         let generation = sstable.split('-').nth(1).unwrap_or(sstable).to_string();
         if files.contains(&(sstable, TEMPORARY_TOC)) {
             remove(dir, sstable).await?;
             finished.orphans.push(generation);
-        } else if rebuild_toc(dir, sstable).await? {
-            finished.rebuilt.push(generation);
-        } else {
-            let own = files.iter().filter(|(of, _)| *of == sstable);
-            let names = own.map(|(of, component)| format!("{of}{component}")).collect();
-            finished.quarantined.extend(quarantine(dir, names).await?);
+            changed = true;
+            continue;
+        }
+        let own = files.iter().filter(|(of, _)| *of == sstable);
+        let place = SstablePath::parse_name(dir, &format!("{sstable}{TOC}")).map(|(place, _)| place);
+        match place.filter(|place| place.version == Version::Me || own.clone().count() > 1) {
+            Some(place) => match rebuild_toc(&place).await? {
+                Ok(()) => {
+                    finished.rebuilt.push(generation);
+                    changed = true;
+                }
+                Err(why) => finished.incomplete.push(Incomplete { place, why }),
+            },
+            None => {
+                let names = own.map(|(of, component)| format!("{of}{component}")).collect();
+                finished.quarantined.extend(quarantine(dir, names).await?);
+                changed = true;
+            }
         }
     }
     if changed {
         fs::sync_dir(dir).await.map_err(io_error(dir))?;
     }
+    finished.in_quarantine = files_in_quarantine(dir).await?;
     Ok(finished)
 }
 
-async fn rebuild_toc(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
-    let Some((place, _)) = SstablePath::parse_name(dir, &format!("{sstable}{TOC}")) else { return Ok(false) };
-    let rebuilt = sstable::directory::rebuild_toc(&place).await;
+/// Writes the table of contents of an sstable again, or says why that cannot be done.
+async fn rebuild_toc(place: &SstablePath) -> Result<Result<(), String>, DeletionLogError> {
+    let rebuilt = sstable::directory::rebuild_toc(place).await;
     rebuilt.map_err(|error| DeletionLogError::Rebuild { path: place.path(Component::Data), error })
+}
+
+async fn files_in_quarantine(dir: &Path) -> Result<usize, DeletionLogError> {
+    let dir = dir.join(QUARANTINE);
+    match fs::read_dir(&dir).await {
+        Ok(entries) => Ok(entries.iter().filter(|entry| !entry.is_dir).count()),
+        Err(error) if fs::is_absence(&error) => Ok(0),
+        Err(error) => Err(io_error(&dir)(error)),
+    }
 }
 
 /// Moves files to the quarantine. Returns their new paths. Existing files there are kept.

@@ -5,7 +5,7 @@ use super::{Engine, TableRegistry};
 use crate::commitlog::{Commitlog, LoggedRun, Position};
 use crate::compaction::Compactions;
 use crate::config::EngineConfig;
-use crate::datadir::table_dir_name;
+use crate::datadir::{CounterSstables, table_dir_name};
 use crate::error::{EngineError, NoSuchTable};
 use crate::files::DiskReserve;
 use crate::memtable::Pool;
@@ -16,9 +16,9 @@ use model::schema::TableSchema;
 use model::{HostId, TableId};
 use rt::hash::HashMap;
 use rt::sync::Cancel;
-use sstable::{LargeCounts, LargeLimits, LargeReads, Loan, PageCache};
+use sstable::{Component, LargeCounts, LargeLimits, LargeReads, Loan, PageCache};
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 impl Engine {
@@ -51,6 +51,30 @@ impl Engine {
     /// The run of this shard's log.
     pub fn logged_run(&self) -> LoggedRun {
         self.log.logged_run()
+    }
+
+    /// The sealed sstables of this shard's tables with counters. `None` if one of these tables
+    /// cannot be read.
+    pub fn counter_sstables(&self) -> Option<CounterSstables> {
+        let mut sstables = CounterSstables::new();
+        for table in self.all_tables().into_iter().filter(|table| table.schema().is_counter()) {
+            if !table.unreadable.borrow().is_empty() || table.missing.borrow().is_some() {
+                return None;
+            }
+            let dir = table.dir.strip_prefix(&self.config.data_dir).unwrap_or(&table.dir).to_owned();
+            let names = sstables.entry(dir).or_default();
+            for tablet in table.tablets().iter() {
+                let set = tablet.sstables();
+                let tocs = set.iter().map(|own| own.sstable.place().path(Component::Toc));
+                names.extend(tocs.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())));
+            }
+        }
+        Some(sstables)
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> &Path {
+        &self.config.data_dir
     }
 
     /// The disk space that the node reserves.

@@ -3,7 +3,7 @@
 use super::replay_filters::ReplayFilters;
 use super::{foreign_files, is_truncated, names_in, remove_all, sealed_places};
 use crate::config::EngineConfig;
-use crate::deletion_log::{self, Finished};
+use crate::deletion_log::{self, Finished, Incomplete, QUARANTINE};
 use crate::error::EngineError;
 use rt::ShardId;
 use sstable::SstablePath;
@@ -14,6 +14,8 @@ use std::path::Path;
 pub(crate) struct CleanDirectory {
     /// The sealed sstables that were not truncated.
     pub places: Vec<SstablePath>,
+    /// Those that cannot be opened, because they have no table of contents any more.
+    pub incomplete: Vec<Incomplete>,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
 }
@@ -43,16 +45,22 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     }
     for file in &finished.quarantined {
         tracing::warn!(file = %file.display(),
-            "a file of an sstable has neither TOC.txt nor TOC.txt.tmp: moved to quarantine, its rows are not served");
+            "file of an sstable of another database without TOC.txt: moved to quarantine, its rows are not served");
+    }
+    if finished.in_quarantine > 0 {
+        tracing::warn!(dir = %dir.join(QUARANTINE).display(), files = finished.in_quarantine,
+            "files are in quarantine: what they hold is not served; restore their sstables from a snapshot, or remove them");
     }
     if finished != Finished::default() {
         names = names_in(dir).await?;
     }
     let filters = ReplayFilters::read_all(dir, &names, config.host_id).await?;
-    let (void, sound): (Vec<_>, Vec<_>) =
+    let (mut void, sound): (Vec<_>, Vec<_>) =
         sealed_places(dir, &names).into_iter().partition(|place| is_truncated(&filters, place));
+    let mut incomplete = finished.incomplete;
+    void.extend(incomplete.extract_if(.., |one| is_truncated(&filters, &one.place)).map(|one| one.place));
     if !void.is_empty() {
         remove_all(dir, &void).await?;
     }
-    Ok(CleanDirectory { places: sound, filters })
+    Ok(CleanDirectory { places: sound, incomplete, filters })
 }

@@ -2,6 +2,7 @@
 //! again.
 
 use super::ReplayFilters;
+use crate::deletion_log::Incomplete;
 use model::key::DecoratedKey;
 use rt::ShardId;
 use sstable::{Sstable, SstablePath};
@@ -28,6 +29,8 @@ impl Prepared {
 pub struct FoundSstables {
     /// The sealed sstables that were not truncated.
     pub(crate) places: Vec<SstablePath>,
+    /// Sealed sstables without a table of contents: the table cannot be read.
+    pub(crate) incomplete: Vec<Incomplete>,
     /// The first and last key of those that could be opened. They never change, because files are
     /// written once.
     pub(crate) keys: Vec<SstableKeys>,

@@ -4,6 +4,7 @@
 //! table fail: without it they would miss rows and return deleted ones. For the same reason
 //! nothing of the table is purged.
 
+use crate::deletion_log::Incomplete;
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::table::{Attached, SstableSet, Table, Tablet};
@@ -30,6 +31,18 @@ pub(crate) struct Opened {
     pub filters: Vec<(ShardId, ReplayFilters)>,
 }
 
+impl Opened {
+    /// Reports an sstable that cannot be opened. `file` names it in errors.
+    fn cannot_be_read(&mut self, place: &SstablePath, file: Component, error: &str) {
+        tracing::error!(generation = %place.generation, dir = %place.dir.display(), error,
+            "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
+        let file = place.path(file);
+        self.unreadable.push(file.clone());
+        let why = format!("its table cannot be read without it, and it could not be opened at start: {error}");
+        self.missing.get_or_insert(Corrupt { file, offset: 0, why });
+    }
+}
+
 impl Engine {
     /// Adds a table with the tablets that this shard has, and opens their sstables.
     ///
@@ -45,9 +58,9 @@ impl Engine {
         let dir = self.table_dir(&schema);
         let mut prepared = self.prepared().borrow_mut().get_mut(&id).map(Prepared::take);
         if self.config().shard == ShardId(0) && !self.is_started() && prepared.is_none() {
-            let CleanDirectory { places, filters } = finish_interrupted(&dir, self.config()).await?;
-            prepared =
-                Some(Prepared { found: FoundSstables { places, filters, ..Default::default() }, open: Vec::new() });
+            let CleanDirectory { places, incomplete, filters } = finish_interrupted(&dir, self.config()).await?;
+            let found = FoundSstables { places, incomplete, filters, ..FoundSstables::default() };
+            prepared = Some(Prepared { found, open: Vec::new() });
         }
         let opened = self.open_sstables(&dir, &tablets, prepared).await?;
         let has_sstables = opened.sets.iter().any(|set| set.len() > 0);
@@ -105,12 +118,16 @@ impl Engine {
             None => {
                 let names = names_in(dir).await?;
                 let filters = ReplayFilters::read_all(dir, &names, self.config().host_id).await?;
-                let found = FoundSstables { places: sealed_places(dir, &names), keys: Vec::new(), filters };
+                let found = FoundSstables { places: sealed_places(dir, &names), filters, ..FoundSstables::default() };
                 Prepared { found, open: Vec::new() }
             }
         };
         let sets = vec![SstableSet::default(); tablets.len()];
         let mut opened = Opened { sets, unreadable: Vec::new(), missing: None, filters: found.filters };
+        for Incomplete { place, why } in found.incomplete {
+            let error = format!("its TOC.txt is missing and cannot be rebuilt: {why}");
+            opened.cannot_be_read(&place, Component::Toc, &error);
+        }
         for place in found.places {
             if is_truncated(&opened.filters, &place) {
                 continue;
@@ -134,13 +151,7 @@ impl Engine {
                 // The sstable itself may be intact: the next start can serve it.
                 Err(error) if error.is_of_process() => return Err(error.into()),
                 Err(error) => {
-                    tracing::error!(generation = %place.generation, dir = %dir.display(), %error,
-                        "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
-                    let file = place.path(Component::Data);
-                    opened.unreadable.push(file.clone());
-                    let why =
-                        format!("its table cannot be read without it, and it could not be opened at start: {error}");
-                    opened.missing.get_or_insert(Corrupt { file, offset: 0, why });
+                    opened.cannot_be_read(&place, Component::Data, &error.to_string());
                     continue;
                 }
             };

@@ -116,8 +116,11 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return sync_removal(dir).await,
         Err(error) => return Err(EngineError::io(dir)(error)),
     };
-    let is_sealed = |name: &str| matches!(SstablePath::parse_name(dir, name), Some((_, Component::Toc)));
-    if entries.iter().any(|entry| is_sealed(&entry.name)) {
+    // Also one that has lost its table of contents: only unfinished ones have the mark.
+    let is_unfinished =
+        |place: &SstablePath| entries.iter().any(|entry| entry.name == place.file_name(Component::TemporaryToc.name()));
+    let mut places = entries.iter().filter_map(|entry| SstablePath::parse_name(dir, &entry.name));
+    if places.any(|(place, component)| component == Component::Toc || !is_unfinished(&place)) {
         return Ok(());
     }
     let removed = if entries.iter().any(|entry| entry.is_dir) {

@@ -49,7 +49,7 @@ impl Engine {
         if is_split {
             places = sealed_places(&dir, &names_in(&dir).await?);
         }
-        let found = FoundSstables { places, keys, filters: finished.filters };
+        let found = FoundSstables { places, incomplete: finished.incomplete, keys, filters: finished.filters };
         self.prepared().borrow_mut().insert(schema.id, Prepared { found, open });
         Ok(())
     }

@@ -75,8 +75,8 @@ fn a_lost_toc_is_rebuilt() {
     });
 }
 
-/// A lost component is reported when the table is read. Without the TOC.txt as well, the files
-/// are moved to the quarantine.
+/// A lost component is reported when the table is read, at each start. So it is if the TOC.txt is
+/// lost as well, which then cannot be rebuilt. The files stay.
 #[test]
 fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
     rt::block_on(async {
@@ -95,15 +95,21 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
             engine.abandon().await;
 
             std::fs::remove_file(&toc).unwrap();
-            let engine = open(config(&template.0, 16 << 20), &schema, &tablets(1)).await;
-            assert_eq!(count(&engine, &schema).await, ROWS as usize / 2, "{lost}: the other sstable is served");
-            engine.abandon().await;
-            let mut left = own.clone();
-            left.retain(|name| name != lost && component(name) != "TOC.txt");
-            assert_eq!(names(&dir.join("quarantine")), left, "{lost}");
-
-            for name in left {
-                std::fs::rename(dir.join("quarantine").join(&name), dir.join(&name)).unwrap();
+            let left = names(&dir);
+            for start in 0..2 {
+                let why = fails_at_start(&template.0, &schema).await;
+                let named = why.contains("TOC.txt") && why.contains(&format!("{} is missing", component(lost)));
+                assert!(named, "{lost}, start {start}: {why}");
+                assert_eq!(names(&dir), left, "{lost}, start {start}");
+            }
+            std::fs::write(&path, &contents).unwrap();
+            // Damaged, where a checksum tells that without reading all of it.
+            if !["Data.db", "Index.db"].contains(&component(lost)) {
+                for bytes in [Vec::new(), vec![0; contents.len()]] {
+                    std::fs::write(&path, bytes).unwrap();
+                    let why = fails_at_start(&template.0, &schema).await;
+                    assert!(why.contains(&format!("{} is damaged", component(lost))), "{lost}: {why}");
+                }
             }
             std::fs::write(&path, contents).unwrap();
             std::fs::write(&toc, contents_of_toc).unwrap();
@@ -136,6 +142,14 @@ fn a_component_that_the_system_refuses_makes_its_table_unreadable() {
         assert_eq!(count(&engine, &schema).await, ROWS as usize);
         engine.stop().await;
     });
+}
+
+/// Starts an engine of which the table cannot be read. The error of a read.
+async fn fails_at_start(root: &Path, schema: &Rc<TableSchema>) -> String {
+    let engine = open(config(root, 16 << 20), schema, &tablets(1)).await;
+    let error = reading_fails(&engine, schema).await;
+    engine.abandon().await;
+    error
 }
 
 async fn reading_fails(engine: &Engine, schema: &TableSchema) -> String {
@@ -317,6 +331,22 @@ fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
             std::fs::rename(&aside, &path).unwrap();
         }
         assert_eq!(data_dir.missing_of_table(&schema, 5).await.unwrap(), [], "all is back");
+    });
+}
+
+/// A sealed sstable of another database that has lost its TOC.txt. Nothing can rebuild it.
+#[test]
+fn a_foreign_sstable_without_its_toc_makes_its_table_unreadable() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("lost-foreign-toc"), quiet());
+        let dir = prepared(&scratch.0, &schema).await;
+        for name in ["nb-8-big-Data.db", "nb-8-big-Index.db"] {
+            std::fs::write(dir.join(name), "contents").unwrap();
+        }
+        let before = names(&dir);
+        let why = fails_at_start(&scratch.0, &schema).await;
+        assert!(why.contains("nb-8-big-TOC.txt") && why.contains("Checksums.db is missing"), "{why}");
+        assert_eq!(names(&dir), before);
     });
 }
 

@@ -12,7 +12,7 @@ use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, RowBuilder};
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
-use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
+use model::{ColumnId, CounterId, CqlType, HostId, SchemaVersion, TableId};
 use proptest::prelude::*;
 use replica::{Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest};
 use rt::ShardId;
@@ -165,7 +165,7 @@ fn logged_states_can_be_applied_again() {
         count(&replica, 1, Some(1), 5, 1).await;
         count(&replica, 1, Some(1), 7, 2).await;
         // A replay applies earlier states again, as if the log's records were repeated.
-        let state = counter::context(&[counter::Shard { id: engine.host_id(), clock: 1, count: 5 }]);
+        let state = counter::context(&[counter::Shard { id: replica.counter_id(), clock: 1, count: 5 }]);
         let schema = schema();
         let mut builder = MutationBuilder::new(schema.id, schema.version, &1i32.to_be_bytes());
         let mut row = RowBuilder::new(None, Tombstone::LIVE);
@@ -176,7 +176,7 @@ fn logged_states_can_be_applied_again() {
         engine.apply(&old, &key(1)).unwrap();
         assert_eq!(counters(&replica, 1).await, BTreeMap::from([(Some(1), 12)]));
         // Another node's count is added.
-        let other = counter::context(&[counter::Shard { id: HostId(Uuid::from_u128(2)), clock: 1, count: 30 }]);
+        let other = counter::context(&[counter::Shard { id: CounterId(Uuid::from_u128(2)), clock: 1, count: 30 }]);
         let mut builder = MutationBuilder::new(schema.id, schema.version, &1i32.to_be_bytes());
         let mut row = RowBuilder::new(None, Tombstone::LIVE);
         row.push(&Cell::live(VALUE, 1, &other));

@@ -4,6 +4,7 @@
 
 #![recursion_limit = "256"]
 
+mod counters;
 mod missing;
 mod moving;
 mod runs;

@@ -289,6 +289,18 @@ impl Simulation {
         self.compare()
     }
 
+    /// Repairs all faults, lets clients work for `time`, and then checks at ALL that every replica
+    /// together with the others has what was acknowledged. Afterwards all replicas are equal, and
+    /// clients work again.
+    pub fn audit(&mut self, time: Duration) -> Result<(), String> {
+        self.heal()?;
+        self.run_for(time)?;
+        self.rest()?;
+        self.ask(1, Command::Repair).map_err(|why| format!("acked_writes_survive: {why}"))?;
+        self.shared.set_working(true);
+        Ok(())
+    }
+
     /// Clients begin no more requests. Waits until those in progress have ended.
     fn rest(&mut self) -> Result<(), String> {
         self.shared.set_working(false);

@@ -16,6 +16,7 @@ use cql::api::Consistency;
 use engine::Engine;
 use engine::commitlog::SyncMode;
 use internode::NodeStatus;
+use model::id::CounterId;
 use model::range::Slice;
 use replica::{Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest};
 use rt::ShardId;
@@ -85,6 +86,10 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
     moves::serve(shared);
     if shared.plan.canary == Canary::NoHints {
         forget_hints().await;
+    }
+    if shared.plan.canary == Canary::CountsFromLoss {
+        let set = || async { LAYERS.replica.get().set_counter_id(CounterId(LAYERS.engine.get().host_id().0)) };
+        rt::shard::call_all(set).await;
     }
     let made = rt::task::spawn(make_tables(shared.clone(), node));
     let clients = spawn_clients(shared, node);
@@ -417,7 +422,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
 fn config(shared: &Shared, node: usize) -> StackConfig {
     let address = shared.addresses[node];
     let sync = match (shared.plan.canary, shared.plan.sync) {
-        (Canary::LazyLog, _) => SyncMode::Periodic { period: Duration::from_secs(3600) },
+        (Canary::LazyLog | Canary::CountsFromLoss, _) => SyncMode::Periodic { period: Duration::from_secs(3600) },
         (_, sync) => sync,
     };
     let mut config = StackConfig {

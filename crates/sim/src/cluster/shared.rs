@@ -39,6 +39,9 @@ pub enum Canary {
     NoCopy,
     /// A counter update that failed is sent again, as if it had not been applied.
     CountsAgain,
+    /// A node counts under one id for ever, whatever it has lost. Its log is as in
+    /// [`Canary::LazyLog`].
+    CountsFromLoss,
 }
 
 impl Canary {
@@ -80,6 +83,8 @@ pub struct Plan {
     pub clients: usize,
     /// The pause of a client between two requests is below this, in milliseconds.
     pub pause_millis: u64,
+    /// Whether clients only update counters, and read nothing.
+    pub counting: bool,
     /// Whether tables and columns are created and dropped.
     pub schema_changes: bool,
     /// The deliberate mistake.
@@ -99,6 +104,7 @@ impl Default for Plan {
             paging: false,
             clients: 1,
             pause_millis: 60,
+            counting: false,
             schema_changes: true,
             canary: Canary::None,
         }

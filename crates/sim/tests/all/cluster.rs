@@ -112,6 +112,31 @@ fn hints_that_are_not_kept_are_found() {
     assert!(why.contains("replicas_converge is broken"), "{why}");
 }
 
+/// Nodes lose their power one after the other, and all that they have not synced: in this mode that
+/// is all since the last flush. Other replicas have what they counted. The updates that they apply
+/// afterwards, before a read has repaired them, must not replace it.
+#[test]
+fn counters_keep_what_others_have_of_a_node_that_lost_its_power() {
+    let lose = |canary, seed| {
+        let plan = Plan { counting: true, schema_changes: false, canary, ..periodic(0) };
+        let mut simulation = Simulation::new(seed, plan, POWER);
+        simulation.set_unsynced(Unsynced::Lost);
+        simulation.form()?;
+        for node in 0..3 {
+            simulation.run_for(Duration::from_secs(2))?;
+            simulation.nemesis.inflict(&mut simulation.world, Fault::PowerLoss, node, (node + 1) % 3);
+            simulation.run_for(Duration::from_millis(300))?;
+            simulation.audit(Duration::from_secs(2))?;
+        }
+        Ok::<(), String>(())
+    };
+    for seed in 0..3 {
+        assert_eq!(lose(Canary::LazyLog, seed), Ok(()), "seed {seed}");
+    }
+    let why = lose(Canary::CountsFromLoss, 0).unwrap_err();
+    assert!(why.contains("acked_writes_survive is broken: counter"), "{why}");
+}
+
 /// All nodes lose their power at once, and all data that is not synced.
 #[test]
 fn a_log_that_is_not_synced_is_found() {

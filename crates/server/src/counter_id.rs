@@ -1,0 +1,76 @@
+//! The counter id of the node, over starts and stops ([`engine::datadir`] has the rules).
+
+use crate::layers::Layers;
+use crate::start_error::StartError;
+use engine::datadir::{self, CounterSstables, DataDir, DataDirError};
+use model::CounterId;
+
+/// The counter id of this run.
+pub(crate) struct ChosenCounterId {
+    /// The id.
+    pub id: CounterId,
+    /// It is the id of the last run.
+    is_kept: bool,
+}
+
+/// Chooses the counter id of this run, and stores it. `loses`: the start gives up something that is
+/// missing. Before anything changes in the data directory but its stamp. On shard 0.
+pub(crate) async fn choose(data_dir: &DataDir, loses: bool) -> Result<ChosenCounterId, StartError> {
+    let proven = data_dir.proven_counter_id().await.map_err(StartError::because)?;
+    match proven {
+        Ok(id) if !loses => {
+            let stored = data_dir.begin_counting(id).await;
+            tolerate_full_disk(stored)?;
+            Ok(ChosenCounterId { id, is_kept: true })
+        }
+        Ok(_) => renew(data_dir, "the start gives up what is missing").await,
+        Err(why) => renew(data_dir, &why).await,
+    }
+}
+
+impl ChosenCounterId {
+    /// Takes a new id if replay has skipped a part of the commitlog.
+    pub async fn after_replay(self, data_dir: &DataDir, skipped: bool) -> Result<ChosenCounterId, StartError> {
+        match self.is_kept && skipped {
+            true => renew(data_dir, "replay has skipped a part of the commitlog").await,
+            false => Ok(self),
+        }
+    }
+}
+
+async fn renew(data_dir: &DataDir, why: &str) -> Result<ChosenCounterId, StartError> {
+    let id = CounterId(rt::random::uuid_v4());
+    tracing::info!(%id, why, "this node counts under a new counter id: what it counted before stays in the sums");
+    tolerate_full_disk(data_dir.begin_counting(id).await)?;
+    Ok(ChosenCounterId { id, is_kept: false })
+}
+
+/// A node starts on a full disk, too. The file of the last run may stay: no later start finds the
+/// commitlogs as that run has left them, because this run has begun its own.
+fn tolerate_full_disk(stored: Result<(), DataDirError>) -> Result<(), StartError> {
+    match stored {
+        Err(error) if error.may_pass() => {
+            tracing::warn!(%error, "the counter id is not stored: the next start takes a new one");
+            Ok(())
+        }
+        stored => stored.map_err(StartError::because),
+    }
+}
+
+/// Lets the next start count under the same id. After all shards were stopped in order. On shard 0.
+pub(crate) async fn keep(layers: Layers) {
+    let (Some(engine), Some(replica)) = (layers.engine.try_get(), layers.replica.try_get()) else { return };
+    let of_shards = rt::shard::call_all(move || async move {
+        layers.replica.try_get()?;
+        layers.engine.try_get()?.counter_sstables()
+    });
+    let Some(of_shards) = of_shards.await.into_iter().collect::<Option<Vec<CounterSstables>>>() else { return };
+    let mut all = CounterSstables::new();
+    for (dir, mut names) in of_shards.into_iter().flatten() {
+        all.entry(dir).or_default().append(&mut names);
+    }
+    let kept = datadir::leave_counter_id(engine.data_dir(), engine.host_id(), replica.counter_id(), all).await;
+    if let Err(error) = kept {
+        tracing::warn!(%error, "the counter id is not kept: the next start takes a new one");
+    }
+}

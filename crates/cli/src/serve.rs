@@ -52,7 +52,15 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     if let Err(error) = rt::host::raise_open_files() {
         tracing::warn!(%error, "cannot raise the number of files that may be open");
     }
-    server::node::run(&loaded.config, log, |lines| {
+    let file = file.cloned();
+    let reload = move || {
+        let loaded = config::load(file.as_deref(), &overrides).map_err(|error| error.to_string())?;
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(loaded.config)
+    };
+    server::node::run(&loaded.config, log, reload, |lines| {
         for line in lines {
             logging::print(Stream::Out, format_args!("{line}\n"));
         }

@@ -3,7 +3,10 @@
 //! A replica that is down or does not respond gets a hint. A replica that refuses the write gets
 //! one if the level is reached nevertheless; so does this node itself.
 //!
-//! Invariant: an acknowledged write is on every replica, or is hinted, or is recorded as missed.
+//! Invariant: an acknowledged write is on every replica, or is hinted, or is recorded as missed. A
+//! write is acknowledged after this is done for replicas that were down, and for replicas that
+//! failed before the level was reached. For a replica that has not responded by then it is done
+//! later.
 
 use super::Consistency;
 use super::client::{Message, ReplicaClient};
@@ -49,7 +52,8 @@ impl ReplicaWriter {
     }
 
     /// Sends the mutations of some groups to a replica, counts its response, and keeps a hint where
-    /// that is needed.
+    /// that is needed. If its node is down, the caller has begun the hint
+    /// ([`WriteResponses::begin_hint`]).
     pub async fn send_write(
         &self,
         responses: &WriteResponses,
@@ -107,8 +111,9 @@ impl ReplicaWriter {
                 responses.lacking.borrow_mut().push(Lacking { host: replica.host, message, failure });
                 return self.hint_lacking(responses, context.metadata_number).await;
             }
+            responses.begin_hint();
         }
-        let Some(hints) = hints else { return };
+        let Some(hints) = hints else { return responses.end_hint() };
         // A hint may apply the write later, so the client must not be told that it was not applied.
         responses.was_sent.set(true);
         let down_for = responses.nodes.down_for(replica.host, rt::time::now());
@@ -123,17 +128,20 @@ impl ReplicaWriter {
             responses.change(replica, &groups, if kept { ResponseTracker::answered } else { ResponseTracker::failed });
             self.hint_lacking(responses, context.metadata_number).await;
         }
+        responses.end_hint();
     }
 
-    /// Keeps hints for the replicas that did not accept the write, once it has reached its level:
-    /// from then on the client may see it acknowledged. `number`: of the metadata that routed it.
+    /// Keeps hints for the replicas that did not accept the write, once it has reached its level.
+    /// The write is acknowledged after that. `number`: of the metadata that routed it.
     async fn hint_lacking(&self, responses: &WriteResponses, number: u64) {
         if responses.lacking.borrow().is_empty() || responses.status() != LevelStatus::Reached {
             return;
         }
+        responses.begin_hint();
         for lacking in responses.lacking.take() {
             Box::pin(self.hint_one(&responses.nodes, lacking, number)).await;
         }
+        responses.end_hint();
     }
 
     /// Keeps a hint for a replica that did not accept a write. The hint may be accepted later: it

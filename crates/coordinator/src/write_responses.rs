@@ -56,6 +56,8 @@ pub(super) struct WriteResponses {
     pub outdated: Cell<bool>,
     /// Replicas that did not accept the write and have no hint for it yet.
     pub lacking: RefCell<Vec<Lacking>>,
+    /// Hints, or notes of missed writes, that are not stored yet.
+    pub unstored: Cell<usize>,
 }
 
 /// A replica that did not accept its mutations.
@@ -99,10 +101,13 @@ impl WriteResponses {
         status
     }
 
+    /// The write is acknowledged once its level is reached and the hints for replicas that are
+    /// known to lack it are stored: the coordinator may be killed right after that.
     async fn outcome(&self) -> Outcome {
         loop {
             match self.status() {
-                LevelStatus::Reached => return Outcome::Reached,
+                LevelStatus::Reached if self.unstored.get() == 0 => return Outcome::Reached,
+                LevelStatus::Reached => self.changed.notified().await,
                 _ if self.outdated.get() => return Outcome::Outdated,
                 // If replicas are only unreachable, wait for the others: the error says how many
                 // responded.
@@ -120,6 +125,17 @@ impl WriteResponses {
         self.outdated.set(true);
         self.changed.notify_one();
         self.is_open.get()
+    }
+
+    /// Records that a hint must be stored before the write is acknowledged.
+    pub fn begin_hint(&self) {
+        self.unstored.set(self.unstored.get() + 1);
+    }
+
+    /// Records that a hint is stored, or noted as missed.
+    pub fn end_hint(&self) {
+        self.unstored.set(self.unstored.get() - 1);
+        self.changed.notify_one();
     }
 
     /// Records that a replica has responded or failed.
@@ -168,6 +184,7 @@ impl Coordinator {
             is_open: Cell::new(true),
             outdated: Cell::new(false),
             lacking: RefCell::default(),
+            unstored: Cell::new(0),
         });
         // Replicas that get the same mutations share a message.
         let mut messages: SmallVec<[(GroupIndexes, Rc<Message>); 1]> = SmallVec::new();
@@ -185,6 +202,9 @@ impl Coordinator {
                     message
                 }
             };
+            if !responses.nodes.is_alive(replica.host) {
+                responses.begin_hint();
+            }
             let (writer, responses, context) = (self.writer.clone(), responses.clone(), options.context.clone());
             rt::task::spawn(async move { writer.send_write(&responses, replica, groups, message, context).await })
                 .detach();
@@ -218,6 +238,8 @@ impl Coordinator {
             }
             Err(_) => {
                 count(&self.counters.write_timeouts);
+                // The level may be reached, and a hint not stored.
+                let received = received.min(required.saturating_sub(1));
                 Err(CoordinatorError::Timeout { consistency, required, received, data_present: false }.into())
             }
         }

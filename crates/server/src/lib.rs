@@ -32,6 +32,7 @@ mod runs;
 mod schema_events;
 pub mod seeds;
 pub mod services;
+mod signals;
 pub mod stack;
 mod stack_config;
 mod start_error;

@@ -7,6 +7,7 @@ use crate::config::setting::{Setting, Size};
 use crate::config::{Config, CpuSet};
 use crate::start_error::StartError;
 use engine::commitlog::CommitlogConfig;
+use rt::host::MemoryLimit;
 use rt::tls::TlsError;
 
 /// The CPUs to use, of those that the process may run on.
@@ -23,6 +24,41 @@ pub fn usable_cpus(wanted: Option<&CpuSet>, allowed: Vec<usize>) -> Result<Vec<u
             CpuSet(allowed).ranges()
         ))),
     }
+}
+
+/// Descriptors that a node needs without its shards: for logs, ports, clients and other nodes.
+const LEAST_DESCRIPTORS: u64 = 48;
+/// Descriptors that each shard needs.
+const LEAST_DESCRIPTORS_OF_SHARD: u64 = 12;
+
+/// Refuses fewer descriptors than the node needs to serve a few clients.
+pub fn check_descriptors(limit: u64, shards: usize) -> Result<(), StartError> {
+    let needed = LEAST_DESCRIPTORS + LEAST_DESCRIPTORS_OF_SHARD * shards as u64;
+    if limit >= needed {
+        return Ok(());
+    }
+    let plural = if shards == 1 { "" } else { "s" };
+    Err(StartError(format!(
+        "this process may open {limit} files (RLIMIT_NOFILE), and a node with {shards} shard{plural} needs at least {needed}: raise \
+         the hard limit (`ulimit -Hn` in a shell, LimitNOFILE in a systemd unit), to 65536 or more for production"
+    )))
+}
+
+/// What the operator should know if `memory` is larger than the memory that there is.
+pub fn memory_warning(memory: Option<Size<1>>, limit: MemoryLimit) -> Option<String> {
+    let Size(wanted) = memory?;
+    (wanted > limit.bytes()).then(|| {
+        let whose = match limit.control_group {
+            Some(_) => "the limit of the process's control group",
+            None => "the memory of the machine",
+        };
+        format!(
+            "memory (--memory) is {}, more than {whose}: {}. The kernel will end the process when it uses that much. Set memory \
+             to less than this limit, or raise the limit",
+            Size::<1>(wanted).show(),
+            Size::<1>(limit.bytes() >> 20 << 20).show()
+        )
+    })
 }
 
 /// What the operator should know of the sizes of logs.
@@ -78,6 +114,27 @@ mod tests {
         assert_eq!(usable_cpus(Some(&set(&[9])), Vec::new()).ok(), Some(vec![9]));
         let StartError(why) = usable_cpus(Some(&set(&[3, 4, 5, 99])), allowed()).expect_err("not there");
         assert_eq!(why, "cpuset: this process cannot run on CPU 4-5,99. It can run on 0-3,6");
+    }
+
+    #[test]
+    fn too_few_descriptors_are_refused() {
+        assert!(check_descriptors(60, 1).is_ok() && check_descriptors(1024, 64).is_ok());
+        let StartError(why) = check_descriptors(40, 1).expect_err("too few");
+        assert!(why.contains("may open 40 files") && why.contains("1 shard needs at least 60"), "{why}");
+        assert!(check_descriptors(1024, 128).is_err());
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_warned_of() {
+        const MIB: u64 = 1 << 20;
+        let limit = |control_group| MemoryLimit { machine: 1024 * MIB, control_group };
+        let warning = |wanted: u64, of_group| memory_warning(Some(Size(wanted * MIB)), limit(of_group));
+        assert_eq!(memory_warning(None, limit(Some(MIB))), None);
+        assert_eq!((warning(1024, None), warning(220, Some(220 * MIB))), (None, None));
+        let why = warning(1024, Some(220 * MIB)).expect("too much");
+        assert!(why.contains("is 1GiB, more than the limit of the process's control group: 220MiB"), "{why}");
+        let why = warning(2048, None).expect("too much");
+        assert!(why.contains("is 2GiB, more than the memory of the machine: 1GiB"), "{why}");
     }
 
     #[test]

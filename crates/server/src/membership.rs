@@ -333,6 +333,10 @@ pub async fn keep_hints(layers: Layers, config: &StackConfig) -> Result<(), Star
     let key = if settings.hints_directory.is_some() { " (hints_directory)" } else { "" };
     let directory = settings.hints_directory.unwrap_or_else(|| config.data_dir.join("hints"));
     rt::fs::create_dir_all(&directory).await.map_err(|error| no_hints(&directory, key, &error))?;
+    if !key.is_empty() {
+        let own = layers.metadata.get().info().host_id;
+        hints::claim_directory(&directory, own).await.map_err(|error| no_hints(&directory, key, &error))?;
+    }
     let (total, _) = rt::fs::disk_space(&directory).await.map_err(|error| no_hints(&directory, key, &error))?;
     let notes = hints::notes_directory(&config.data_dir);
     let bounds = HintsConfig::new(directory.clone(), notes, total / HINTS_SHARE / u64::from(shards));

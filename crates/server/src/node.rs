@@ -14,13 +14,16 @@ use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
-use crate::machine_checks::{log_size_warning, segment_size_note, tls_error, usable_cpus};
+use crate::machine_checks::{
+    check_descriptors, log_size_warning, memory_warning, segment_size_note, tls_error, usable_cpus,
+};
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics;
 use crate::node_events;
 use crate::runs::Runs;
 use crate::services::{RemoteServices, Services};
+use crate::signals;
 use crate::stack::{self, StackConfig, StartError};
 use crate::stopping::{self, FAILED, FailureSender, Phase, StopClock, StopError, Stopping};
 use crate::{report, schema_events};
@@ -42,7 +45,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
 /// The version that drivers see: they choose their queries by it.
@@ -83,15 +85,11 @@ impl Plan {
     pub fn of(config: &Config) -> Result<Plan, StartError> {
         let cpus = usable_cpus(config.cpuset.as_ref(), rt::host::cpus())?;
         let shards = config.shards.map_or(cpus.len().max(1), usize::from);
-        let memory = match config.memory {
-            Some(Size(bytes)) => bytes,
-            None => {
-                rt::host::memory_limit()
-                    .map_err(|error| StartError(format!("cannot tell the memory's size: {error}")))?
-                    / 2
-            }
-        };
+        let limit =
+            rt::host::memory_limit().map_err(|error| StartError(format!("cannot tell the memory's size: {error}")))?;
+        let memory = config.memory.map_or(limit.bytes() / 2, |Size(bytes)| bytes);
         memory::check(memory, shards)?;
+        check_descriptors(rt::host::open_files().unwrap_or(u64::MAX), shards)?;
         let shard_memory = memory::of_shard(memory, shards);
         let segment_size = Size(memory::segment_size(config, shards, shard_memory));
         let config = &Config { commitlog_segment_size_in_mb: segment_size, ..config.clone() };
@@ -251,7 +249,12 @@ impl From<StopError> for NodeError {
 
 /// Runs a node until a signal or a failure ends it. `ready` is called with the lines for the
 /// operator once clients are served.
-pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> Result<(), NodeError> {
+pub fn run(
+    config: &Config,
+    log: LogControl,
+    reload: impl Fn() -> Result<Config, String> + 'static,
+    ready: impl FnOnce(&[String]),
+) -> Result<(), NodeError> {
     let started = rt::time::now();
     let mut plan = Plan::of(config)?;
     if let Some(note) = segment_size_note(config, &plan.config) {
@@ -260,7 +263,8 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
             None => tracing::info!("{note}"),
         }
     }
-    if let Some(warning) = log_size_warning(&plan.config, plan.shards) {
+    let of_memory = memory_warning(config.memory, rt::host::memory_limit().map_err(because)?);
+    for warning in log_size_warning(&plan.config, plan.shards).into_iter().chain(of_memory) {
         tracing::warn!("{warning}");
     }
     memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
@@ -282,7 +286,7 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         let clock = StopClock::start().map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
         let (stop, stopped) = watch::channel(false);
         let ports = open_ports(&plan).await.map_err(because)?;
-        let signals = wait_for_signal().map_err(because)?;
+        let (signals, others) = signals::listen().map_err(because)?;
         let (failures, mut failed) = stopping::failure_channel();
         let starting = plan.clone();
         let encryption = tls.as_ref().map(|(_, _, config)| config.clone());
@@ -302,6 +306,8 @@ pub fn run(config: &Config, log: LogControl, ready: impl FnOnce(&[String])) -> R
         if let Some((files, known)) = peer_files {
             rt::task::spawn(internode::watch_files(services.layers.internode, files, known, remote.clone())).detach();
         }
+        let settings = signals::LiveSettings::new(config, RemoteServices::new(remote.clone(), services));
+        rt::task::spawn(others.handle(async move || settings.reload(reload()).await)).detach();
         let serving = serve_http(ports, &plan, &up, RemoteServices::new(remote.clone(), services), log, &stopped);
         ready(&ready_lines(&plan, started));
         let limit = config.shutdown_timeout_in_ms.0;
@@ -399,7 +405,9 @@ async fn bring_up(
             let thresholds = stack::large_data_thresholds(&config);
             services.replica.get().set_large_data_thresholds(thresholds);
             live::carry_governor(services.layers, &config);
-            system.settings.set(Rc::new(SettingsTable(live::settings(config, services.layers))));
+            let live = live::Live::new(config, services.layers);
+            services.live.set(live.clone());
+            system.settings.set(Rc::new(SettingsTable(live)));
             rt::task::spawn(watch_log(services.engine.get(), failures)).detach();
         }
     })
@@ -531,22 +539,6 @@ fn serve_http(
             }))
         })
         .collect()
-}
-
-/// Starts listening for signals. The future returns the name of the first one that asks for a stop.
-/// SIGXFSZ is ignored: a file that reaches the size limit (RLIMIT_FSIZE) then fails its write,
-/// instead of ending the process without a message.
-fn wait_for_signal() -> io::Result<impl Future<Output = &'static str>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
-    Ok(async move {
-        let _ignored = file_size;
-        tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
-            _ = terminate.recv() => "SIGTERM",
-        }
-    })
 }
 
 fn ready_lines(plan: &Plan, started: Instant) -> Vec<String> {

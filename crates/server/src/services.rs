@@ -1,6 +1,7 @@
 //! All services of a node by a handle for each: its layers, and what serves clients and operators.
 
 use crate::client_service::ClientService;
+use crate::config::live::Live;
 use crate::connection::Server;
 use crate::connection::tls::Tls;
 use crate::layers::{Layers, Stack};
@@ -27,6 +28,8 @@ pub struct Services {
     pub(crate) node_events: PerShard<NodeEvents>,
     /// What this node reports to other nodes. On shard 0.
     pub(crate) report: PerShard<Report>,
+    /// The settings that can be changed while the node runs.
+    pub(crate) live: PerShard<Live>,
     /// Held while an administrator's snapshot is taken. On shard 0.
     pub snapshot_turn: PerShard<Semaphore>,
     /// What [`crate::stack::start`] returned. On shard 0, until the node stops.

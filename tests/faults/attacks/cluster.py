@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+import uuid
 
 import cassandra
 from cassandra import ConsistencyLevel
@@ -12,6 +13,7 @@ from launch import Node, StartFailed, free_address
 from trio import NODES, Trio, eventually, rest
 
 ROWS = 100
+ROUNDS = 4  # kills of a coordinator
 
 
 def all_of(text):
@@ -206,4 +208,49 @@ def raft_gone(place, check):
             assert len(list(rows)) == ROWS
 
 
-ATTACKS = {"addresses": addresses, "stop-of-a-replica": stop_of_a_replica, "killed-replica": killed_replica, "silent-replica": silent_replica, "raft-gone": raft_gone}
+def killed_coordinator(place, check):
+    """kill -9 of the coordinator at the acknowledgement of a write that a node which is down lacks: a hint or a note of it is on disk."""
+    with Trio(place) as trio:
+        trio.keyspace("k")
+        for r in range(ROUNDS):
+            trio.sessions[0].execute(f"CREATE TABLE k.t{r} (pk int PRIMARY KEY, v text)")
+        trio.kill(2)
+        coordinator = trio.nodes[0]
+        directories = [coordinator.data_dir / name for name in ("hints", "hint-notes")]
+        for window, what in ((10800000, "hint"), (0, "note")):
+            trio.kill(0)
+            coordinator.config["max_hint_window_in_ms"] = window
+            for r in range(ROUNDS):
+                coordinator.start()
+                eventually(lambda: rest(coordinator, "/gossiper/endpoint/down") == [trio.nodes[2].address])
+                eventually(lambda: rest(coordinator, "/gossiper/endpoint/live").count(trio.nodes[1].address))
+                table = uuid.UUID(str(trio.sessions[0].execute(f"SELECT id FROM system_schema.tables WHERE keyspace_name = 'k' AND table_name = 't{r}'").one()[0]))
+                insert = SimpleStatement(f"INSERT INTO k.t{r} (pk, v) VALUES ({r}, 'acknowledged-{r}')", consistency_level=ConsistencyLevel.QUORUM)
+                trio.sessions[0].execute(insert, timeout=30)
+                trio.kill(0)
+                with check(f"a {what} of the first write after start {r + 1} is on disk"):
+                    marker = f"acknowledged-{r}".encode() if what == "hint" else table.bytes
+                    files = [file for directory in directories for file in directory.rglob("*") if file.is_file()]
+                    assert any(marker in file.read_bytes() for file in files), f"not in {len(files)} files"
+
+
+def shared_hints(place, check):
+    """A `hints_directory` of another node: the start is refused and names that node."""
+    hints = place / "hints"
+    first, second = (Node(shards=1, memory="256M", data_dir=place / name, address=address, config={"seeds": address, "hints_directory": hints})
+                     for name, address in (("first", free_address()), ("second", free_address())))
+    try:
+        first.start()
+        first.restart()
+        with check("the second node is refused"):
+            try:
+                second.start(timeout=20)
+                raise AssertionError("it started")
+            except StartFailed:
+                assert "belongs to node" in second.log_tail(5) and second.process.wait(10) == 1, second.log_tail(5)
+    finally:
+        first.close()
+        second.close()
+
+
+ATTACKS = {"killed-coordinator": killed_coordinator, "shared-hints": shared_hints, "addresses": addresses, "stop-of-a-replica": stop_of_a_replica, "killed-replica": killed_replica, "silent-replica": silent_replica, "raft-gone": raft_gone}

@@ -3,6 +3,7 @@ be lost silently."""
 
 import pathlib
 import shutil
+import subprocess
 import time
 
 from database import connect
@@ -232,4 +233,55 @@ def refusal_names_the_way_out(place, check):
             assert after == before, set(before) ^ set(after)
 
 
-ATTACKS = {"files": one_at_a_time, "incomplete": incomplete_sstables, "directories": whole_directories, "way-out": refusal_names_the_way_out}
+def immutable_sstables(place, check):
+    """`chattr +i` on sstables, then a compaction: the next start is refused with the way out, and nothing is lost after it."""
+    node = Node(shards=1, memory="256M", data_dir=place / "node")
+    files = []
+    try:
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v text) WITH compaction = {'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}")
+        for pk in range(LOGGED):
+            session.execute(f"INSERT INTO k.t (pk, v) VALUES ({pk}, 'v')")
+            if pk in (LOGGED // 2, LOGGED - 1):
+                node.flush("k")
+        session.execute("DELETE FROM k.t WHERE pk = 0")
+        node.flush("k")
+        cluster.shutdown()
+        files = list((node.data_dir / "data" / "k").rglob("me-*"))
+        subprocess.run(["chattr", "+i", *files], check=True)
+        try:
+            node.admin("POST", "/storage_service/keyspace_compaction/k", timeout=30)
+        except OSError:
+            pass
+        node.kill()
+        with check("the start is refused and names the file and the way out"):
+            try:
+                node.start(timeout=20)
+                raise AssertionError("it started")
+            except StartFailed:
+                log = node.log_tail(5)
+                assert "cannot be removed" in log and "chattr -i" in log and "me-" in log, log
+        subprocess.run(["chattr", "-i", *(file for file in files if file.exists())], check=True)
+        files = []
+        with check("afterwards the node starts with all rows, and without the deleted one"):
+            node.start()
+            cluster, session = connect(node.address)
+            rows = sorted(row.pk for row in session.execute("SELECT pk FROM k.t"))
+            cluster.shutdown()
+            assert rows == list(range(1, LOGGED)), rows
+    finally:
+        left = [file for file in files if file.exists()]
+        if left:
+            subprocess.run(["chattr", "-i", *left])
+        node.close()
+
+
+ATTACKS = {
+    "immutable-sstables": immutable_sstables,
+    "files": one_at_a_time,
+    "incomplete": incomplete_sstables,
+    "directories": whole_directories,
+    "way-out": refusal_names_the_way_out,
+}

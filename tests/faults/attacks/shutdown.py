@@ -6,7 +6,9 @@ import socket
 import subprocess
 import time
 
+from database import connect
 from launch import ADMIN_PORT, METRICS_PORT, Node, StartFailed, die_with_parent
+from trio import eventually
 
 HALF = b"GET /metrics HTTP/1.1\r\nHost: "
 STOPS_WITHIN = 20  # seconds
@@ -24,6 +26,53 @@ def stop(node, check, what):
         except StartFailed:
             raise AssertionError(f"it still runs after {STOPS_WITHIN} s") from None
         assert code == 0, f"status {code} after {time.monotonic() - began:.1f} s"
+
+
+def signals(place, check):
+    """SIGHUP reads the configuration again, others are ignored, SIGQUIT and SIGPWR stop the node in order."""
+    for name in ("SIGQUIT", "SIGPWR"):
+        with Node(shards=2, memory="256M", data_dir=place / name) as node:
+            if name == "SIGQUIT":
+                for ignored in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGIO):
+                    with check(f"{ignored.name} is ignored and logged"):
+                        node.process.send_signal(ignored)
+                        eventually(lambda: f"signal=\"{ignored.name}\"" in node.log_tail(10), 10)
+                with check("SIGHUP changes what can be changed live, and names the rest"):
+                    node.config |= {"read_request_timeout_in_ms": 1234, "auto_snapshot": "false"}
+                    node.command()
+                    node.process.send_signal(signal.SIGHUP)
+                    eventually(lambda: "configuration was read again" in node.log_tail(10), 10)
+                    cluster, session = connect(node.address)
+                    values = {row.name: row.value for row in session.execute("SELECT name, value FROM system.config")}
+                    cluster.shutdown()
+                    assert values["read_request_timeout_in_ms"] == "1234" and values["auto_snapshot"] == "true", values
+                    assert "auto_snapshot" in node.log_tail(10), node.log_tail(10)
+                with check("SIGHUP with a wrong file changes nothing"):
+                    node.config["read_request_timeout_in_ms"] = "never"
+                    node.command()
+                    node.process.send_signal(signal.SIGHUP)
+                    eventually(lambda: "configuration is wrong" in node.log_tail(10), 10)
+                assert node.alive()
+            with check(f"{name} stops the node in order"):
+                node.process.send_signal(getattr(signal, name))
+                code = node.process.wait(STOPS_WITHIN)
+                assert code == 0, code
+
+
+def few_descriptors(place, check):
+    """Too few descriptors to serve a client: the start is refused and says what to set."""
+    node = Node(shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=40:40"])
+    with check("40 descriptors are refused"):
+        try:
+            node.start(timeout=20)
+            raise AssertionError("it started")
+        except StartFailed:
+            assert "RLIMIT_NOFILE" in node.log_tail(5) and node.process.wait(10) == 1, node.log_tail(5)
+    node.prefix = ["prlimit", "--nofile=60:60"]
+    with check("60 descriptors serve a client"):
+        node.start()
+        connect(node.address)[0].shutdown()
+    node.close()
 
 
 def half_requests(place, check):
@@ -126,4 +175,10 @@ def unread_log(place, check):
         node.close()
 
 
-ATTACKS = {"unread-log": unread_log, "half-requests": half_requests, "many-half-requests": many_half_requests}
+ATTACKS = {
+    "unread-log": unread_log,
+    "signals": signals,
+    "few-descriptors": few_descriptors,
+    "half-requests": half_requests,
+    "many-half-requests": many_half_requests,
+}

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 /// The pause before the first round of questions, and before the second.
-const FIRST_PAUSE: Duration = Duration::from_secs(4);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two rounds.
 const LONGEST_PAUSE: Duration = Duration::from_secs(256);
 
@@ -56,6 +56,10 @@ pub async fn watch(
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
         let Some(internode) = internode.upgrade() else { return };
+        // Without a leader, this node does not learn of nodes that joined its own cluster.
+        if services.try_get().and_then(|service| service.group()?.leader()).is_none() {
+            continue;
+        }
         let Some(found) = stopping.unless(look(&internode, services, seeds().await)).await else { return };
         for (seed, why) in findings.news(found) {
             tracing::warn!(

@@ -167,7 +167,8 @@ impl Missed {
         Ok(lost)
     }
 
-    /// Notes that a node missed a write. A new entry is on disk when this returns.
+    /// Notes that a node misses a write. Returns once the note is on disk. If the disk fails, only
+    /// the first note waits for it.
     pub async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) {
         self.note_since(target, table, cause, rt::time::wall_micros()).await;
     }
@@ -195,6 +196,10 @@ impl Missed {
             }
         };
         if !is_new {
+            // Another task may be writing the note.
+            if !self.failing.get() {
+                self.write().await;
+            }
             return;
         }
         let tables = self.list().iter().filter(|one| one.target == target).count();

@@ -1,11 +1,11 @@
 //! Hints: writes are kept for replicas that are down, and replayed to them.
 
-use crate::support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, table_id, with_cluster};
+use crate::support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, TIMEOUT, table_id, with_cluster};
 use cluster::NodeState;
 use cluster::metadata::{Op, own_node};
 use coordinator::Consistency::*;
 use coordinator::CoordinatorError;
-use coordinator::hints::{Cause, Hints, HintsSettings, KeptFor};
+use coordinator::hints::{Cause, Hints, HintsConfig, HintsSettings, KeptFor, Store, Witnessed};
 use coordinator::resync::{self, ResyncShards};
 use model::id::HostId;
 use replica::ReplicaError;
@@ -37,6 +37,56 @@ fn hints_replay_missed_writes() {
         for k in 0..20 {
             assert_eq!(cluster.own(2, k).await, [(1, i64::from(k))]);
         }
+    });
+}
+
+#[test]
+fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
+    with_cluster("stored", Shape::default(), |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        let far = cluster.nodes[2].host;
+        let notes = cluster.directory.join("hint-notes-0");
+        let write = async |k: i32| cluster.write(0, Change::of(&cluster, k, 5).row(1, 7).done(), Quorum).await;
+        cluster.set_alive(2, false);
+        // The first hint begins a file.
+        for k in 1..4 {
+            write(k).await.expect("two live");
+            assert_eq!(hints.metrics().written, k as u64);
+        }
+        // No more hints are kept: the first note is written.
+        hints.set(HintsSettings { window: Duration::ZERO, ..HintsSettings::default() });
+        write(4).await.expect("two live");
+        assert_eq!((noted(&hints), notes.join("0.missed").exists()), (vec![(far, Cause::WindowOver)], true));
+    });
+    with_cluster("stored-late", Shape::default(), |cluster| async move {
+        let (release, released) = rt::sync::watch::channel(false);
+        let store: Store = Box::new(move |_| {
+            let mut released = released.clone();
+            Box::pin(async move {
+                let _ = released.wait_for(|released| *released).await;
+                Ok(())
+            })
+        });
+        let directory = |name: &str| cluster.directory.join(name);
+        let config = HintsConfig::new(directory("late"), directory("late-notes"), 1 << 20);
+        let hints = Hints::open_witnessed(config, 0, 1, Witnessed::new(), store).await.expect("hints open");
+        cluster.nodes[0].coordinator.set_hints(hints.clone());
+        cluster.set_alive(2, false);
+        cluster.set_timeout(SHORT_TIMEOUT);
+        let write = async |k: i32| cluster.write(0, Change::of(&cluster, k, 5).row(1, 7).done(), Quorum).await;
+        let timeout = CoordinatorError::Timeout { consistency: Quorum, required: 2, received: 1, data_present: false };
+        assert_eq!((write(1).await, hints.metrics().written), (Err(timeout), 0));
+        cluster.set_timeout(TIMEOUT);
+        release.send_replace(true);
+        write(2).await.expect("two live");
+        assert_eq!(hints.metrics().written, 2);
+    });
+    with_cluster("stored-own", Shape::default(), |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        cluster.nodes[0].engine.stop().await;
+        cluster.write(0, Change::of(&cluster, 1, 5).row(1, 7).done(), Quorum).await.expect("two take it");
+        let note = cluster.directory.join("hint-notes-0/0.missed");
+        assert_eq!((noted(&hints), note.exists()), (vec![(cluster.nodes[0].host, Cause::Refused)], true));
     });
 }
 

@@ -126,6 +126,17 @@ pub enum DeletionLogError {
         /// The output.
         generation: String,
     },
+    /// A file of an sstable that was replaced by others could not be removed.
+    #[error(
+        "{path} cannot be removed: {error}. The sstable was replaced by others and must not be read. Find out what \
+         keeps the file (`lsattr`: then `chattr -i`; owner and mode of its directory), make it removable, and start again"
+    )]
+    NotRemoved {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// A table of contents could not be written again.
     #[error("{path}: its table of contents is lost and cannot be rebuilt: {error}")]
     Rebuild {
@@ -394,7 +405,9 @@ async fn remove(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
     for name in &names {
         let path = dir.join(name);
         match fs::remove_file(&path).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(DeletionLogError::NotRemoved { path, error });
+            }
             _ => {}
         }
     }

@@ -8,6 +8,7 @@ use super::extract::{Path, Query};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
 use super::ring::{Entry, facts};
+use crate::config::SNITCH;
 use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -24,8 +25,6 @@ use uuid::Uuid;
 
 type Answer<T> = Result<Json<T>, Refusal>;
 
-/// The snitch that takes a node's location from its configuration.
-pub(crate) const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
 /// The version of values that nodes do not report.
 const UNREACHABLE: &str = "UNREACHABLE";
 

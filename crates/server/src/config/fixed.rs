@@ -5,10 +5,12 @@
 
 use super::keys::Config;
 use super::source::{DEFAULT, Source};
-use crate::admin::nodes::SNITCH;
 use crate::connection::IGNORED_BITS;
 use cql::system::{Setting, tokens_of};
 use serde_json::{Value, json};
+
+/// The snitch that takes a node's location from its configuration.
+pub(crate) const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
 
 /// The fixed settings, for this configuration.
 pub fn settings(config: &Config) -> Vec<Setting> {

@@ -210,7 +210,8 @@ settings! {
         /// Addresses or host names of nodes that this node asks for the cluster at start. The first
         /// node of a cluster names itself. Without seeds, the node stays alone and opens no port
         /// for other nodes. A new node waits until all names have addresses. A member of a cluster
-        /// needs no seeds. `seed_provider` is accepted, too.
+        /// starts also if no seed answers, but not without this setting. `seed_provider` is
+        /// accepted, too.
         seeds: Seeds = Seeds::default();
         /// Whether clients are served.
         start_native_transport: bool = true;

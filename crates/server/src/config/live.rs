@@ -1,7 +1,8 @@
 //! The configuration of a running node, as `system.config` shows it, and changes of live settings.
 //!
 //! Every shard has its own copy, which the query processor uses. A change is applied on all shards
-//! before the statement is answered. It is lost at a restart, as in ScyllaDB.
+//! before the statement is answered. It is lost at a restart or SIGHUP, as both read the
+//! configuration again.
 
 use super::fixed;
 use super::handoff::Handoff;
@@ -108,10 +109,44 @@ fn apply_both(layers: Layers, config: &Config) {
 }
 
 /// One shard's configuration.
-struct Live {
+#[derive(Debug)]
+pub struct Live {
     config: RefCell<Config>,
     /// The layers that changes are applied to.
     layers: Layers,
+}
+
+/// The names of settings that have another value in `new` than in `old`: those that can be changed
+/// while the node runs, or the others.
+pub(crate) fn changed(old: &Config, new: &Config, live: bool) -> Vec<&'static str> {
+    let is_live = |key: &&Key| LIVE.iter().any(|(name, _)| *name == key.name);
+    let keys = KEYS.iter().filter(|key| is_live(key) == live && (key.get)(old) != (key.get)(new));
+    keys.map(|key| key.name).collect()
+}
+
+impl Live {
+    /// The settings of this shard.
+    pub fn new(config: Config, layers: Layers) -> Rc<Live> {
+        Rc::new(Live { config: RefCell::new(config), layers })
+    }
+
+    /// Sets all settings that can be changed to their values in `new`. Returns those that differed.
+    pub fn reload(&self, new: &Config) -> Vec<&'static str> {
+        let mut config = self.config.borrow_mut();
+        let changed = changed(&config, new, true);
+        for (name, carry) in LIVE {
+            let Some(key) = KEYS.iter().find(|key| key.name == *name) else { continue };
+            match new.sources.of(name) {
+                Some(source) => config.sources.set(key.name, source),
+                None => config.sources.reset(key.name),
+            }
+            // A value that is shown is accepted back.
+            if changed.contains(name) && (key.set)(&mut config, &Raw::of_text(&(key.json)(new))).is_ok() {
+                carry(self.layers, &config);
+            }
+        }
+        changed
+    }
 }
 
 fn shown(key: &Key, config: &Config) -> Setting {
@@ -143,11 +178,6 @@ impl Settings for Live {
     }
 }
 
-/// The settings of a shard.
-pub fn settings(config: Config, layers: Layers) -> Rc<dyn Settings> {
-    Rc::new(Live { config: RefCell::new(config), layers })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +193,7 @@ mod tests {
     fn settings_show_name_source_type_and_value() {
         let mut config = Config::default();
         config.sources.set("cluster_name", Source::File);
-        let list = settings(config, Layers::default()).list();
+        let list = Live::new(config, Layers::default()).list();
         let find = |name: &str| list.iter().find(|setting| setting.name == name).expect(name);
         let parts = |name| (find(name).source, find(name).kind, find(name).value.as_str());
         assert_eq!(parts("query_tombstone_page_limit"), ("default", "integer", "10000"));
@@ -175,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_live_value_out_of_its_range_is_refused_and_changes_nothing() {
-        let settings = settings(Config::default(), Layers::default());
+        let settings = Live::new(Config::default(), Layers::default());
         for (name, value, why) in [
             ("read_request_timeout_in_ms", "0", "from 10ms to 365d"),
             ("range_request_timeout_in_ms", "9ms", "from 10ms to 365d"),
@@ -237,7 +267,7 @@ mod tests {
 
     #[test]
     fn only_what_is_live_is_changed() {
-        let settings = settings(Config::default(), Layers::default());
+        let settings = Live::new(Config::default(), Layers::default());
         assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown));
         for name in ["api_port", "num_tokens", "tablets_mode_for_new_keyspaces"] {
             assert_eq!(settings.set(name, "1"), Err(SettingRefused::NotLive), "{name}");
@@ -245,5 +275,28 @@ mod tests {
         assert!(matches!(settings.set("query_tombstone_page_limit", "many"), Err(SettingRefused::Wrong(_))));
         let unchanged = settings.list().into_iter().find(|setting| setting.name == "query_tombstone_page_limit");
         assert_eq!(unchanged.map(|setting| (setting.source, setting.value)), Some(("default", "10000".to_owned())));
+    }
+
+    #[test]
+    fn settings_that_are_read_again_are_named_with_their_kind() {
+        let set = |config: &mut Config, name: &str, value: &str, source| {
+            let key = KEYS.iter().find(|key| key.name == name).expect(name);
+            assert!((key.set)(config, &Raw::of_text(value)).is_ok());
+            config.sources.set(key.name, source);
+        };
+        let (mut old, mut new) = (Config::default(), Config::default());
+        set(&mut old, "foreground_p99_target_in_ms", "7", Source::Cql);
+        set(&mut new, "api_port", "1234", Source::File);
+        assert_eq!(changed(&old, &new, true), ["foreground_p99_target_in_ms"]);
+        assert_eq!(changed(&old, &new, false), ["api_port"]);
+        rt::block_on(async {
+            let live = Live::new(old, Layers::default());
+            assert_eq!(live.reload(&new), ["foreground_p99_target_in_ms"]);
+            assert!(live.reload(&new).is_empty());
+            let list = live.list();
+            let find = |name: &str| list.iter().find(|setting| setting.name == name).expect(name);
+            assert_eq!(find("foreground_p99_target_in_ms").source, "default");
+            assert_ne!(find("api_port").value, "1234");
+        });
     }
 }

@@ -30,6 +30,7 @@ pub mod setting;
 pub mod source;
 
 pub use file::{Loaded, load};
+pub(crate) use fixed::SNITCH;
 pub use keys::{Config, KEYS, Key};
 pub use setting::{BadValue, CommitlogSync, CpuSet, LogFormat, Raw};
 pub use source::Source;

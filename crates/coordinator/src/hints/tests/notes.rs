@@ -258,3 +258,19 @@ fn a_file_that_was_delivered_and_could_not_be_removed_is_not_taken_for_an_older_
         assert_eq!(scratch.files(), [] as [PathBuf; 0]);
     });
 }
+
+#[test]
+fn each_note_of_a_missed_write_waits_until_it_is_on_disk() {
+    rt::block_on(async {
+        let scratch = Scratch::new("together");
+        let hints = Hints::open(scratch.config(), 0, 1).await.expect("open");
+        let first = hints.clone();
+        let table = mutation(1).table();
+        let first = rt::task::spawn(async move { first.note_missed(target(), table, Cause::Refused).await });
+        // The first task begins to write.
+        rt::task::yield_now().await;
+        hints.note_missed(target(), table, Cause::Refused).await;
+        assert!(scratch.0.join("notes/0.missed").exists());
+        first.await.expect("the first task ends");
+    });
+}

@@ -127,7 +127,7 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     pub wire: Rc<Wire>,
-    directory: PathBuf,
+    pub directory: PathBuf,
     views: RefCell<Vec<NodeView>>,
     timeout: cell::Cell<Duration>,
 }

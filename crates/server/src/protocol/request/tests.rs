@@ -26,6 +26,7 @@ fn write_value(out: &mut Vec<u8>, value: &BoundValue) {
             out.put_i32(bytes.len() as i32);
             out.put_slice(bytes);
         }
+        BoundValue::Checked(_) => unreachable!("no value is checked before it is decoded"),
     }
 }
 

@@ -1,0 +1,106 @@
+//! Signals: which stop the node, which have it read its settings again, and which it ignores.
+//!
+//! Without a handler each of them would end the process at once, without an orderly stop.
+
+use crate::config::{Config, live};
+use crate::services::RemoteServices;
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Signals that stop the node in order.
+const STOP: &[(&str, i32)] =
+    &[("SIGINT", libc::SIGINT), ("SIGTERM", libc::SIGTERM), ("SIGQUIT", libc::SIGQUIT), ("SIGPWR", libc::SIGPWR)];
+/// Signals that are logged and ignored.
+const IGNORED: &[(&str, i32)] = &[
+    ("SIGUSR1", libc::SIGUSR1),
+    ("SIGUSR2", libc::SIGUSR2),
+    ("SIGALRM", libc::SIGALRM),
+    ("SIGVTALRM", libc::SIGVTALRM),
+    ("SIGIO", libc::SIGIO),
+];
+/// Has the node read its settings again.
+const RELOAD: &str = "SIGHUP";
+
+type Named = Vec<(&'static str, Signal)>;
+
+fn open(signals: &[(&'static str, i32)]) -> io::Result<Named> {
+    signals.iter().map(|(name, number)| Ok((*name, signal(SignalKind::from_raw(*number))?))).collect()
+}
+
+/// The name of the next signal that arrives.
+async fn next(signals: &mut Named) -> &'static str {
+    poll_fn(|cx| {
+        let arrived = signals.iter_mut().find_map(|(name, signal)| signal.poll_recv(cx).is_ready().then_some(*name));
+        arrived.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+/// Starts listening. The future returns the name of the first signal that asks for a stop.
+pub(crate) fn listen() -> io::Result<(impl Future<Output = &'static str>, OtherSignals)> {
+    let mut stop = open(STOP)?;
+    let mut others = open(IGNORED)?;
+    others.push((RELOAD, signal(SignalKind::hangup())?));
+    // A file that reaches the limit of its size (RLIMIT_FSIZE): the write returns the error.
+    let file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
+    Ok((async move { next(&mut stop).await }, OtherSignals { others, _file_size: file_size }))
+}
+
+/// Signals that do not stop the node.
+pub(crate) struct OtherSignals {
+    others: Named,
+    _file_size: Signal,
+}
+
+impl OtherSignals {
+    /// Handles them for as long as it is polled.
+    pub async fn handle(mut self, reload: impl AsyncFn()) {
+        loop {
+            match next(&mut self.others).await {
+                RELOAD => reload().await,
+                signal => tracing::info!(signal, "the signal is ignored"),
+            }
+        }
+    }
+}
+
+/// The settings of all shards, for SIGHUP.
+pub(crate) struct LiveSettings {
+    /// With which the node was started.
+    started: Config,
+    remote: RemoteServices,
+}
+
+impl LiveSettings {
+    pub fn new(started: &Config, remote: RemoteServices) -> LiveSettings {
+        LiveSettings { started: started.clone(), remote }
+    }
+
+    /// Changes the settings that can be changed while the node runs to those of `read`.
+    pub async fn reload(&self, read: Result<Config, String>) {
+        let new = match read {
+            Ok(new) => new,
+            Err(why) => return tracing::error!(why, "SIGHUP: the configuration is wrong, and no setting is changed"),
+        };
+        let later = live::changed(&self.started, &new, false);
+        if !later.is_empty() {
+            tracing::warn!(
+                settings = later.join(", "),
+                "SIGHUP: these settings changed and take effect at the next start"
+            );
+        }
+        let changed = self.remote.call_all(move |services| {
+            let new = new.clone();
+            async move { services.live.try_get().map(|live| live.reload(&new)).unwrap_or_default() }
+        });
+        match changed.await {
+            Ok(changed) => {
+                let changed = changed.first().map(|names| names.join(", ")).unwrap_or_default();
+                tracing::info!(changed, "SIGHUP: the configuration was read again");
+            }
+            Err(_) => tracing::info!("SIGHUP: the node is stopping, and no setting is changed"),
+        }
+    }
+}

@@ -97,7 +97,9 @@ pub struct PlanPace<'a> {
 
 impl<'a> PlanPace<'a> {
     /// Without pauses: the future of a plan is ready at its first poll.
-    pub const AT_ONCE: PlanPace<'static> = PlanPace { pauses: None, work: Cell::new(0) };
+    pub fn without_pauses() -> PlanPace<'static> {
+        PlanPace { pauses: None, work: Cell::new(0) }
+    }
 
     /// With pauses.
     pub fn paced(cancel: &'a Cancel, deadline: Deadline) -> Self {

@@ -233,7 +233,7 @@ pub fn types_of_first(
     dialect: Dialect,
 ) -> Result<Box<[ColumnSpec]>, Error> {
     let ParsedStatement { statement, markers } = parsed;
-    let pace = PlanPace::AT_ONCE;
+    let pace = PlanPace::without_pauses();
     let variables = Variables::new(metadata, &markers, dialect, &pace);
     let mut planner = Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: true };
     at_once(planner.statement(statement))?;

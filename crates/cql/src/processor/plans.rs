@@ -261,7 +261,7 @@ fn plan_text(
     dialect: Dialect,
 ) -> Result<Planned, Error> {
     let parsed = parse(text).map_err(|error| Error::Syntax(error.to_string()))?;
-    at_once(plan(context, metadata, keyspace, parsed, dialect, &PlanPace::AT_ONCE))
+    at_once(plan(context, metadata, keyspace, parsed, dialect, &PlanPace::without_pauses()))
 }
 
 /// Plans a text, and computes the id under which it is prepared. The id uses the types with which

@@ -3,11 +3,11 @@
 Codes that cannot occur yet, and the features that will cause them:
 - 0x0100 bad credentials, and 0x2100 for the user's tables: roles;
 - write type VIEW: views;
-- 0x1600 CDC write failure, 0x1700 CAS write unknown: CDC and Paxos;
-- 0xF000 rate limit: per_partition_rate_limit, which is stored and not enforced yet.
+- 0x1600 CDC write failure, 0x1700 CAS write unknown: CDC and Paxos.
 0x1002 bootstrapping, 0x1000 without enough live nodes, and write type BATCH_LOG need a cluster of
-several nodes. 0x0000 server error and 0x1003 truncate error are faults of the node itself
-(tests/storage/test_faults.py). 0x1001 overload has tests of its own in tests/protocol.
+several nodes. 0xF000 rate limit has tests of its own in test_rate_limit.py. 0x0000 server error and
+0x1003 truncate error are faults of the node itself (tests/storage/test_faults.py). 0x1001 overload
+has tests of its own in tests/protocol.
 """
 
 import struct

@@ -10,7 +10,7 @@ use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Context, Mutations, RateLimitMode, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use std::net::IpAddr;
 
 /// A counter update that one replica has applied.
@@ -23,12 +23,15 @@ struct AppliedUpdate {
 }
 
 impl Coordinator {
-    /// Applies counter updates, one request for each partition.
+    /// Applies counter updates, one request for each partition. `limited`: the options of a limited
+    /// update.
     pub(super) async fn update_counters(
         &self,
         mutations: &Mutations,
+        limited: Option<Box<RequestOptions>>,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
+        let options = limited.as_deref().unwrap_or(options);
         let several = mutations.len() > 1;
         let counts = mutations.iter().map(|(mutation, key)| self.update_counter(mutation, key, options));
         let counted = futures_util::future::try_join_all(counts).await.map(|_| ());
@@ -43,13 +46,19 @@ impl Coordinator {
         key: &DecoratedKey,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
-        // The update is applied: guardrails must not refuse its new state on other replicas.
-        let unchecked = Context { large_data: None, ..options.context.clone() };
+        // The update is applied: neither guardrails nor limits may refuse its new state on other
+        // replicas.
+        let (large_data, rate_limit) = (None, RateLimitMode::Off);
+        let unchecked = Context { large_data, rate_limit, ..options.context.clone() };
         let unchecked = RequestOptions { context: unchecked, consistency: options.consistency };
+        let mut rate_limit = options.context.rate_limit;
         loop {
             let metadata = self.metadata();
             let number = metadata.number;
-            match self.try_update_counter(&metadata, mutation, key, &options.routed_by(number)).await {
+            let mut routed = options.routed_by(number);
+            // A leader counts the update once.
+            routed.context.rate_limit = std::mem::take(&mut rate_limit);
+            match self.try_update_counter(&metadata, mutation, key, &routed).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { leader, state, .. }) => {
                     let state = Mutations::from_iter([(state, key.clone())]);
@@ -97,7 +106,9 @@ impl Coordinator {
                 Ok(Err(failure)) if failure.class() == FailureClass::NotSent => continue,
                 Ok(Err(failure)) if failure.is_stale() => return Err(Attempt::Outdated),
                 Ok(Err(failure)) if failure.class() == FailureClass::Failed => {
-                    return Err(failed(failure, consistency, required, nodes.address(leader.host)).into());
+                    let error = failed(failure, consistency, required, nodes.address(leader.host));
+                    self.count_rate_limited(&error);
+                    return Err(error.into());
                 }
                 Ok(Ok(_)) => {
                     return Err(CoordinatorError::Invalid(
@@ -120,6 +131,9 @@ impl Coordinator {
 fn failed(failure: ReplicaFailure, consistency: Consistency, required: u32, node: Option<IpAddr>) -> CoordinatorError {
     match failure {
         ReplicaFailure::Refused(ReplicaError::Overloaded(why)) => CoordinatorError::Overloaded(why),
+        ReplicaFailure::Refused(ReplicaError::RateLimited(refused)) => {
+            CoordinatorError::RateLimited { refused, by_coordinator: false }
+        }
         ReplicaFailure::Refused(ReplicaError::Rejected(why)) => CoordinatorError::Invalid(why),
         ReplicaFailure::Refused(ReplicaError::NoSuchTable) => CoordinatorError::NoSuchTable,
         ReplicaFailure::Refused(ReplicaError::Cancelled) => CoordinatorError::Cancelled,

@@ -1,7 +1,7 @@
 //! Why a request failed, in the coordinator's terms.
 
 use super::Consistency;
-use replica::{Overload, ReplicaError};
+use replica::{Overload, RateLimited, ReplicaError};
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -33,6 +33,14 @@ pub enum CoordinatorError {
     /// A replica is overloaded.
     #[error(transparent)]
     Overloaded(Overload),
+    /// A partition exceeds the rate limit of its table.
+    #[error("{refused}")]
+    RateLimited {
+        /// The refusal.
+        refused: RateLimited,
+        /// Whether the coordinator refused the request, so that it reached no replica.
+        by_coordinator: bool,
+    },
     /// Too many replicas failed.
     #[error("{why}")]
     Failed {
@@ -79,6 +87,7 @@ impl CoordinatorError {
             ReplicaError::Corrupt(why) | ReplicaError::Storage(why) | ReplicaError::TooLarge(why) => {
                 failed(why, consistency, required)
             }
+            ReplicaError::RateLimited(refused) => CoordinatorError::RateLimited { refused, by_coordinator: false },
             ReplicaError::Stale(stale) => failed(stale.to_string(), consistency, required),
         }
     }

@@ -7,7 +7,7 @@ use crate::hints::format::Hint;
 use crate::hints::replay_outcome::{self, ReplayOutcome};
 use crate::hints::{Cause, Delivered, Hints};
 use model::id::HostId;
-use replica::{Class, Context, ReplicaError, ReplicaRequest};
+use replica::{Class, Context, RateLimitMode, ReplicaError, ReplicaRequest};
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use std::cell::Cell;
@@ -56,6 +56,7 @@ impl Coordinator {
             trace: None,
             metadata_number: self.metadata().number,
             large_data: None,
+            rate_limit: RateLimitMode::Off,
         };
         let message = Message::new(ReplicaRequest::write(hint.mutation));
         let asked = replicas.iter().map(|replica| self.client.send(*replica, &message, &context));

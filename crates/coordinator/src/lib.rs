@@ -12,6 +12,7 @@
 //! - Pages: `read`, `targets`, `resume`, `assembler`, `page_info`, `paging`, `routing`.
 //! - Reads of several replicas: `quorum_read`, `quorum_state`, `window`, `speculation`,
 //!   `read_times`, `read_trace`, `reduce`, `reconcile`, `repair`.
+//! - Rate limits: `rate_limit`.
 //! - Writes: `write`, `write_responses`, `replica_writer`, `counter_write`, `fan_out`, `timestamp`.
 //! - Hints: [`hints`], `hint_replay`, [`resync`].
 
@@ -30,6 +31,7 @@ mod paging;
 mod peers;
 mod quorum_read;
 mod quorum_state;
+mod rate_limit;
 mod read;
 mod read_failures;
 mod read_times;
@@ -150,6 +152,10 @@ pub struct CoordinatorMetrics {
     pub read_repairs: u64,
     /// Reads that asked one more replica because the first ones were slow.
     pub speculative_reads: u64,
+    /// Reads refused by rate limits: by this coordinator, and by replicas.
+    pub limited_reads: [u64; 2],
+    /// Writes refused by rate limits: by this coordinator, and by replicas.
+    pub limited_writes: [u64; 2],
     /// Hints of this shard.
     pub hints: HintsMetrics,
 }
@@ -165,6 +171,10 @@ struct Counters {
     digest_mismatches: Cell<u64>,
     read_repairs: Cell<u64>,
     speculative_reads: Cell<u64>,
+    /// Refused by this coordinator, and by replicas.
+    limited_reads: [Cell<u64>; 2],
+    /// The same for writes.
+    limited_writes: [Cell<u64>; 2],
 }
 
 fn count(counter: &Cell<u64>) {
@@ -290,6 +300,8 @@ impl Coordinator {
             digest_mismatches: self.counters.digest_mismatches.get(),
             read_repairs: self.counters.read_repairs.get(),
             speculative_reads: self.counters.speculative_reads.get(),
+            limited_reads: self.counters.limited_reads.each_ref().map(Cell::get),
+            limited_writes: self.counters.limited_writes.each_ref().map(Cell::get),
             hints: self.writer.hints().map(|hints| hints.metrics()).unwrap_or_default(),
         }
     }

@@ -73,6 +73,7 @@ impl Coordinator {
         kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<QuorumPage, CoordinatorError> {
+        let mut rate_limit = options.context.rate_limit;
         loop {
             // Uses the newest tablet map, not the one of the statement's plan: replicas may have
             // moved.
@@ -80,7 +81,9 @@ impl Coordinator {
             let number = metadata.number;
             let same = |known: &&Rc<Table>| known.tablets.count() == table.tablets.count();
             let table = metadata.table_by_id(table.schema.id).filter(same).map_or(table, |known| known);
-            let routed = options.routed_by(number);
+            let mut routed = options.routed_by(number);
+            // Replicas count the read once.
+            routed.context.rate_limit = std::mem::take(&mut rate_limit);
             match self.try_read_quorum(&metadata, table, tablet, command, kept, &routed).await {
                 Ok(read) => return Ok(read),
                 Err(Attempt::Failed(error)) => return Err(error),
@@ -192,7 +195,7 @@ impl Coordinator {
     }
 
     fn too_few(&self, read: &mut QuorumState) -> Attempt {
-        if read.failures.outdated {
+        if read.failures.outdated && !read.failures.is_rate_limited() {
             return Attempt::Outdated;
         }
         let error = read.error(false);
@@ -218,10 +221,11 @@ impl Coordinator {
         read: &mut QuorumState,
         options: &RequestOptions,
     ) -> bool {
-        let rows = match targets.len() {
+        let rows_message = || match targets.len() {
             1 => Rc::new(Message::new(ReplicaRequest::Read(command.clone()))),
             _ => Rc::new(Message::new(ReplicaRequest::ReadAndDigest(command.clone()))),
         };
+        let rows = rows_message();
         let mut digest_of = None;
         let mut asked: Asked = FuturesUnordered::new();
         let mut ask = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica, kind: ReadKind| {
@@ -229,6 +233,11 @@ impl Coordinator {
             let digest = || Rc::new(Message::new(ReplicaRequest::Digest(command.clone())));
             let message = if kind == ReadKind::Rows { &rows } else { digest_of.get_or_insert_with(digest) };
             asked.push(self.ask(replica, kind, message, options));
+        };
+        // The replica has counted the read. A message has the mode of its first request.
+        let ask_again = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica| {
+            read.asked(replica, ReadKind::Rows);
+            asked.push(self.ask(replica, ReadKind::Rows, &rows_message(), &options.exempt()));
         };
         let began = rt::time::now();
         for (at, replica) in targets.iter().enumerate() {
@@ -262,6 +271,10 @@ impl Coordinator {
                 Next::Ask(replica, kind) => {
                     read_trace::asked_instead(kind, replica, options);
                     ask(&asked, read, replica, kind);
+                }
+                Next::AskAgain(replica) => {
+                    read_trace::asked_instead(ReadKind::Rows, replica, options);
+                    ask_again(&asked, read, replica);
                 }
                 Next::Enough => {
                     self.read_times.record(table, began);

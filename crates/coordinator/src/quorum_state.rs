@@ -30,6 +30,8 @@ pub(super) enum Next {
     Wait,
     /// Ask this replica in place of one that failed.
     Ask(TabletReplica, ReadKind),
+    /// Ask this replica for its rows. It has sent a digest.
+    AskAgain(TabletReplica),
     /// Done: the level is reached, and the rows have arrived.
     Enough,
     /// Give up: the level cannot be reached.
@@ -120,6 +122,9 @@ impl QuorumState {
         };
         let mut instead = None;
         if let Some(failure) = failure {
+            if failure.is_rate_limited() {
+                self.give_up_spare();
+            }
             self.fail(replica, failure);
             self.rows_asked -= usize::from(kind == ReadKind::Rows);
             instead = self.replacement();
@@ -129,7 +134,7 @@ impl QuorumState {
         match (self.tracker.status(), instead) {
             (LevelStatus::Unreachable, _) => Next::Unreachable,
             (LevelStatus::Reached, _) if self.rows.is_some() => Next::Enough,
-            (_, Some((replica, kind))) => Next::Ask(replica, kind),
+            (_, Some(next)) => next,
             // No replica is left that could return the rows.
             _ if self.silent.is_empty() => Next::Unreachable,
             _ => Next::Wait,
@@ -137,9 +142,9 @@ impl QuorumState {
     }
 
     /// The replica to ask in place of one that failed.
-    fn replacement(&mut self) -> Option<(TabletReplica, ReadKind)> {
+    fn replacement(&mut self) -> Option<Next> {
         if let Some(spare) = self.next_spare() {
-            return Some((spare, if self.rows_asked == 0 { ReadKind::Rows } else { ReadKind::Digest }));
+            return Some(Next::Ask(spare, if self.rows_asked == 0 { ReadKind::Rows } else { ReadKind::Digest }));
         }
         if self.rows_asked > 0 || self.rows.is_some() {
             return None;
@@ -147,7 +152,16 @@ impl QuorumState {
         // Only replicas that sent a digest are left: ask one of them for its rows.
         let (replica, ..) = self.digests.pop()?;
         self.tracker.withdrawn(self.nodes.datacenter(replica.host));
-        Some((replica, ReadKind::Rows))
+        Some(Next::AskAgain(replica))
+    }
+
+    /// Asks no other replica in place of one that refuses by a rate limit: refusing must not cause
+    /// work elsewhere.
+    #[cold]
+    fn give_up_spare(&mut self) {
+        for spare in std::mem::take(&mut self.spare) {
+            self.tracker.failed(self.nodes.datacenter(spare.host));
+        }
     }
 
     /// Makes replicas that have not responded spare ones again: reconciliation may need them.

@@ -68,6 +68,9 @@ pub struct PageRequest {
     pub state: Option<Box<PagingState>>,
     /// The budget for finding a first row. None: the limits of the settings.
     pub budget: Option<PageBudget>,
+    /// Whether the page is exempt from rate limits: an earlier part of the same operation was
+    /// counted.
+    pub exempt: bool,
 }
 
 /// A page of a client's result.
@@ -108,6 +111,13 @@ impl Coordinator {
         {
             return Err(CoordinatorError::PagingState);
         }
+        let limited = match query.table.schema.rate_limits().reads {
+            None => None,
+            Some(_) => self.limit_read(query, page, options)?,
+        };
+        let (exempt, options) = (options, limited.as_deref().unwrap_or(options));
+        // Whether the next part is of the same operation as the last one.
+        let mut continues = false;
         let limits = self.limits.get();
         let new_id = || QueryId(rt::random::uuid_v4());
         let mut assembler = PageAssembler::new(query, page, &limits, new_id).ok_or(CoordinatorError::PagingState)?;
@@ -120,18 +130,26 @@ impl Coordinator {
         let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
         while let Some((tablet, range)) = assembler.next_target() {
             let command = assembler.command(range);
+            let mut options = if continues { exempt } else { options };
             let part = match self.only_replica_of(query, tablet, options) {
                 // Held until the response arrives. Pinned, so that this large future is not moved.
-                Some((only, _held)) => pin!(self.ask_only(only, &command, options)).await?,
+                Some((only, _held)) => {
+                    let part = pin!(self.ask_only(only, &command, options)).await?;
+                    // If the part is asked for again, it was counted.
+                    options = exempt;
+                    part
+                }
                 None => None,
             };
+            continues = false;
             let step = match part {
                 Some(part) => assembler.add(part, false),
                 None => {
                     let window = window.get_or_insert_with(|| Box::new(Window::new(query)));
                     let (kept, targets) = (read_by.as_deref(), assembler.targets());
                     let asked = self.read_window(query, (tablet, command), targets, window, kept, options);
-                    let QuorumPage { page, has_more, by } = Box::pin(asked).await?;
+                    let answer = Box::pin(asked).await.inspect_err(|error| self.count_rate_limited(error));
+                    let QuorumPage { page, has_more, by } = answer?;
                     read_by = by.filter(|_| keeps_readers).map(Box::new);
                     assembler.add(page, has_more)
                 }
@@ -150,6 +168,7 @@ impl Coordinator {
                     assembler.resume_after_tombstones().ok_or_else(outside)?;
                 }
             }
+            continues = true;
             rt::task::maybe_yield().await;
         }
         Ok(assembler.finish(read_by))
@@ -196,7 +215,9 @@ impl Coordinator {
         if error == ReplicaError::Timeout {
             count(&self.counters.read_timeouts);
         }
-        Err(CoordinatorError::of(error, options.consistency, 1))
+        let error = CoordinatorError::of(error, options.consistency, 1);
+        self.count_rate_limited(&error);
+        Err(error)
     }
 }
 

@@ -38,6 +38,11 @@ impl ReadFailures {
         }
     }
 
+    /// Whether a replica refused the read by a rate limit. Then it is not repeated.
+    pub fn is_rate_limited(&self) -> bool {
+        matches!(self.invalid, Some(CoordinatorError::RateLimited { .. }))
+    }
+
     /// Records the failure of the replica at an address.
     pub fn record(&mut self, address: Option<IpAddr>, failure: ReplicaFailure) {
         match failure {
@@ -45,6 +50,9 @@ impl ReadFailures {
             ReplicaFailure::Refused(ReplicaError::Rejected(why)) => self.invalid = Some(CoordinatorError::Invalid(why)),
             ReplicaFailure::Refused(ReplicaError::Overloaded(why)) => {
                 self.invalid = Some(CoordinatorError::Overloaded(why))
+            }
+            ReplicaFailure::Refused(ReplicaError::RateLimited(refused)) => {
+                self.invalid = Some(CoordinatorError::RateLimited { refused, by_coordinator: false });
             }
             ReplicaFailure::Refused(ReplicaError::Cancelled) => self.invalid = Some(CoordinatorError::Cancelled),
             other if other.is_stale() => self.outdated = true,

@@ -43,7 +43,7 @@ impl Coordinator {
         let mut whole = QueryPage::default();
         let mut state = None;
         loop {
-            let wanted = PageRequest { size: Some(ROWS_PER_PAGE), state, budget: None };
+            let wanted = PageRequest { size: Some(ROWS_PER_PAGE), exempt: state.is_some(), state, budget: None };
             let mut page = self.read_with_newest(&mut query, &wanted, options).await?;
             state = page.next.take();
             append(&mut whole, page);

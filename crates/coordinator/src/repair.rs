@@ -129,10 +129,11 @@ impl Coordinator {
         let complete = sources.iter().filter(|source| !lacking.contains(source));
         complete.for_each(|source| other_tracker.has_everything(*source, nodes));
         let mut under_way = FuturesUnordered::new();
+        // The read was counted.
+        let mut context = options.exempt().context;
         for (source, lacks) in of_each {
-            under_way.push(self.send_repairs(source, lacks, &options.context));
+            under_way.push(self.send_repairs(source, lacks, &context));
         }
-        let mut context = options.context.clone();
         if has_spare {
             context.deadline = context.deadline.min(Deadline::after(UNREAD_PATIENCE));
         }

@@ -51,12 +51,19 @@ impl ReplicaFailure {
         matches!(self, ReplicaFailure::Refused(ReplicaError::Stale(_)))
     }
 
+    /// Whether the replica refused the request by a rate limit.
+    pub fn is_rate_limited(&self) -> bool {
+        matches!(self, ReplicaFailure::Refused(ReplicaError::RateLimited(_)))
+    }
+
     /// Whether the same write may succeed later: the cause is not the write itself. `NoSuchTable`
     /// does not decide this: the metadata know whether the table was dropped.
     pub fn may_pass(&self) -> bool {
         match self {
             ReplicaFailure::Send(send_error) => !matches!(send_error, SendError::Refused(_)),
-            ReplicaFailure::Refused(error) => !matches!(error, ReplicaError::NoSuchTable | ReplicaError::Rejected(_)),
+            ReplicaFailure::Refused(error) => {
+                !matches!(error, ReplicaError::NoSuchTable | ReplicaError::Rejected(_) | ReplicaError::RateLimited(_))
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! Sends a write to one replica, and keeps a hint if the replica does not accept it.
 //!
 //! A replica that is down or does not respond gets a hint. A replica that refuses the write gets
-//! one if the level is reached nevertheless; so does this node itself.
+//! one if the level is reached nevertheless; so does this node itself. A replica that refuses it by
+//! a rate limit gets the write again if the level is reached, this time without a limit.
 //!
 //! Invariant: an acknowledged write is on every replica, or is hinted, or is recorded as missed. A
 //! write is acknowledged after this is done for replicas that were down, and for replicas that
@@ -11,12 +12,12 @@
 use super::Consistency;
 use super::client::{Message, ReplicaClient};
 use super::nodes::Nodes;
-use super::replica_failure::{FailureClass, ReplicaFailure};
+use super::replica_failure::{FailureClass, ReplicaFailure, SendError};
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::write_responses::{GroupIndexes, Lacking, WriteResponses};
 use crate::hints::{Cause, Hints};
 use cluster::tablets::TabletReplica;
-use replica::{Context, ReplicaError};
+use replica::{Context, RateLimitMode, ReplicaError};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -66,11 +67,21 @@ impl ReplicaWriter {
         let bytes: usize = mutations.iter().map(|(mutation, _)| mutation.as_bytes().len()).sum();
         let datacenter = responses.nodes.datacenter_name(replica.host);
         let hints = self.hints().filter(|hints| replica.host != self.client.host && hints.are_kept_for(datacenter));
+        let decides = matches!(context.rate_limit, RateLimitMode::Enforce { .. });
         let mut by_hint = responses.consistency == Consistency::Any && hints.is_some();
         if !responses.nodes.is_alive(replica.host) {
             responses.replica_done();
+            // The other replicas may refuse the write. Then there must be no hint either.
+            let waits = decides && hints.is_some() && responses.has_live(&groups);
+            by_hint &= !waits;
             if !by_hint {
                 responses.change(replica, &groups, ResponseTracker::absent);
+            }
+            if waits {
+                responses.was_sent.set(true);
+                let failure = ReplicaFailure::Send(SendError::Down(String::new()));
+                self.lacks(responses, Lacking { replica, message, failure }, &context).await;
+                return responses.end_hint();
             }
         } else {
             self.bytes_in_flight.set(self.bytes_in_flight.get() + bytes);
@@ -81,7 +92,7 @@ impl ReplicaWriter {
                 Ok(Ok(_)) => {
                     responses.was_sent.set(true);
                     responses.change(replica, &groups, ResponseTracker::answered);
-                    return self.hint_lacking(responses, context.metadata_number).await;
+                    return self.complete_lacking(responses, &context).await;
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => ReplicaFailure::Refused(ReplicaError::Timeout),
@@ -93,12 +104,14 @@ impl ReplicaWriter {
             if failure.is_stale() && responses.mark_outdated() {
                 // The level may still be reached without this replica, before the request is
                 // repeated.
-                responses.lacking.borrow_mut().push(Lacking { host: replica.host, message, failure });
-                return self.hint_lacking(responses, context.metadata_number).await;
+                return self.lacks(responses, Lacking { replica, message, failure }, &context).await;
             }
             by_hint &= failure.may_pass();
             if !by_hint && class != FailureClass::Failed {
                 responses.change(replica, &groups, ResponseTracker::absent);
+            } else if let ReplicaFailure::Refused(ReplicaError::RateLimited(refused)) = &failure {
+                responses.rate_limited.set(Some(*refused));
+                responses.change(replica, &groups, ResponseTracker::failed);
             } else if !by_hint {
                 let node = responses.nodes.address(replica.host);
                 if let ReplicaFailure::Refused(ReplicaError::Rejected(why)) = &failure {
@@ -108,8 +121,7 @@ impl ReplicaWriter {
                 responses.change(replica, &groups, ResponseTracker::failed);
             }
             if replica.host == self.client.host || !failure.may_pass() {
-                responses.lacking.borrow_mut().push(Lacking { host: replica.host, message, failure });
-                return self.hint_lacking(responses, context.metadata_number).await;
+                return self.lacks(responses, Lacking { replica, message, failure }, &context).await;
             }
             responses.begin_hint();
         }
@@ -126,22 +138,64 @@ impl ReplicaWriter {
         }
         if by_hint {
             responses.change(replica, &groups, if kept { ResponseTracker::answered } else { ResponseTracker::failed });
-            self.hint_lacking(responses, context.metadata_number).await;
+            self.complete_lacking(responses, &context).await;
         }
         responses.end_hint();
     }
 
-    /// Keeps hints for the replicas that did not accept the write, once it has reached its level.
-    /// The write is acknowledged after that. `number`: of the metadata that routed it.
-    async fn hint_lacking(&self, responses: &WriteResponses, number: u64) {
+    /// Records that a replica did not accept the write.
+    async fn lacks(&self, responses: &WriteResponses, lacking: Lacking, context: &Context) {
+        responses.lacking.borrow_mut().push(lacking);
+        self.complete_lacking(responses, context).await;
+    }
+
+    /// Completes the write on the replicas that did not accept it, once it has reached its level.
+    /// The write is acknowledged after that. They get a hint, or, after a refusal by a rate limit,
+    /// the write again.
+    async fn complete_lacking(&self, responses: &WriteResponses, context: &Context) {
         if responses.lacking.borrow().is_empty() || responses.status() != LevelStatus::Reached {
             return;
         }
         responses.begin_hint();
         for lacking in responses.lacking.take() {
-            Box::pin(self.hint_one(&responses.nodes, lacking, number)).await;
+            if !lacking.failure.is_rate_limited() {
+                Box::pin(self.hint_one(&responses.nodes, lacking, context.metadata_number)).await;
+            } else if let Some(lacking) = Box::pin(self.send_again(lacking, context)).await {
+                Box::pin(self.hint_one(&responses.nodes, lacking, context.metadata_number)).await;
+            }
         }
         responses.end_hint();
+    }
+
+    /// Keeps the hints for replicas that are down, if a write failed and no rate limit refused it:
+    /// some replicas may have it.
+    pub fn hint_down(self: &Rc<Self>, responses: &Rc<WriteResponses>, context: &Context) {
+        let is_down = |lacking: &Lacking| matches!(lacking.failure, ReplicaFailure::Send(SendError::Down(_)));
+        if responses.rate_limited.get().is_some() || !responses.lacking.borrow().iter().any(is_down) {
+            return;
+        }
+        let (writer, responses, number) = (self.clone(), responses.clone(), context.metadata_number);
+        let hints = async move {
+            for lacking in responses.lacking.take().into_iter().filter(is_down) {
+                writer.hint_one(&responses.nodes, lacking, number).await;
+            }
+        };
+        rt::task::spawn(hints).detach();
+    }
+
+    /// Sends a write, which is accepted now, to a replica that refused it by a rate limit. The
+    /// replica has counted it. Returns what the replica still lacks.
+    async fn send_again(&self, lacking: Lacking, context: &Context) -> Option<Lacking> {
+        let Lacking { replica, message, .. } = lacking;
+        let unlimited = Context { rate_limit: RateLimitMode::Off, ..context.clone() };
+        // A message has the mode of its first request.
+        let again = Message::new(message.request.clone());
+        let failure = match context.deadline.limit(self.client.send(replica, &again, &unlimited)).await {
+            Ok(Ok(_)) => return None,
+            Ok(Err(failure)) => failure,
+            Err(_) => ReplicaFailure::Refused(ReplicaError::Timeout),
+        };
+        Some(Lacking { replica, message, failure })
     }
 
     /// Keeps a hint for a replica that did not accept a write. The hint may be accepted later: it
@@ -153,14 +207,15 @@ impl ReplicaWriter {
     /// configurations.
     async fn hint_one(&self, nodes: &Nodes, lacking: Lacking, number: u64) {
         let Some(hints) = self.hints() else { return };
-        let Lacking { host, message, failure } = lacking;
+        let Lacking { replica: TabletReplica { host, .. }, message, failure } = lacking;
+        let down_for = nodes.down_for(host, rt::time::now());
         let is_own_disk = host == self.client.host
             && matches!(failure, ReplicaFailure::Refused(ReplicaError::Storage(_) | ReplicaError::Corrupt(_)));
         let is_hinted = !is_own_disk && hints.are_kept_for(nodes.datacenter_name(host));
         for (mutation, _) in message.request.mutations() {
             if !is_hinted {
                 hints.note_missed(host, mutation.table(), Cause::Refused).await;
-            } else if let Err(refused) = hints.store(host, mutation, number, None).await {
+            } else if let Err(refused) = hints.store(host, mutation, number, down_for).await {
                 tracing::debug!(target_node = %host, %refused, "a hint was not kept");
             }
         }

@@ -25,7 +25,7 @@ use model::id::{HostId, TableId};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use model::time::stored_seconds;
-use replica::{Class, Context, Output, OutputColumn};
+use replica::{Class, Context, Output, OutputColumn, RateLimitMode};
 use rt::Pieces;
 use rt::shard::PerShard;
 use rt::sync::{Cancel, Deadline};
@@ -358,9 +358,10 @@ async fn read_all(coordinator: &Rc<Coordinator>, table: TableId) -> Option<(Stri
             trace: None,
             metadata_number: metadata.number,
             large_data: None,
+            rate_limit: RateLimitMode::Off,
         };
         drop(metadata);
-        let page = PageRequest { size: Some(PAGE), state: state.clone(), budget: None };
+        let page = PageRequest { size: Some(PAGE), state: state.clone(), ..PageRequest::default() };
         match coordinator.read(&query, &page, &RequestOptions { context, consistency: Consistency::All }).await {
             Ok(page) => {
                 tries = 0;

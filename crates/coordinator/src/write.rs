@@ -17,7 +17,7 @@ use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::WriteSet;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Mutations, Overload, ReplicaError, ReplicaRequest};
+use replica::{Mutations, Overload, RateLimitMode, ReplicaError, ReplicaRequest};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -56,12 +56,42 @@ impl Coordinator {
             return Err(CoordinatorError::Overloaded(Overload::Writes));
         }
         if kind == WriteKind::Counter {
-            return Box::pin(self.update_counters(&mutations, options)).await;
+            let limited = self.limit_write(&self.metadata(), &mutations, kind, options)?;
+            return Box::pin(self.update_counters(&mutations, limited, options)).await;
         }
         let metadata = self.metadata();
         let Some(only) = self.only_replica(&metadata, &mutations, options)? else {
-            return Box::pin(self.route(metadata, mutations, None, options)).await;
+            let limited = self.limit_write(&metadata, &mutations, kind, options)?;
+            return Box::pin(self.write_limited(metadata, mutations, limited, options)).await;
         };
+        pin!(self.write_only(only, metadata, mutations, options)).await
+    }
+
+    /// Writes mutations that have several replicas, or a limit of writes. `limited`: the options of
+    /// a limited write.
+    async fn write_limited(
+        &self,
+        metadata: Rc<Metadata>,
+        mutations: Mutations,
+        limited: Option<Box<RequestOptions>>,
+        options: &RequestOptions,
+    ) -> Result<(), CoordinatorError> {
+        let Some(limited) = limited else { return self.route(metadata, mutations, None, options).await };
+        match self.only_replica(&metadata, &mutations, &limited)? {
+            Some(only) => self.write_only(only, metadata, mutations, &limited).await,
+            None => self.route(metadata, mutations, None, &limited).await,
+        }
+    }
+
+    /// Writes mutations that have only one replica.
+    #[inline]
+    async fn write_only(
+        &self,
+        only: TabletReplica,
+        metadata: Rc<Metadata>,
+        mutations: Mutations,
+        options: &RequestOptions,
+    ) -> Result<(), CoordinatorError> {
         let message = Message::new(ReplicaRequest::Write(mutations));
         let answered = {
             // Pinned here, so that this large future is not moved.
@@ -82,11 +112,14 @@ impl Coordinator {
         if error == ReplicaError::Timeout {
             count(&self.counters.write_timeouts);
         }
-        Err(CoordinatorError::of(error, options.consistency, 1))
+        let error = CoordinatorError::of(error, options.consistency, 1);
+        self.count_rate_limited(&error);
+        Err(error)
     }
 
     /// The only replica of all mutations, if it is on this node, the level needs one response, and
-    /// the request was planned by the newest metadata.
+    /// the request was planned by the newest metadata. None also if a table has a limit of writes
+    /// and nothing has decided yet.
     #[inline]
     fn only_replica(
         &self,
@@ -100,6 +133,9 @@ impl Coordinator {
         }
         for (mutation, key) in mutations {
             let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+            if table.schema.rate_limits().writes.is_some() && options.context.rate_limit == RateLimitMode::Off {
+                return Ok(None);
+            }
             let replica = table.tablets.only_replica(table.tablets.tablet_of(key.token), self.host);
             let is_same = only.is_none() || only == replica;
             if replica.is_none() || !is_same || !needs_one(metadata, table, options.consistency) {
@@ -120,7 +156,7 @@ impl Coordinator {
     ) -> Result<(), CoordinatorError> {
         let ReplicaRequest::Write(mutations) = message.request else { return Ok(()) };
         self.wait_for_newer(number, options).await?;
-        self.route(self.metadata(), mutations, None, options).await
+        self.route(self.metadata(), mutations, None, &options.exempt()).await
     }
 
     /// Sends mutations to their replicas and waits for the level. Repeats with newer metadata while
@@ -144,7 +180,12 @@ impl Coordinator {
             let nodes = self.nodes_by(&metadata);
             let groups =
                 self.group_by_replicas(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
-            match self.send_groups(groups, nodes, done, &options.routed_by(number)).await {
+            let mut routed = options.routed_by(number);
+            if sent {
+                // Replicas have counted the write.
+                routed.context.rate_limit = RateLimitMode::Off;
+            }
+            match self.send_groups(groups, nodes, done, &routed).await {
                 Ok(()) => return Ok(()),
                 Err(Attempt::Failed(error)) => return Err(failed(error, sent)),
                 Err(Attempt::Outdated) => sent = true,

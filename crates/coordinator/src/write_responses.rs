@@ -14,8 +14,7 @@ use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::Table;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::Replicas;
-use model::id::HostId;
-use replica::{Mutations, ReplicaRequest};
+use replica::{Mutations, RateLimited, ReplicaRequest};
 use rt::sync::Notify;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -43,6 +42,8 @@ pub(super) struct WriteResponses {
     pub failures: RefCell<Vec<(Option<IpAddr>, String)>>,
     /// The reason if a replica refused the write itself.
     pub refused: RefCell<Option<String>>,
+    /// The refusal if a replica refused the write by a rate limit.
+    pub rate_limited: Cell<Option<RateLimited>>,
     /// Replicas that have neither responded nor failed.
     pub outstanding: Cell<usize>,
     /// Whether a replica received the write, or may have.
@@ -62,7 +63,7 @@ pub(super) struct WriteResponses {
 
 /// A replica that did not accept its mutations.
 pub(super) struct Lacking {
-    pub host: HostId,
+    pub replica: TabletReplica,
     pub message: Rc<Message>,
     pub failure: ReplicaFailure,
 }
@@ -88,6 +89,12 @@ impl WriteResponses {
         self.changed.notify_one();
     }
 
+    /// Whether each of these groups has a replica that is up.
+    pub fn has_live(&self, groups: &[usize]) -> bool {
+        let all = self.groups.borrow();
+        groups.iter().all(|group| all[*group].replicas.iter().any(|replica| self.nodes.is_alive(replica.host)))
+    }
+
     pub fn status(&self) -> LevelStatus {
         let groups = self.groups.borrow();
         let mut status = LevelStatus::Reached;
@@ -108,6 +115,7 @@ impl WriteResponses {
             match self.status() {
                 LevelStatus::Reached if self.unstored.get() == 0 => return Outcome::Reached,
                 LevelStatus::Reached => self.changed.notified().await,
+                LevelStatus::Unreachable if self.rate_limited.get().is_some() => return Outcome::Unreachable,
                 _ if self.outdated.get() => return Outcome::Outdated,
                 // If replicas are only unreachable, wait for the others: the error says how many
                 // responded.
@@ -176,6 +184,7 @@ impl Coordinator {
             groups: RefCell::new(groups),
             failures: RefCell::default(),
             refused: RefCell::default(),
+            rate_limited: Cell::new(None),
             outstanding: Cell::new(targets.len()),
             was_sent: Cell::new(done.is_some()),
             changed: Notify::new(),
@@ -211,6 +220,9 @@ impl Coordinator {
         }
         let outcome = options.context.deadline.limit(responses.outcome()).await;
         responses.is_open.set(false);
+        if !matches!(outcome, Ok(Outcome::Reached | Outcome::Outdated)) {
+            self.writer.hint_down(&responses, &options.context);
+        }
         let (required, received, failures) = responses.worst();
         match outcome {
             Ok(Outcome::Reached) => Ok(()),
@@ -218,6 +230,9 @@ impl Coordinator {
             Ok(Outcome::Unreachable) => {
                 if let Some(why) = responses.refused.take() {
                     return Err(CoordinatorError::Invalid(why).into());
+                }
+                if let Some(refused) = responses.rate_limited.get() {
+                    return Err(self.rate_limited(refused, false).into());
                 }
                 let failed = responses.failures.borrow();
                 if failed.is_empty() && !responses.was_sent.get() {

@@ -157,12 +157,21 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     }
     let kind = write_kind(whole.kind, counters, mutations.len());
     let written = request.coordinator.write(mutations, kind, &options).await;
-    written.map_err(|error| write_error(error, schema, kind))?;
+    written.map_err(|error| {
+        let schema = cause(&error, &tables).unwrap_or(schema);
+        write_error(error, schema, kind)
+    })?;
     if let Some(found) = &options.context.large_data {
         large = large.with(found.get());
     }
     answer.warnings.extend(config.guardrails.large_data.warning(large));
     Ok(answer)
+}
+
+/// The table that an error names, if it names one.
+fn cause<'a>(error: &CoordinatorError, tables: &'a [Rc<TableSchema>]) -> Option<&'a Rc<TableSchema>> {
+    let CoordinatorError::RateLimited { refused, .. } = error else { return None };
+    tables.iter().find(|table| table.id == refused.table)
 }
 
 /// Whether a batch updates counters. `each` gives this for each of its statements, `timestamp` says

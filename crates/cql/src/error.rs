@@ -4,6 +4,7 @@ use crate::api::Consistency;
 use model::total::TotalError;
 use model::types::shortened;
 use std::net::IpAddr;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// The kind of a failed write, as the protocol names it.
@@ -97,8 +98,14 @@ pub enum Error {
     AlreadyExists { keyspace: String, table: String, message: String },
     #[error("No prepared statement with ID {} found.", hex(.0))]
     Unprepared([u8; 16]),
-    #[error("Per-partition rate limit reached for {target}, rejected by {}", if *.rejected_by_coordinator { "coordinator" } else { "replicas" })]
-    RateLimit { target: String, write: bool, rejected_by_coordinator: bool },
+    /// A partition exceeds a rate limit of its table, the target. Its text is formatted when the
+    /// frame is written.
+    #[error(
+        "Per-partition rate limit reached for {} in table {target}, rejected by {}",
+        if *.write { "write" } else { "read" },
+        if *.rejected_by_coordinator { "coordinator" } else { "replicas" }
+    )]
+    RateLimit { target: Arc<str>, write: bool, rejected_by_coordinator: bool },
 }
 
 /// The most characters of the message of [`Error::invalid`].

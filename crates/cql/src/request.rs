@@ -8,7 +8,7 @@ use crate::guardrails::Guardrails;
 use cluster::Metadata;
 use coordinator::{Consistency, Coordinator, CoordinatorError, RequestOptions, WriteKind};
 use model::TableSchema;
-use replica::{Class, Context, Trace};
+use replica::{Class, Context, LimitKind, RateLimitMode, Trace};
 use rt::sync::{Deadline, Semaphore, SemaphorePermit, Unwanted};
 use rt::time::{Duration, Instant};
 use std::cell::RefCell;
@@ -163,6 +163,7 @@ impl<'a> Request<'a> {
                 trace: self.trace.clone(),
                 metadata_number: self.metadata().number,
                 large_data: None,
+                rate_limit: RateLimitMode::Off,
             },
             consistency: self.params.consistency,
         })
@@ -289,6 +290,11 @@ fn either_error(error: CoordinatorError, schema: &TableSchema) -> Error {
             Error::Unavailable { consistency, required: required as i32, alive: alive as i32 }
         }
         CoordinatorError::Overloaded(overload) => Error::ReplicaOverloaded(overload),
+        CoordinatorError::RateLimited { refused, by_coordinator } => Error::RateLimit {
+            target: schema.full_name().clone(),
+            write: refused.kind == LimitKind::Write,
+            rejected_by_coordinator: by_coordinator,
+        },
         CoordinatorError::Invalid(why) => Error::Invalid(why),
         CoordinatorError::PagingState => Error::Protocol(error.to_string()),
         CoordinatorError::NoSuchTable => Error::Invalid(format!("unconfigured table {}", schema.name)),

@@ -12,7 +12,7 @@ use model::key::{Clustering, DecoratedKey};
 use model::mutation::{Mutation, MutationBuilder};
 use model::row::{Cell, Marker, Row, build};
 use model::time::{Seconds, Tombstone, expiry};
-use replica::{Class, Context, Trace};
+use replica::{Class, Context, RateLimitMode, Trace};
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use smallvec::smallvec;
@@ -157,6 +157,7 @@ fn context(coordinator: &Coordinator) -> Context {
         trace: None,
         metadata_number: coordinator.metadata().number,
         large_data: None,
+        rate_limit: RateLimitMode::Off,
     }
 }
 

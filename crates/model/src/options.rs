@@ -49,6 +49,29 @@ pub struct TableOptions {
     pub others: OptionMap,
 }
 
+/// The names of the numbers in `per_partition_rate_limit`.
+pub const MAX_READS: &str = "max_reads_per_second";
+/// See [`MAX_READS`].
+pub const MAX_WRITES: &str = "max_writes_per_second";
+
+/// The parsed option `per_partition_rate_limit`: operations per second of each partition. None: no
+/// limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RateLimits {
+    /// The limit of reads.
+    pub reads: Option<u32>,
+    /// The limit of writes.
+    pub writes: Option<u32>,
+}
+
+impl RateLimits {
+    /// The limits of an option map that was checked. A number that is not understood is no limit.
+    pub fn of(option: &OptionMap) -> RateLimits {
+        let limit = |name: &str| option.get(name)?.parse().ok();
+        RateLimits { reads: limit(MAX_READS), writes: limit(MAX_WRITES) }
+    }
+}
+
 fn map(entries: &[(&str, &str)]) -> OptionMap {
     entries.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }

@@ -6,10 +6,11 @@
 
 use crate::id::{ColumnId, SchemaVersion, TableId};
 use crate::key::PositionRef;
-use crate::options::TableOptions;
+use crate::options::{RateLimits, TableOptions};
 use crate::time::Timestamp;
 use crate::types::{self, CqlType};
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 /// The kind of a column.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
@@ -88,6 +89,10 @@ pub struct TableSchema {
     added_again: Vec<(ColumnId, Timestamp)>,
     /// Whether the columns are counters. Derived.
     counters: bool,
+    /// The option `per_partition_rate_limit`, parsed. Derived.
+    rate_limits: RateLimits,
+    /// Keyspace and name. Derived, for errors that must not allocate.
+    full_name: Arc<str>,
 }
 
 impl TableSchema {
@@ -135,21 +140,25 @@ impl TableSchema {
         };
         let added_again = statics.iter().chain(&regulars).filter_map(again).collect();
         let order = ClusteringOrder::new(clustering.iter().map(|c| (c.ty.clone(), c.descending)));
+        let (keyspace, name) = (keyspace.into(), name.into());
+        let full_name = format!("{keyspace}.{name}").into();
         TableSchema {
             id,
             version,
-            keyspace: keyspace.into(),
-            name: name.into(),
+            keyspace,
+            name,
             partition_key,
             clustering,
             statics,
             regulars,
             dropped,
+            rate_limits: RateLimits::of(&options.per_partition_rate_limit),
             options,
             order,
             by_id,
             added_again,
             counters,
+            full_name,
         }
     }
 
@@ -187,6 +196,17 @@ impl TableSchema {
     #[inline]
     pub fn is_counter(&self) -> bool {
         self.counters
+    }
+
+    /// The table's rate limits of each partition.
+    #[inline]
+    pub fn rate_limits(&self) -> RateLimits {
+        self.rate_limits
+    }
+
+    /// Keyspace and name, separated by a dot. Shared, so that an error can have it at no cost.
+    pub fn full_name(&self) -> &Arc<str> {
+        &self.full_name
     }
 
     /// The order of the cell paths of a collection or user type column, dropped or not.

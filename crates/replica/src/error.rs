@@ -1,7 +1,9 @@
 //! The errors of a replica, as values on which the coordinator acts. Errors that are frequent under
 //! load are small and have no text: the text is made where a client is told.
 
+use crate::limiter::LimitKind;
 use crate::request::Class;
+use model::id::TableId;
 use thiserror::Error;
 
 /// A full queue of a replica or coordinator. Small, because refusing a request must cost less than
@@ -22,6 +24,16 @@ pub enum Overload {
     /// Too many bytes of writes are in flight from this coordinator to replicas.
     #[error("Too many writes are on their way to replicas")]
     Writes,
+}
+
+/// A refusal by a table's rate limit. Small, because refusing must cost less than serving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the per-partition rate limit is reached")]
+pub struct RateLimited {
+    /// The kind of the operation.
+    pub kind: LimitKind,
+    /// The table of the partition.
+    pub table: TableId,
 }
 
 /// In what way a request's metadata are outdated.
@@ -70,6 +82,9 @@ pub enum ReplicaError {
     /// The coordinator routed the request by outdated metadata.
     #[error(transparent)]
     Stale(Stale),
+    /// A partition of the request exceeds the rate limit of its table.
+    #[error(transparent)]
+    RateLimited(RateLimited),
 }
 
 impl ReplicaError {

@@ -4,25 +4,31 @@
 //! is the only entry: a list of stages. A request has a wire form ([`wire`]) for other shards and
 //! nodes.
 //!
+//! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]).
+//!
 //! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
 //! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).
 //!
 //! The replica knows no network, no other replica, no consistency level.
 //!
-//! Reading order: `request`, `perform`, `output`, `reduce`, `page`, `digest`, `permit`, `querier`,
-//! `read`, `fragments`, `write`, `large_data`, `lock`, `counter`, `wire`, `trace`.
+//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `limiter`, `output`,
+//! `reduce`, `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`,
+//! `lock`, `counter`, `wire`, `trace`.
 
 mod counter;
 pub mod digest;
 pub mod error;
 pub mod fragments;
 pub mod large_data;
+pub mod limiter;
 mod lock;
 pub mod output;
 pub mod page;
 mod perform;
 pub mod permit;
 pub mod querier;
+pub mod rate_limit;
+mod rate_limiter;
 pub mod read;
 pub mod reduce;
 pub mod request;
@@ -31,13 +37,17 @@ pub mod wire;
 mod write;
 
 pub use digest::Digest;
-pub use error::{Overload, ReplicaError, Stale};
+pub use error::{Overload, RateLimited, ReplicaError, Stale};
 pub use fragments::FragmentPage;
 pub use large_data::LargeKinds;
+pub use limiter::LimitKind;
 pub use output::{Output, OutputColumn};
 pub use page::{Page, PageEnd, Position, Region};
+pub use rate_limiter::RateLimitMetrics;
 pub use read::{Replica, ReplicaConfig, ReplicaMetrics};
 pub use reduce::Reduction;
-pub use request::{Class, Context, KeyedMutation, Limits, Mutations, ReadCommand, ReplicaAnswer, ReplicaRequest};
+pub use request::{
+    Class, Context, KeyedMutation, Limits, Mutations, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest,
+};
 pub use trace::Trace;
 pub use wire::command::region_from_code;

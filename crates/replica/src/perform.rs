@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | deadline | refused after it | the same |
 //! | fence | refused if routed by metadata below the fence | the same |
+//! | rate limit | counted, perhaps refused ([`crate::rate_limit`]) | the same |
 //! | admission | waits for a permit ([`crate::permit`]) | refused by large-data guardrails |
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]) |
@@ -15,7 +16,7 @@ use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
 use crate::read::Replica;
-use crate::request::{Compared, Context, KeyedMutation, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Compared, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use bytes::Bytes;
 use std::slice;
 
@@ -55,6 +56,9 @@ impl Replica {
             return Err(ReplicaError::Timeout);
         }
         self.check_fence(request, context)?;
+        if context.rate_limit != RateLimitMode::Off {
+            self.check_rate_limit(request, context)?;
+        }
         if let ReplicaRequest::Read(command) = request {
             let page = self.read(command, context, None).await?;
             self.check_fence(request, context)?;

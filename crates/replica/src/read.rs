@@ -5,12 +5,14 @@ use crate::counter::CounterClock;
 use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::large_data::LargeDataThresholds;
+use crate::limiter;
 use crate::lock::PartitionLocks;
 use crate::page::{Flow, Page, PageBuilder, PageEnd, Position};
 use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
 use crate::querier::cache::{CacheCounters, Purpose};
 use crate::querier::keep::{FoundQuerier, Queriers};
 use crate::querier::{self, Querier};
+use crate::rate_limiter::{RateLimitMetrics, RateLimiter};
 use crate::request::{Class, Context, ReadCommand, ReplicaRequest};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::fragment::Fragment;
@@ -44,6 +46,8 @@ pub struct ReplicaConfig {
     pub querier_cache_ttl: Duration,
     /// The share of the memory that kept readers may hold, 0 to 1.
     pub querier_cache_memory_fraction: f64,
+    /// Bytes of the rate limiter's counts.
+    pub rate_limiter_bytes: usize,
 }
 
 impl ReplicaConfig {
@@ -59,6 +63,7 @@ impl ReplicaConfig {
             querier_cache: true,
             querier_cache_ttl: Duration::from_secs(10),
             querier_cache_memory_fraction: 0.04,
+            rate_limiter_bytes: limiter::DEFAULT_BYTES,
         }
     }
 }
@@ -88,6 +93,8 @@ pub struct ReplicaMetrics {
     pub permits: [PermitUsage; 3],
     /// The counters of the querier cache.
     pub queriers: CacheCounters,
+    /// The counters of the rate limiter.
+    pub rate_limits: RateLimitMetrics,
 }
 
 /// The replica of one shard.
@@ -103,6 +110,7 @@ pub struct Replica {
     pub(crate) large_data: Cell<LargeDataThresholds>,
     /// Requests that were routed by metadata with lower numbers are refused.
     fence: Cell<u64>,
+    pub(crate) rate_limiter: RateLimiter,
 }
 
 /// The least time between two warnings about tombstones.
@@ -133,6 +141,7 @@ impl Replica {
             )
         });
         let queriers = Queriers::new(&config);
+        let rate_limiter = RateLimiter::new(config.rate_limiter_bytes);
         Rc::new(Replica {
             engine,
             permits,
@@ -144,6 +153,7 @@ impl Replica {
             counter_id: Cell::new(CounterId(rt::random::uuid_v4())),
             large_data: Cell::default(),
             fence: Cell::new(0),
+            rate_limiter,
         })
     }
 
@@ -190,6 +200,7 @@ impl Replica {
             tombstones: self.metrics.tombstones.get(),
             permits: [self.permits[0].usage(), self.permits[1].usage(), self.permits[2].usage()],
             queriers: self.queriers.counters(),
+            rate_limits: self.rate_limiter.metrics(),
         }
     }
 

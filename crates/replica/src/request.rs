@@ -49,6 +49,24 @@ impl Class {
     }
 }
 
+/// How a request is counted against the rate limits of its tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RateLimitMode {
+    /// It is neither counted nor refused.
+    #[default]
+    Off,
+    /// The coordinator's shard owns the partitions: it has counted and accepted the request.
+    /// Replicas on other shards count it.
+    Counted,
+    /// The replica counts it.
+    CountOnly,
+    /// The replica counts it, and decides.
+    Enforce {
+        /// The random number of the decision, the same for all replicas.
+        draw: u32,
+    },
+}
+
 /// The context of every request: class, deadline, cancellation, and the metadata that routed it.
 #[derive(Clone)]
 pub struct Context {
@@ -65,6 +83,8 @@ pub struct Context {
     /// Set for writes that replicas check against the large-data guardrails. Receives the kinds
     /// that exceed soft limits.
     pub large_data: Option<Rc<Cell<LargeKinds>>>,
+    /// How the request is counted against rate limits.
+    pub rate_limit: RateLimitMode,
 }
 
 impl Context {

@@ -24,6 +24,11 @@ const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
     NODE_RUNS,
 ];
 
+/// Replicas apply rate limits to requests of other coordinators, and report a refusal. Until all
+/// members do, no table may have a limit. The name is ScyllaDB's for what its rate limits depend
+/// on.
+pub const RATE_LIMITS: &str = "TYPED_ERRORS_IN_READ_RPC";
+
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
 /// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
@@ -38,7 +43,7 @@ pub fn shown(features: &[String]) -> String {
 
 /// The features of this release.
 pub fn supported() -> Vec<String> {
-    SINCE_THE_FIRST_RELEASE.map(str::to_owned).to_vec()
+    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS]).map(str::to_owned).collect()
 }
 
 /// The enabled features that a node with `features` lacks. Such a node must not join or start.

@@ -5,7 +5,7 @@ use crate::nodes::NodeView;
 use crate::response_tracker::{Candidate, Factors};
 use model::id::HostId;
 use proptest::prelude::*;
-use replica::{PageEnd, ReplicaError};
+use replica::{LimitKind, PageEnd, RateLimited, ReplicaError};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -111,7 +111,35 @@ fn a_replica_that_sent_a_digest_is_asked_for_its_rows_when_no_other_is_left() {
     assert_eq!((as_well, kind), (replica(2), ReadKind::Rows), "the rows are what it waits for");
     read.asked(as_well, ReadKind::Digest);
     assert_eq!(read.add(replica(2), ReadKind::Digest, digested(7)), Next::Wait);
-    assert_eq!(read.add(replica(1), ReadKind::Rows, broken()), Next::Ask(replica(2), ReadKind::Rows));
+    assert_eq!(read.add(replica(1), ReadKind::Rows, broken()), Next::AskAgain(replica(2)));
+}
+
+fn limited() -> Result<ReplicaAnswer, ReplicaFailure> {
+    let table = model::id::TableId(Uuid::from_u128(7));
+    Err(ReplicaFailure::Refused(ReplicaError::RateLimited(RateLimited { kind: LimitKind::Read, table })))
+}
+
+#[test]
+fn a_refusal_by_a_rate_limit_asks_nobody_else() {
+    let mut one = read(3, Consistency::One, 1);
+    assert_eq!(one.add(replica(1), ReadKind::Rows, limited()), Next::Unreachable);
+    assert!(one.next_speculative().is_none());
+    assert!(matches!(one.error(false), CoordinatorError::RateLimited { by_coordinator: false, .. }));
+    let mut quorum = read(3, Consistency::Quorum, 2);
+    assert_eq!(quorum.add(replica(2), ReadKind::Digest, limited()), Next::Unreachable);
+    assert!(matches!(quorum.error(false), CoordinatorError::RateLimited { .. }));
+    assert!(matches!(quorum.error(true), CoordinatorError::Timeout { .. }), "a timeout comes first");
+}
+
+#[test]
+fn replicas_that_were_asked_already_may_reach_the_level_despite_a_refusal() {
+    let mut read = read(3, Consistency::Quorum, 2);
+    let (third, kind) = read.next_speculative().unwrap();
+    read.asked(third, kind);
+    assert_eq!(read.add(replica(1), ReadKind::Rows, limited()), Next::Wait);
+    assert_eq!(read.add(replica(2), ReadKind::Digest, digested(7)), Next::Wait);
+    assert_eq!(read.add(third, kind, digested(7)), Next::Enough);
+    assert_eq!(agreed(&mut read), Some(vec![3, 2]));
 }
 
 #[test]
@@ -172,7 +200,13 @@ proptest! {
             };
             match read.add(answering, kind, answer) {
                 Next::Wait => prop_assert!(!asked.is_empty(), "it waits for somebody"),
+                Next::AskAgain(replica) => {
+                    prop_assert_eq!(times.insert(number(replica), 2), Some(1), "it has sent a digest");
+                    read.asked(replica, ReadKind::Rows);
+                    asked.push((replica, ReadKind::Rows));
+                }
                 Next::Ask(replica, kind) => {
+                    prop_assert!(!times.contains_key(&number(replica)), "it was not asked yet");
                     read.asked(replica, kind);
                     *times.entry(number(replica)).or_default() += 1;
                     asked.push((replica, kind));

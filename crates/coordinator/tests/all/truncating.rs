@@ -102,7 +102,7 @@ fn a_query_that_began_before_reads_the_new_contents() {
         assert_eq!(page.rows, 4);
         cluster.change_all(truncation(&cluster)).await;
         cluster.write(0, Change::of(&cluster, 1, 1).row(8, 80).done(), All).await.expect("all live");
-        let next = PageRequest { size: Some(4), state: page.next, budget: None };
+        let next = PageRequest { size: Some(4), state: page.next, ..PageRequest::default() };
         let page = cluster.page(0, &query, &next, Quorum).await.expect("all live");
         assert_eq!(support::rows(&page), [(1, 8, 80)]);
     });

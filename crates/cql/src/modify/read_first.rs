@@ -57,7 +57,9 @@ pub async fn read_first(
         now,
         bypass_cache: false,
     };
-    let page = request.coordinator.read(&query, &PageRequest::default(), &options).await;
+    // The write is counted, not this read.
+    let all = PageRequest { exempt: true, ..PageRequest::default() };
+    let page = request.coordinator.read(&query, &all, &options).await;
     let page = page.map_err(|error| read_error(error, schema))?;
     let body = page.body;
     let mut rest = &body[..];

@@ -51,6 +51,7 @@ pub(super) fn alter(
             if table.schema.is_counter() && applied.options.default_time_to_live > 0 {
                 return Err(Error::invalid("Cannot set default_time_to_live on a table with counters"));
             }
+            options::check_features(metadata, &applied.options)?;
             warnings = applied.warnings;
             if applied.options.compaction != definition.options.compaction
                 || applied.options.default_time_to_live != definition.options.default_time_to_live

@@ -37,6 +37,7 @@ pub fn definition(
     names::check_table_name(name)?;
     check_duplicates(statement)?;
     let options = options::apply(None, &statement.options, Purpose::Create)?;
+    options::check_features(metadata, &options.options)?;
     let columns = resolve_columns(metadata, keyspace, statement)?;
     let key = primary_key(statement)?;
     if statement.compact_storage {

@@ -1,6 +1,7 @@
 //! Options in WITH of tables and keyspaces: refusals, stored forms, and warnings.
 
 use super::tests::{CONFIGURATION, INVALID, SYNTAX, World, in_world};
+use model::options::RateLimits;
 
 #[test]
 fn options_are_checked() {
@@ -49,7 +50,33 @@ fn options_are_checked() {
             ("caching = {'keys': 'SOME'}", CONFIGURATION, "Invalid value SOME"),
             ("caching = {'x': 'ALL'}", CONFIGURATION, "Invalid caching option: x"),
             ("tombstone_gc = {'mode': 'sometimes'}", CONFIGURATION, "Invalid value"),
-            ("per_partition_rate_limit = {'x': 1}", CONFIGURATION, "Unknown keys in map"),
+            (
+                "per_partition_rate_limit = {'x': 1, 'max_reads_per_second': 2, 'y': 1}",
+                CONFIGURATION,
+                "Unknown keys in map for per_partition_rate_limit extension: x, y",
+            ),
+            (
+                "per_partition_rate_limit = {'max_reads_per_second': -1}",
+                CONFIGURATION,
+                "Invalid value for max_reads_per_second option: expected a non-negative number",
+            ),
+            ("per_partition_rate_limit = {'max_writes_per_second': 1.5}", CONFIGURATION, "non-negative number"),
+            ("per_partition_rate_limit = {'max_writes_per_second': 'many'}", CONFIGURATION, "non-negative number"),
+            ("per_partition_rate_limit = {'max_writes_per_second': ''}", CONFIGURATION, "non-negative number"),
+            ("per_partition_rate_limit = {'max_writes_per_second': '+5'}", CONFIGURATION, "non-negative number"),
+            (
+                "per_partition_rate_limit = {'max_writes_per_second': 4294967296}",
+                CONFIGURATION,
+                "Invalid value for max_writes_per_second option: out of range accepted by 32-bit numbers",
+            ),
+            (
+                "per_partition_rate_limit = {'max_writes_per_second': 99999999999999999999}",
+                CONFIGURATION,
+                "out of range",
+            ),
+            ("per_partition_rate_limit = 5", SYNTAX, "should be a map"),
+            ("extensions = {'other': 0x00}", CONFIGURATION, "other"),
+            ("extensions = {'per_partition_rate_limit': 0x00}", CONFIGURATION, "Invalid value for the extension"),
             ("cdc = {'enabled': true}", INVALID, "not supported yet"),
             ("cdc = {'x': true}", CONFIGURATION, "Invalid CDC option: x"),
             ("tablets = {'x': 1}", CONFIGURATION, "Unknown tablet hint: x"),
@@ -87,6 +114,8 @@ fn options_are_kept_in_one_form_and_told_when_they_do_nothing() {
              'expired_sstable_check_frequency_seconds': 60, 'unsafe_aggressive_sstable_expiration': true} \
              AND default_time_to_live = 3600",
             "tombstone_gc = {'mode': 'disabled'}",
+            "per_partition_rate_limit = {'max_reads_per_second': 5, 'max_writes_per_second': '4294967295'}",
+            "per_partition_rate_limit = {}",
             "extensions = {}",
         ] {
             assert_eq!(make(silent).1, Vec::<String>::new(), "{silent}");
@@ -100,7 +129,6 @@ fn options_are_kept_in_one_form_and_told_when_they_do_nothing() {
             ("compression = {'sstable_compression': 'LZ4WithDictsCompressor'}", "dictionaries"),
             ("tombstone_gc = {'mode': 'repair'}", "timeout"),
             ("compaction = {'class': 'TimeWindowCompactionStrategy'}", "without a default_time_to_live"),
-            ("per_partition_rate_limit = {'max_reads_per_second': 5}", "not enforced"),
             ("read_repair = 'NONE'", "read_repair"),
         ] {
             let warnings = make(warned).1;
@@ -116,6 +144,43 @@ fn options_are_kept_in_one_form_and_told_when_they_do_nothing() {
         assert_eq!(deflate["chunk_length_in_kb"], "16");
         assert_eq!(make("speculative_retry = '50p'").0.speculative_retry, "50.0PERCENTILE");
         assert_eq!(make("speculative_retry = '10MS'").0.speculative_retry, "10.00ms");
+    });
+}
+
+#[test]
+fn rate_limits_are_parsed_kept_and_removed() {
+    in_world(|world| {
+        let limits = |world: &World| world.schema("t").rate_limits();
+        world.all(&["CREATE TABLE t (pk int PRIMARY KEY) WITH per_partition_rate_limit = {'max_reads_per_second': 0}"]);
+        assert_eq!(limits(world), RateLimits { reads: Some(0), writes: None });
+        world.all(&["ALTER TABLE t WITH comment = 'x'"]);
+        assert_eq!(limits(world), RateLimits { reads: Some(0), writes: None });
+        let extension = "0x02000000140000006d61785f72656164735f7065725f7365636f6e640200000031\
+                         32150000006d61785f7772697465735f7065725f7365636f6e64010000003"
+            .to_owned()
+            + "7";
+        world.all(&[&format!("ALTER TABLE t WITH extensions = {{'per_partition_rate_limit': {extension}}}")]);
+        assert_eq!(limits(world), RateLimits { reads: Some(12), writes: Some(7) });
+        world.all(&["ALTER TABLE t WITH extensions = {}"]);
+        assert_eq!(limits(world).writes, Some(7));
+        world.all(&["ALTER TABLE t WITH per_partition_rate_limit = {'max_writes_per_second': '007'}"]);
+        assert_eq!(world.schema("t").options.per_partition_rate_limit["max_writes_per_second"], "7");
+        assert_eq!(limits(world), RateLimits { reads: None, writes: Some(7) });
+        world.all(&["ALTER TABLE t WITH per_partition_rate_limit = {}"]);
+        assert_eq!(limits(world), RateLimits::default());
+    });
+}
+
+#[test]
+fn rate_limits_need_every_member() {
+    in_world(|world| {
+        world.all(&["CREATE TABLE t (pk int PRIMARY KEY)"]);
+        world.forget_features();
+        let option = "per_partition_rate_limit = {'max_reads_per_second': 5}";
+        let why = "Per-partition rate limit is not supported yet by the whole cluster";
+        world.refused(&format!("ALTER TABLE t WITH {option}"), CONFIGURATION, why);
+        world.refused(&format!("CREATE TABLE u (pk int PRIMARY KEY) WITH {option}"), CONFIGURATION, why);
+        world.all(&["ALTER TABLE t WITH comment = 'x'", "ALTER TABLE t WITH per_partition_rate_limit = {}"]);
     });
 }
 

@@ -22,7 +22,8 @@ pub(crate) struct World {
 impl World {
     /// The metadata of a new node, and the keyspace `ks`.
     pub(crate) fn new() -> World {
-        let metadata = Metadata::empty().with(&builtin::ops()).unwrap();
+        let features = Op::EnableFeatures(cluster::topology::features::supported());
+        let metadata = Metadata::empty().with(&builtin::ops()).unwrap().with(&[features]).unwrap();
         let mut world = World { metadata: Rc::new(metadata), node: Rc::new(node()), guardrails: Guardrails::default() };
         world
             .run("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
@@ -45,6 +46,13 @@ impl World {
         for text in texts {
             self.run(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         }
+    }
+
+    /// Disables all features, as if another member lacked them.
+    pub(super) fn forget_features(&mut self) {
+        let mut metadata = (*self.metadata).clone();
+        metadata.topology = cluster::topology::Topology::default();
+        self.metadata = Rc::new(metadata);
     }
 
     pub(crate) fn schema(&self, name: &str) -> Rc<TableSchema> {

@@ -151,7 +151,8 @@ impl Select {
         let mut state = None;
         let mut info = PageInfo::default();
         loop {
-            let wanted = PageRequest { size: Some(INTERNAL_PAGE_ROWS), state, ..PageRequest::default() };
+            let (size, exempt) = (Some(INTERNAL_PAGE_ROWS), state.is_some());
+            let wanted = PageRequest { size, state, exempt, ..PageRequest::default() };
             state = self.gather(&mut query, &wanted, page, &mut emitter, &pace, &mut info).await?.next;
             if state.is_none() {
                 emitter.finish(&pace).await?;
@@ -182,8 +183,11 @@ impl Select {
         let mut id = state.as_ref().map(|state| state.query);
         let mut replicas = state.as_ref().and_then(|state| state.replicas.clone());
         let mut info = PageInfo::default();
+        // Only the first part of a page is counted against rate limits.
+        let mut exempt = false;
         loop {
-            let wanted = PageRequest { size: Some(size), state, ..PageRequest::default() };
+            let wanted = PageRequest { size: Some(size), state, exempt, ..PageRequest::default() };
+            exempt = true;
             let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &pace, &mut info).await?;
             let taken = gathered.whole;
             state = gathered.next;
@@ -236,10 +240,11 @@ impl Select {
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
         request.release_metadata();
-        let mut info = PageInfo::default();
+        let (mut info, mut exempt) = (PageInfo::default(), false);
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
-            let wanted = PageRequest { size, state, budget: Some(budget) };
+            let wanted = PageRequest { size, state, budget: Some(budget), exempt };
+            exempt = true;
             state = self.gather(&mut query, &wanted, &page, &mut emitter, &pace, &mut info).await?.next;
             if emitter.remaining == 0 {
                 state = None;

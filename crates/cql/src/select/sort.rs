@@ -66,7 +66,7 @@ mod tests {
     use coordinator::{Consistency, RequestOptions};
     use model::options::TableOptions;
     use model::{Column, ColumnId, ColumnKind, CqlType, SchemaVersion, TableId, TableSchema};
-    use replica::{Class, Context};
+    use replica::{Class, Context, RateLimitMode};
     use rt::sync::{Cancel, Deadline};
     use rt::time::Duration;
 
@@ -78,6 +78,7 @@ mod tests {
             trace: None,
             metadata_number: 1,
             large_data: None,
+            rate_limit: RateLimitMode::Off,
         };
         RequestOptions { context, consistency: Consistency::One }
     }

@@ -2,6 +2,7 @@
 
 use super::Knowledge;
 use super::rows::{Rows, text, text_map, texts};
+use crate::schema::options::rate_limit;
 use cluster::metadata::{Keyspace, Table};
 use cluster::tablets::strategy::racks_of;
 use model::options::OptionMap;
@@ -46,7 +47,7 @@ pub(super) fn tables(known: &Knowledge, rows: &mut Rows) {
             ("crc_check_chance", Value::Double(options.crc_check_chance)),
             ("dclocal_read_repair_chance", Value::Double(0.0)),
             ("default_time_to_live", Value::Int(options.default_time_to_live)),
-            ("extensions", Value::Map(Vec::new())),
+            ("extensions", extensions(&options.per_partition_rate_limit)),
             ("flags", flags(schema)),
             ("gc_grace_seconds", Value::Int(options.gc_grace_seconds)),
             ("id", Value::Uuid(schema.id.0)),
@@ -59,6 +60,12 @@ pub(super) fn tables(known: &Knowledge, rows: &mut Rows) {
             ("speculative_retry", text(&options.speculative_retry)),
         ]);
     }
+}
+
+/// The extensions of a table: its rate limits, if it has any.
+fn extensions(rate_limit: &OptionMap) -> Value {
+    let extension = || (text(rate_limit::OPTION), Value::Blob(rate_limit::extension(rate_limit)));
+    Value::Map((!rate_limit.is_empty()).then(extension).into_iter().collect())
 }
 
 /// The flags of a table, in the order of a set.

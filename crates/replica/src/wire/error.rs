@@ -2,8 +2,10 @@
 //! another error.
 
 use super::codec::{Reader, Writer};
-use crate::error::{Overload, ReplicaError, Stale};
+use crate::error::{Overload, RateLimited, ReplicaError, Stale};
+use crate::limiter::LimitKind;
 use crate::request::Class;
+use model::id::TableId;
 
 pub(super) fn write(error: &ReplicaError, out: &mut Writer) {
     match error {
@@ -27,6 +29,11 @@ pub(super) fn write(error: &ReplicaError, out: &mut Writer) {
         ReplicaError::Stale(Stale::Moved) => out.u8(10),
         ReplicaError::Overloaded(Overload::Counters) => out.u8(11),
         ReplicaError::Overloaded(Overload::Writes) => out.u8(12),
+        ReplicaError::RateLimited(RateLimited { kind, table }) => {
+            out.u8(13);
+            out.u8(*kind as u8);
+            out.raw(table.as_bytes());
+        }
     }
 }
 
@@ -53,6 +60,14 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReplicaError> {
         10 => ReplicaError::Stale(Stale::Moved),
         11 => ReplicaError::Overloaded(Overload::Counters),
         12 => ReplicaError::Overloaded(Overload::Writes),
+        13 => {
+            let kind = match reader.u8()? {
+                0 => LimitKind::Read,
+                1 => LimitKind::Write,
+                _ => return None,
+            };
+            ReplicaError::RateLimited(RateLimited { kind, table: TableId::from_bytes(reader.array()?) })
+        }
         code => {
             ReplicaError::Storage(format!("the replica failed with the error {code}, which is unknown to this release"))
         }

@@ -5,13 +5,14 @@
 use super::header::{Header, Report};
 use super::{Response, decode_request, decode_response, encode_request, encode_response};
 use crate::digest::Digest;
-use crate::error::{Overload, ReplicaError, Stale};
+use crate::error::{Overload, RateLimited, ReplicaError, Stale};
 use crate::fragments::FragmentPage;
 use crate::large_data::LargeKinds;
+use crate::limiter::LimitKind;
 use crate::output::{Output, OutputColumn};
 use crate::page::{Page, PageEnd, Position, Region};
 use crate::reduce::Reduction;
-use crate::request::{Class, Limits, Mutations, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Class, Limits, Mutations, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use model::aggregate::AggregateKind;
@@ -119,6 +120,7 @@ fn header() -> Header {
         trace: Some(Uuid::from_u128(7)),
         metadata_number: 42,
         checks_large_data: true,
+        rate_limit: RateLimitMode::Off,
     }
 }
 
@@ -130,6 +132,16 @@ fn requests() -> Vec<(&'static str, Header, ReplicaRequest)> {
         ("digest", plain.clone(), ReplicaRequest::Digest(command().into())),
         ("read-and-digest", plain.clone(), ReplicaRequest::ReadAndDigest(command().into())),
         ("fragments", plain.clone(), ReplicaRequest::MutationRead(command().into())),
+        (
+            "read-counted",
+            Header { rate_limit: RateLimitMode::CountOnly, ..plain.clone() },
+            ReplicaRequest::Read(command().into()),
+        ),
+        (
+            "write-limited",
+            Header { rate_limit: RateLimitMode::Enforce { draw: 0x0403_0201 }, ..plain.clone() },
+            ReplicaRequest::write(mutation()),
+        ),
         ("write", plain, ReplicaRequest::write(mutation())),
         ("write-two", header(), ReplicaRequest::Write(two)),
         ("count", header(), ReplicaRequest::CounterUpdate((mutation(), key()))),
@@ -159,6 +171,7 @@ fn responses() -> Vec<(&'static str, Response)> {
     ];
     let event = TraceEvent { elapsed_micros: 70, node: None, shard: 3, activity: "a step".into() };
     let report = || Report { events: vec![event.clone()], large_data: LargeKinds::ROW };
+    let table = TableId::from_bytes([1; 16]);
     let plain = |answer| Response::new(Ok(answer));
     let plain_error = |error| Response::new(Err(error));
     vec![
@@ -174,6 +187,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("overloaded-writes", plain_error(ReplicaError::Overloaded(Overload::Writes))),
         ("fenced", plain_error(ReplicaError::stale(3, 5))),
         ("moved", plain_error(ReplicaError::Stale(Stale::Moved))),
+        ("rate-limited", plain_error(ReplicaError::RateLimited(RateLimited { kind: LimitKind::Write, table }))),
         ("timeout", plain_error(ReplicaError::Timeout)),
     ]
 }

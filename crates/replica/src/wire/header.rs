@@ -7,7 +7,7 @@
 
 use super::codec::{Reader, Writer};
 use crate::large_data::LargeKinds;
-use crate::request::{Class, Context};
+use crate::request::{Class, Context, RateLimitMode};
 use crate::trace::TraceEvent;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -24,6 +24,9 @@ const END: u8 = 0;
 const TRACE: u8 = 1;
 /// The write is checked against the large-data guardrails: no bytes.
 const CHECKS_LARGE_DATA: u8 = 2;
+/// How the replica applies rate limits: no bytes if it only counts, else the draw by which it
+/// decides, 4 bytes. Without this field it does neither.
+const RATE_LIMIT: u8 = 3;
 /// The class of work: one byte, see [`Class`].
 const CLASS: u8 = REQUIRED + 1;
 /// Microseconds until the coordinator stops waiting: 8 bytes.
@@ -49,6 +52,9 @@ pub struct Header {
     pub metadata_number: u64,
     /// Whether the write is checked against the large-data guardrails.
     pub checks_large_data: bool,
+    /// How the replica applies rate limits. `Counted` is sent as `CountOnly`: only the
+    /// coordinator's own shard has counted the request.
+    pub rate_limit: RateLimitMode,
 }
 
 impl Header {
@@ -60,6 +66,7 @@ impl Header {
             trace: context.trace.as_ref().map(|trace| trace.id),
             metadata_number: context.metadata_number,
             checks_large_data: context.large_data.is_some(),
+            rate_limit: context.rate_limit,
         }
     }
 
@@ -72,6 +79,7 @@ impl Header {
             trace: self.trace.map(|id| Rc::new(crate::trace::Trace::new(id))),
             metadata_number: self.metadata_number,
             large_data: self.checks_large_data.then(Rc::default),
+            rate_limit: self.rate_limit,
         }
     }
 
@@ -82,6 +90,11 @@ impl Header {
         if self.checks_large_data {
             field(out, CHECKS_LARGE_DATA, &[]);
         }
+        match self.rate_limit {
+            RateLimitMode::Off => {}
+            RateLimitMode::Counted | RateLimitMode::CountOnly => field(out, RATE_LIMIT, &[]),
+            RateLimitMode::Enforce { draw } => field(out, RATE_LIMIT, &draw.to_le_bytes()),
+        }
         field(out, CLASS, &[self.class as u8]);
         field(out, TIME_LEFT, &self.time_left_micros.to_le_bytes());
         field(out, METADATA, &self.metadata_number.to_le_bytes());
@@ -89,12 +102,14 @@ impl Header {
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Option<Header> {
-        let (mut trace, mut checks_large_data) = (None, false);
+        let (mut trace, mut checks_large_data, mut rate_limit) = (None, false, RateLimitMode::Off);
         let (mut class, mut time_left_micros, mut metadata_number) = (None, None, None);
         while let Some((tag, value)) = next_field(reader)? {
             match tag {
                 TRACE => trace = Some(Uuid::from_slice(value).ok()?),
                 CHECKS_LARGE_DATA => checks_large_data = true,
+                RATE_LIMIT if value.is_empty() => rate_limit = RateLimitMode::CountOnly,
+                RATE_LIMIT => rate_limit = RateLimitMode::Enforce { draw: u32::from_le_bytes(value.try_into().ok()?) },
                 CLASS => class = Some(Class::from_code(*value.first()?)?),
                 TIME_LEFT => time_left_micros = Some(u64::from_le_bytes(value.try_into().ok()?)),
                 METADATA => metadata_number = Some(u64::from_le_bytes(value.try_into().ok()?)),
@@ -108,6 +123,7 @@ impl Header {
             trace,
             metadata_number: metadata_number?,
             checks_large_data,
+            rate_limit,
         })
     }
 }
@@ -189,6 +205,7 @@ mod tests {
             trace: Some(Uuid::from_u128(7)),
             metadata_number: 42,
             checks_large_data: true,
+            rate_limit: RateLimitMode::Enforce { draw: 0x0403_0201 },
         }
     }
 
@@ -204,9 +221,23 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_as_it_was() {
-        let plain = Header { trace: None, checks_large_data: false, ..header() };
-        for header in [header(), plain] {
+        let plain = Header { trace: None, checks_large_data: false, rate_limit: RateLimitMode::Off, ..header() };
+        let counting = Header { rate_limit: RateLimitMode::CountOnly, ..header() };
+        for header in [header(), plain, counting.clone()] {
             assert_eq!(read(&bytes_of(|out| header.write(out))), Some(header));
+        }
+        let counted = Header { rate_limit: RateLimitMode::Counted, ..header() };
+        assert_eq!(read(&bytes_of(|out| counted.write(out))), Some(counting), "others have not counted it");
+    }
+
+    #[test]
+    fn a_rate_limit_field_of_another_length_is_refused() {
+        for len in (1..40).filter(|len| *len != 4) {
+            let bytes = bytes_of(|out| {
+                field(out, RATE_LIMIT, &vec![7; len]);
+                Header { rate_limit: RateLimitMode::Off, ..header() }.write(out);
+            });
+            assert_eq!(read(&bytes), None, "{len}");
         }
     }
 

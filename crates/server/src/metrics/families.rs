@@ -113,6 +113,8 @@ families! {
     counter "scylla_storage_proxy_coordinator_foreground_read_repairs" "Reads whose replicas had different data." |s| s.coordinator.digest_mismatches;
     counter "scylla_storage_proxy_coordinator_read_repair_write_attempts" "Writes of read repair to replicas that lacked data." |s| s.coordinator.read_repairs;
     counter "scylla_storage_proxy_coordinator_speculative_data_reads" "Reads that queried one more replica because a replica was slow." |s| s.coordinator.speculative_reads;
+    counters "scylla_storage_proxy_coordinator_read_rate_limited" "Reads refused by a per-partition rate limit." |s, put| by_refuser(put, s.coordinator.limited_reads);
+    counters "scylla_storage_proxy_coordinator_write_rate_limited" "Writes refused by a per-partition rate limit." |s, put| by_refuser(put, s.coordinator.limited_writes);
     counter "scylla_hints_manager_written" "Hints written." |s| s.coordinator.hints.written;
     counter "scylla_hints_manager_errors" "Hints that could not be written." |s| s.coordinator.hints.refused;
     counter "scylla_hints_manager_sent_total" "Hints replayed successfully." |s| s.coordinator.hints.sent;
@@ -122,6 +124,13 @@ families! {
 
     counter "scylla_database_total_reads" "Pages read by this shard's replica." |s| s.replica.reads;
     counter "scylla_database_total_writes" "Mutations applied by this shard's replica." |s| s.replica.writes;
+    counter "scylla_database_total_reads_rate_limited" "Reads that this shard's replica refused by a per-partition rate limit." |s| s.replica.rate_limits.refused_reads;
+    counter "scylla_database_total_writes_rate_limited" "Writes that this shard's replica refused by a per-partition rate limit." |s| s.replica.rate_limits.refused_writes;
+    counter "scylla_per_partition_rate_limiter_allocations" "Slots of the rate limiter that were taken by a partition." |s| s.replica.rate_limits.slots.allocations;
+    counter "scylla_per_partition_rate_limiter_successful_lookups" "Operations whose partition had a slot." |s| s.replica.rate_limits.slots.successful_lookups;
+    counter "scylla_per_partition_rate_limiter_failed_allocations" "Slots whose count was lost because another partition needed one." |s| s.replica.rate_limits.slots.failed_allocations;
+    counter "scylla_per_partition_rate_limiter_probe_count" "Cache lines of the rate limiter that were searched." |s| s.replica.rate_limits.slots.probe_count;
+    gauges "scylla_per_partition_rate_limiter_load_factor" "Share of the slots that are taken, from 0 to 1, at most." |s, put| put("", s.replica.rate_limits.load_factor);
     counter "scylla_database_short_data_queries" "Pages cut by bytes or tombstones." |s| s.replica.short_reads;
     counter "scylla_database_tombstones_read" "Tombstones read." |s| s.replica.tombstones;
     gauges "scylla_database_active_reads" "Reads that hold a permit." |s, put| by_class(s, put, |p| p.count as u64);
@@ -291,6 +300,11 @@ fn violations(sample: &Sample, of: Guardrail) -> u64 {
 fn conditional(put: Put, without: u64) {
     put("conditional=\"no\"", without as f64);
     put("conditional=\"yes\"", 0.0);
+}
+
+fn by_refuser(put: Put, [by_coordinator, by_replicas]: [u64; 2]) {
+    put("rejected_by_coordinator=\"true\"", by_coordinator as f64);
+    put("rejected_by_coordinator=\"false\"", by_replicas as f64);
 }
 
 fn by_group(sample: &Sample, put: Put, read: fn(&rt::metrics::GroupMetrics) -> f64) {

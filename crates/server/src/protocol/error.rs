@@ -167,7 +167,7 @@ mod tests {
                 b"\0\0\x14\0\0\x01k\0\x01f\0\x01\0\x04text",
             ),
             (
-                Error::RateLimit { target: target.clone(), write: true, rejected_by_coordinator: false },
+                Error::RateLimit { target: "ks.t".into(), write: true, rejected_by_coordinator: false },
                 &[0, 0, 0xF0, 0, 1, 0],
             ),
         ];
@@ -196,7 +196,7 @@ mod tests {
         let mut unknown = Vec::new();
         write(&mut unknown, &Reply::plain(Version::V5, 0), None, &failure);
         assert_eq!(&unknown[unknown.len() - 5..], [0, 0, 0, 0, 0], "no node, and no data");
-        let limited = Error::RateLimit { target, write: true, rejected_by_coordinator: false };
+        let limited = Error::RateLimit { target: "ks.t".into(), write: true, rejected_by_coordinator: false };
         assert_eq!(body(Version::V4, false, &limited), [0, 0, 0x23, 0]);
     }
 }

@@ -15,7 +15,7 @@ use model::mutation::{Mutation, MutationBuilder, RangeTombstone};
 use model::range::Slice;
 use model::schema::TableSchema;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Class, Context, Limits, Output, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use replica::{Class, Context, Limits, Output, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -126,6 +126,7 @@ async fn ask(to: TabletReplica, request: ReplicaRequest, metadata_number: u64) -
         trace: None,
         metadata_number,
         large_data: None,
+        rate_limit: RateLimitMode::Off,
     };
     let bytes = encode_request(&Header::of(&context), &request);
     let answer = if to.host == LAYERS.metadata.get().info().host_id {

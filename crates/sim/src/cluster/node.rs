@@ -18,7 +18,9 @@ use engine::commitlog::SyncMode;
 use internode::NodeStatus;
 use model::id::CounterId;
 use model::range::Slice;
-use replica::{Class, Context, Limits, Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest};
+use replica::{
+    Class, Context, Limits, Output, OutputColumn, RateLimitMode, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest,
+};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
@@ -411,6 +413,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         // Reads what is stored, whatever the metadata routes here now.
         metadata_number: u64::MAX,
         large_data: None,
+        rate_limit: RateLimitMode::Off,
     };
     match replica.perform(&ReplicaRequest::Read(command.into()), &context).await {
         Ok(ReplicaAnswer::Page(page)) => Ok(page.body.to_vec()),

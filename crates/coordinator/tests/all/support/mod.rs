@@ -25,7 +25,9 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
 use replica::wire::{Response, encode_response};
-use replica::{Class, Context, Output, OutputColumn, Replica, ReplicaAnswer, ReplicaConfig, ReplicaRequest};
+use replica::{
+    Class, Context, Output, OutputColumn, RateLimitMode, Replica, ReplicaAnswer, ReplicaConfig, ReplicaRequest,
+};
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;
@@ -145,6 +147,7 @@ pub struct Shape {
     pub shards: u16,
     /// Whether readers are kept for the next page.
     pub keeps_readers: bool,
+    pub rate_limits: &'static [(&'static str, &'static str)],
 }
 
 impl Default for Shape {
@@ -157,6 +160,7 @@ impl Default for Shape {
             speculative_retry: "NONE",
             shards: 1,
             keeps_readers: true,
+            rate_limits: &[],
         }
     }
 }
@@ -211,7 +215,11 @@ pub fn ops(shape: &Shape, hosts: &[HostId]) -> Vec<Op> {
             column("v", ColumnKind::Regular, if shape.counter { "counter" } else { "int" }),
         ],
         dropped: Vec::new(),
-        options: TableOptions { speculative_retry: shape.speculative_retry.into(), ..TableOptions::default() },
+        options: TableOptions {
+            speculative_retry: shape.speculative_retry.into(),
+            per_partition_rate_limit: options(shape.rate_limits),
+            ..TableOptions::default()
+        },
     };
     let copies = |tablet: u16| -> Vec<TabletReplica> {
         let shard = tablet % shape.shards;
@@ -488,6 +496,7 @@ pub fn within(consistency: Consistency) -> RequestOptions {
             trace: None,
             metadata_number: 1,
             large_data: None,
+            rate_limit: RateLimitMode::Off,
         },
         consistency,
     }

@@ -7,11 +7,14 @@
 mod compaction;
 mod compression;
 pub mod properties;
+pub mod rate_limit;
 mod small;
 
 use crate::error::Error;
 use crate::large_data;
 use crate::syntax::ast::{Literal, OptionValue, SchemaOption};
+use cluster::Metadata;
+use cluster::topology::features;
 use model::options::TableOptions;
 use model::time::MAX_TTL;
 use properties::Properties;
@@ -105,6 +108,14 @@ pub fn apply(before: Option<&TableOptions>, written: &[SchemaOption], purpose: P
     Ok(applied)
 }
 
+/// Refuses options that some member of the cluster does not apply.
+pub fn check_features(metadata: &Metadata, options: &TableOptions) -> Result<(), Error> {
+    if options.per_partition_rate_limit.is_empty() || metadata.topology.has_feature(features::RATE_LIMITS) {
+        return Ok(());
+    }
+    Err(Error::Configuration("Per-partition rate limit is not supported yet by the whole cluster".into()))
+}
+
 /// The warning for an option without effect.
 fn without_effect(what: &str) -> String {
     format!("The option {what} is stored but has no effect yet")
@@ -196,10 +207,11 @@ fn numbers(properties: &Properties, applied: &mut Applied) -> Result<(), Error> 
 
 fn maps(properties: &Properties, purpose: Purpose, applied: &mut Applied) -> Result<(), Error> {
     let Applied { options, warnings, .. } = applied;
-    // Drivers write this option when they describe a table. It is always empty for tables of
-    // Messina.
-    if properties.map("extensions")?.is_some_and(|written| !written.is_empty()) {
-        return Err(Error::Configuration("extensions of tables are not supported: the map must be empty".into()));
+    // Drivers write this option when they describe a table.
+    if let Some(written) = properties.map("extensions")?
+        && let Some(limits) = rate_limit::of_extensions(&written)?
+    {
+        options.per_partition_rate_limit = limits;
     }
     if let Some(written) = properties.map("compaction")?
         && !written.is_empty()
@@ -221,11 +233,8 @@ fn maps(properties: &Properties, purpose: Purpose, applied: &mut Applied) -> Res
     if let Some(written) = properties.map("tombstone_gc")? {
         options.tombstone_gc = small::tombstone_gc(written, warnings)?;
     }
-    if let Some(written) = properties.map("per_partition_rate_limit")? {
-        options.per_partition_rate_limit = small::rate_limit(written)?;
-        if !options.per_partition_rate_limit.is_empty() {
-            warnings.push("per_partition_rate_limit is stored but not enforced yet".to_owned());
-        }
+    if let Some(written) = properties.map(rate_limit::OPTION)? {
+        options.per_partition_rate_limit = rate_limit::stored(written)?;
     }
     if let Some(written) = small::cdc(properties)? {
         options.cdc = written;

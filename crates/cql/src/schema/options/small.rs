@@ -1,5 +1,5 @@
-//! Options with their own syntax: `caching`, `speculative_retry`, `tombstone_gc`,
-//! `per_partition_rate_limit`, `cdc` and `tablets`.
+//! Options with their own syntax: `caching`, `speculative_retry`, `tombstone_gc`, `cdc` and
+//! `tablets`.
 
 use super::properties::{Properties, boolean};
 use crate::error::Error;
@@ -90,19 +90,6 @@ pub fn tombstone_gc(written: OptionMap, warnings: &mut Vec<String>) -> Result<Op
         warnings.push("Repair is not supported yet: tombstone_gc mode 'repair' means 'timeout' until it is".to_owned());
     }
     Ok(out)
-}
-
-/// `per_partition_rate_limit`: operations per second.
-pub fn rate_limit(written: OptionMap) -> Result<OptionMap, Error> {
-    for (name, value) in &written {
-        if !["max_reads_per_second", "max_writes_per_second"].contains(&name.as_str()) {
-            return Err(refused(format!("Unknown keys in map for per_partition_rate_limit extension: {name}")));
-        }
-        if value.parse::<u32>().is_err() {
-            return Err(refused(format!("Invalid value for per_partition_rate_limit option {name}: {value}")));
-        }
-    }
-    Ok(written)
 }
 
 /// `cdc`: a map, or a boolean as in Cassandra. Refused if it enables CDC.

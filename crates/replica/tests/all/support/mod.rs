@@ -12,8 +12,8 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
 use replica::{
-    Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, ReadCommand, Region, Replica,
-    ReplicaAnswer, ReplicaError, ReplicaRequest, Trace,
+    Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, RateLimitMode, ReadCommand,
+    Region, Replica, ReplicaAnswer, ReplicaError, ReplicaRequest, Trace,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -266,6 +266,7 @@ pub fn context() -> Context {
         trace: None,
         metadata_number: 1,
         large_data: None,
+        rate_limit: RateLimitMode::Off,
     }
 }
 

@@ -1,0 +1,86 @@
+"""Rate limits on three nodes: the excess is refused at every level, no refusal leaves a hint, and accepted writes are on all replicas."""
+
+import math
+import re
+import time
+
+import cassandra
+import pytest
+from cassandra import ConsistencyLevel as Level
+from cassandra.protocol import ConfigurationException
+from cassandra.query import SimpleStatement
+from cluster.trio import NODES, eventually
+
+LEVELS = (Level.ONE, Level.QUORUM, Level.ALL)
+BURST = 300
+Limited = getattr(cassandra, "RateLimitReached", ConfigurationException)
+
+
+def at(level, text):
+    return SimpleStatement(text, consistency_level=level)
+
+
+def hints(trio):
+    """Hints written by all nodes since they started."""
+    return sum(float(value) for node in trio.nodes for value in re.findall(r"^scylla_hints_manager_written\{.*\} (\S+)$", node.metrics(), re.M))
+
+
+def write(session, level, text):
+    try:
+        session.execute(at(level, text))
+        return True
+    except Limited:
+        return False
+
+
+def test_limits_at_every_level(trio):
+    trio.keyspace()
+    session = trio.sessions[0]
+    session.execute("CREATE TABLE ks.t (k int, c int, v int, PRIMARY KEY (k, c))")
+    session.execute("ALTER TABLE ks.t WITH per_partition_rate_limit = {'max_writes_per_second': 1}")
+    accepted, began = [], time.monotonic()
+    for n in range(BURST):
+        for which, level in enumerate(LEVELS):
+            c = n * len(LEVELS) + which
+            if write(trio.sessions[n % NODES], level, f"INSERT INTO ks.t (k, c, v) VALUES (1, {c}, {level})"):
+                accepted.append(c)
+    seconds, count = time.monotonic() - began, BURST * len(LEVELS)
+    # Every node decides alone for what it coordinates: up to three times the limit.
+    most = NODES * (seconds + 2) * (2 + math.log2(count)) * 2
+    assert 2 <= len(accepted) <= most, f"{len(accepted)} of {count} accepted in {seconds:.1f} s"
+    assert hints(trio) == 0, "no refusal leaves a hint"
+    for node in range(NODES):
+        # Each node reads its own copy. Reads have no limit.
+        def has_all(node=node):
+            rows = trio.sessions[node].execute(at(Level.ONE, "SELECT c FROM ks.t WHERE k = 1"))
+            return set(accepted) <= {row.c for row in rows}
+        eventually(has_all)
+
+    # A limit of 0 refuses everything on every node, at once, and nothing is stored.
+    session.execute("ALTER TABLE ks.t WITH per_partition_rate_limit = {'max_writes_per_second': 0, 'max_reads_per_second': 0}")
+    for node in range(NODES):
+        for level in (*LEVELS, Level.ANY):
+            for k in range(2, 10):
+                assert not write(trio.sessions[node], level, f"INSERT INTO ks.t (k, c, v) VALUES ({k}, 1, 1)")
+                if level != Level.ANY:
+                    with pytest.raises(Limited):
+                        trio.sessions[node].execute(at(level, f"SELECT c FROM ks.t WHERE k = {k}"))
+    session.execute("ALTER TABLE ks.t WITH per_partition_rate_limit = {}")
+    for node in range(NODES):
+        for k in range(2, 10):
+            assert not trio.sessions[node].execute(at(Level.ONE, f"SELECT c FROM ks.t WHERE k = {k}")).all()
+    assert hints(trio) == 0
+
+
+def test_a_refusal_leaves_no_hint_for_a_node_that_is_down(trio):
+    trio.keyspace()
+    session = trio.sessions[0]
+    session.execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH per_partition_rate_limit = {'max_writes_per_second': 0}")
+    trio.kill(2)
+    trio.wait_down(2)
+    for k in range(20):
+        for node in (0, 1):
+            for level in (Level.ANY, Level.ONE, Level.QUORUM):
+                assert not write(trio.sessions[node], level, f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)")
+    found = [float(value) for node in trio.nodes[:2] for value in re.findall(r"^scylla_hints_manager_written\{.*\} (\S+)$", node.metrics(), re.M)]
+    assert found and sum(found) == 0

@@ -6,10 +6,12 @@
 //! CQL and opens no sstable.
 //!
 //! Reading order: [`tablets`], [`topology`], [`metadata`], [`raft`], [`placement`]; then
-//! [`truncate`], [`flush`] and [`refresh`], which run on all shards.
+//! [`truncate`], [`flush`] and [`refresh`], which run on all shards; [`observe`], which operators
+//! and clients are shown.
 
 pub mod flush;
 pub mod metadata;
+pub mod observe;
 pub mod placement;
 pub mod raft;
 pub mod refresh;

@@ -51,6 +51,13 @@ struct Group {
     copies: u32,
 }
 
+impl Group {
+    /// A replica that was counted twice would stand for one that lacks the data.
+    fn check(&self) {
+        debug_assert!(self.received + self.failed <= self.copies, "each replica is counted once: {self:?}");
+    }
+}
+
 /// Too few replicas are up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooFew {
@@ -126,12 +133,18 @@ impl ResponseTracker {
 
     /// Counts a response.
     pub fn answered(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| group.received += 1);
+        self.each(datacenter, |group| {
+            group.received += 1;
+            group.check();
+        });
     }
 
     /// Counts a replica that failed.
     pub fn failed(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| group.failed += 1);
+        self.each(datacenter, |group| {
+            group.failed += 1;
+            group.check();
+        });
     }
 
     /// Takes back a response that was counted.

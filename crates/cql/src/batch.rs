@@ -157,10 +157,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     }
     let kind = write_kind(whole.kind, counters, mutations.len());
     let written = request.coordinator.write(mutations, kind, &options).await;
-    written.map_err(|error| {
-        let schema = cause(&error, &tables).unwrap_or(schema);
-        write_error(error, schema, kind)
-    })?;
+    written.map_err(|error| write_error_of(error, &tables, schema, kind))?;
     if let Some(found) = &options.context.large_data {
         large = large.with(found.get());
     }
@@ -168,10 +165,13 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     Ok(answer)
 }
 
-/// The table that an error names, if it names one.
-fn cause<'a>(error: &CoordinatorError, tables: &'a [Rc<TableSchema>]) -> Option<&'a Rc<TableSchema>> {
-    let CoordinatorError::RateLimited { refused, .. } = error else { return None };
-    tables.iter().find(|table| table.id == refused.table)
+/// The error of a batch: of the table that it names, otherwise of `first`.
+fn write_error_of(error: CoordinatorError, tables: &[Rc<TableSchema>], first: &TableSchema, kind: WriteKind) -> Error {
+    let named = match &error {
+        CoordinatorError::RateLimited { refused, .. } => tables.iter().find(|table| table.id == refused.table),
+        _ => None,
+    };
+    write_error(error, named.map_or(first, |table| table), kind)
 }
 
 /// Whether a batch updates counters. `each` gives this for each of its statements, `timestamp` says

@@ -31,17 +31,14 @@ pub mod request;
 pub mod restrictions;
 pub mod schema;
 pub mod select;
-pub mod slow_log;
 pub mod source;
 pub mod statistics;
 pub mod syntax;
 pub mod system;
 pub mod term;
-pub mod trace_store;
 
 pub use api::{Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams};
 pub use error::Error;
-pub use processor::{Processor, ProcessorShards};
+pub use processor::{Processor, ProcessorShards, SlowLogSettings};
 pub use request::Config;
-pub use slow_log::SlowLogSettings;
 pub use statistics::StatementNumbers;

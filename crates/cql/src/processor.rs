@@ -9,38 +9,40 @@
 //! now, or if the client must learn about the change. Drivers then prepare the statement again.
 //! PREPARE reaches every shard before it is answered, so any connection can execute the statement.
 //!
-//! Reading order: this file (requests), `plans` (finding their plans), `run` (executing a plan),
-//! `traces`.
+//! Reading order: this file (requests); `plans` has the caches and finds the plan of a statement,
+//! `dispatch` executes a plan, `traces` decides which requests are traced or slow, `slow_log` and
+//! `trace_store` write their records.
 
+mod dispatch;
 mod plans;
-mod run;
+mod slow_log;
+mod trace_store;
 mod traces;
 
-use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, QueryParams};
+use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, Prepared, QueryParams};
 use crate::authorize::{Permission, Resource, authorize};
 use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
 use crate::fragments::{FragmentShards, LocalSourcesService};
 use crate::plan::{Plan, PlanContext, Planned};
-use crate::prepared::{Cache, CacheNumbers, StatementId};
+use crate::prepared::{CacheNumbers, StatementId};
 use crate::request::{Config, Request};
-use crate::slow_log::{SlowLog, SlowLogSettings};
 use crate::statistics::{StatementNumbers, Statistics};
 use crate::system::{self, SystemShards, SystemTables};
 use crate::term::Env;
 use cluster::Metadata;
 use coordinator::Coordinator;
-use plans::Use;
+use plans::{Plans, Use, is_long};
 use replica::Trace;
 use rt::shard::PerShard;
 use rt::sync::Semaphore;
+pub use slow_log::SlowLogSettings;
 use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
-use traces::Finished;
-
-/// The memory limit for plans of unprepared statements, in bytes.
-const QUERY_CACHE_SIZE: usize = 4 << 20;
+use std::sync::Arc;
+use traces::{Finished, Tracing};
+use uuid::Uuid;
 
 /// The statements of a batch that are planned between two yields.
 const STATEMENTS_PER_LOOK: usize = 16;
@@ -62,15 +64,14 @@ pub struct ProcessorShards {
 pub struct Processor {
     coordinator: Rc<Coordinator>,
     shards: ProcessorShards,
-    context: PlanContext,
     config: RefCell<Rc<Config>>,
-    prepared: RefCell<Cache>,
-    queries: RefCell<Cache>,
+    plans: Plans,
     statistics: Statistics,
-    slow_log: SlowLog,
+    tracing: Tracing,
     /// See [`Request::turn`].
     expansion: Semaphore,
 }
+
 impl Processor {
     /// The processor of this shard, with default limits.
     pub fn new(coordinator: Rc<Coordinator>, shards: ProcessorShards) -> Self {
@@ -81,16 +82,15 @@ impl Processor {
     pub fn with_config(coordinator: Rc<Coordinator>, mut config: Config, shards: ProcessorShards) -> Self {
         let statistics = Statistics::default();
         config.guardrails.violations = statistics.violations.clone();
-        let prepared = RefCell::new(Cache::new(config.prepared_statements_cache_size));
-        let queries = RefCell::new(Cache::new(QUERY_CACHE_SIZE));
-        let config = RefCell::new(Rc::new(config));
-        let (slow_log, expansion) = (SlowLog::default(), Semaphore::new(1));
         let cluster = coordinator.metadata_service().shards();
         let context = PlanContext {
             system: SystemTables::new(cluster, shards.system),
             fragments: FragmentShards { metadata: cluster.metadata, sources: shards.fragments },
         };
-        Processor { coordinator, shards, context, config, prepared, queries, statistics, slow_log, expansion }
+        let plans = Plans::new(context, config.prepared_statements_cache_size);
+        let (config, expansion) = (RefCell::new(Rc::new(config)), Semaphore::new(1));
+        let tracing = Tracing::new(coordinator.clone());
+        Processor { coordinator, shards, config, plans, statistics, tracing, expansion }
     }
 
     /// The current limits.
@@ -107,17 +107,17 @@ impl Processor {
 
     /// The settings of this shard's slow query log.
     pub fn slow_log(&self) -> SlowLogSettings {
-        self.slow_log.settings()
+        self.tracing.slow_log()
     }
 
     /// Sets the slow query log for all later requests.
     pub fn set_slow_log(&self, settings: SlowLogSettings) {
-        self.slow_log.set(settings);
+        self.tracing.set_slow_log(settings);
     }
 
     /// The metrics of this shard's prepared statement cache.
     pub fn prepared_statements(&self) -> CacheNumbers {
-        self.prepared.borrow().numbers()
+        self.plans.numbers()
     }
 
     /// The metrics of statements executed on this shard.
@@ -129,8 +129,8 @@ impl Processor {
     #[inline]
     pub async fn query(&self, client: &Rc<ClientState>, text: &str, params: &QueryParams) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
-        let trace = self.trace_of(params);
-        let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, params));
+        let trace = self.tracing.trace_of(params);
+        let steps = trace.as_ref().and_then(|trace| self.tracing.steps_of(trace, params));
         if let Some(steps) = &steps {
             steps.event("Parsing a statement");
         }
@@ -142,10 +142,11 @@ impl Processor {
         if let Some(trace) = trace {
             let planned = planned.as_ref().map_or(&[][..], std::slice::from_ref);
             let (command, request) = ("QUERY", "Execute CQL3 query");
-            self.finished(trace, Finished { client, params, command, request, text, planned });
+            self.tracing.finished(trace, Finished { client, params, command, request, text, planned });
         }
         answer
     }
+
     /// Executes a prepared statement (EXECUTE).
     #[inline]
     pub async fn execute(
@@ -155,16 +156,76 @@ impl Processor {
         params: &QueryParams,
     ) -> Result<Answer, Error> {
         let metadata = self.coordinator.metadata();
-        let (kept, planned) = self.prepared(client, id, Use::Alone(params.skip_metadata), &metadata)?;
-        let trace = self.trace_of(params);
-        let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, params));
+        let (kept, planned) = self.plans.prepared(client, id, Use::Alone(params.skip_metadata), &metadata)?;
+        let trace = self.tracing.trace_of(params);
+        let steps = trace.as_ref().and_then(|trace| self.tracing.steps_of(trace, params));
         // Pinned, so that this large future is not moved.
         let answer = pin!(self.run(&planned, client, params, metadata, steps)).await;
         let Some(trace) = trace else { return answer };
         let (text, planned) = (&*kept.text, std::slice::from_ref(&planned));
         let (command, request) = ("EXECUTE", "Execute CQL3 prepared query");
-        self.finished(trace, Finished { client, params, command, request, text, planned });
+        self.tracing.finished(trace, Finished { client, params, command, request, text, planned });
         answer
+    }
+
+    /// Prepares a statement on every shard. With an id, the request is traced under this id.
+    pub async fn prepare(&self, client: &Rc<ClientState>, text: &str, trace: Option<Uuid>) -> Result<Prepared, Error> {
+        self.statistics.prepare();
+        let trace = trace.map(|id| Rc::new(Trace::new(id)));
+        let prepared = self.prepare_everywhere(client, text, trace.as_deref()).await;
+        if let Ok(prepared) = &prepared {
+            self.plans.inform_of_changes(client, &prepared.id);
+        }
+        let parameters = vec![("query".to_owned(), slow_log::shown_text(text))];
+        self.tracing.save(trace, client, parameters, "PREPARE", "Preparing CQL3 query");
+        prepared
+    }
+
+    async fn prepare_everywhere(
+        &self,
+        client: &Rc<ClientState>,
+        text: &str,
+        trace: Option<&Trace>,
+    ) -> Result<Prepared, Error> {
+        let note = |what: &str| {
+            if let Some(trace) = trace {
+                trace.event(what);
+            }
+        };
+        let keyspace = client.keyspace.borrow().clone();
+        let (config, params) = (self.config(), QueryParams::default());
+        let dialect = config.dialect;
+        let request = self.request(&config, self.coordinator.metadata(), client, &params, None);
+        note("Parsing a statement");
+        let (id, planned) = self.plans.prepare(&request, keyspace.as_deref(), text, dialect).await?;
+        request.release_metadata();
+        note("Planned on this shard, sending the statement to the other shards");
+        let result = planned.result.id();
+        let shared: Arc<(Option<String>, String)> = Arc::new((keyspace, text.to_owned()));
+        let (here, processors) = (rt::shard::this(), self.shards.processor);
+        rt::shard::call_all(move || {
+            let shared = shared.clone();
+            async move {
+                if rt::shard::this() != here
+                    && let Some(processor) = processors.try_get()
+                {
+                    // The other shards plan the statement when they first execute it.
+                    let (keyspace, text) = &*shared;
+                    processor.plans.insert_text(id, keyspace.as_deref(), text, dialect, result);
+                }
+            }
+        })
+        .await;
+        note("All shards have the statement");
+        Ok(Prepared {
+            id,
+            markers: planned.variables.clone(),
+            partition_key_markers: planned.partition_key_markers.to_vec(),
+            result: planned.result.clone(),
+            // Conditional statements are refused earlier.
+            conditional: false,
+            warnings: Vec::new(),
+        })
     }
 
     /// Executes a batch (BATCH).
@@ -180,7 +241,9 @@ impl Processor {
                 BatchStatement::Query(text, values) => {
                     (self.plan_of_text(&metadata, client, text, &batch.params).await?, values)
                 }
-                BatchStatement::Prepared(id, values) => (self.prepared(client, id, Use::InBatch, &metadata)?.1, values),
+                BatchStatement::Prepared(id, values) => {
+                    (self.plans.prepared(client, id, Use::InBatch, &metadata)?.1, values)
+                }
             });
         }
         let config = self.config();
@@ -211,31 +274,40 @@ impl Processor {
             authorize(role.as_deref(), Permission::Modify, table)?;
             parts.push(Part { modify, env: Env { values, variables: &planned.variables.columns } });
         }
-        let trace = self.trace_of(&batch.params);
-        let steps = trace.as_ref().and_then(|trace| self.steps_of(trace, &batch.params));
+        let trace = self.tracing.trace_of(&batch.params);
+        let steps = trace.as_ref().and_then(|trace| self.tracing.steps_of(trace, &batch.params));
         self.statistics.batch(batch.kind, &batch.params, parts.iter().map(|part| part.modify.verb));
         let request = self.request(&config, metadata, client, &batch.params, steps);
         let whole = BatchAttributes { kind: batch.kind, timestamp: None, timeout: None };
         let answer = batch::execute(&parts, &whole, &request).await;
         if let Some(trace) = trace {
-            let text = self.text_of(batch);
+            let text = self.plans.text_of(batch);
             let planned: Vec<Rc<Planned>> = planned.iter().map(|(planned, _)| planned.clone()).collect();
             let (params, text, planned) = (&batch.params, &*text, &planned[..]);
             let (command, request) = ("BATCH", "Execute batch of CQL3 queries");
-            self.finished(trace, Finished { client, params, command, request, text, planned });
+            self.tracing.finished(trace, Finished { client, params, command, request, text, planned });
         }
         answer
     }
 
-    /// The texts of a batch's statements, joined with `; `.
-    fn text_of(&self, batch: &Batch) -> String {
-        let prepared = self.prepared.borrow();
-        let text = |statement: &BatchStatement| match statement {
-            BatchStatement::Query(text, _) => text.clone(),
-            BatchStatement::Prepared(id, _) => prepared.get(id).map_or(String::new(), |kept| kept.text.to_string()),
-        };
-        batch.statements.iter().map(text).collect::<Vec<_>>().join("; ")
+    /// The plan of a statement given as text.
+    async fn plan_of_text(
+        &self,
+        metadata: &Rc<Metadata>,
+        client: &ClientState,
+        text: &str,
+        params: &QueryParams,
+    ) -> Result<Rc<Planned>, Error> {
+        if !is_long(text) {
+            let dialect = self.config.borrow().dialect;
+            return self.plans.of_query(metadata, client, text, dialect);
+        }
+        let (config, keyspace) = (self.config(), client.keyspace.borrow().clone());
+        let request = self.request(&config, metadata.clone(), client, params, None);
+        let planned = Box::pin(self.plans.of_long(&request, keyspace.as_deref(), text, config.dialect));
+        planned.await.map(Rc::new)
     }
+
     fn request<'a>(
         &'a self,
         config: &'a Config,

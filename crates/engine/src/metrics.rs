@@ -161,6 +161,13 @@ pub struct EngineMetrics {
     pub log: crate::commitlog::Metrics,
 }
 
+impl EngineMetrics {
+    /// Bytes in the row cache and the page cache, which share one budget.
+    pub fn cache_bytes(&self) -> u64 {
+        self.rows.bytes + self.cache.bytes as u64
+    }
+}
+
 /// One table on this shard in numbers.
 #[derive(Clone, Debug, Default)]
 pub struct TableStats {

@@ -122,7 +122,8 @@ impl Channel {
         self.next_stream.set(stream + 1);
         let head = Head { kind: Kind::Request, verb: verb as u8, stream, time_left: left.as_micros() as u64 };
         let now = rt::time::coarse_now();
-        self.pending.borrow_mut().insert(stream, Pending::Waits(None));
+        let other = self.pending.borrow_mut().insert(stream, Pending::Waits(None));
+        debug_assert!(other.is_none(), "an answer belongs to one request");
         if !self.is_owed() {
             self.owed_since.set(now);
         }

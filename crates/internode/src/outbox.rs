@@ -1,84 +1,48 @@
-//! The bytes that wait to be written to a connection. Large pieces of bodies are queued without a
-//! copy.
+//! The frames that wait to be written to a connection.
 
 use super::frame::{self, Head};
-use bytes::{Buf, Bytes, BytesMut};
-use rt::Pieces;
-use std::collections::VecDeque;
+use rt::{Pieces, WriteQueue};
 use std::io::IoSlice;
 
-/// Pieces of at least this many bytes are queued, not copied.
-const LARGE: usize = 8 << 10;
-/// A buffer larger than this many bytes is freed when it is empty.
-const KEEP: usize = 64 << 10;
 /// The maximum number of slices of one write.
-pub(super) const MAX_SLICES: usize = 32;
+pub(super) const MAX_SLICES: usize = WriteQueue::MAX_SLICES;
 
-/// The queued bytes: those in `queue` come before those in `tail`.
+/// The frames that wait. Large pieces of bodies are queued without a copy.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    queue: VecDeque<Bytes>,
-    tail: BytesMut,
-    /// Bytes in `queue` and `tail`.
-    len: usize,
-}
+pub(super) struct Outbox(WriteQueue);
 
 impl Outbox {
     /// The number of queued bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     /// Whether nothing is queued.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.is_empty()
     }
 
     /// Adds a frame. Returns its length in bytes, as transmitted.
     pub fn push(&mut self, version: u8, head: Head, body: Pieces, compress: bool) -> usize {
-        let body = frame::put(&mut self.tail, version, head, body, compress);
+        let body = frame::put(&mut self.0.tail, version, head, body, compress);
         for piece in body.iter() {
-            if piece.len() < LARGE {
-                self.tail.extend_from_slice(piece);
+            if piece.len() < WriteQueue::LARGE {
+                self.0.tail.extend_from_slice(piece);
             } else {
-                self.queue.push_back(self.tail.split().freeze());
-                self.queue.push_back(piece.clone());
+                self.0.push(piece.clone());
             }
         }
-        let added = frame::HEADER + body.len();
-        self.len += added;
-        added
+        frame::HEADER + body.len()
     }
 
     /// Fills `slices` with queued bytes. Returns the number of used slices.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let parts = self.queue.iter().map(|bytes| &bytes[..]).chain([&self.tail[..]]);
-        let mut used = 0;
-        for (slot, part) in slices.iter_mut().zip(parts.filter(|part| !part.is_empty())) {
-            *slot = IoSlice::new(part);
-            used += 1;
-        }
-        used
+        self.0.slices(slices)
     }
 
     /// Removes the first `n` bytes, which were written.
-    pub fn written(&mut self, mut n: usize) {
-        self.len -= n;
-        while let Some(first) = self.queue.front_mut() {
-            if n < first.len() {
-                first.advance(n);
-                return;
-            }
-            n -= first.len();
-            self.queue.pop_front();
-        }
-        if n < self.tail.len() {
-            self.tail.advance(n);
-        } else if self.tail.capacity() > KEEP {
-            self.tail = BytesMut::new();
-        } else {
-            self.tail.clear();
-        }
+    pub fn written(&mut self, n: usize) {
+        self.0.written(n);
     }
 }
 
@@ -86,6 +50,7 @@ impl Outbox {
 mod tests {
     use super::super::frame::{Frame, Frames, Kind, VERSION};
     use super::*;
+    use bytes::Bytes;
     use proptest::prelude::*;
 
     proptest! {

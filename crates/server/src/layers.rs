@@ -1,5 +1,6 @@
 //! The layers of a node that have one instance on every shard, by a handle for each.
 
+use crate::config::live::LiveShards;
 use crate::runs::Runs;
 use cluster::topology::migration_driver::Streaming;
 use cluster::{ClusterShards, MetadataService, NodeInfo};
@@ -58,6 +59,12 @@ impl Layers {
     pub fn cql(self) -> ProcessorShards {
         let Layers { processor, coordinator, system, fragments, .. } = self;
         ProcessorShards { processor, coordinator, system, fragments }
+    }
+
+    /// Those that a change of a setting reaches.
+    pub fn live_shards(self) -> LiveShards {
+        let Layers { engine, metadata, replica, coordinator, processor, .. } = self;
+        LiveShards { engine, metadata, replica, coordinator, processor }
     }
 
     /// Those that a resync uses.

@@ -27,6 +27,7 @@ pub mod node;
 mod node_events;
 mod old_logs;
 pub mod protocol;
+mod remote;
 mod report;
 mod runs;
 mod schema_events;

@@ -7,12 +7,11 @@
 use crate::config::Config;
 use crate::config::handoff::Handoff;
 use crate::inventory;
-use crate::layers::{Layers, OpenWire};
-use crate::runs;
+use crate::layers::OpenWire;
+use crate::runs::{self, Runs};
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
-use cluster::NodeInfo;
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
 use cluster::raft;
 use cluster::topology::admission::Admission;
@@ -20,14 +19,17 @@ use cluster::topology::barrier;
 use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, SearchOutcome};
 use cluster::topology::locate;
-use cluster::topology::migration_driver::MigrationDriver;
+use cluster::topology::migration_driver::{MigrationDriver, Streaming};
 use cluster::topology::write_marks::WriteMarks;
 use cluster::topology::{Node, NodeState, features, topology_coordinator};
+use cluster::{ClusterShards, NodeInfo};
 use coordinator::Coordinator;
 use coordinator::hints::{self, Hints, HintsConfig, HintsSettings};
+use coordinator::resync::ResyncShards;
 use engine::datadir::InventoryKeeper;
 use internode::{Identity, Internode, InternodeConfig, InternodeListener};
 use replica::Replica;
+use rt::shard::PerShard;
 use rt::sync::Deadline;
 use rt::task::Group;
 use rt::time::Duration;
@@ -98,7 +100,7 @@ pub struct OpenMetadata {
 }
 
 /// Opens the internode transport, if the node has one. From here on other nodes can send requests.
-pub async fn open_wire(layers: Layers, config: &StackConfig) -> Result<Option<Wire>, StartError> {
+pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Option<Wire>, StartError> {
     let Some(cluster) = &config.cluster else { return Ok(None) };
     let info = &config.info;
     let identity = Identity {
@@ -111,14 +113,14 @@ pub async fn open_wire(layers: Layers, config: &StackConfig) -> Result<Option<Wi
     };
     let listener = InternodeListener::open(cluster.listen).await;
     let listener = listener.map_err(|error| StartError(error.to_string()))?;
-    internode::install(layers.internode, identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone())
-        .await;
-    let internode = layers.internode.get();
+    let internodes = shards.cluster.internode;
+    internode::install(internodes, identity, cluster.internode, Some(cluster.listen.ip()), cluster.tls.clone()).await;
+    let internode = internodes.get();
     let marks = WriteMarks::open(&config.data_dir, info.host_id).await.map_err(StartError::because)?;
-    let admission = Admission::new(layers.cluster(), marks);
+    let admission = Admission::new(shards.cluster, marks);
     join::serve(&internode, &admission);
-    barrier::serve(&internode, layers.metadata);
-    coordinator::resync::serve(&internode, layers.resync());
+    barrier::serve(&internode, shards.cluster.metadata);
+    coordinator::resync::serve(&internode, shards);
     let running = internode::serve(internode.clone(), listener);
     Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone(), admission }))
 }
@@ -216,12 +218,13 @@ pub async fn join_group(
 /// see [`runs`]. A node at another address may be a copy, so it waits until the cluster has
 /// confirmed its identity.
 pub async fn claim_run(
-    layers: Layers,
+    shards: ClusterShards,
+    own: PerShard<Runs>,
     wire: &Wire,
     keeper: Rc<InventoryKeeper>,
     joins: bool,
 ) -> Result<(), StartError> {
-    runs::begin(layers.cluster(), layers.runs, &wire.internode, &wire.admission, keeper, joins).await
+    runs::begin(shards, own, &wire.internode, &wire.admission, keeper, joins).await
 }
 
 /// Announces the current state of this node to the cluster, and starts the topology coordinator,
@@ -229,8 +232,13 @@ pub async fn claim_run(
 ///
 /// - A joining node is a full member with a vote when this returns.
 /// - A returning node announces itself as soon as a majority is up.
-pub async fn settle(layers: Layers, wire: &Wire, joins: bool) -> Result<(), StartError> {
-    let metadata = layers.metadata.get();
+pub async fn settle(
+    shards: ClusterShards,
+    streaming: PerShard<Streaming>,
+    wire: &Wire,
+    joins: bool,
+) -> Result<(), StartError> {
+    let metadata = shards.metadata.get();
     let announced = rt::task::spawn(announce_self(metadata.clone()));
     if joins || runs::known_elsewhere(&metadata).is_some() {
         announced.await.map_err(|_| StartError("the node is stopping".into()))?;
@@ -242,8 +250,8 @@ pub async fn settle(layers: Layers, wire: &Wire, joins: bool) -> Result<(), Star
     if joins {
         topology_coordinator::wait_for_vote(&metadata, &is_down).await;
     }
-    rt::task::spawn(topology_coordinator::run(layers.metadata, is_down)).detach();
-    let driver = MigrationDriver::new(layers.cluster(), layers.streaming);
+    rt::task::spawn(topology_coordinator::run(shards.metadata, is_down)).detach();
+    let driver = MigrationDriver::new(shards, streaming);
     rt::task::spawn(driver.run()).detach();
     Ok(())
 }
@@ -272,23 +280,23 @@ async fn announce_self(service: Rc<MetadataService>) {
 
 impl Wire {
     /// Keeps the transport open until [`close`]. On shard 0.
-    pub fn keep(self, layers: Layers) {
-        layers.wire.set(Rc::new(OpenWire(RefCell::new(Some(self.running)))));
+    pub fn keep(self, wires: PerShard<OpenWire>) {
+        wires.set(Rc::new(OpenWire(RefCell::new(Some(self.running)))));
     }
 }
 
 /// Announces to the other nodes that this one stops, so that they send it no more requests. On
 /// shard 0.
-pub async fn announce_stop(layers: Layers) {
-    if let Some(internode) = layers.internode.try_get() {
+pub async fn announce_stop(internodes: PerShard<Internode>) {
+    if let Some(internode) = internodes.try_get() {
         internode.announce_stop(ANNOUNCE).await;
     }
 }
 
 /// Closes the transport, if there is one.
-pub async fn close(layers: Layers) {
-    let running = layers.wire.try_get().and_then(|wire| wire.0.take());
-    layers.wire.clear();
+pub async fn close(wires: PerShard<OpenWire>) {
+    let running = wires.try_get().and_then(|wire| wire.0.take());
+    wires.clear();
     if let Some(running) = running {
         running.stop().await;
     }
@@ -297,12 +305,12 @@ pub async fn close(layers: Layers) {
 /// Connects this shard's coordinator to the other nodes, and handles their requests on this shard.
 /// Does nothing without a transport.
 pub fn connect_shard(
-    layers: Layers,
+    internodes: PerShard<Internode>,
     coordinator: &Rc<Coordinator>,
     replica: &Rc<Replica>,
     metadata: &Rc<MetadataService>,
 ) {
-    if let Some(internode) = layers.internode.try_get() {
+    if let Some(internode) = internodes.try_get() {
         coordinator::serve_replica(&internode, replica.clone(), metadata.clone());
         coordinator.connect(&internode);
     }
@@ -327,29 +335,33 @@ pub async fn warn_of_hints(config: &Config, metadata: &MetadataService) {
 }
 
 /// Makes every shard keep hints for nodes that are down, and replay them when these are up again.
-pub async fn keep_hints(layers: Layers, config: &StackConfig) -> Result<(), StartError> {
+pub async fn keep_hints(
+    metadata: &MetadataService,
+    coordinators: PerShard<Coordinator>,
+    keepers: PerShard<InventoryKeeper>,
+    config: &StackConfig,
+) -> Result<(), StartError> {
     let settings = config.cluster.as_ref().map(|cluster| cluster.settings.clone()).unwrap_or_default();
     let shards = rt::shard::count() as u16;
     let key = if settings.hints_directory.is_some() { " (hints_directory)" } else { "" };
     let directory = settings.hints_directory.unwrap_or_else(|| config.data_dir.join("hints"));
     rt::fs::create_dir_all(&directory).await.map_err(|error| no_hints(&directory, key, &error))?;
     if !key.is_empty() {
-        let own = layers.metadata.get().info().host_id;
+        let own = metadata.info().host_id;
         hints::claim_directory(&directory, own).await.map_err(|error| no_hints(&directory, key, &error))?;
     }
     let (total, _) = rt::fs::disk_space(&directory).await.map_err(|error| no_hints(&directory, key, &error))?;
     let notes = hints::notes_directory(&config.data_dir);
     let bounds = HintsConfig::new(directory.clone(), notes, total / HINTS_SHARE / u64::from(shards));
     let config = HintsConfig { settings: settings.hints, ..bounds };
-    let metadata = layers.metadata.get();
     metadata.set_change_timeout(settings.change_timeout);
     Handoff::warn_of_unknown(&config.settings.kept_for, &metadata.current().topology.datacenters());
-    let known = inventory::witnessed_notes(layers.inventory.get().as_ref());
-    let opened = layers.coordinator.call_all(move |coordinator| {
+    let known = inventory::witnessed_notes(keepers.get().as_ref());
+    let opened = coordinators.call_all(move |coordinator| {
         let (config, known) = (config.clone(), known.clone());
         async move {
             let directory = config.directory.clone();
-            let (own, store) = (rt::shard::this().0, inventory::store_of_notes(layers.inventory));
+            let (own, store) = (rt::shard::this().0, inventory::store_of_notes(keepers));
             let hints = Hints::open_witnessed(config, own, shards, known, store).await;
             let hints = hints.map_err(|error| no_hints(&directory, key, &error))?;
             coordinator.set_hints(hints);

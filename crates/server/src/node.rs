@@ -21,8 +21,9 @@ use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics;
 use crate::node_events;
+use crate::remote::RemoteShards;
 use crate::runs::Runs;
-use crate::services::{RemoteServices, Services};
+use crate::services::Services;
 use crate::signals;
 use crate::stack::{self, StackConfig, StartError};
 use crate::stopping::{self, FAILED, FailureSender, Phase, StopClock, StopError, Stopping};
@@ -34,6 +35,7 @@ use engine::commitlog::SyncMode;
 use internode::{InternodeConfig, LivenessConfig};
 use model::HostId;
 use replica::ReplicaConfig;
+use rt::shard::Remote;
 use rt::sync::{Semaphore, watch};
 use rt::task::Task;
 use rt::time::Instant;
@@ -306,9 +308,9 @@ pub fn run(
         if let Some((files, known)) = peer_files {
             rt::task::spawn(internode::watch_files(services.layers.internode, files, known, remote.clone())).detach();
         }
-        let settings = signals::LiveSettings::new(config, RemoteServices::new(remote.clone(), services));
+        let settings = signals::LiveSettings::new(config, RemoteShards::new(remote.clone(), services.live));
         rt::task::spawn(others.handle(async move || settings.reload(reload()).await)).detach();
-        let serving = serve_http(ports, &plan, &up, RemoteServices::new(remote.clone(), services), log, &stopped);
+        let serving = serve_http(ports, &plan, &up, (remote.clone(), services), log, &stopped);
         ready(&ready_lines(&plan, started));
         let limit = config.shutdown_timeout_in_ms.0;
         let failure = tokio::select! {
@@ -396,7 +398,6 @@ async fn bring_up(
             let transport = server.transport.clone();
             let engine = services.engine.get();
             engine.set_large_limits(stack::large_limits(&config));
-            crate::admin::system_tables::set(services.layers.system, &config.data_dir, &engine);
             let results = engine.large_reads().clone();
             transport.memory.borrow_from(Box::new(move |bytes| -> Held { Box::new(engine.lend_cache(bytes)) }));
             transport.count_copies_in(Box::new(move |bytes| -> Held { Box::new(results.copy_of_result(bytes)) }));
@@ -404,8 +405,8 @@ async fn bring_up(
             system.clients.set(Rc::new(ClientList(Box::new(move || transport.clients()))));
             let thresholds = stack::large_data_thresholds(&config);
             services.replica.get().set_large_data_thresholds(thresholds);
-            live::carry_governor(services.layers, &config);
-            let live = live::Live::new(config, services.layers);
+            live::set_governor(&config);
+            let live = live::Live::new(config, services.live_shards());
             services.live.set(live.clone());
             system.settings.set(Rc::new(SettingsTable(live)));
             rt::task::spawn(watch_log(services.engine.get(), failures)).detach();
@@ -473,7 +474,7 @@ async fn wind_down(services: Services, phase: Phase) -> Result<(), StopError> {
     if services.stack.try_get().is_none() {
         return Ok(());
     }
-    membership::announce_stop(services.layers).await;
+    membership::announce_stop(services.internode).await;
     phase.enter("ending requests of clients");
     if let Some(clients) = services.clients.try_get() {
         clients.stop().await;
@@ -507,12 +508,12 @@ fn serve_http(
     ports: HttpPorts,
     plan: &Plan,
     up: &Up,
-    remote: RemoteServices,
+    (remote, services): (Remote, Services),
     log: LogControl,
     stopped: &watch::Receiver<bool>,
 ) -> Vec<Task<()>> {
     let state = AdminState {
-        remote: remote.clone(),
+        remote: RemoteShards::new(remote.clone(), services.admin()),
         data_dir: plan.stack.data_dir.clone(),
         host_id: up.host_id,
         cluster_name: plan.stack.info.cluster_name.clone(),
@@ -524,7 +525,7 @@ fn serve_http(
     let servers = [
         (
             ports.prometheus,
-            metrics::router(remote, plan.shard_memory as u64),
+            metrics::router(RemoteShards::new(remote, services.metrics()), plan.shard_memory as u64),
             Callers::of_metrics(config.prometheus_address, &names),
         ),
         (ports.admin, admin::router(state), Callers::of_administration(config.api_address, &names)),

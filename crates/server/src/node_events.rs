@@ -8,7 +8,8 @@
 use crate::connection::Server;
 use crate::events;
 use crate::protocol::Event;
-use cluster::topology::view::{self, NodeView};
+use cluster::observe::NodeView;
+use cluster::observe::members::nodes;
 use cluster::{ClusterShards, MetadataService, NodeState};
 use cql::Processor;
 use internode::Internode;
@@ -83,7 +84,7 @@ pub struct NodeEvents {
 
 impl NodeEvents {
     fn look(&self) {
-        let events = self.told.borrow_mut().look(&places(view::nodes(self.shards)));
+        let events = self.told.borrow_mut().look(&places(nodes(self.shards)));
         if !events.is_empty() {
             rt::task::spawn(events::broadcast(self.servers, events)).detach();
         }
@@ -99,7 +100,7 @@ pub fn begin(
     servers: PerShard<Server<Processor>>,
 ) {
     let shards = metadata.shards();
-    let told = RefCell::new(Told { nodes: places(view::nodes(shards)) });
+    let told = RefCell::new(Told { nodes: places(nodes(shards)) });
     own.set(Rc::new(NodeEvents { told, shards, servers }));
     let look = move || {
         if let Some(events) = own.try_get() {

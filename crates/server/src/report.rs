@@ -2,6 +2,7 @@
 //! version of its schema, and its bytes on disk. A node without others reports nothing. On shard 0.
 
 use cluster::MetadataService;
+use cluster::observe::storage;
 use engine::Engine;
 use internode::{Internode, SelfReport};
 use rt::shard::PerShard;
@@ -46,11 +47,7 @@ impl Report {
 
 async fn keep_load(report: Rc<Report>, engines: PerShard<Engine>) {
     loop {
-        let bytes =
-            rt::shard::call_all(
-                move || async move { engines.try_get().map_or(0, |engine| engine.metrics().disk_bytes) },
-            );
-        report.load_bytes.set(bytes.await.iter().sum());
+        report.load_bytes.set(storage::load_bytes(engines).await);
         if rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_ok() {
             return;
         }

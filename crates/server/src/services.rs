@@ -1,16 +1,17 @@
 //! All services of a node by a handle for each: its layers, and what serves clients and operators.
 
+use crate::admin::AdminShards;
 use crate::client_service::ClientService;
 use crate::config::live::Live;
 use crate::connection::Server;
 use crate::connection::tls::Tls;
 use crate::layers::{Layers, Stack};
+use crate::metrics::sample::MetricsShards;
 use crate::node_events::NodeEvents;
 use crate::report::Report;
 use cql::Processor;
-use rt::shard::{PerShard, Remote, ShardId};
+use rt::shard::PerShard;
 use rt::sync::Semaphore;
-use std::future::Future;
 use std::ops::Deref;
 
 /// The services of every shard of a node. Made once, before the node starts.
@@ -44,44 +45,19 @@ impl Deref for Services {
     }
 }
 
-/// The services of a node, for threads that are not shards: administration and metrics.
-#[derive(Clone)]
-pub struct RemoteServices {
-    remote: Remote,
-    services: Services,
-}
-
-impl RemoteServices {
-    /// The services of the node with these shards.
-    pub fn new(remote: Remote, services: Services) -> RemoteServices {
-        RemoteServices { remote, services }
+impl Services {
+    /// Those that administration uses.
+    pub fn admin(self) -> AdminShards {
+        let Services { layers, clients, snapshot_turn, .. } = self;
+        let Layers { processor, system, .. } = layers;
+        let (cluster, resync) = (layers.cluster(), layers.resync());
+        AdminShards { cluster, resync, processor, settings: system.settings, clients, snapshot_turn }
     }
 
-    /// Runs `f` on a shard, as [`Remote::call`] does.
-    #[track_caller]
-    pub fn call<R, Fut>(
-        &self,
-        to: ShardId,
-        f: impl FnOnce(Services) -> Fut + Send + 'static,
-    ) -> impl Future<Output = Result<R, rt::shard::Gone>> + Send + 'static
-    where
-        R: Send + 'static,
-        Fut: Future<Output = R> + 'static,
-    {
-        let services = self.services;
-        self.remote.call(to, move || f(services))
-    }
-
-    /// Runs `f` on every shard, as [`Remote::call_all`] does.
-    pub fn call_all<R, Fut>(
-        &self,
-        f: impl Fn(Services) -> Fut + Clone + Send + 'static,
-    ) -> impl Future<Output = Result<Vec<R>, rt::shard::Gone>> + Send + 'static
-    where
-        R: Send + 'static,
-        Fut: Future<Output = R> + 'static,
-    {
-        let services = self.services;
-        self.remote.call_all(move || f(services))
+    /// Those that metrics are read from.
+    pub fn metrics(self) -> MetricsShards {
+        let Services { layers, server, .. } = self;
+        let Layers { coordinator, processor, .. } = layers;
+        MetricsShards { cluster: layers.cluster(), coordinator, processor, server }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Without a handler each of them would end the process at once, without an orderly stop.
 
+use crate::config::live::Live;
 use crate::config::{Config, live};
-use crate::services::RemoteServices;
+use crate::remote::RemoteShards;
+use rt::shard::PerShard;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -70,11 +72,11 @@ impl OtherSignals {
 pub(crate) struct LiveSettings {
     /// With which the node was started.
     started: Config,
-    remote: RemoteServices,
+    remote: RemoteShards<PerShard<Live>>,
 }
 
 impl LiveSettings {
-    pub fn new(started: &Config, remote: RemoteServices) -> LiveSettings {
+    pub fn new(started: &Config, remote: RemoteShards<PerShard<Live>>) -> LiveSettings {
         LiveSettings { started: started.clone(), remote }
     }
 
@@ -91,9 +93,9 @@ impl LiveSettings {
                 "SIGHUP: these settings changed and take effect at the next start"
             );
         }
-        let changed = self.remote.call_all(move |services| {
+        let changed = self.remote.call_all(move |live| {
             let new = new.clone();
-            async move { services.live.try_get().map(|live| live.reload(&new)).unwrap_or_default() }
+            async move { live.try_get().map(|live| live.reload(&new)).unwrap_or_default() }
         });
         match changed.await {
             Ok(changed) => {

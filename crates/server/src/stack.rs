@@ -13,6 +13,7 @@ use crate::old_logs::AfterReplay;
 pub use crate::stack_config::StackConfig;
 pub use crate::start_error::StartError;
 use crate::stopping::{Phase, StopError};
+use cluster::ClusterShards;
 use cluster::metadata::{MetadataLog, MetadataService, PagingKeyPolicy, Recovered, paging_keys};
 use coordinator::hints::HintsSettings;
 use coordinator::{Coordinator, PageLimits, TimestampClock};
@@ -20,17 +21,16 @@ use cql::Processor;
 use cql::dialect::Dialect;
 use cql::guardrails::Guardrails;
 use cql::large_data::LargeDataLimits;
-use cql::system::{CompactionDone, CompactionHistory, LargeFound, LargeThing, LargeThings, TableSize, TableSizes};
 use engine::commitlog::{self, OldLogs, ReplayOptions, ReplayReport};
 use engine::datadir::DataDir;
-use engine::{CompactionRecord, DescribeSchema, DiskReserve, Engine, EngineConfig};
-use engine::{Large, LargeData, LargeKind, LargeLimits, Unwritten};
+use engine::{DescribeSchema, DiskReserve, Engine, EngineConfig, LargeLimits, Unwritten};
 use model::id::{CounterId, HostId, TableId};
 use model::key::DecoratedKey;
 use replica::Replica;
 pub use replica::ReplicaConfig;
 use replica::large_data::{LargeDataThresholds, Thresholds};
 use rt::ShardId;
+use rt::shard::PerShard;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -216,7 +216,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     reserve.release().await.map_err(StartError::because)?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
-    let wire = Box::pin(membership::open_wire(layers, &config)).await?;
+    let wire = Box::pin(membership::open_wire(layers.resync(), &config)).await?;
     let opened = Box::pin(membership::open_metadata(&config, wire.as_ref())).await?;
     let OpenMetadata { log, recovered, joins } = opened;
     let alone = log.is_alone();
@@ -226,10 +226,10 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
 
     let counter_id = counter_id::choose(&data_dir, !given_up.is_empty()).await?;
 
-    open_shard(layers, config.clone(), &recovered, Some(log)).await?;
+    open_shard(layers.cluster(), config.clone(), &recovered, Some(log)).await?;
     let others = (1..shards).map(|shard| {
         let (config, recovered) = (config.clone(), recovered.clone());
-        let open = move || async move { open_shard(layers, config, &recovered, None).await };
+        let open = move || async move { open_shard(layers.cluster(), config, &recovered, None).await };
         rt::task::spawn(rt::shard::call(ShardId(shard as u16), open))
     });
     // Waits for all shards, so that none uses the directory any more when the error is returned.
@@ -245,10 +245,10 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     let keeper = Rc::new(data_dir.inventory_keeper(alone));
     if let Some(wire) = &wire {
         membership::join_group(wire, joins, &metadata, &keeper, config.accept_loss).await?;
-        Box::pin(membership::claim_run(layers, wire, keeper.clone(), joins)).await?;
+        Box::pin(membership::claim_run(layers.cluster(), layers.runs, wire, keeper.clone(), joins)).await?;
     }
     inventory::name_unknown_tables(&data_dir, &metadata).await?;
-    let replayed = replay(layers, &old_logs, config.ignore_log_corruption).await?;
+    let replayed = replay(layers.cluster(), &old_logs, config.ignore_log_corruption).await?;
     let counter_id = counter_id.after_replay(&data_dir, !replayed.skipped.is_empty()).await?.id;
     if wire.is_some() {
         inventory::note_given_up(&config, &metadata, &given_up, &replayed).await?;
@@ -278,9 +278,9 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     let policy = PagingKeyPolicy { expiry, rotation };
     rt::task::spawn(paging_keys::keep(layers.metadata, policy)).detach();
     if let Some(wire) = wire {
-        membership::keep_hints(layers, &config).await?;
-        membership::settle(layers, &wire, joins).await?;
-        wire.keep(layers);
+        membership::keep_hints(&metadata, layers.coordinator, layers.inventory, &config).await?;
+        membership::settle(layers.cluster(), layers.streaming, &wire, joins).await?;
+        wire.keep(layers.wire);
     }
     Ok(Stack { info: config.info, replayed, data_dir })
 }
@@ -300,7 +300,7 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
         metadata.stop().await;
         log = metadata.check_log().await;
         phase.enter("closing connections to other nodes");
-        membership::close(layers).await;
+        membership::close(layers.wire).await;
     }
     phase.enter("syncing hints, stopping flushes and compactions, closing the commitlog");
     let unwritten = rt::shard::call_all(move || async move {
@@ -332,29 +332,33 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
 }
 
 async fn open_shard(
-    layers: Layers,
+    shards: ClusterShards,
     config: StackConfig,
     recovered: &Recovered,
     log: Option<MetadataLog>,
 ) -> Result<(), StartError> {
     let shard = rt::shard::this();
-    let engine = engine_config(layers, &config, shard, config.info.host_id);
+    let engine = engine_config(shards.metadata, &config, shard, config.info.host_id);
     let engine = Engine::open(engine).await.map_err(StartError::because)?;
     let info = Rc::new(config.info);
-    layers.engine.set(engine.clone());
-    let metadata = MetadataService::start(engine, info, layers.cluster(), recovered, log).await;
+    shards.engine.set(engine.clone());
+    let metadata = MetadataService::start(engine, info, shards, recovered, log).await;
     let metadata = metadata.map_err(StartError::because)?;
-    layers.metadata.set(metadata);
+    shards.metadata.set(metadata);
     Ok(())
 }
 
-fn engine_config(layers: Layers, config: &StackConfig, shard: ShardId, host_id: HostId) -> EngineConfig {
+fn engine_config(
+    services: PerShard<MetadataService>,
+    config: &StackConfig,
+    shard: ShardId,
+    host_id: HostId,
+) -> EngineConfig {
     let mut engine = EngineConfig::new(config.data_dir.clone(), shard, host_id, config.memory_per_shard);
     engine.log.mode = config.sync;
     engine.log.segment_size = config.segment_size;
     engine.log.total_size_limit = config.log_size_limit;
     engine.auto_snapshot = config.auto_snapshot;
-    let services = layers.metadata;
     engine.describe = Some(DescribeSchema(Rc::new(move |schema| cql::describe::snapshot_schema(services, schema))));
     engine.auto_compaction = config.auto_compaction;
     engine.compaction_throughput = config.compaction_throughput;
@@ -365,9 +369,6 @@ fn engine_config(layers: Layers, config: &StackConfig, shard: ShardId, host_id: 
 
 fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>, counter_id: CounterId) {
     let engine = layers.engine.get();
-    layers.system.table_sizes.set(table_sizes(engine.clone()));
-    layers.system.compactions.set(compaction_history(engine.clone()));
-    layers.system.large.set(large_things(engine.clone()));
     layers.fragments.set(local_sources::service(engine.clone()));
     let replica_config = ReplicaConfig {
         memory: config.memory_per_shard,
@@ -380,69 +381,19 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>,
     let metadata = layers.metadata.get();
     let clock = TimestampClock::on_node(timestamps);
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, config.page_limits);
-    membership::connect_shard(layers, &coordinator, &replica, &metadata);
+    membership::connect_shard(layers.internode, &coordinator, &replica, &metadata);
     layers.coordinator.set(coordinator.clone());
     layers.processor.set(Rc::new(Processor::with_config(coordinator, config.language.clone(), layers.cql())));
 }
 
-/// The rows of `system.size_estimates` for this shard's tables.
-fn table_sizes(engine: Rc<Engine>) -> Rc<TableSizes> {
-    let size = move |id| {
-        let stats = engine.table_stats(id).ok()?;
-        Some(TableSize { partitions: stats.partitions, mean_partition_bytes: stats.mean_partition_bytes })
-    };
-    Rc::new(TableSizes(Box::new(size)))
-}
-
-/// The rows of `system.compaction_history` for this shard.
-fn compaction_history(engine: Rc<Engine>) -> Rc<CompactionHistory> {
-    let list = move || {
-        let done = |record: CompactionRecord| CompactionDone {
-            id: record.id,
-            kind: record.kind,
-            keyspace: record.keyspace,
-            table: record.table,
-            shard: record.shard,
-            started_at: record.started_at_millis,
-            compacted_at: record.compacted_at_millis,
-            bytes_in: record.bytes_in,
-            bytes_out: record.bytes_out,
-        };
-        engine.compaction_history().into_iter().map(done).collect()
-    };
-    Rc::new(CompactionHistory(Box::new(list)))
-}
-
-/// The rows of `system.large_partitions`, `system.large_rows` and `system.large_cells` for this
-/// shard.
-fn large_things(engine: Rc<Engine>) -> Rc<LargeThings> {
-    let list = move || {
-        let mut things = Vec::new();
-        for (table, sstable, LargeData { written_at, list }) in engine.large_data() {
-            things.extend(list.into_iter().map(|Large { size, partition_key, what, .. }| {
-                let what = match what {
-                    LargeKind::Partition { rows, range_tombstones } => LargeThing::Partition { rows, range_tombstones },
-                    LargeKind::Row { clustering_key } => LargeThing::Row { clustering_key },
-                    LargeKind::Cell { clustering_key, column, elements } => {
-                        LargeThing::Cell { clustering_key, column, elements }
-                    }
-                };
-                LargeFound { table, sstable: sstable.clone(), written_at, size, partition_key, what }
-            }));
-        }
-        things
-    };
-    Rc::new(LargeThings(Box::new(list)))
-}
-
 /// Replays the logs of earlier runs, on all shards in parallel. Each record goes to the shard that
 /// owns its key now.
-async fn replay(layers: Layers, logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport, StartError> {
+async fn replay(shards: ClusterShards, logs: &OldLogs, ignore_corruption: bool) -> Result<ReplayReport, StartError> {
     let shared = logs.clone();
     let reports = rt::shard::call_all(move || {
         let part = shared.part(rt::shard::this(), rt::shard::count() as u16);
         async move {
-            let service = layers.metadata.get();
+            let service = shards.metadata.get();
             let (metadata, host) = (service.current(), service.info().host_id);
             let route = |table: TableId, key: &DecoratedKey| {
                 let tablets = &metadata.table_by_id(table)?.tablets;
@@ -450,7 +401,7 @@ async fn replay(layers: Layers, logs: &OldLogs, ignore_corruption: bool) -> Resu
                 Some(ShardId(tablets.shard_on(tablets.tablet_of(key.token), host).unwrap_or(0)))
             };
             let options = ReplayOptions { ignore_corruption, host: Some(host) };
-            engine::replay_logs(&part, layers.engine, options, route).await.map_err(StartError::because)
+            engine::replay_logs(&part, shards.engine, options, route).await.map_err(StartError::because)
         }
     })
     .await;

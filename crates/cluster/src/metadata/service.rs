@@ -63,6 +63,13 @@ pub struct NodeInfo {
     pub started_micros: i64,
 }
 
+impl NodeInfo {
+    /// The time since its start, in microseconds.
+    pub fn uptime_micros(&self) -> i64 {
+        (rt::time::wall_micros() - self.started_micros).max(0)
+    }
+}
+
 /// Why a shard's metadata did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -402,6 +409,7 @@ impl MetadataService {
     pub(super) fn show(&self, at_micros: i64) {
         let Some(Staged { metadata, touched }) = self.staged.take() else { return };
         let old = self.current();
+        assert!(old.number <= metadata.number, "the metadata of a shard never go back");
         for table in &touched.put {
             let id = table.schema.id;
             let Some(before) = old.table_by_id(id) else { continue };

@@ -19,15 +19,12 @@ use crate::syntax::ast::{Describe, DescribeTarget, Name, QualifiedName};
 use crate::syntax::quote_identifier;
 use crate::system::SystemTables;
 use cluster::metadata::{Keyspace, NodeInfo, types_in_order};
-use cluster::topology::view::view;
+use cluster::observe::{SNITCH, members::view};
 use cluster::{Metadata, MetadataService};
 use internode::Liveness;
 use model::CqlType;
 use model::types::Value;
 use std::rc::Rc;
-
-/// The snitch that is reported to clients.
-const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
 
 /// Answers a DESCRIBE in a single page.
 pub fn describe(

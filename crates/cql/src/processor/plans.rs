@@ -1,20 +1,19 @@
-//! PREPARE, and the lookup of current plans in the statement caches.
+//! The statement caches of a shard: finds the current plan of a statement, or plans it.
 
-use super::Processor;
-use crate::api::{ClientState, Prepared, QueryParams};
+use crate::api::{Batch, BatchStatement, ClientState, MetadataId};
 use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::pace::{PlanPace, at_once};
 use crate::plan::{Plan, PlanContext, Planned, plan, types_of_first};
-use crate::prepared::{Cache, CachedStatement, StatementId, id_of, prepared_id};
-use crate::slow_log::shown_text;
+use crate::prepared::{Cache, CacheNumbers, CachedStatement, StatementId, id_of, prepared_id};
+use crate::request::Request;
 use crate::syntax::parse;
 use cluster::Metadata;
-use replica::Trace;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
-use uuid::Uuid;
+
+/// The memory limit for plans of unprepared statements, in bytes.
+const QUERY_CACHE_SIZE: usize = 4 << 20;
 
 /// Longer texts are cached only if they are prepared. In bytes.
 const MAX_KEPT_TEXT: usize = 16 << 10;
@@ -32,87 +31,83 @@ pub(super) enum Use {
     InBatch,
 }
 
-impl Processor {
-    /// Prepares a statement on every shard. With an id, the request is traced under this id.
-    pub async fn prepare(&self, client: &Rc<ClientState>, text: &str, trace: Option<Uuid>) -> Result<Prepared, Error> {
-        self.statistics.prepare();
-        let trace = trace.map(|id| Rc::new(Trace::new(id)));
-        let prepared = self.prepare_everywhere(client, text, trace.as_deref()).await;
-        if let Ok(prepared) = &prepared
-            && let Some(kept) = self.prepared.borrow().get(&prepared.id)
-            && kept.has_changed()
-        {
-            kept.inform(client);
-        }
-        let parameters = vec![("query".to_owned(), shown_text(text))];
-        self.save_trace(trace, client, parameters, "PREPARE", "Preparing CQL3 query");
-        prepared
+/// The plans of a shard's statements.
+pub(super) struct Plans {
+    context: PlanContext,
+    /// Prepared statements.
+    prepared: RefCell<Cache>,
+    /// Other statements.
+    queries: RefCell<Cache>,
+}
+
+impl Plans {
+    /// An empty cache, with a limit of `prepared` bytes for prepared statements.
+    pub fn new(context: PlanContext, prepared: usize) -> Plans {
+        let cache = |limit| RefCell::new(Cache::new(limit));
+        Plans { context, prepared: cache(prepared), queries: cache(QUERY_CACHE_SIZE) }
     }
 
-    async fn prepare_everywhere(
-        &self,
-        client: &Rc<ClientState>,
-        text: &str,
-        trace: Option<&Trace>,
-    ) -> Result<Prepared, Error> {
-        let note = |what: &str| {
-            if let Some(trace) = trace {
-                trace.event(what);
-            }
+    /// What statements are planned with.
+    pub fn context(&self) -> &PlanContext {
+        &self.context
+    }
+
+    /// The metrics of the prepared statements.
+    pub fn numbers(&self) -> CacheNumbers {
+        self.prepared.borrow().numbers()
+    }
+
+    /// The texts of a batch's statements, joined with `; `.
+    pub fn text_of(&self, batch: &Batch) -> String {
+        let prepared = self.prepared.borrow();
+        let text = |statement: &BatchStatement| match statement {
+            BatchStatement::Query(text, _) => text.clone(),
+            BatchStatement::Prepared(id, _) => prepared.get(id).map_or(String::new(), |kept| kept.text.to_string()),
         };
-        let keyspace = client.keyspace.borrow().clone();
-        let dialect = self.config.borrow().dialect;
-        note("Parsing a statement");
-        let (id, planned) = self.prepare_here(client, keyspace.as_deref(), text, dialect).await?;
-        note("Planned on this shard, sending the statement to the other shards");
-        let result = planned.result.id();
-        let shared: Arc<(Option<String>, String)> = Arc::new((keyspace, text.to_owned()));
-        let (here, processors) = (rt::shard::this(), self.shards.processor);
-        rt::shard::call_all(move || {
-            let shared = shared.clone();
-            async move {
-                if rt::shard::this() != here
-                    && let Some(processor) = processors.try_get()
-                {
-                    // The other shards plan the statement when they first execute it.
-                    let (keyspace, text) = &*shared;
-                    let mut prepared = processor.prepared.borrow_mut();
-                    if prepared.get(&id).is_none() {
-                        prepared.insert_text(id, keyspace.as_deref(), text, dialect, result);
-                    }
-                }
-            }
-        })
-        .await;
-        note("All shards have the statement");
-        Ok(Prepared {
-            id,
-            markers: planned.variables.clone(),
-            partition_key_markers: planned.partition_key_markers.to_vec(),
-            result: planned.result.clone(),
-            // Conditional statements are refused earlier.
-            conditional: false,
-            warnings: Vec::new(),
-        })
+        batch.statements.iter().map(text).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Notes that a client that prepares a statement knows what changed about it.
+    pub fn inform_of_changes(&self, client: &Rc<ClientState>, id: &StatementId) {
+        let kept = self.prepared.borrow().get(id);
+        if let Some(kept) = kept.filter(|kept| kept.has_changed()) {
+            kept.inform(client);
+        }
+    }
+
+    /// Adds a statement that another shard has prepared, unless it is there. It is planned when it
+    /// is first executed.
+    pub fn insert_text(
+        &self,
+        id: StatementId,
+        keyspace: Option<&str>,
+        text: &str,
+        dialect: Dialect,
+        result: MetadataId,
+    ) {
+        let mut prepared = self.prepared.borrow_mut();
+        if prepared.get(&id).is_none() {
+            prepared.insert_text(id, keyspace, text, dialect, result);
+        }
     }
 
     /// The id and the plan of a statement. Plans the statement unless the cache has a current plan.
-    async fn prepare_here(
+    pub async fn prepare(
         &self,
-        client: &ClientState,
+        request: &Request<'_>,
         keyspace: Option<&str>,
         text: &str,
         dialect: Dialect,
     ) -> Result<(StatementId, Rc<Planned>), Error> {
-        let metadata = self.coordinator.metadata();
+        let metadata = request.metadata();
         let text_id = id_of(keyspace, text, dialect);
         if let Some((id, kept)) = self.prepared.borrow().of_text(&text_id)
             && let Some(planned) = kept.plan().filter(|planned| planned.is_current(&metadata))
         {
             return Ok((id, planned));
         }
-        let (id, planned) = if text.len() > LONG_TEXT {
-            let planned = Box::pin(self.plan_long(&metadata, client, text, &QueryParams::default())).await?;
+        let (id, planned) = if is_long(text) {
+            let planned = Box::pin(self.of_long(request, keyspace, text, dialect)).await?;
             with_id(&self.context, &metadata, keyspace, text, dialect, planned)
         } else {
             plan_prepared(&self.context, &metadata, keyspace, text, dialect)?
@@ -129,7 +124,7 @@ impl Processor {
     /// The prepared statement with this id, and its current plan. Fails with UNPREPARED if the
     /// cache does not have it, or if the client must prepare it again.
     #[inline]
-    pub(super) fn prepared(
+    pub fn prepared(
         &self,
         client: &Rc<ClientState>,
         id: &StatementId,
@@ -178,47 +173,36 @@ impl Processor {
         }
     }
 
-    /// The plan of a statement given as text. A long text is parsed off the shard, and planned with
-    /// pauses.
-    pub(super) async fn plan_of_text(
-        &self,
-        metadata: &Rc<Metadata>,
-        client: &ClientState,
-        text: &str,
-        params: &QueryParams,
-    ) -> Result<Rc<Planned>, Error> {
-        match text.len() > LONG_TEXT {
-            true => Box::pin(self.plan_long(metadata, client, text, params)).await.map(Rc::new),
-            false => self.plan_of_query(metadata, client, text),
-        }
-    }
-
-    /// Parses a text off the shard, and plans it with pauses. Its syntax tree takes much memory, so
-    /// the texts of a shard take turns.
+    /// Plans a long text with pauses, after parsing it off the shard. Its syntax tree takes much
+    /// memory, so the texts of a shard take turns.
     #[cold]
-    async fn plan_long(
+    pub async fn of_long(
         &self,
-        metadata: &Rc<Metadata>,
-        client: &ClientState,
+        request: &Request<'_>,
+        keyspace: Option<&str>,
         text: &str,
-        params: &QueryParams,
+        dialect: Dialect,
     ) -> Result<Planned, Error> {
-        let (config, keyspace) = (self.config(), client.keyspace.borrow().clone());
-        let request = self.request(&config, metadata.clone(), client, params, None);
-        let deadline = request.deadline(config.longest_timeout())?;
+        let metadata = request.metadata();
+        let deadline = request.deadline(request.config.longest_timeout())?;
         let _turn = request.turn(&deadline).await?;
         let text = text.to_owned();
         let parsed = rt::offload::run(move || parse(&text)).await;
         let parsed = parsed.map_err(|error| Error::Syntax(error.to_string()))?;
-        let pace = PlanPace::paced(&client.cancel, deadline);
-        plan(&self.context, metadata, keyspace.as_deref(), parsed, config.dialect, &pace).await
+        let pace = PlanPace::paced(&request.client.cancel, deadline);
+        plan(&self.context, &metadata, keyspace, parsed, dialect, &pace).await
     }
 
     /// The plan of a statement given as a text that is not long.
-    fn plan_of_query(&self, metadata: &Metadata, client: &ClientState, text: &str) -> Result<Rc<Planned>, Error> {
+    pub fn of_query(
+        &self,
+        metadata: &Metadata,
+        client: &ClientState,
+        text: &str,
+        dialect: Dialect,
+    ) -> Result<Rc<Planned>, Error> {
         let keyspace = client.keyspace.borrow();
         let keyspace = keyspace.as_deref();
-        let dialect = self.config.borrow().dialect;
         if text.len() > MAX_KEPT_TEXT {
             return plan_text(&self.context, metadata, keyspace, text, dialect).map(Rc::new);
         }
@@ -236,6 +220,12 @@ impl Processor {
         }
         Ok(planned)
     }
+}
+
+/// Whether a text is parsed off the shard, and planned with pauses, by [`Plans::of_long`].
+#[inline]
+pub(super) fn is_long(text: &str) -> bool {
+    text.len() > LONG_TEXT
 }
 
 /// Whether a plan reads or writes rows. Only such plans are worth caching.

@@ -1,11 +1,11 @@
 //! Records traces and slow requests: times a request, and stores its trace after the answer.
 
-use super::Processor;
+use super::slow_log::{self, SlowLog, SlowLogSettings, SlowRequest};
+use super::trace_store;
 use crate::api::{ClientState, QueryParams};
 use crate::plan::Planned;
-use crate::slow_log::{self, SlowRequest};
-use crate::trace_store;
 use cluster::MetadataService;
+use coordinator::Coordinator;
 use replica::Trace;
 use std::rc::Rc;
 
@@ -21,11 +21,32 @@ pub(super) struct Finished<'a> {
     pub planned: &'a [Rc<Planned>],
 }
 
-impl Processor {
+/// Decides which requests of a shard are traced or slow, and has their records written.
+pub(super) struct Tracing {
+    coordinator: Rc<Coordinator>,
+    slow_log: SlowLog,
+}
+
+impl Tracing {
+    /// Nothing is logged as slow yet. `coordinator` writes the records.
+    pub fn new(coordinator: Rc<Coordinator>) -> Tracing {
+        Tracing { coordinator, slow_log: SlowLog::default() }
+    }
+
+    /// The settings of the slow query log.
+    pub fn slow_log(&self) -> SlowLogSettings {
+        self.slow_log.settings()
+    }
+
+    /// Sets the slow query log for all later requests.
+    pub fn set_slow_log(&self, settings: SlowLogSettings) {
+        self.slow_log.set(settings);
+    }
+
     /// The trace that measures the time of a request. `None` unless the request is traced or the
     /// slow query log is enabled.
     #[inline]
-    pub(super) fn trace_of(&self, params: &QueryParams) -> Option<Rc<Trace>> {
+    pub fn trace_of(&self, params: &QueryParams) -> Option<Rc<Trace>> {
         match params.trace {
             Some(id) => Some(Rc::new(Trace::new(id))),
             None if self.slow_log.settings().enabled => Some(Rc::new(Trace::new(rt::random::time_uuid()))),
@@ -34,14 +55,14 @@ impl Processor {
     }
 
     /// The trace that records the steps of a request. `None` if only its time is needed.
-    pub(super) fn steps_of(&self, trace: &Rc<Trace>, params: &QueryParams) -> Option<Rc<Trace>> {
+    pub fn steps_of(&self, trace: &Rc<Trace>, params: &QueryParams) -> Option<Rc<Trace>> {
         let wanted = params.trace.is_some() || !self.slow_log.settings().fast;
         wanted.then(|| trace.clone())
     }
 
     /// Stores the trace of an answered request if the client requested it. A slow request is also
     /// recorded in the slow query log, with its trace.
-    pub(super) fn finished(&self, trace: Rc<Trace>, finished: Finished<'_>) {
+    pub fn finished(&self, trace: Rc<Trace>, finished: Finished<'_>) {
         let Finished { client, params, command, request, text, planned } = finished;
         let duration = trace.elapsed_micros();
         let admitted = self.slow_log.admit(duration);
@@ -59,7 +80,7 @@ impl Processor {
             parameters.push(("page_size".to_owned(), size.to_string()));
         }
         let Some(admitted) = admitted else {
-            return self.save_trace(Some(trace), client, parameters, command, request);
+            return self.save(Some(trace), client, parameters, command, request);
         };
         let service = self.coordinator.metadata_service();
         let session = session_of(service, &trace, client, parameters, command, request);
@@ -87,7 +108,8 @@ impl Processor {
         .detach();
     }
 
-    pub(super) fn save_trace(
+    /// Stores the trace of an answered request, if too many traces do not wait already.
+    pub fn save(
         &self,
         trace: Option<Rc<Trace>>,
         client: &ClientState,

@@ -1,8 +1,8 @@
 //! The system tables: virtual tables, generated when they are read.
 //!
 //! Each table has an ordinary schema, defined by a CREATE TABLE in [`tables`], and a generator that
-//! fills [`Rows`]. The planner reads it as a [`VirtualTable`]. None of the tables can be written,
-//! except for settings in `system.config` ([`config`]).
+//! fills [`Rows`] with values of [`cluster::observe`]. The planner reads it as a [`VirtualTable`].
+//! None of the tables can be written, except for settings in `system.config` ([`config`]).
 //!
 //! `system_schema` lists the keyspaces `system` and `system_schema` too. `system_virtual_schema`
 //! lists only itself, so that no table is listed twice.
@@ -23,14 +23,8 @@ mod tables;
 mod tests;
 
 pub use clients::{ClientInfo, ClientList, Encryption};
-pub use compactions::{CompactionDone, CompactionHistory};
 pub use config::{Setting, SettingRefused, Settings, SettingsTable};
-pub use large::{LargeFound, LargeThing, LargeThings};
-pub use numbers::{
-    RuntimeNumber, RuntimeNumbers, SnapshotList, SnapshotsFound, TableSnapshot, TabletSize, TabletSizes,
-};
 pub use ring::tokens_of;
-pub use sizes::{TableSize, TableSizes};
 
 use crate::api::Consistency;
 use crate::error::{Error, WriteType};
@@ -38,7 +32,7 @@ use crate::restrictions::Partitions;
 use crate::source::{Generated, VirtualTable};
 use cluster::ClusterShards;
 use cluster::metadata::{Keyspace, Metadata, NodeInfo};
-use cluster::topology::view::{NodeView, view};
+use cluster::observe::{self, Member};
 use model::TableSchema;
 use rows::Rows;
 use rt::shard::PerShard;
@@ -68,7 +62,8 @@ struct SystemTable {
     shards: SystemShards,
 }
 
-/// What system tables ask on every shard. Without a service, its tables are empty.
+/// What the server gives to system tables on every shard. Without a service, its tables are empty.
+/// Everything else they get from [`cluster::observe`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemShards {
     /// The connections of clients.
@@ -77,18 +72,6 @@ pub struct SystemShards {
     pub settings: PerShard<SettingsTable>,
     /// Held while a setting is changed on all shards. On shard 0.
     setting_turn: PerShard<Semaphore>,
-    /// The snapshots on disk. Every shard finds all of them.
-    pub snapshots: PerShard<SnapshotList>,
-    /// The sizes of tablets.
-    pub tablet_sizes: PerShard<TabletSizes>,
-    /// The counters of `system.runtime_info`.
-    pub runtime_numbers: PerShard<RuntimeNumbers>,
-    /// The estimated sizes of tables.
-    pub table_sizes: PerShard<TableSizes>,
-    /// The compactions that have ended.
-    pub compactions: PerShard<CompactionHistory>,
-    /// The large data in sstables.
-    pub large: PerShard<LargeThings>,
 }
 
 impl VirtualTable for SystemTable {
@@ -189,10 +172,9 @@ impl Knowledge {
     }
 }
 
-/// The cluster's members, as this shard sees them.
-fn nodes(known: &Knowledge) -> Vec<NodeView> {
-    let liveness = known.cluster.internode.try_get().map(|internode| internode.liveness()).unwrap_or_default();
-    view(&known.metadata, &known.node, &liveness, None)
+/// The cluster's members, with their shares of the data.
+async fn members(known: &Knowledge) -> Vec<Member> {
+    observe::members::members(&known.metadata, &known.node, known.cluster).await
 }
 
 /// The system tables of a shard, built at first use.

@@ -4,11 +4,11 @@
 //! shown with this node's schema version: a change is answered after all nodes that are up have
 //! applied it.
 
-use super::numbers::own_load;
 use super::ring::{LOG2_TOKENS, tokens_of};
 use super::rows::{Rows, text};
-use super::{Knowledge, nodes};
+use super::{Knowledge, members};
 use cluster::Node;
+use cluster::observe::Member;
 use cluster::topology::features;
 use model::types::Value;
 use std::rc::Rc;
@@ -69,14 +69,13 @@ pub(super) fn peers_v2(known: &Knowledge, rows: &mut Rows) {
 }
 
 pub(super) async fn cluster_status(known: &Knowledge, rows: &mut Rows) {
-    for seen in nodes(known) {
+    for Member { seen, .. } in members(known).await {
         let (node, is_full) = (&seen.node, seen.rank.is_some());
-        let load = if seen.is_own { Some(own_load(known).await) } else { seen.load_bytes };
         rows.add(&[
             ("peer", Value::Inet(node.broadcast_address)),
             ("dc", text(&node.datacenter)),
             ("host_id", Value::Uuid(node.host.0)),
-            ("load", load.map_or(Value::Null, |load| text(load.to_string()))),
+            ("load", seen.load_bytes.map_or(Value::Null, |load| text(load.to_string()))),
             ("owns", Value::Float(seen.rank.map_or(0.0, |(_, count)| 1.0 / count as f32))),
             ("rack", text(&node.rack)),
             ("status", text(node.state.name().to_uppercase())),

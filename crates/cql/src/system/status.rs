@@ -18,7 +18,7 @@ pub(super) fn versions(known: &Knowledge, rows: &mut Rows) {
 }
 
 pub(super) fn runtime_info(known: &Knowledge, rows: &mut Rows) {
-    let uptime = (rt::time::wall_micros() - known.node.started_micros).max(0) / 1_000_000;
+    let uptime = known.node.uptime_micros() / 1_000_000;
     let items = [
         ("generic", "messina_version", VERSION.to_owned()),
         ("generic", "native_transport_port", known.node.native_port.to_string()),

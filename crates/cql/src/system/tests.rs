@@ -1,12 +1,11 @@
 //! Virtual tables: rows fit their schemas, and contain what clients need.
 
-use super::{
-    CompactionDone, Generator, KEYSPACES, Knowledge, Rows, RuntimeNumbers, SystemShards, SystemTables, TabletSize,
-    TabletSizes,
-};
+use super::{Generator, KEYSPACES, Knowledge, Rows, SystemShards, SystemTables};
 use crate::schema::tests::World;
 use crate::source::VirtualRow;
 use cluster::ClusterShards;
+use cluster::observe::ShardStorage;
+use cluster::observe::storage::{CompactionRecord, TableStats};
 use model::schema::{ColumnKind, TableSchema};
 use model::types::{Value, validate};
 use std::rc::Rc;
@@ -42,6 +41,10 @@ async fn rows(world: &World, keyspace: &str, name: &str) -> (Rc<TableSchema>, Ve
 /// The values of some columns of each row.
 async fn values(world: &World, keyspace: &str, name: &str, columns: &[&str]) -> Vec<Vec<Value>> {
     let (schema, rows) = rows(world, keyspace, name).await;
+    decoded(&schema, &rows, columns)
+}
+
+fn decoded(schema: &TableSchema, rows: &[VirtualRow], columns: &[&str]) -> Vec<Vec<Value>> {
     let places: Vec<_> = columns
         .iter()
         .map(|name| schema.all_columns().enumerate().find(|(_, column)| column.name == *name).expect("a column"))
@@ -230,7 +233,7 @@ fn sizes_are_spread_over_a_shards_tablets() {
         let id = world.metadata.table("ks", "t").unwrap().schema.id;
         let table = tables().table("system", "size_estimates").unwrap();
         let mut rows = Rows::new(table.schema().clone());
-        let size = super::TableSize { partitions: 20, mean_partition_bytes: 300 };
+        let size = TableStats { partitions: 20, mean_partition_bytes: 300, ..TableStats::default() };
         super::sizes::add(&knowledge(&world), rt::ShardId(1), &[(id, size)], &mut rows);
         let rows = rows.finish();
         assert_eq!(rows.len(), 8, "half of the 16 tablets are on each of two shards");
@@ -274,16 +277,18 @@ fn compactions_fit_their_table() {
         let table =
             registry.tables.iter().find(|table| table.schema.name == "compaction_history").expect("it is there");
         let mut rows = Rows::new(table.schema.clone());
-        let done = CompactionDone {
+        let done = CompactionRecord {
             id: uuid::Uuid::from_u128(7),
             kind: "COMPACTION".into(),
             keyspace: "k".into(),
             table: "t".into(),
             shard: 1,
-            started_at: 1_000,
-            compacted_at: 2_000,
+            started_at_millis: 1_000,
+            compacted_at_millis: 2_000,
             bytes_in: 30,
             bytes_out: 20,
+            sstables_in: 4,
+            sstables_out: 1,
         };
         super::compactions::add(&done, &mut rows);
         let rows = rows.finish();
@@ -304,25 +309,35 @@ fn compactions_fit_their_table() {
 }
 
 #[test]
-fn what_the_shards_tell_is_added_up() {
+fn numbers_of_shards_and_tablets_are_shown() {
     rt::block_on(async {
         let world = world().await;
+        let (known, host) = (knowledge(&world), Value::Uuid(world.node.host_id.0));
         let id = world.metadata.table("ks", "t").unwrap().schema.id;
-        SHARDS.tablet_sizes.set(Rc::new(TabletSizes(Box::new(move || {
-            [(3, 7), (3, 5), (4, 1)].map(|(tablet, bytes)| TabletSize { table: id, tablet, bytes }).into()
-        }))));
-        SHARDS
-            .runtime_numbers
-            .set(Rc::new(RuntimeNumbers(Box::new(|| vec![("cache", "hits", 2), ("cache", "hits", 3)]))));
-        let sizes = values(&world, "system", "tablet_sizes", &["table_id", "replicas"]).await;
-        let sizes: Vec<_> =
-            sizes.into_iter().filter(|row| row[0] == Value::Uuid(id.0)).map(|row| row[1].clone()).collect();
-        let on_disk = |bytes| Value::Map(vec![(Value::Uuid(world.node.host_id.0), Value::Bigint(bytes))]);
+        let table = |name| tables().table("system", name).unwrap().schema().clone();
+        let mut rows = Rows::new(table("tablet_sizes"));
+        super::numbers::add_tablets(&known, &[((id, 3), 12), ((id, 4), 1)].into(), &mut rows);
+        let sizes: Vec<_> = decoded(&table("tablet_sizes"), &rows.finish(), &["table_id", "replicas"])
+            .into_iter()
+            .filter(|row| row[0] == Value::Uuid(id.0))
+            .map(|row| row[1].clone())
+            .collect();
+        let on_disk = |bytes| Value::Map(vec![(host.clone(), Value::Bigint(bytes))]);
         assert_eq!((sizes.len(), &sizes[3], &sizes[4], &sizes[5]), (16, &on_disk(12), &on_disk(1), &on_disk(0)));
+
         let load = values(&world, "system", "load_per_node", &["node", "storage_load", "storage_capacity"]).await;
-        assert_eq!(load, [vec![Value::Uuid(world.node.host_id.0), Value::Bigint(13), Value::Null]]);
-        let numbers = values(&world, "system", "runtime_info", &["group", "item", "value"]).await;
-        let text = |text: &str| Value::Text(text.into());
-        assert!(numbers.contains(&vec![text("cache"), text("hits"), text("5")]), "{numbers:?}");
+        assert_eq!(load, [vec![host, Value::Bigint(0), Value::Null]]);
+
+        let shards = [2, 3].map(|hits| {
+            let mut shard = ShardStorage::default();
+            (shard.engine.rows.hits, shard.engine.rows.bytes, shard.engine.cache.bytes) = (hits, 10, 7);
+            shard
+        });
+        let mut rows = Rows::new(table("runtime_info"));
+        super::numbers::add_counters(&shards, &mut rows);
+        let numbers = decoded(&table("runtime_info"), &rows.finish(), &["group", "item", "value"]);
+        let row = |item: &str, value: &str| ["cache", item, value].map(|text| Value::Text(text.into())).to_vec();
+        assert!(numbers.contains(&row("hits", "5")), "{numbers:?}");
+        assert!(numbers.contains(&row("memory_used", "34")), "{numbers:?}");
     });
 }

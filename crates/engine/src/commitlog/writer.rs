@@ -77,7 +77,8 @@ async fn write_batch(log: &Rc<Commitlog>, batch: Batch) -> Option<()> {
             state.chunk = buffer;
         }
     }
-    log.state.borrow_mut().written = batch.end;
+    let before = std::mem::replace(&mut log.state.borrow_mut().written, batch.end);
+    assert!(before <= batch.end, "batches are written in order");
     if !matches!(log.config.mode, SyncMode::Periodic { .. }) {
         sync(log).await?;
     }
@@ -159,6 +160,7 @@ async fn sync(log: &Rc<Commitlog>) -> Option<()> {
         if state.failed.is_some() {
             return None;
         }
+        assert!(state.synced <= upto, "what is durable stays durable");
         state.synced = upto;
     }
     log.signals.progress.notify_waiters();

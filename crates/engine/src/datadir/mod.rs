@@ -22,6 +22,7 @@
 mod counter_id;
 mod inventory;
 mod layout;
+mod snapshots;
 mod stamp;
 mod write_marks;
 
@@ -29,6 +30,7 @@ pub use crate::table_dir::TABLE_SNAPSHOTS;
 pub use counter_id::{CounterSstables, leave_counter_id};
 pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Made, Missing, raft_end_path};
 pub use layout::{table_dir_name, table_of_dir_name};
+pub use snapshots::{FoundSnapshot, directories, entries, find_snapshots};
 pub use stamp::{FORMAT, Stamp};
 pub use write_marks::{HeardMark, StoredMarks};
 

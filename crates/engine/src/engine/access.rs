@@ -145,9 +145,14 @@ impl Engine {
         &self.registry
     }
 
+    /// The directory that has a directory for each keyspace.
+    pub fn tables_root(&self) -> PathBuf {
+        self.config.data_dir.join("data")
+    }
+
     /// The table's directory: `data/<keyspace>/<table>-<id>`.
     pub(crate) fn table_dir(&self, schema: &TableSchema) -> PathBuf {
-        self.config.data_dir.join("data").join(&schema.keyspace).join(table_dir_name(&schema.name, schema.id))
+        self.tables_root().join(&schema.keyspace).join(table_dir_name(&schema.name, schema.id))
     }
 
     /// Whether the logs of earlier runs are replayed and retired, and compaction runs.

@@ -65,6 +65,7 @@ impl Interval {
 
     /// The least interval that contains both; they are of one shard's log.
     pub fn hull(&self, other: &Interval) -> Interval {
+        debug_assert_eq!(self.shard(), other.shard(), "positions of different logs have no order");
         Interval { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 

@@ -74,6 +74,12 @@ pub(crate) struct Table {
     pub done: Done,
 }
 
+/// A key in two tablets would be written to one and read from the other.
+fn check_apart(tablets: &[Rc<Tablet>]) {
+    let apart = tablets.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start);
+    assert!(apart, "tablets are in ring order and do not overlap");
+}
+
 impl Table {
     pub fn new(
         schema: Rc<TableSchema>,
@@ -82,7 +88,7 @@ impl Table {
         unreadable: Vec<PathBuf>,
         filters: Vec<(ShardId, ReplayFilters)>,
     ) -> Rc<Self> {
-        debug_assert!(tablets.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start));
+        check_apart(&tablets);
         Rc::new(Table {
             schema: RefCell::new(schema),
             dir,
@@ -128,6 +134,7 @@ impl Table {
         let mut tablets = self.tablets().to_vec();
         tablets.push(tablet);
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
+        check_apart(&tablets);
         self.tablets.replace(tablets.into());
     }
 

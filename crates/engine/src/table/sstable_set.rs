@@ -147,6 +147,8 @@ impl SstableSet {
     pub fn replace(&self, remove: &[Rc<Attached>], add: impl IntoIterator<Item = Rc<Attached>>) -> SstableSet {
         let mut sstables: Vec<_> =
             self.sstables.iter().filter(|own| !remove.iter().any(|gone| Rc::ptr_eq(own, gone))).cloned().collect();
+        // Contents of an sstable that was removed before, and that `add` has, would return.
+        assert_eq!(sstables.len() + remove.len(), self.sstables.len(), "only sstables of the set are removed");
         let version = self.version + 1;
         let contents_since = remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(version);
         let before = sstables.len();

@@ -160,6 +160,10 @@ impl Tablet {
 
     /// Replaces sstables.
     pub fn replace(&self, remove: &[Rc<Attached>], add: impl IntoIterator<Item = Rc<Attached>>) {
+        let add = add.into_iter().inspect(|own| {
+            let (first, last) = (own.sstable.first_key(), own.sstable.last_key());
+            assert!(self.range.contains(first) && self.range.contains(last), "an sstable is within its tablet");
+        });
         let next = Rc::new(self.sstables.borrow().replace(remove, add));
         if next.len() + remove.len() == self.sstables.borrow().len() {
             // No sstable came in exchange.

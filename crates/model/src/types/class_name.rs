@@ -7,6 +7,7 @@
 //!
 //! Types nested beyond the limits are parsed as one opaque type, whose values are read as bytes.
 
+use super::cursor::Cursor;
 use super::limits::{MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::parse::{MAX_NESTING, MAX_VECTOR_DIMENSION};
 use super::scalar_text::{decode_hex, push_hex};
@@ -172,15 +173,14 @@ pub fn parse_partition_key(text: &str) -> Result<Vec<CqlType>, ValueError> {
 }
 
 fn parse_any(text: &str) -> Result<Parsed, ValueError> {
-    let mut parser = Parser { text, rest: text, nesting: 0, nodes: 0 };
+    let mut parser = Parser { cursor: Cursor::new(text, "a type class"), nesting: 0, nodes: 0 };
     let parsed = parser.any(0)?;
-    parser.skip_space();
-    if parser.rest.is_empty() { Ok(parsed) } else { Err(parser.unexpected()) }
+    parser.cursor.end()?;
+    Ok(parsed)
 }
 
 struct Parser<'a> {
-    text: &'a str,
-    rest: &'a str,
+    cursor: Cursor<'a>,
     /// The number of open parameter lists, including those of wrappers.
     nesting: usize,
     /// The number of types so far.
@@ -188,73 +188,48 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn skip_space(&mut self) {
-        self.rest = self.rest.trim_start();
-    }
-
-    fn unexpected(&self) -> ValueError {
-        let at = self.text.len() - self.rest.len();
-        ValueError::new(format!("'{}' is not a type class: unexpected text at byte {at}", self.text))
-    }
-
-    fn eat(&mut self, wanted: char) -> bool {
-        self.skip_space();
-        match self.rest.strip_prefix(wanted) {
-            Some(rest) => {
-                self.rest = rest;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn expect(&mut self, wanted: char) -> Result<(), ValueError> {
-        if self.eat(wanted) { Ok(()) } else { Err(self.unexpected()) }
-    }
-
     /// Text up to the next separator.
     fn word(&mut self) -> Result<&'a str, ValueError> {
-        self.skip_space();
-        let len = self.rest.find(|c: char| "(),:".contains(c) || c.is_whitespace()).unwrap_or(self.rest.len());
+        self.cursor.skip_space();
+        let len =
+            self.cursor.rest.find(|c: char| "(),:".contains(c) || c.is_whitespace()).unwrap_or(self.cursor.rest.len());
         if len == 0 {
-            return Err(self.unexpected());
+            return Err(self.cursor.unexpected());
         }
-        let (word, rest) = self.rest.split_at(len);
-        self.rest = rest;
-        Ok(word)
+        Ok(self.cursor.take(len))
     }
 
     /// A word that is a name in hexadecimal.
     fn hex_name(&mut self) -> Result<String, ValueError> {
         let word = self.word()?;
-        decode_hex(word).and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| self.unexpected())
+        decode_hex(word).and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| self.cursor.unexpected())
     }
 
     /// A type in parameters.
     fn ty(&mut self, depth: usize) -> Result<CqlType, ValueError> {
         match self.any(depth)? {
             Parsed::Type(ty) => Ok(ty),
-            _ => Err(self.unexpected()),
+            _ => Err(self.cursor.unexpected()),
         }
     }
 
     fn one(&mut self, depth: usize) -> Result<CqlType, ValueError> {
-        self.expect('(')?;
+        self.cursor.expect('(')?;
         let ty = self.ty(depth)?;
-        self.expect(')')?;
+        self.cursor.expect(')')?;
         Ok(ty)
     }
 
     fn several(&mut self, depth: usize) -> Result<Vec<CqlType>, ValueError> {
-        self.expect('(')?;
+        self.cursor.expect('(')?;
         let mut types = Vec::new();
         loop {
             types.push(self.ty(depth)?);
-            if !self.eat(',') {
+            if !self.cursor.eat(',') {
                 break;
             }
         }
-        self.expect(')')?;
+        self.cursor.expect(')')?;
         Ok(types)
     }
 
@@ -270,8 +245,8 @@ impl<'a> Parser<'a> {
     }
 
     fn any_at(&mut self, depth: usize) -> Result<Parsed, ValueError> {
-        self.skip_space();
-        let start = self.rest;
+        self.cursor.skip_space();
+        let start = self.cursor.rest;
         let name = self.word()?;
         let short = match name.strip_prefix(PACKAGE) {
             Some(short) => short,
@@ -282,7 +257,7 @@ impl<'a> Parser<'a> {
         self.nodes += usize::from(!is_wrapper);
         // The width of a vector's values may depend on its elements, so these must be parsed.
         let is_beyond = depth + 1 >= MAX_TYPE_DEPTH || (self.nodes > MAX_TYPE_NODES && short != "VectorType");
-        if is_beyond && depth > 0 && !is_wrapper && self.rest.trim_start().starts_with('(') {
+        if is_beyond && depth > 0 && !is_wrapper && self.cursor.rest.trim_start().starts_with('(') {
             return self.custom(start);
         }
         Ok(Parsed::Type(match short {
@@ -290,20 +265,20 @@ impl<'a> Parser<'a> {
             "SetType" => CqlType::set(self.one(depth + 1)?.freeze()),
             "MapType" => {
                 let types = self.several(depth + 1)?;
-                let [key, value] = types.as_slice() else { return Err(self.unexpected()) };
+                let [key, value] = types.as_slice() else { return Err(self.cursor.unexpected()) };
                 CqlType::map(key.freeze(), value.freeze())
             }
             "TupleType" => CqlType::tuple(self.several(depth + 1)?).freeze(),
             "FrozenType" => self.one(depth)?.freeze(),
             "UserType" => self.user_type(depth)?,
             "VectorType" => {
-                self.expect('(')?;
+                self.cursor.expect('(')?;
                 let elem = self.ty(depth + 1)?.freeze();
-                self.expect(',')?;
-                let dim = self.word()?.parse().map_err(|_| self.unexpected())?;
-                self.expect(')')?;
+                self.cursor.expect(',')?;
+                let dim = self.word()?.parse().map_err(|_| self.cursor.unexpected())?;
+                self.cursor.expect(')')?;
                 if !(1..=MAX_VECTOR_DIMENSION).contains(&dim) {
-                    return Err(self.unexpected());
+                    return Err(self.cursor.unexpected());
                 }
                 CqlType::vector(elem, dim)
             }
@@ -320,26 +295,26 @@ impl<'a> Parser<'a> {
     }
 
     fn user_type(&mut self, depth: usize) -> Result<CqlType, ValueError> {
-        self.expect('(')?;
+        self.cursor.expect('(')?;
         let keyspace = self.word()?.to_owned();
-        self.expect(',')?;
+        self.cursor.expect(',')?;
         let name = self.hex_name()?;
         let mut fields = Vec::new();
-        while self.eat(',') {
+        while self.cursor.eat(',') {
             let field = self.hex_name()?;
-            self.expect(':')?;
+            self.cursor.expect(':')?;
             fields.push((field, self.ty(depth + 1)?));
         }
-        self.expect(')')?;
+        self.cursor.expect(')')?;
         Ok(CqlType::udt(UserType { keyspace, name, fields, frozen: false }))
     }
 
     /// An unknown class: its text up to the end of its parameters.
     fn custom(&mut self, start: &'a str) -> Result<Parsed, ValueError> {
-        self.skip_space();
-        if self.rest.starts_with('(') {
+        self.cursor.skip_space();
+        if self.cursor.rest.starts_with('(') {
             let mut open = 0usize;
-            let end = self.rest.find(|c| {
+            let end = self.cursor.rest.find(|c| {
                 match c {
                     '(' => open += 1,
                     ')' => open -= 1,
@@ -347,10 +322,10 @@ impl<'a> Parser<'a> {
                 }
                 open == 0
             });
-            let end = end.ok_or_else(|| self.unexpected())?;
-            self.rest = &self.rest[end + 1..];
+            let end = end.ok_or_else(|| self.cursor.unexpected())?;
+            self.cursor.rest = &self.cursor.rest[end + 1..];
         }
-        let text = start[..start.len() - self.rest.len()].trim_end();
+        let text = start[..start.len() - self.cursor.rest.len()].trim_end();
         Ok(Parsed::Type(CqlType::Custom(text.into())))
     }
 }

@@ -13,6 +13,7 @@ pub mod class_name;
 pub mod collection;
 mod compare;
 pub mod compatibility;
+mod cursor;
 mod decimal;
 pub mod digits;
 mod duration;

@@ -1,5 +1,6 @@
 //! Parses CQL type names: `map<text, frozen<list<int>>>`.
 
+use super::cursor::Cursor;
 use super::limits::{self, Extent, MAX_TYPE_DEPTH, MAX_TYPE_NODES};
 use super::{CqlType, UserType, ValueError};
 
@@ -36,12 +37,9 @@ pub fn parse_stored(text: &str, resolver: &Resolver<'_>, room: &mut Room) -> Res
 }
 
 fn parse_all(text: &str, resolver: &Resolver<'_>, room: &mut Room, new: Option<&str>) -> Result<CqlType, ValueError> {
-    let mut parser = Parser { text, rest: text, resolver, room, new, nesting: 0 };
+    let mut parser = Parser { cursor: Cursor::new(text, "a type"), resolver, room, new, nesting: 0 };
     let ty = parser.ty(0)?;
-    parser.skip_space();
-    if !parser.rest.is_empty() {
-        return Err(parser.unexpected());
-    }
+    parser.cursor.end()?;
     check(&ty)?;
     Ok(ty)
 }
@@ -136,8 +134,7 @@ fn check_nested(outer: &CqlType, inner: &CqlType) -> Result<(), ValueError> {
 }
 
 struct Parser<'a> {
-    text: &'a str,
-    rest: &'a str,
+    cursor: Cursor<'a>,
     resolver: &'a Resolver<'a>,
     room: &'a mut Room,
     /// What errors about the limits call the type. `None` if it was accepted before.
@@ -146,41 +143,17 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    fn skip_space(&mut self) {
-        self.rest = self.rest.trim_start();
-    }
-
-    fn unexpected(&self) -> ValueError {
-        let at = self.text.len() - self.rest.len();
-        ValueError::new(format!("'{}' is not a type: unexpected text at byte {at}", self.text))
-    }
-
-    fn eat(&mut self, wanted: char) -> bool {
-        self.skip_space();
-        match self.rest.strip_prefix(wanted) {
-            Some(rest) => {
-                self.rest = rest;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn expect(&mut self, wanted: char) -> Result<(), ValueError> {
-        if self.eat(wanted) { Ok(()) } else { Err(self.unexpected()) }
-    }
-
     /// Text up to an undoubled `quote`. The opening quote was consumed.
     fn quoted(&mut self, quote: char) -> Result<String, ValueError> {
         let mut out = String::new();
         loop {
-            let (part, rest) = self.rest.split_once(quote).ok_or_else(|| self.unexpected())?;
+            let (part, rest) = self.cursor.rest.split_once(quote).ok_or_else(|| self.cursor.unexpected())?;
             out.push_str(part);
-            self.rest = rest;
+            self.cursor.rest = rest;
             match rest.strip_prefix(quote) {
                 Some(rest) => {
                     out.push(quote);
-                    self.rest = rest;
+                    self.cursor.rest = rest;
                 }
                 None => return Ok(out),
             }
@@ -189,22 +162,20 @@ impl Parser<'_> {
 
     /// A name, and whether it was quoted. Unquoted names are returned in lower case.
     fn name(&mut self) -> Result<(String, bool), ValueError> {
-        if self.eat('"') {
+        if self.cursor.eat('"') {
             return Ok((self.quoted('"')?, true));
         }
-        let len = self.rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
+        let len = self.cursor.rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
         if len == 0 {
-            return Err(self.unexpected());
+            return Err(self.cursor.unexpected());
         }
-        let (name, rest) = self.rest.split_at(len);
-        self.rest = rest;
-        Ok((name.to_ascii_lowercase(), false))
+        Ok((self.cursor.take(len).to_ascii_lowercase(), false))
     }
 
     fn one_parameter(&mut self, depth: usize) -> Result<CqlType, ValueError> {
-        self.expect('<')?;
+        self.cursor.expect('<')?;
         let ty = self.ty(depth)?;
-        self.expect('>')?;
+        self.cursor.expect('>')?;
         Ok(ty)
     }
 
@@ -234,7 +205,7 @@ impl Parser<'_> {
     }
 
     fn type_at(&mut self, depth: usize) -> Result<CqlType, ValueError> {
-        if self.eat('\'') {
+        if self.cursor.eat('\'') {
             let class = self.quoted('\'')?;
             self.take_one(depth)?;
             return super::class_name::parse(&class);
@@ -243,7 +214,7 @@ impl Parser<'_> {
         if !quoted && let Some(ty) = self.built_in(&name, depth)? {
             return Ok(ty);
         }
-        let (keyspace, name) = if self.eat('.') { (Some(name), self.name()?.0) } else { (None, name) };
+        let (keyspace, name) = if self.cursor.eat('.') { (Some(name), self.name()?.0) } else { (None, name) };
         match (self.resolver)(keyspace.as_deref(), &name) {
             Some(user_type) => {
                 let ty = CqlType::Udt(user_type);
@@ -269,10 +240,10 @@ impl Parser<'_> {
     }
 
     fn built_in(&mut self, name: &str, depth: usize) -> Result<Option<CqlType>, ValueError> {
-        self.skip_space();
-        if !self.rest.starts_with('<') {
+        self.cursor.skip_space();
+        if !self.cursor.rest.starts_with('<') {
             // `keyspace.type` may have a keyspace with the name of a type.
-            let found = if self.rest.starts_with('.') { None } else { native(name) };
+            let found = if self.cursor.rest.starts_with('.') { None } else { native(name) };
             if found.is_some() {
                 self.take_one(depth)?;
             }
@@ -285,31 +256,31 @@ impl Parser<'_> {
             "list" => CqlType::list(self.one_parameter(depth + 1)?),
             "set" => CqlType::set(self.one_parameter(depth + 1)?),
             "map" => {
-                self.expect('<')?;
+                self.cursor.expect('<')?;
                 let key = self.ty(depth + 1)?;
-                self.expect(',')?;
+                self.cursor.expect(',')?;
                 let value = self.ty(depth + 1)?;
-                self.expect('>')?;
+                self.cursor.expect('>')?;
                 CqlType::map(key, value)
             }
             "tuple" => {
-                self.expect('<')?;
+                self.cursor.expect('<')?;
                 let mut fields = vec![self.ty(depth + 1)?];
-                while self.eat(',') {
+                while self.cursor.eat(',') {
                     fields.push(self.ty(depth + 1)?);
                 }
-                self.expect('>')?;
+                self.cursor.expect('>')?;
                 CqlType::tuple(fields).freeze()
             }
             "vector" => {
-                self.expect('<')?;
+                self.cursor.expect('<')?;
                 let elem = self.ty(depth + 1)?;
-                self.expect(',')?;
-                self.skip_space();
-                let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
-                let dim = self.rest[..digits].parse().map_err(|_| self.unexpected())?;
-                self.rest = &self.rest[digits..];
-                self.expect('>')?;
+                self.cursor.expect(',')?;
+                self.cursor.skip_space();
+                let digits = self.cursor.rest.bytes().take_while(u8::is_ascii_digit).count();
+                let dim = self.cursor.rest[..digits].parse().map_err(|_| self.cursor.unexpected())?;
+                self.cursor.take(digits);
+                self.cursor.expect('>')?;
                 CqlType::vector(elem.freeze(), dim)
             }
             "frozen" => {
@@ -322,7 +293,7 @@ impl Parser<'_> {
                 }
                 inner.freeze()
             }
-            _ => return Err(self.unexpected()),
+            _ => return Err(self.cursor.unexpected()),
         }))
     }
 }

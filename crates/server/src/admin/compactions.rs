@@ -1,14 +1,15 @@
 //! Compactions for administrators, under ScyllaDB's paths: running ones, history, stopping,
 //! cleanup.
 
+use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::{self, Refusal, TableName};
+use super::operations::{self, Refusal, TableName, observed};
 use super::rest::AdminState;
-use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use engine::{CompactionKind, CompactionProgress, Engine};
+use cluster::observe::storage::{self, CompactionProgress, EngineMetrics};
+use engine::CompactionKind;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -65,24 +66,9 @@ impl RunningCompaction {
     }
 }
 
-/// Calls `f` on the engine of every shard.
-async fn on_engines<T: Send + 'static>(
-    remote: &RemoteServices,
-    f: impl Fn(&Engine) -> T + Clone + Send + 'static,
-) -> Result<Vec<T>, Refusal> {
-    let asked = remote.call_all(move |services| {
-        let f = f.clone();
-        async move { f(&services.engine.get()) }
-    });
-    asked.await.map_err(Refusal::failed)
-}
-
 async fn running(State(state): State<AdminState>) -> Answer<Vec<RunningCompaction>> {
-    let lists = on_engines(&state.remote, |engine| {
-        let shard = rt::shard::this().0;
-        engine.compactions_running().into_iter().map(|one| RunningCompaction::new(shard, one)).collect::<Vec<_>>()
-    });
-    Ok(Json(lists.await?.into_iter().flatten().collect()))
+    let running = observed(&state.remote, |services| storage::compactions_running(services.cluster.engine)).await?;
+    Ok(Json(running.into_iter().map(|(shard, one)| RunningCompaction::new(shard.0, one)).collect()))
 }
 
 /// A compaction that was done.
@@ -104,10 +90,9 @@ pub struct DoneCompaction {
 }
 
 async fn history(State(state): State<AdminState>) -> Answer<Vec<DoneCompaction>> {
-    let lists = on_engines(&state.remote, |engine| engine.compaction_history()).await?;
-    let mut done: Vec<DoneCompaction> = lists
+    let records = observed(&state.remote, |services| storage::compactions_finished(services.cluster.engine)).await?;
+    let mut done: Vec<DoneCompaction> = records
         .into_iter()
-        .flatten()
         .map(|record| DoneCompaction {
             id: record.id,
             ks: record.keyspace,
@@ -154,11 +139,17 @@ impl Stop {
 
 async fn stop_some(remote: &RemoteServices, stop: &Stop, tables: Option<Vec<TableName>>) -> Answer {
     let Some(kind) = stop.kind()? else { return Ok(Json(())) };
-    let stopped = on_engines(remote, move |engine| match &tables {
-        None => engine.stop_compactions(Some(kind), None),
-        Some(tables) => tables.iter().map(|table| engine.stop_compactions(Some(kind), Some(table.id))).sum(),
+    let stopped = remote.call_all(move |services| {
+        let tables = tables.clone();
+        async move {
+            let engine = services.cluster.engine.get();
+            match tables {
+                None => engine.stop_compactions(Some(kind), None),
+                Some(tables) => tables.iter().map(|table| engine.stop_compactions(Some(kind), Some(table.id))).sum(),
+            }
+        }
     });
-    let stopped: usize = stopped.await?.iter().sum();
+    let stopped: usize = stopped.await.map_err(Refusal::failed)?.iter().sum();
     tracing::info!(kind = kind.name(), stopped, "compactions were stopped by an administrator");
     Ok(Json(()))
 }
@@ -176,9 +167,14 @@ async fn stop_keyspace(
     stop_some(&state.remote, &query, Some(tables)).await
 }
 
+/// The sum of a metric over the shards.
+async fn sum(state: &AdminState, metric: fn(&EngineMetrics) -> u64) -> Answer<u64> {
+    let engines = observed(&state.remote, |services| storage::engines(services.cluster.engine)).await?;
+    Ok(Json(engines.iter().map(metric).sum()))
+}
+
 async fn pending(State(state): State<AdminState>) -> Answer<u64> {
-    let counts = on_engines(&state.remote, |engine| engine.metrics().compactions_pending).await?;
-    Ok(Json(counts.iter().sum()))
+    sum(&state, |engine| engine.compactions_pending).await
 }
 
 /// How many compactions of a table wait.
@@ -190,26 +186,16 @@ struct PendingOfTable {
 }
 
 async fn pending_by_table(State(state): State<AdminState>) -> Answer<Vec<PendingOfTable>> {
-    let mut all: Vec<PendingOfTable> = Vec::new();
-    for (ks, cf, task) in on_engines(&state.remote, |engine| engine.compactions_pending()).await?.into_iter().flatten()
-    {
-        match all.iter_mut().find(|own| own.ks == ks && own.cf == cf) {
-            Some(own) => own.task += task,
-            None => all.push(PendingOfTable { ks, cf, task }),
-        }
-    }
-    all.sort_by(|a, b| (&a.ks, &a.cf).cmp(&(&b.ks, &b.cf)));
-    Ok(Json(all))
+    let pending = observed(&state.remote, |services| storage::compactions_pending(services.cluster.engine)).await?;
+    Ok(Json(pending.into_iter().map(|((ks, cf), task)| PendingOfTable { ks, cf, task }).collect()))
 }
 
 async fn completed(State(state): State<AdminState>) -> Answer<u64> {
-    let counts = on_engines(&state.remote, |engine| engine.metrics().compactions).await?;
-    Ok(Json(counts.iter().sum()))
+    sum(&state, |engine| engine.compactions).await
 }
 
 async fn bytes_compacted(State(state): State<AdminState>) -> Answer<u64> {
-    let counts = on_engines(&state.remote, |engine| engine.metrics().compacted_bytes_in).await?;
-    Ok(Json(counts.iter().sum()))
+    sum(&state, |engine| engine.compacted_bytes_in).await
 }
 
 /// The query of cleanup: tables of the keyspace.

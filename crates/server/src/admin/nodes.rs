@@ -4,16 +4,15 @@
 //! `/cluster/nodes` is our own path: everything in one answer, for `messina admin status`. So is
 //! `/cluster/missed/{node}`: the writes that a node missed and that hint replay will not deliver.
 
+use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::{self, Refusal};
+use super::operations::{Refusal, observed};
 use super::rest::AdminState;
 use super::ring::{Entry, facts};
-use crate::config::SNITCH;
-use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use cluster::topology::view::{self, NodeView};
+use cluster::observe::{Member, SNITCH, members};
 use cluster::{Node, NodeState};
 use coordinator::hints::MissedWrites;
 use rt::ShardId;
@@ -50,99 +49,51 @@ pub fn routes() -> Router<AdminState> {
         .route("/failure_detector/count/endpoint/down", get(count_down))
 }
 
-/// A member of the cluster as shard 0 sees it: [`NodeView`] in a form that can be sent to other
-/// shards.
-#[derive(Clone, Debug)]
-pub struct Member {
-    /// What the cluster's metadata has of it.
-    pub node: Node,
-    /// Whether it is this node.
-    pub is_own: bool,
-    /// Whether it is up.
-    pub is_up: bool,
-    /// Its position among the full members, and their number.
-    pub rank: Option<(u32, u32)>,
-    /// How many tablets it has a replica of.
-    pub tablets: u64,
-    serving: bool,
-    schema: Option<Uuid>,
-    load_bytes: Option<u64>,
-    clock_ahead_micros: Option<i64>,
+/// The name by which this interface calls a node.
+pub fn address(node: &Node) -> String {
+    node.broadcast_address.to_string()
 }
 
-impl Member {
-    fn of(seen: NodeView, tablets: u64) -> Member {
-        Member {
-            node: Node::clone(&seen.node),
-            is_own: seen.is_own,
-            is_up: seen.is_up,
-            rank: seen.rank,
-            tablets,
-            serving: seen.serving,
-            schema: seen.schema,
-            load_bytes: seen.load_bytes,
-            clock_ahead_micros: seen.clock_ahead_micros,
-        }
-    }
+/// The tokens that clients are shown of a member.
+pub fn tokens(member: &Member) -> Vec<i64> {
+    member.seen.rank.map_or_else(Vec::new, |(place, count)| cql::system::tokens_of(place, count).collect())
+}
 
-    /// The name that this interface has for its state.
-    pub fn address(&self) -> String {
-        self.node.broadcast_address.to_string()
-    }
-
-    /// The tokens that clients see.
-    pub fn tokens(&self) -> Vec<i64> {
-        self.rank.map_or_else(Vec::new, |(place, count)| cql::system::tokens_of(place, count).collect())
-    }
-
-    /// The version of its schema; none if the node cannot be reached.
-    fn schema(&self) -> Option<Uuid> {
-        self.schema.filter(|_| self.is_up)
-    }
+/// The version of a member's schema. `None` if the node cannot be reached.
+fn schema(member: &Member) -> Option<Uuid> {
+    member.seen.schema.filter(|_| member.seen.is_up)
 }
 
 /// All members, in the order of their ids.
 pub async fn members(remote: &RemoteServices) -> Result<Vec<Member>, Refusal> {
-    let asked = remote.call(ShardId(0), |services| async move {
-        let metadata = services.metadata.get().current();
-        let mut tablets = BTreeMap::new();
-        for table in metadata.tables() {
-            let map = &table.tablets;
-            for replica in (0..map.count()).flat_map(|tablet| map.replicas(tablet)) {
-                *tablets.entry(replica.host).or_insert(0) += 1;
-            }
-        }
-        let member = |seen: NodeView| {
-            let count = tablets.get(&seen.node.host).copied().unwrap_or(0);
-            Member::of(seen, count)
-        };
-        view::nodes(services.cluster()).into_iter().map(member).collect::<Vec<_>>()
-    });
-    let mut members = asked.await.map_err(Refusal::failed)?;
-    let load = operations::load(remote).await?;
-    members.iter_mut().filter(|member| member.is_own).for_each(|own| own.load_bytes = Some(load));
-    Ok(members)
+    observed(remote, |services| async move {
+        let service = services.cluster.metadata.get();
+        members::members(&service.current(), service.info(), services.cluster).await
+    })
+    .await
 }
 
 /// The member with an address or id; this node if none is given.
 pub fn find<'a>(members: &'a [Member], endpoint: Option<&str>) -> Result<&'a Member, Refusal> {
     let found = match endpoint.filter(|endpoint| !endpoint.is_empty()) {
-        Some(name) => members.iter().find(|one| one.address() == name || one.node.host.to_string() == name),
-        None => members.iter().find(|one| one.is_own),
+        Some(name) => {
+            members.iter().find(|one| address(&one.seen.node) == name || one.seen.node.host.to_string() == name)
+        }
+        None => members.iter().find(|one| one.seen.is_own),
     };
     found.ok_or_else(|| Refusal::Bad(format!("The endpoint {} is not known", endpoint.unwrap_or_default())))
 }
 
 async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> Answer<Vec<String>> {
     let members = members(&state.remote).await?;
-    Ok(Json(members.iter().filter(|member| which(member)).map(Member::address).collect()))
+    Ok(Json(members.iter().filter(|member| which(member)).map(|member| address(&member.seen.node)).collect()))
 }
 
 /// Writes of a node that hint replay will not deliver, with the name of the table.
 async fn missed(remote: &RemoteServices) -> Result<Vec<(MissedWrites, Option<String>)>, Refusal> {
     let asked = remote.call(ShardId(0), |services| async move {
-        let missed = coordinator::resync::missed(services.resync()).await;
-        let metadata = services.metadata.get().current();
+        let missed = coordinator::resync::missed(services.resync).await;
+        let metadata = services.cluster.metadata.get().current();
         let name = |one: &MissedWrites| {
             let table = metadata.table_by_id(one.table?)?;
             Some(format!("{}.{}", table.schema.keyspace, table.schema.name))
@@ -165,10 +116,10 @@ async fn resync(
     Path(node): Path<String>,
     Query(query): Query<Forced>,
 ) -> Answer<Vec<String>> {
-    let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
+    let host = find(&members(&state.remote).await?, Some(&node))?.seen.node.host;
     let done = state.remote.call(ShardId(0), move |services| async move {
         let task =
-            rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(services.resync(), host, query.force));
+            rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(services.resync, host, query.force));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
     });
     Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))
@@ -176,17 +127,17 @@ async fn resync(
 
 /// Removes the missed writes of a node, because an operator says that it has them.
 async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<()> {
-    let host = find(&members(&state.remote).await?, Some(&node))?.node.host;
+    let host = find(&members(&state.remote).await?, Some(&node))?.seen.node.host;
     let done = state
         .remote
-        .call(ShardId(0), move |services| async move { coordinator::resync::forget(services.resync(), host).await });
+        .call(ShardId(0), move |services| async move { coordinator::resync::forget(services.resync, host).await });
     Ok(Json(done.await.map_err(Refusal::failed)?))
 }
 
 /// Why this node has not applied a committed change of the metadata for some time, if it has not.
 async fn stuck_change(remote: &RemoteServices) -> Result<Option<String>, Refusal> {
     let asked = remote.call(ShardId(0), |services| async move {
-        services.metadata.try_get().and_then(|service| service.trouble().0)
+        services.cluster.metadata.try_get().and_then(|service| service.trouble().0)
     });
     asked.await.map_err(Refusal::failed)
 }
@@ -204,28 +155,28 @@ async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
         )
     };
     let shown = |member: &Member| {
-        let node = &member.node;
+        let node = &member.seen.node;
         json!({
-            "address": member.address(),
+            "address": address(&member.seen.node),
             "rpc_address": node.rpc_address.to_string(),
             "native_port": node.native_port,
             "host_id": node.host.to_string(),
             "datacenter": node.datacenter,
             "rack": node.rack,
-            "up": member.is_up,
+            "up": member.seen.is_up,
             "state": node.state.name(),
-            "native_transport": member.serving,
-            "load": member.load_bytes,
-            "tokens": member.tokens().len(),
+            "native_transport": member.seen.serving,
+            "load": member.seen.load_bytes,
+            "tokens": tokens(member).len(),
             "tablets": member.tablets,
             "shards": node.shards,
-            "schema_version": member.schema().map(|version| version.to_string()),
+            "schema_version": schema(member).map(|version| version.to_string()),
             "release_version": node.release_version,
-            "clock_ahead_us": member.clock_ahead_micros,
+            "clock_ahead_us": member.seen.clock_ahead_micros,
             "missed_writes": missed_by(node),
             // A node reports this only about itself.
-            "stuck_change": stuck.as_ref().filter(|_| member.is_own),
-            "own": member.is_own,
+            "stuck_change": stuck.as_ref().filter(|_| member.seen.is_own),
+            "own": member.seen.is_own,
         })
     };
     Ok(Json(members(&state.remote).await?.iter().map(shown).collect()))
@@ -233,21 +184,21 @@ async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
 
 async fn host_ids(State(state): State<AdminState>) -> Answer<Vec<Entry<String>>> {
     let members = members(&state.remote).await?;
-    Ok(Json(members.iter().map(|one| Entry::new(one.address(), one.node.host.to_string())).collect()))
+    Ok(Json(members.iter().map(|one| Entry::new(address(&one.seen.node), one.seen.node.host.to_string())).collect()))
 }
 
 /// Nodes that have not reported their load yet are left out.
 async fn load_map(State(state): State<AdminState>) -> Answer<Vec<Entry<u64>>> {
     let members = members(&state.remote).await?;
-    Ok(Json(members.iter().filter_map(|one| Some(Entry::new(one.address(), one.load_bytes?))).collect()))
+    Ok(Json(members.iter().filter_map(|one| Some(Entry::new(address(&one.seen.node), one.seen.load_bytes?))).collect()))
 }
 
 async fn joining(State(state): State<AdminState>) -> Answer<Vec<String>> {
-    addresses(&state, |member| member.node.state == NodeState::Joining).await
+    addresses(&state, |member| member.seen.node.state == NodeState::Joining).await
 }
 
 async fn leaving(State(state): State<AdminState>) -> Answer<Vec<String>> {
-    addresses(&state, |member| member.node.state == NodeState::Leaving).await
+    addresses(&state, |member| member.seen.node.state == NodeState::Leaving).await
 }
 
 /// With tablets, no node moves on the ring.
@@ -256,11 +207,11 @@ async fn moving() -> Json<[String; 0]> {
 }
 
 async fn live(State(state): State<AdminState>) -> Answer<Vec<String>> {
-    addresses(&state, |member| member.is_up).await
+    addresses(&state, |member| member.seen.is_up).await
 }
 
 async fn down(State(state): State<AdminState>) -> Answer<Vec<String>> {
-    addresses(&state, |member| !member.is_up).await
+    addresses(&state, |member| !member.seen.is_up).await
 }
 
 async fn count_up(State(state): State<AdminState>) -> Answer<usize> {
@@ -273,14 +224,19 @@ async fn count_down(State(state): State<AdminState>) -> Answer<usize> {
 
 async fn simple_states(State(state): State<AdminState>) -> Answer<Vec<Entry<&'static str>>> {
     let members = members(&state.remote).await?;
-    Ok(Json(members.iter().map(|one| Entry::new(one.address(), if one.is_up { "UP" } else { "DOWN" })).collect()))
+    Ok(Json(
+        members
+            .iter()
+            .map(|one| Entry::new(address(&one.seen.node), if one.seen.is_up { "UP" } else { "DOWN" }))
+            .collect(),
+    ))
 }
 
 async fn schema_versions(State(state): State<AdminState>) -> Answer<Vec<Entry<Vec<String>>>> {
     let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for member in members(&state.remote).await? {
-        let version = member.schema().map_or_else(|| UNREACHABLE.to_owned(), |version| version.to_string());
-        versions.entry(version).or_default().push(member.address());
+        let version = schema(&member).map_or_else(|| UNREACHABLE.to_owned(), |version| version.to_string());
+        versions.entry(version).or_default().push(address(&member.seen.node));
     }
     Ok(Json(versions.into_iter().map(|(version, nodes)| Entry::new(version, nodes)).collect()))
 }
@@ -293,12 +249,12 @@ struct Host {
 
 async fn datacenter(State(state): State<AdminState>, Query(query): Query<Host>) -> Answer<String> {
     let members = members(&state.remote).await?;
-    Ok(Json(find(&members, query.host.as_deref())?.node.datacenter.clone()))
+    Ok(Json(find(&members, query.host.as_deref())?.seen.node.datacenter.clone()))
 }
 
 async fn rack(State(state): State<AdminState>, Query(query): Query<Host>) -> Answer<String> {
     let members = members(&state.remote).await?;
-    Ok(Json(find(&members, query.host.as_deref())?.node.rack.clone()))
+    Ok(Json(find(&members, query.host.as_deref())?.seen.node.rack.clone()))
 }
 
 async fn snitch() -> Json<&'static str> {
@@ -311,11 +267,11 @@ async fn endpoints(State(state): State<AdminState>) -> Answer<Vec<Value>> {
     let started = facts(&state.remote).await?.node.started_micros;
     let version = 1;
     let shown = |member: &Member| {
-        let node = &member.node;
+        let node = &member.seen.node;
         let states = [
             (0, Some(node.state.name().to_uppercase())),
-            (1, member.load_bytes.map(|load| load.to_string())),
-            (2, member.schema().map(|schema| schema.to_string())),
+            (1, member.seen.load_bytes.map(|load| load.to_string())),
+            (2, schema(member).map(|schema| schema.to_string())),
             (3, Some(node.datacenter.clone())),
             (4, Some(node.rack.clone())),
             (5, Some(node.release_version.clone())),
@@ -327,10 +283,10 @@ async fn endpoints(State(state): State<AdminState>) -> Answer<Vec<Value>> {
         let states = states.into_iter().filter_map(|(state, value)| {
             Some(json!({ "application_state": state, "version": version, "value": value? }))
         });
-        let started = if member.is_own { started } else { 0 };
+        let started = if member.seen.is_own { started } else { 0 };
         json!({
-            "addrs": member.address(),
-            "is_alive": member.is_up,
+            "addrs": address(&member.seen.node),
+            "is_alive": member.seen.is_up,
             "update_time": started / 1000,
             "generation": started / 1_000_000,
             "version": version,

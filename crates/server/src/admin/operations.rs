@@ -1,6 +1,7 @@
 //! The operations of administrators: on which tables, by which shards.
 
-use crate::services::RemoteServices;
+use super::{AdminShards, RemoteServices};
+use cluster::observe::storage;
 use engine::{Engine, EngineError};
 use model::TableId;
 use rt::ShardId;
@@ -55,7 +56,7 @@ pub struct TableName {
 /// All keyspaces, including those of virtual tables.
 pub async fn keyspaces(remote: &RemoteServices) -> Result<Vec<String>, Refusal> {
     let names = remote.call(ShardId(0), |services| async move {
-        let metadata = services.metadata.get().current();
+        let metadata = services.cluster.metadata.get().current();
         let own = cql::system::KEYSPACES.iter().map(|name| (*name).to_owned());
         let mut names: Vec<String> = metadata.keyspaces.keys().cloned().chain(own).collect();
         names.sort();
@@ -67,7 +68,7 @@ pub async fn keyspaces(remote: &RemoteServices) -> Result<Vec<String>, Refusal> 
 /// All tables that hold data.
 pub async fn all_tables(remote: &RemoteServices) -> Result<Vec<TableName>, Refusal> {
     let tables = remote.call(ShardId(0), |services| async move {
-        let metadata = services.metadata.get().current();
+        let metadata = services.cluster.metadata.get().current();
         let mut tables: Vec<TableName> = metadata
             .tables()
             .map(|table| TableName {
@@ -109,7 +110,7 @@ where
     let done = remote.call_all(move |services| {
         let (tables, work) = (tables.clone(), work.clone());
         async move {
-            let engine = services.engine.get();
+            let engine = services.cluster.engine.get();
             for table in tables {
                 let done = work(engine.clone(), table.id).await.map_err(Refusal::of_engine);
                 done.map_err(|why| {
@@ -135,7 +136,7 @@ pub async fn compact(remote: &RemoteServices, tables: &[TableName]) -> Result<()
 /// Loads the sstables in the `upload` directory of a table.
 pub async fn refresh(remote: &RemoteServices, table: &TableName) -> Result<cluster::refresh::Refreshed, Refusal> {
     let id = table.id;
-    let loaded = remote.call(ShardId(0), move |services| cluster::refresh::refresh(services.cluster(), id));
+    let loaded = remote.call(ShardId(0), move |services| cluster::refresh::refresh(services.cluster, id));
     loaded
         .await
         .map_err(Refusal::failed)?
@@ -149,6 +150,17 @@ pub async fn set_auto_compaction(remote: &RemoteServices, tables: &[TableName], 
 
 /// Bytes that all sstables take on disk.
 pub async fn load(remote: &RemoteServices) -> Result<u64, Refusal> {
-    let bytes = remote.call_all(|services| async move { services.engine.get().metrics().disk_bytes });
-    Ok(bytes.await.map_err(Refusal::failed)?.iter().sum())
+    observed(remote, |services| storage::load_bytes(services.cluster.engine)).await
+}
+
+/// Reads values of [`cluster::observe`], which shard 0 collects.
+pub async fn observed<R, Fut>(
+    remote: &RemoteServices,
+    read: impl FnOnce(AdminShards) -> Fut + Send + 'static,
+) -> Result<R, Refusal>
+where
+    R: Send + 'static,
+    Fut: Future<Output = R> + 'static,
+{
+    remote.call(ShardId(0), read).await.map_err(Refusal::failed)
 }

@@ -4,16 +4,16 @@
 //! Features that do not exist here (gossip, Thrift, key and counter caches, incremental backups)
 //! are reported as off or empty.
 
+use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::Refusal;
+use super::operations::{Refusal, observed};
 use super::rest::AdminState;
 use super::ring::facts;
 use super::snapshots;
-use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use engine::EngineMetrics;
+use cluster::observe::storage::{self, EngineMetrics};
 use rt::ShardId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -65,8 +65,7 @@ async fn zero() -> Json<u64> {
 
 /// Milliseconds since the start.
 async fn uptime_ms(remote: &RemoteServices) -> Result<i64, Refusal> {
-    let started = facts(remote).await?.node.started_micros;
-    Ok((rt::time::wall_micros() - started).max(0) / 1000)
+    Ok(facts(remote).await?.node.uptime_micros() / 1000)
 }
 
 async fn uptime(State(state): State<AdminState>) -> Answer<i64> {
@@ -75,7 +74,7 @@ async fn uptime(State(state): State<AdminState>) -> Answer<i64> {
 
 /// Empties the caches of pages and rows of every shard.
 async fn drop_caches(State(state): State<AdminState>) -> Answer<()> {
-    let dropped = state.remote.call_all(|services| async move { services.engine.get().drop_caches() });
+    let dropped = state.remote.call_all(|services| async move { services.cluster.engine.get().drop_caches() });
     dropped.await.map(|_| Json(())).map_err(Refusal::failed)
 }
 
@@ -123,7 +122,7 @@ async fn sstable_version() -> Json<&'static str> {
 /// A setting of `system.config` as JSON; `None` if there is none of that name.
 async fn setting_of(remote: &RemoteServices, name: String) -> Result<Option<Value>, Refusal> {
     let found = remote.call(ShardId(0), move |services| async move {
-        let table = services.system.settings.try_get()?;
+        let table = services.settings.try_get()?;
         table.0.list().into_iter().find(|setting| setting.name == name).map(|setting| setting.value)
     });
     let found = found.await.map_err(Refusal::failed)?;
@@ -151,14 +150,13 @@ async fn log_directory(State(state): State<AdminState>) -> Json<String> {
 
 /// Bytes of files that only snapshots use.
 async fn snapshots_size(State(state): State<AdminState>) -> Answer<u64> {
-    let all = snapshots::list(&state.remote, &state.data_dir).await?;
-    Ok(Json(all.iter().flat_map(|snapshot| &snapshot.value).map(|table| table.live).sum()))
+    let all = snapshots::find(&state.remote, None).await?;
+    Ok(Json(all.iter().map(|snapshot| snapshot.live).sum()))
 }
 
 /// The metrics of the store, over all shards.
 async fn engines(remote: &RemoteServices) -> Result<Vec<EngineMetrics>, Refusal> {
-    let asked = remote.call_all(|services| async move { services.engine.get().metrics() });
-    asked.await.map_err(Refusal::failed)
+    observed(remote, |services| storage::engines(services.cluster.engine)).await
 }
 
 /// A number of a cache, by ScyllaDB's name. Only the row cache exists here. It shares a budget with
@@ -179,7 +177,7 @@ async fn cache_metric(State(state): State<AdminState>, Path((cache, metric)): Pa
     };
     Ok(Json(match metric.as_str() {
         "entries" => json!(sum(|engine| engine.rows.partitions)),
-        "size" => json!(sum(|engine| engine.rows.bytes + engine.cache.bytes as u64)),
+        "size" => json!(sum(|engine| engine.cache_bytes())),
         "capacity" => json!(sum(|engine| engine.cache_limit_bytes)),
         "hits" => json!(hits),
         "requests" => json!(requests),

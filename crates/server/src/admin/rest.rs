@@ -1,11 +1,11 @@
 //! Paths of the admin REST interface.
 
+use super::RemoteServices;
 use super::extract::{Path, Query};
 use super::operations::{self, Refusal};
 use super::snapshots;
 use super::table_stats;
 use super::tables::named;
-use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -209,11 +209,11 @@ async fn table_stats(
         Some(keyspace) => operations::tables(&state.remote, keyspace, query.cf.as_deref()).await?,
         None => operations::all_tables(&state.remote).await?,
     };
-    Ok(Json(table_stats::collect(&state.remote, &state.data_dir, &tables).await?))
+    Ok(Json(table_stats::collect(&state.remote, &tables).await?))
 }
 
 async fn metric_of_all(State(state): State<AdminState>, Path(metric): Path<String>) -> Answer<serde_json::Value> {
-    Ok(Json(table_stats::metric(&state.remote, &state.data_dir, &metric, None).await?))
+    Ok(Json(table_stats::metric(&state.remote, &metric, None).await?))
 }
 
 async fn metric_of_table(
@@ -221,12 +221,12 @@ async fn metric_of_table(
     Path((metric, name)): Path<(String, String)>,
 ) -> Answer<serde_json::Value> {
     let table = named(&state.remote, &name).await?;
-    Ok(Json(table_stats::metric(&state.remote, &state.data_dir, &metric, Some(&table)).await?))
+    Ok(Json(table_stats::metric(&state.remote, &metric, Some(&table)).await?))
 }
 
 async fn sstables_per_level(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<Vec<u64>> {
     let table = named(&state.remote, &name).await?;
-    let mut numbers = table_stats::collect(&state.remote, &state.data_dir, &[table]).await?;
+    let mut numbers = table_stats::collect(&state.remote, &[table]).await?;
     Ok(Json(numbers.pop().map(|one| one.sstables_in_each_level).unwrap_or_default()))
 }
 
@@ -282,7 +282,7 @@ impl SnapshotQuery {
 }
 
 async fn list_snapshots(State(state): State<AdminState>) -> Answer<Vec<snapshots::Snapshot>> {
-    Ok(Json(snapshots::list(&state.remote, &state.data_dir).await?))
+    Ok(Json(snapshots::list(&state.remote).await?))
 }
 
 async fn take_snapshot(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> Answer {

@@ -5,15 +5,16 @@
 //! `system.local` and `system.peers`. The actual owners of a partition depend on its table's
 //! tablets.
 
+use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::nodes::{self, Member};
+use super::nodes::{self, address};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
-use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use cluster::NodeInfo;
+use cluster::observe::Member;
 use cluster::tablets::TabletReplica;
 use model::key::{self, DecoratedKey};
 use model::schema::TableSchema;
@@ -79,7 +80,7 @@ pub struct Facts {
 /// Calls shard 0.
 pub async fn facts(remote: &RemoteServices) -> Result<Facts, Refusal> {
     let asked = remote.call(ShardId(0), |services| async move {
-        let service = services.metadata.get();
+        let service = services.cluster.metadata.get();
         Facts { node: service.info().as_ref().clone(), schema: service.current().version }
     });
     asked.await.map_err(Refusal::failed)
@@ -97,19 +98,19 @@ async fn generation_number(State(state): State<AdminState>) -> Answer<i64> {
 /// The tokens of this node.
 async fn tokens(State(state): State<AdminState>) -> Answer<Vec<String>> {
     let members = nodes::members(&state.remote).await?;
-    Ok(Json(nodes::find(&members, None)?.tokens().iter().map(i64::to_string).collect()))
+    Ok(Json(nodes::tokens(nodes::find(&members, None)?).iter().map(i64::to_string).collect()))
 }
 
 async fn tokens_of(State(state): State<AdminState>, Path(endpoint): Path<String>) -> Answer<Vec<String>> {
     let members = nodes::members(&state.remote).await?;
     let found = nodes::find(&members, Some(&endpoint)).ok();
-    Ok(Json(found.map_or_else(Vec::new, |member| member.tokens().iter().map(i64::to_string).collect())))
+    Ok(Json(found.map_or_else(Vec::new, |member| nodes::tokens(member).iter().map(i64::to_string).collect())))
 }
 
 /// The tokens that clients see, in order, with their nodes.
 fn ring(members: &[Member]) -> Vec<(i64, &Member)> {
     let mut ring: Vec<_> =
-        members.iter().flat_map(|member| member.tokens().into_iter().map(move |token| (token, member))).collect();
+        members.iter().flat_map(|member| nodes::tokens(member).into_iter().map(move |token| (token, member))).collect();
     ring.sort_by_key(|(token, _)| *token);
     ring
 }
@@ -138,13 +139,15 @@ async fn tokens_endpoint(
     match (&query.keyspace, query.table()) {
         (Some(keyspace), Some(table)) => {
             let tablets = tablets(&state.remote, keyspace, table).await?;
-            let owner = |tablet: &Tablet| tablet.endpoints(&members).into_iter().next().map(Member::address);
+            let owner = |tablet: &Tablet| {
+                tablet.endpoints(&members).into_iter().next().map(|member| address(&member.seen.node))
+            };
             let owned = tablets.iter().map(|tablet| Entry::new(tablet.last, owner(tablet).unwrap_or_default()));
             Ok(Json(owned.collect()))
         }
-        (None, None) => {
-            Ok(Json(ring(&members).into_iter().map(|(token, member)| Entry::new(token, member.address())).collect()))
-        }
+        (None, None) => Ok(Json(
+            ring(&members).into_iter().map(|(token, member)| Entry::new(token, address(&member.seen.node))).collect(),
+        )),
         _ => Err(Refusal::Bad("Both keyspace and cf must be given, or none of them".to_owned())),
     }
 }
@@ -162,9 +165,9 @@ impl Tablet {
     /// The nodes with a replica. A local table is on this node only.
     fn endpoints<'a>(&self, members: &'a [Member]) -> Vec<&'a Member> {
         if self.replicas.is_empty() {
-            return members.iter().filter(|member| member.is_own).collect();
+            return members.iter().filter(|member| member.seen.is_own).collect();
         }
-        let of = |replica: &TabletReplica| members.iter().find(|member| member.node.host == replica.host);
+        let of = |replica: &TabletReplica| members.iter().find(|member| member.seen.node.host == replica.host);
         self.replicas.iter().filter_map(of).collect()
     }
 }
@@ -176,7 +179,7 @@ async fn tablets(remote: &RemoteServices, keyspace: &str, table: &str) -> Result
     };
     let id = table.id;
     let tablets = remote.call(ShardId(0), move |services| async move {
-        let metadata = services.metadata.get().current();
+        let metadata = services.cluster.metadata.get().current();
         // A table that was dropped meanwhile has none.
         metadata.table_by_id(id).map_or(Vec::new(), |table| {
             let map = &table.tablets;
@@ -204,8 +207,8 @@ async fn tablets_of_table(
     let tablets = tablets(&state.remote, &keyspace, table).await?;
     let shown = |tablet: &Tablet| {
         let replica = |replica: &TabletReplica| {
-            let member = members.iter().find(|member| member.node.host == replica.host);
-            let address = member.map_or_else(|| replica.host.to_string(), Member::address);
+            let member = members.iter().find(|member| member.seen.node.host == replica.host);
+            let address = member.map_or_else(|| replica.host.to_string(), |member| address(&member.seen.node));
             json!({ "address": address, "host_id": replica.host.to_string(), "shard": replica.shard })
         };
         json!({
@@ -220,7 +223,8 @@ async fn tablets_of_table(
 /// The share of the ring that clients see for each full member.
 async fn ownership(State(state): State<AdminState>) -> Answer<Vec<Entry<String>>> {
     let members = nodes::members(&state.remote).await?;
-    let share = |member: &Member| Some(Entry::new(member.address(), owned(1.0 / f64::from(member.rank?.1))));
+    let share =
+        |member: &Member| Some(Entry::new(address(&member.seen.node), owned(1.0 / f64::from(member.seen.rank?.1))));
     Ok(Json(members.iter().filter_map(share).collect()))
 }
 
@@ -242,7 +246,7 @@ async fn ownership_of(
         for tablet in &tablets {
             let endpoints = tablet.endpoints(&members);
             for (share, member) in shares.iter_mut().zip(&members) {
-                if endpoints.iter().any(|endpoint| endpoint.node.host == member.node.host) {
+                if endpoints.iter().any(|endpoint| endpoint.seen.node.host == member.seen.node.host) {
                     *share += 1.0 / (tablets.len() * tables.len()) as f64;
                 }
             }
@@ -250,8 +254,9 @@ async fn ownership_of(
     }
     // The fractions are powers of two divided by the number of tables, so the sum is rounded to
     // give 1.0.
-    let entry = |(member, share): (&Member, &f64)| Entry::new(member.address(), owned((share * 1e6).round() / 1e6));
-    Ok(Json(members.iter().zip(&shares).filter(|(member, _)| member.rank.is_some()).map(entry).collect()))
+    let entry =
+        |(member, share): (&Member, &f64)| Entry::new(address(&member.seen.node), owned((share * 1e6).round() / 1e6));
+    Ok(Json(members.iter().zip(&shares).filter(|(member, _)| member.seen.rank.is_some()).map(entry).collect()))
 }
 
 /// A node with a replica of a range.
@@ -275,15 +280,15 @@ struct TokenRange {
 impl TokenRange {
     fn of(start: i64, end: i64, endpoints: &[&Member]) -> TokenRange {
         let detail = |member: &&Member| Endpoint {
-            host: member.address(),
-            datacenter: member.node.datacenter.clone(),
-            rack: member.node.rack.clone(),
+            host: address(&member.seen.node),
+            datacenter: member.seen.node.datacenter.clone(),
+            rack: member.seen.node.rack.clone(),
         };
         TokenRange {
             start_token: start.to_string(),
             end_token: end.to_string(),
-            endpoints: endpoints.iter().map(|member| member.address()).collect(),
-            rpc_endpoints: endpoints.iter().map(|member| member.node.rpc_address.to_string()).collect(),
+            endpoints: endpoints.iter().map(|member| address(&member.seen.node)).collect(),
+            rpc_endpoints: endpoints.iter().map(|member| member.seen.node.rpc_address.to_string()).collect(),
             endpoint_details: endpoints.iter().map(detail).collect(),
         }
     }
@@ -339,7 +344,7 @@ async fn natural_endpoints(
     let tablets = tablets(&state.remote, &keyspace, table).await?;
     let name = (keyspace, table.to_owned());
     let token = state.remote.call(ShardId(0), move |services| async move {
-        let metadata = services.metadata.get().current();
+        let metadata = services.cluster.metadata.get().current();
         let table = metadata.table(&name.0, &name.1).ok_or_else(|| "the table is gone".to_owned())?;
         key_of(&table.schema, &text).map(|key| DecoratedKey::new(key.into()).token.0)
     });
@@ -347,5 +352,5 @@ async fn natural_endpoints(
     let members = nodes::members(&state.remote).await?;
     let tablet = tablets.iter().find(|tablet| token <= tablet.last);
     let endpoints = tablet.map_or_else(Vec::new, |tablet| tablet.endpoints(&members));
-    Ok(Json(endpoints.into_iter().map(Member::address).collect()))
+    Ok(Json(endpoints.into_iter().map(|member| address(&member.seen.node)).collect()))
 }

@@ -1,10 +1,10 @@
 //! The settings of the slow query log, under ScyllaDB's path. A change applies to every shard, and
 //! is lost at a restart.
 
+use super::RemoteServices;
 use super::extract::Query;
 use super::operations::Refusal;
 use super::rest::AdminState;
-use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};

@@ -1,8 +1,9 @@
 //! Snapshots for an administrator: names over all tables, found in the data directory.
 
-use super::operations::{self, Refusal, TableName};
-use crate::services::RemoteServices;
-use engine::datadir::{TABLE_SNAPSHOTS, table_dir_name, table_of_dir_name};
+use super::RemoteServices;
+use super::operations::{self, Refusal, TableName, observed};
+use cluster::observe::storage::{self, FoundSnapshot};
+use engine::datadir::{TABLE_SNAPSHOTS, directories, entries, find_snapshots, table_dir_name, table_of_dir_name};
 use engine::{Engine, EngineError, UNFINISHED_SNAPSHOT, is_snapshot_name};
 use rt::ShardId;
 use rt::shard::PerShard;
@@ -35,58 +36,30 @@ pub struct Snapshot {
 }
 
 /// All snapshots, by name.
-pub async fn list(remote: &RemoteServices, data_dir: &Path) -> Result<Vec<Snapshot>, Refusal> {
-    let found = list_of(remote, data_dir, None).await?;
-    Ok(found.into_iter().map(|(key, value)| Snapshot { key, value }).collect())
+pub async fn list(remote: &RemoteServices) -> Result<Vec<Snapshot>, Refusal> {
+    let mut by_name: BTreeMap<String, Vec<TableSnapshot>> = BTreeMap::new();
+    for FoundSnapshot { keyspace: ks, table: cf, name, live, total } in find(remote, None).await? {
+        by_name.entry(name).or_default().push(TableSnapshot { ks, cf, total, live });
+    }
+    Ok(by_name.into_iter().map(|(key, value)| Snapshot { key, value }).collect())
 }
 
-type Found = BTreeMap<String, Vec<TableSnapshot>>;
-
-/// The snapshots of these tables, by name; of all tables if none are given.
-pub(super) async fn list_of(
+/// The snapshots of these tables, or of all.
+pub(super) async fn find(
     remote: &RemoteServices,
-    data_dir: &Path,
     tables: Option<Vec<TableName>>,
-) -> Result<Found, Refusal> {
-    let root = data_dir.join("data");
-    let found = remote.call(ShardId(0), move |_| async move { scan(&root, tables.as_deref()).await });
-    found.await.map_err(Refusal::failed)?.map_err(Refusal::of_engine)
+) -> Result<Vec<FoundSnapshot>, Refusal> {
+    let found = observed(remote, |services| async move {
+        storage::snapshots(services.cluster.engine, is_of(tables.as_deref())).await
+    });
+    found.await?.map_err(Refusal::of_engine)
 }
 
-/// The snapshots below `root`, of these tables or of all. Directories of other tables are not read.
-/// A table that was dropped and created again has those of both.
-pub async fn scan(root: &Path, tables: Option<&[TableName]>) -> Result<Found, EngineError> {
-    let is_wanted = |keyspace: &str, table: Option<&str>| {
+/// Whether a keyspace, or a table of it, has one of these tables.
+pub fn is_of(tables: Option<&[TableName]>) -> impl Fn(&str, Option<&str>) -> bool {
+    move |keyspace, table| {
         let is_it = |one: &TableName| one.keyspace == keyspace && table.is_none_or(|table| one.name == table);
         tables.is_none_or(|tables| tables.iter().any(is_it))
-    };
-    let mut found = Found::new();
-    for keyspace in directories(root).await?.into_iter().filter(|keyspace| is_wanted(keyspace, None)) {
-        for table_dir in directories(&root.join(&keyspace)).await? {
-            let Some((table, _)) = table_of_dir_name(&table_dir) else { continue };
-            if !is_wanted(&keyspace, Some(table)) {
-                continue;
-            }
-            let dir = root.join(&keyspace).join(&table_dir);
-            let living: Vec<String> = names(&dir).await?.into_iter().map(|(name, _)| name).collect();
-            for name in directories(&dir.join(TABLE_SNAPSHOTS)).await?.into_iter().filter(|name| is_snapshot_name(name))
-            {
-                let files = names(&dir.join(TABLE_SNAPSHOTS).join(&name)).await?;
-                let total = files.iter().map(|(_, len)| len).sum();
-                let live = files.iter().filter(|(name, _)| !living.contains(name)).map(|(_, len)| len).sum();
-                let one = TableSnapshot { ks: keyspace.clone(), cf: table.to_owned(), total, live };
-                found.entry(name).or_default().push(one);
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// What is in a directory; nothing if there is none.
-async fn entries(dir: &Path) -> Result<Vec<rt::fs::DirEntry>, EngineError> {
-    match rt::fs::read_dir(dir).await {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        other => other.map_err(at(dir)),
     }
 }
 
@@ -95,24 +68,13 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> EngineError {
     |source| EngineError::Io { path: path.to_owned(), source }
 }
 
-async fn directories(dir: &Path) -> Result<Vec<String>, EngineError> {
-    let mut found: Vec<String> =
-        entries(dir).await?.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name).collect();
-    found.sort();
-    Ok(found)
-}
-
-async fn names(dir: &Path) -> Result<Vec<(String, u64)>, EngineError> {
-    Ok(entries(dir).await?.into_iter().filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect())
-}
-
 /// Takes the snapshot `name` of `tables`. None of them may have a snapshot of that name. The
 /// snapshot appears when all shards have linked all tables, or not at all, even if the caller
 /// disconnects.
 pub async fn take(remote: &RemoteServices, data_dir: &Path, tables: &[TableName], name: &str) -> Result<(), Refusal> {
     let (root, tables, name) = (data_dir.join("data"), tables.to_vec(), name.to_owned());
     let taken = remote.call(ShardId(0), move |services| async move {
-        let (engines, turn) = (services.engine, services.snapshot_turn.get());
+        let (engines, turn) = (services.cluster.engine, services.snapshot_turn.get());
         let task = rt::task::spawn(async move { take_here(engines, &turn, &root, &tables, &name).await });
         task.await.unwrap_or_else(|_| Err(Refusal::failed("the node is stopping")))
     });
@@ -129,9 +91,9 @@ pub async fn take_here(
     name: &str,
 ) -> Result<(), Refusal> {
     let _turn = turn.acquire().await.map_err(Refusal::failed)?;
-    let known = scan(root, Some(tables)).await.map_err(Refusal::of_engine)?;
-    if let Some(same) = known.get(name).and_then(|same| same.first()) {
-        return Err(Refusal::Bad(format!("Keyspace {}: snapshot {name} already exists.", same.ks)));
+    let known = find_snapshots(root, is_of(Some(tables))).await.map_err(Refusal::of_engine)?;
+    if let Some(same) = known.iter().find(|known| known.name == name) {
+        return Err(Refusal::Bad(format!("Keyspace {}: snapshot {name} already exists.", same.keyspace)));
     }
     if !is_snapshot_name(name) {
         return Err(Refusal::of_engine(EngineError::SnapshotName(name.to_owned())));

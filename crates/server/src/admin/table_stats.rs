@@ -4,13 +4,12 @@
 //! Numbers that Messina does not keep for each table (latencies, cells per slice, false positives)
 //! are left out instead of shown as 0.
 
-use super::operations::{self, Refusal, TableName};
+use super::RemoteServices;
+use super::operations::{self, Refusal, TableName, observed};
 use super::snapshots;
-use crate::services::RemoteServices;
-use engine::TableDetails;
+use cluster::observe::storage::{self, TableDetails};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// A table over all shards.
 #[derive(Clone, Debug, Serialize)]
@@ -125,45 +124,25 @@ impl TableNumbers {
 }
 
 /// The statistics of `tables`, in order.
-pub async fn collect(
-    remote: &RemoteServices,
-    data_dir: &Path,
-    tables: &[TableName],
-) -> Result<Vec<TableNumbers>, Refusal> {
+pub async fn collect(remote: &RemoteServices, tables: &[TableName]) -> Result<Vec<TableNumbers>, Refusal> {
     let ids: Vec<_> = tables.iter().map(|table| table.id).collect();
-    let parts = remote.call_all(move |services| {
-        let ids = ids.clone();
-        async move {
-            let engine = services.engine.get();
-            // A table that is dropped meanwhile counts nothing.
-            ids.iter().map(|id| engine.table_details(*id).unwrap_or_default()).collect::<Vec<_>>()
-        }
-    });
-    let parts = parts.await.map_err(Refusal::failed)?;
-    let kept = snapshots::list_of(remote, data_dir, Some(tables.to_vec())).await?;
-    let numbers = tables.iter().enumerate().map(|(at, table)| {
-        let mut sum = TableDetails::default();
-        parts.iter().for_each(|part| sum.add(&part[at]));
-        let of_table = kept.values().flatten();
-        let own = of_table.filter(|one| one.ks == table.keyspace && one.cf == table.name);
-        TableNumbers::new(table, &sum, own.map(|one| one.live).sum())
+    let details = observed(remote, |services| storage::table_details(services.cluster.engine, ids)).await?;
+    let snapshots = snapshots::find(remote, Some(tables.to_vec())).await?;
+    let numbers = tables.iter().zip(&details).map(|(table, details)| {
+        let own = snapshots.iter().filter(|one| one.keyspace == table.keyspace && one.table == table.name);
+        TableNumbers::new(table, details, own.map(|one| one.live).sum())
     });
     Ok(numbers.collect())
 }
 
 /// One number of one table, or the sum over all if `table` is not given.
-pub async fn metric(
-    remote: &RemoteServices,
-    data_dir: &Path,
-    metric: &str,
-    table: Option<&TableName>,
-) -> Result<Value, Refusal> {
+pub async fn metric(remote: &RemoteServices, metric: &str, table: Option<&TableName>) -> Result<Value, Refusal> {
     let unknown = || Refusal::Missing(format!("Not found: /column_family/metrics/{metric}"));
     let tables = match table {
         Some(table) => vec![table.clone()],
         None => operations::all_tables(remote).await?,
     };
-    let numbers = collect(remote, data_dir, &tables).await?;
+    let numbers = collect(remote, &tables).await?;
     match (table, &numbers[..]) {
         (Some(_), [one]) => one.metric(metric).ok_or_else(unknown),
         _ => {

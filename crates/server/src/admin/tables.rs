@@ -1,11 +1,11 @@
 //! Properties of tables, under ScyllaDB's paths: compaction strategy and thresholds, compression,
 //! automatic compaction.
 
+use super::RemoteServices;
 use super::extract::Path;
 use super::operations::{self, Refusal, TableName};
 use super::rest::AdminState;
 use super::ring::Entry;
-use crate::services::RemoteServices;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -44,7 +44,7 @@ pub async fn named(remote: &RemoteServices, name: &str) -> Result<TableName, Ref
 async fn options(state: &AdminState, name: &str) -> Result<TableOptions, Refusal> {
     let id = named(&state.remote, name).await?.id;
     let found = state.remote.call(ShardId(0), move |services| async move {
-        let metadata = services.metadata.get().current();
+        let metadata = services.cluster.metadata.get().current();
         metadata.table_by_id(id).map(|table| table.definition.options.clone())
     });
     let gone = || Refusal::Bad(format!("Can't find a column family {name}: it was dropped just now"));
@@ -95,9 +95,9 @@ async fn indexes(State(state): State<AdminState>, Path(name): Path<String>) -> A
 
 async fn is_compacted(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<bool> {
     let id = named(&state.remote, &name).await?.id;
-    let asked = state
-        .remote
-        .call_all(move |services| async move { services.engine.get().auto_compaction(id).map_err(Refusal::of_engine) });
+    let asked = state.remote.call_all(move |services| async move {
+        services.cluster.engine.get().auto_compaction(id).map_err(Refusal::of_engine)
+    });
     let on: Result<Vec<bool>, Refusal> = asked.await.map_err(Refusal::failed)?.into_iter().collect();
     Ok(Json(on?.into_iter().all(|on| on)))
 }

@@ -5,24 +5,18 @@
 
 use super::map::{self, MapSetting};
 use super::setting::Setting;
+use super::tls_options::{TlsOptions, needed};
 use rt::tls::TlsFiles;
-use std::path::PathBuf;
+
+const NAME: &str = "client_encryption_options";
 
 /// TLS of client connections.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientEncryption {
     /// Whether TLS is on. None: not set, which means off.
     pub enabled: Option<bool>,
-    /// The node's certificate.
-    pub certificate: Option<PathBuf>,
-    /// Its private key.
-    pub keyfile: Option<PathBuf>,
-    /// The root certificates for clients' certificates.
-    pub truststore: Option<PathBuf>,
-    /// Whether clients must show a certificate.
-    pub require_client_auth: bool,
-    /// Options of other products that were set and have no effect here.
-    pub others: Vec<String>,
+    /// The TLS files, and whether clients must show a certificate.
+    pub tls: TlsOptions,
 }
 
 impl ClientEncryption {
@@ -31,31 +25,28 @@ impl ClientEncryption {
         if self.enabled != Some(true) {
             return Ok(None);
         }
-        let needed = |file: &Option<PathBuf>, name: &str| {
-            file.clone().ok_or_else(|| format!("client_encryption_options: enabled needs {name}"))
-        };
-        map::refuse("client_encryption_options", &self.others)?;
-        let truststore = match self.require_client_auth {
-            true => Some(needed(&self.truststore, "truststore for require_client_auth")?),
+        map::refuse(NAME, &self.tls.others)?;
+        let needed = |file, name| needed(file, name, "client_encryption_options: enabled");
+        let truststore = match self.tls.require_client_auth {
+            true => Some(needed(&self.tls.truststore, "truststore for require_client_auth")?),
             false => None,
         };
         Ok(Some(TlsFiles {
-            certificate: needed(&self.certificate, "certificate")?,
-            keyfile: needed(&self.keyfile, "keyfile")?,
+            certificate: needed(&self.tls.certificate, "certificate")?,
+            keyfile: needed(&self.tls.keyfile, "keyfile")?,
             truststore,
         }))
     }
 
     /// Warnings for the operator.
     pub fn warnings(&self) -> Vec<String> {
-        let is_forgotten = self.enabled.is_none() && (self.certificate.is_some() || self.keyfile.is_some());
+        let is_forgotten = self.enabled.is_none() && self.tls.has_files();
         let forgotten = is_forgotten.then(|| {
             "client_encryption_options: clients are not encrypted, because enabled is not set: add `enabled: true`, or \
              `enabled: false` for no encryption"
                 .to_owned()
         });
-        let others = self.others.iter().map(|name| format!("client_encryption_options: {name} has no effect"));
-        forgotten.into_iter().chain(others).collect()
+        forgotten.into_iter().chain(self.tls.without_effect(NAME)).collect()
     }
 }
 
@@ -68,27 +59,18 @@ impl MapSetting for ClientEncryption {
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
             "enabled" => self.enabled = Some(bool::from_word(value)?),
-            "certificate" => self.certificate = map::path(value),
-            "keyfile" => self.keyfile = map::path(value),
-            "truststore" => self.truststore = map::path(value),
-            "require_client_auth" => self.require_client_auth = bool::from_word(value)?,
-            _ => return None,
+            _ => self.tls.set(name, value)?,
         }
         Some(())
     }
 
     fn ignore(&mut self, name: &str) {
-        self.others.push(name.to_owned());
+        self.tls.others.push(name.to_owned());
     }
 
     fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)> {
-        [
-            ("enabled", self.enabled.map(|enabled| enabled.to_string())),
-            ("certificate", map::shown(self.certificate.as_deref())),
-            ("keyfile", map::shown(self.keyfile.as_deref())),
-            ("truststore", map::shown(self.truststore.as_deref())),
-            ("require_client_auth", map::switch(self.require_client_auth)),
-        ]
+        let enabled = ("enabled", self.enabled.map(|enabled| enabled.to_string()));
+        [enabled].into_iter().chain(self.tls.options())
     }
 }
 

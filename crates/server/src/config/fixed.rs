@@ -6,11 +6,9 @@
 use super::keys::Config;
 use super::source::{DEFAULT, Source};
 use crate::connection::IGNORED_BITS;
+use cluster::observe::SNITCH;
 use cql::system::{Setting, tokens_of};
 use serde_json::{Value, json};
-
-/// The snitch that takes a node's location from its configuration.
-pub(crate) const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";
 
 /// The fixed settings, for this configuration.
 pub fn settings(config: &Config) -> Vec<Setting> {

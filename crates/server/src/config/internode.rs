@@ -6,9 +6,11 @@
 
 use super::map::{self, MapSetting};
 use super::setting::Setting;
+use super::tls_options::{TlsOptions, needed};
 use internode::Between;
 use rt::tls::PeerFiles;
-use std::path::PathBuf;
+
+const NAME: &str = "server_encryption_options";
 
 /// The connections on which bodies are compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,16 +50,8 @@ pub struct ServerEncryption {
     pub between: Between,
     /// Whether `between` was set.
     pub is_said: bool,
-    /// The node's certificate.
-    pub certificate: Option<PathBuf>,
-    /// Its private key.
-    pub keyfile: Option<PathBuf>,
-    /// The root certificates for the other nodes' certificates.
-    pub truststore: Option<PathBuf>,
-    /// Whether connecting nodes must show a certificate.
-    pub require_client_auth: bool,
-    /// Options of other products that were set and have no effect here.
-    pub others: Vec<String>,
+    /// The TLS files, and whether connecting nodes must show a certificate.
+    pub tls: TlsOptions,
 }
 
 impl ServerEncryption {
@@ -69,32 +63,29 @@ impl ServerEncryption {
         if self.between == Between::None {
             return Ok(None);
         }
-        map::refuse("server_encryption_options", &self.others)?;
-        let needed = |file: &Option<PathBuf>, name: &str| {
-            file.clone().ok_or_else(|| format!("server_encryption_options: internode_encryption needs {name}"))
-        };
+        map::refuse(NAME, &self.tls.others)?;
+        let needed = |file, name| needed(file, name, "server_encryption_options: internode_encryption");
         Ok(Some(PeerFiles {
-            certificate: needed(&self.certificate, "certificate")?,
-            keyfile: needed(&self.keyfile, "keyfile")?,
-            truststore: needed(&self.truststore, "truststore")?,
-            require_client_auth: self.require_client_auth,
+            certificate: needed(&self.tls.certificate, "certificate")?,
+            keyfile: needed(&self.tls.keyfile, "keyfile")?,
+            truststore: needed(&self.tls.truststore, "truststore")?,
+            require_client_auth: self.tls.require_client_auth,
         }))
     }
 
     /// Warnings for the operator.
     pub fn warnings(&self) -> Vec<String> {
-        let is_forgotten = !self.is_said && (self.certificate.is_some() || self.keyfile.is_some());
+        let is_forgotten = !self.is_said && self.tls.has_files();
         let forgotten = is_forgotten.then(|| {
             "server_encryption_options: connections between nodes are not encrypted, because internode_encryption is not set: \
              add `internode_encryption: all`, or `internode_encryption: none` for no encryption"
                 .to_owned()
         });
-        let open = (self.between != Between::None && !self.require_client_auth).then(|| {
+        let open = (self.between != Between::None && !self.tls.require_client_auth).then(|| {
             "server_encryption_options: without require_client_auth anyone who can reach the port can impersonate a node"
                 .to_owned()
         });
-        let others = self.others.iter().map(|name| format!("server_encryption_options: {name} has no effect"));
-        forgotten.into_iter().chain(open).chain(others).collect()
+        forgotten.into_iter().chain(open).chain(self.tls.without_effect(NAME)).collect()
     }
 }
 
@@ -108,29 +99,19 @@ impl MapSetting for ServerEncryption {
         match name {
             "enabled" => self.enabled = Some(bool::from_word(value)?),
             "internode_encryption" => (self.between, self.is_said) = (named(ENCRYPTION, value)?, true),
-            "certificate" => self.certificate = map::path(value),
-            "keyfile" => self.keyfile = map::path(value),
-            "truststore" => self.truststore = map::path(value),
-            "require_client_auth" => self.require_client_auth = bool::from_word(value)?,
-            _ => return None,
+            _ => self.tls.set(name, value)?,
         }
         Some(())
     }
 
     fn ignore(&mut self, name: &str) {
-        self.others.push(name.to_owned());
+        self.tls.others.push(name.to_owned());
     }
 
     fn options(&self) -> impl IntoIterator<Item = (&'static str, Option<String>)> {
         let between = self.is_said.then(|| name(ENCRYPTION, self.between).to_owned());
-        [
-            ("enabled", self.enabled.map(|enabled| enabled.to_string())),
-            ("internode_encryption", between),
-            ("certificate", map::shown(self.certificate.as_deref())),
-            ("keyfile", map::shown(self.keyfile.as_deref())),
-            ("truststore", map::shown(self.truststore.as_deref())),
-            ("require_client_auth", map::switch(self.require_client_auth)),
-        ]
+        let enabled = ("enabled", self.enabled.map(|enabled| enabled.to_string()));
+        [enabled, ("internode_encryption", between)].into_iter().chain(self.tls.options())
     }
 }
 

@@ -9,15 +9,35 @@ use super::handoff::Handoff;
 use super::keys::{Config, KEYS, Key};
 use super::setting::Raw;
 use super::source::{DEFAULT, Source};
-use crate::layers::Layers;
 use crate::stack::{hints_settings, language, large_data_thresholds, large_limits, page_limits};
+use cluster::MetadataService;
+use coordinator::Coordinator;
+use cql::Processor;
 use cql::system::{Setting, SettingRefused, Settings};
+use engine::Engine;
+use replica::Replica;
 use rt::ShardId;
+use rt::shard::PerShard;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Applies a changed value to the layers of this shard.
-type ApplySetting = fn(Layers, &Config);
+/// The services that a change of a setting reaches, by a handle for each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiveShards {
+    /// The storage engine.
+    pub engine: PerShard<Engine>,
+    /// The metadata.
+    pub metadata: PerShard<MetadataService>,
+    /// Reads and writes of the shard.
+    pub replica: PerShard<Replica>,
+    /// The requests to replicas.
+    pub coordinator: PerShard<Coordinator>,
+    /// The query processor.
+    pub processor: PerShard<Processor>,
+}
+
+/// Applies a changed value to the services of this shard.
+type ApplySetting = fn(LiveShards, &Config);
 
 /// The settings that can be changed while the node runs.
 const LIVE: &[(&str, ApplySetting)] = &[
@@ -47,7 +67,7 @@ const LIVE: &[(&str, ApplySetting)] = &[
     ("twcs_max_window_count", apply_to_query_processor),
     ("restrict_twcs_without_default_ttl", apply_to_query_processor),
     ("schema_size_fail_threshold_in_mb", apply_to_query_processor),
-    ("foreground_p99_target_in_ms", carry_governor),
+    ("foreground_p99_target_in_ms", apply_governor),
     ("hinted_handoff_enabled", apply_hints),
     ("max_hint_window_in_ms", apply_hints),
     ("hinted_handoff_throttle_in_kb", apply_hints),
@@ -66,54 +86,58 @@ const LIVE: &[(&str, ApplySetting)] = &[
     ("large_data_cql_warnings", apply_to_query_processor),
 ];
 
-fn apply_large_limits(layers: Layers, config: &Config) {
-    layers.engine.get().set_large_limits(large_limits(config));
-    layers.replica.get().set_large_data_thresholds(large_data_thresholds(config));
+fn apply_large_limits(shards: LiveShards, config: &Config) {
+    shards.engine.get().set_large_limits(large_limits(config));
+    shards.replica.get().set_large_data_thresholds(large_data_thresholds(config));
 }
 
-fn apply_large_data(layers: Layers, config: &Config) {
-    apply_large_limits(layers, config);
-    apply_to_query_processor(layers, config);
+fn apply_large_data(shards: LiveShards, config: &Config) {
+    apply_large_limits(shards, config);
+    apply_to_query_processor(shards, config);
 }
 
-fn apply_hints(layers: Layers, config: &Config) {
-    if let Some(hints) = layers.coordinator.get().hints() {
+fn apply_hints(shards: LiveShards, config: &Config) {
+    if let Some(hints) = shards.coordinator.get().hints() {
         hints.set(hints_settings(config));
     }
     if rt::shard::this() == ShardId(0) {
-        let metadata = layers.metadata.get().current();
+        let metadata = shards.metadata.get().current();
         Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.topology.datacenters());
     }
 }
 
+fn apply_governor(_: LiveShards, config: &Config) {
+    set_governor(config);
+}
+
 /// Sets the latency target of statements on this shard.
-pub(crate) fn carry_governor(_: Layers, config: &Config) {
+pub(crate) fn set_governor(config: &Config) {
     rt::governor::set_target(Some(config.foreground_p99_target_in_ms.0));
 }
 
-fn apply_change_timeout(layers: Layers, config: &Config) {
-    layers.metadata.get().set_change_timeout(config.group0_raft_op_timeout_in_ms.0);
+fn apply_change_timeout(shards: LiveShards, config: &Config) {
+    shards.metadata.get().set_change_timeout(config.group0_raft_op_timeout_in_ms.0);
 }
 
-fn apply_page_limits(layers: Layers, config: &Config) {
-    layers.coordinator.get().set_page_limits(page_limits(config));
+fn apply_page_limits(shards: LiveShards, config: &Config) {
+    shards.coordinator.get().set_page_limits(page_limits(config));
 }
 
-fn apply_to_query_processor(layers: Layers, config: &Config) {
-    layers.processor.get().set_config(language(config));
+fn apply_to_query_processor(shards: LiveShards, config: &Config) {
+    shards.processor.get().set_config(language(config));
 }
 
-fn apply_both(layers: Layers, config: &Config) {
-    apply_page_limits(layers, config);
-    apply_to_query_processor(layers, config);
+fn apply_both(shards: LiveShards, config: &Config) {
+    apply_page_limits(shards, config);
+    apply_to_query_processor(shards, config);
 }
 
 /// One shard's configuration.
 #[derive(Debug)]
 pub struct Live {
     config: RefCell<Config>,
-    /// The layers that changes are applied to.
-    layers: Layers,
+    /// The services that changes are applied to.
+    shards: LiveShards,
 }
 
 /// The names of settings that have another value in `new` than in `old`: those that can be changed
@@ -126,15 +150,15 @@ pub(crate) fn changed(old: &Config, new: &Config, live: bool) -> Vec<&'static st
 
 impl Live {
     /// The settings of this shard.
-    pub fn new(config: Config, layers: Layers) -> Rc<Live> {
-        Rc::new(Live { config: RefCell::new(config), layers })
+    pub fn new(config: Config, shards: LiveShards) -> Rc<Live> {
+        Rc::new(Live { config: RefCell::new(config), shards })
     }
 
     /// Sets all settings that can be changed to their values in `new`. Returns those that differed.
     pub fn reload(&self, new: &Config) -> Vec<&'static str> {
         let mut config = self.config.borrow_mut();
         let changed = changed(&config, new, true);
-        for (name, carry) in LIVE {
+        for (name, apply) in LIVE {
             let Some(key) = KEYS.iter().find(|key| key.name == *name) else { continue };
             match new.sources.of(name) {
                 Some(source) => config.sources.set(key.name, source),
@@ -142,7 +166,7 @@ impl Live {
             }
             // A value that is shown is accepted back.
             if changed.contains(name) && (key.set)(&mut config, &Raw::of_text(&(key.json)(new))).is_ok() {
-                carry(self.layers, &config);
+                apply(self.shards, &config);
             }
         }
         changed
@@ -173,7 +197,7 @@ impl Settings for Live {
         let (_, apply) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
         (key.set)(&mut config, &Raw::of_text(value)).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
         config.sources.set(key.name, Source::Cql);
-        apply(self.layers, &config);
+        apply(self.shards, &config);
         Ok(())
     }
 }
@@ -193,7 +217,7 @@ mod tests {
     fn settings_show_name_source_type_and_value() {
         let mut config = Config::default();
         config.sources.set("cluster_name", Source::File);
-        let list = Live::new(config, Layers::default()).list();
+        let list = Live::new(config, LiveShards::default()).list();
         let find = |name: &str| list.iter().find(|setting| setting.name == name).expect(name);
         let parts = |name| (find(name).source, find(name).kind, find(name).value.as_str());
         assert_eq!(parts("query_tombstone_page_limit"), ("default", "integer", "10000"));
@@ -205,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_live_value_out_of_its_range_is_refused_and_changes_nothing() {
-        let settings = Live::new(Config::default(), Layers::default());
+        let settings = Live::new(Config::default(), LiveShards::default());
         for (name, value, why) in [
             ("read_request_timeout_in_ms", "0", "from 10ms to 365d"),
             ("range_request_timeout_in_ms", "9ms", "from 10ms to 365d"),
@@ -267,7 +291,7 @@ mod tests {
 
     #[test]
     fn only_what_is_live_is_changed() {
-        let settings = Live::new(Config::default(), Layers::default());
+        let settings = Live::new(Config::default(), LiveShards::default());
         assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown));
         for name in ["api_port", "num_tokens", "tablets_mode_for_new_keyspaces"] {
             assert_eq!(settings.set(name, "1"), Err(SettingRefused::NotLive), "{name}");
@@ -290,7 +314,7 @@ mod tests {
         assert_eq!(changed(&old, &new, true), ["foreground_p99_target_in_ms"]);
         assert_eq!(changed(&old, &new, false), ["api_port"]);
         rt::block_on(async {
-            let live = Live::new(old, Layers::default());
+            let live = Live::new(old, LiveShards::default());
             assert_eq!(live.reload(&new), ["foreground_p99_target_in_ms"]);
             assert!(live.reload(&new).is_empty());
             let list = live.list();

@@ -8,24 +8,24 @@ pub mod families;
 pub mod sample;
 pub mod text;
 
-use crate::services::RemoteServices;
+use crate::remote::RemoteShards;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use sample::Sample;
+use sample::{MetricsShards, Sample};
 
 /// The content type of Prometheus's text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The route `/metrics` of a node with `memory` bytes for each shard.
-pub fn router(remote: RemoteServices, memory: u64) -> Router {
+pub fn router(remote: RemoteShards<MetricsShards>, memory: u64) -> Router {
     Router::new().route("/metrics", get(scrape)).with_state((remote, memory))
 }
 
-async fn scrape(State((remote, memory)): State<(RemoteServices, u64)>) -> Response {
-    match remote.call_all(move |services| async move { Sample::take(services, memory) }).await {
+async fn scrape(State((remote, memory)): State<(RemoteShards<MetricsShards>, u64)>) -> Response {
+    match remote.call_all(move |shards| async move { Sample::take(shards, memory) }).await {
         Ok(samples) => {
             let body = text::write(families::FAMILIES, &samples);
             ([(header::CONTENT_TYPE, CONTENT_TYPE)], body).into_response()

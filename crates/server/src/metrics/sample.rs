@@ -1,16 +1,30 @@
 //! The metrics of one shard at one moment.
 
-use crate::connection::Transport;
 use crate::connection::latency::{Did, HistogramNumbers};
+use crate::connection::{Server, Transport};
 use crate::protocol::Opcode;
-use crate::services::Services;
-use coordinator::CoordinatorMetrics;
-use cql::StatementNumbers;
-use engine::{EngineMetrics, TableDetails};
+use cluster::ClusterShards;
+use cluster::observe::ShardStorage;
+use coordinator::{Coordinator, CoordinatorMetrics};
+use cql::{Processor, StatementNumbers};
 use internode::{InternodeMetrics, NodeStatus};
 use replica::ReplicaMetrics;
 use rt::metrics::ShardMetrics;
+use rt::shard::PerShard;
 use std::collections::BTreeMap;
+
+/// The services whose metrics are read, by a handle for each.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricsShards {
+    /// The metadata, the data, and the other nodes.
+    pub cluster: ClusterShards,
+    /// The requests to replicas.
+    pub coordinator: PerShard<Coordinator>,
+    /// The query processor.
+    pub processor: PerShard<Processor>,
+    /// The connections of clients.
+    pub server: PerShard<Server<Processor>>,
+}
 
 /// The metrics of a shard. The values of a layer that does not run yet are zero.
 #[derive(Debug, Default)]
@@ -23,10 +37,8 @@ pub struct Sample {
     pub runtime: ShardMetrics,
     /// Metrics of client connections.
     pub transport: TransportNumbers,
-    /// Metrics of the storage engine.
-    pub engine: EngineMetrics,
-    /// Sums over all tables.
-    pub tables: TableDetails,
+    /// Metrics of the data.
+    pub storage: ShardStorage,
     /// Metrics of the replica.
     pub replica: ReplicaMetrics,
     /// Metrics of the coordinator.
@@ -88,27 +100,27 @@ pub struct TransportNumbers {
 
 impl Sample {
     /// The current metrics of this shard, whose memory budget is `memory` bytes.
-    pub fn take(services: Services, memory: u64) -> Sample {
-        let internode = services.internode.try_get();
+    pub fn take(shards: MetricsShards, memory: u64) -> Sample {
+        let MetricsShards { cluster, coordinator, processor, server } = shards;
+        let internode = cluster.internode.try_get();
         let nodes = |status| match &internode {
             Some(internode) if rt::shard::this().0 == 0 => {
                 internode.liveness().nodes.values().filter(|node| node.status == status).count() as u64
             }
             _ => 0,
         };
-        let metadata = services.metadata.try_get().map(|metadata| metadata.trouble());
+        let metadata = cluster.metadata.try_get().map(|metadata| metadata.trouble());
         let (trouble, metadata_failures) = metadata.unwrap_or_default();
         Sample {
             shard: rt::shard::this().0,
             memory,
             runtime: rt::metrics::snapshot(),
-            transport: services.server.try_get().map(|server| transport_numbers(&server.transport)).unwrap_or_default(),
-            engine: services.engine.try_get().map(|engine| engine.metrics()).unwrap_or_default(),
-            tables: services.engine.try_get().map(|engine| engine.details()).unwrap_or_default(),
-            replica: services.replica.try_get().map(|replica| replica.metrics()).unwrap_or_default(),
-            prepared: services.processor.try_get().map(|processor| processor.prepared_statements()).unwrap_or_default(),
-            statements: services.processor.try_get().map(|processor| processor.statistics()).unwrap_or_default(),
-            coordinator: services.coordinator.try_get().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
+            transport: server.try_get().map(|server| transport_numbers(&server.transport)).unwrap_or_default(),
+            storage: cluster.engine.try_get().map(|engine| ShardStorage::of(&engine)).unwrap_or_default(),
+            replica: cluster.replica.try_get().map(|replica| replica.metrics()).unwrap_or_default(),
+            prepared: processor.try_get().map(|processor| processor.prepared_statements()).unwrap_or_default(),
+            statements: processor.try_get().map(|processor| processor.statistics()).unwrap_or_default(),
+            coordinator: coordinator.try_get().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
             metadata_stuck: u64::from(trouble.is_some()),
             metadata_failures,
             nodes_up: nodes(NodeStatus::Up),

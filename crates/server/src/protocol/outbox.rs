@@ -7,11 +7,11 @@
 
 use super::request::PAGE_INFO;
 use super::{Compression, Event, Opcode, Version, compression, error, flag, result, write};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use cql::Error;
 use cql::api::{Answer, MetadataId, Prepared};
+use rt::WriteQueue;
 use seal::Sealing;
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::IpAddr;
 use uuid::Uuid;
@@ -19,11 +19,9 @@ use uuid::Uuid;
 mod seal;
 
 /// Rows of at least this many bytes are queued instead of copied.
-const LARGE: usize = 8 << 10;
-/// A larger buffer is freed when it is empty. In bytes.
-const KEEP: usize = 64 << 10;
+const LARGE: usize = WriteQueue::LARGE;
 /// The most slices of one write.
-pub const MAX_SLICES: usize = 32;
+pub const MAX_SLICES: usize = WriteQueue::MAX_SLICES;
 
 /// How to answer a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,12 +81,7 @@ impl Payload<'_> {
 /// The write side of a connection.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    queue: VecDeque<Bytes>,
-    tail: BytesMut,
-    /// Bytes in queue and tail.
-    len: usize,
-    /// The written bytes of the first queue entry. They stay in memory with the rest of the entry.
-    passed: usize,
+    out: WriteQueue,
     /// Set once frames are sent in segments.
     sealing: Option<Sealing>,
     /// The address that identifies this node in errors.
@@ -104,13 +97,13 @@ impl Outbox {
     /// The bytes that wait.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.out.len()
     }
 
     /// The bytes in memory for answers that wait.
     #[inline]
     pub fn held(&self) -> usize {
-        self.len + self.passed
+        self.out.held()
     }
 
     /// Whether rows are copied, because they are compressed.
@@ -121,7 +114,7 @@ impl Outbox {
     /// Whether nothing waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.out.is_empty()
     }
 
     /// Appends READY.
@@ -133,14 +126,14 @@ impl Outbox {
     /// Appends AUTHENTICATE with the name of the authenticator.
     pub fn authenticate(&mut self, reply: &Reply, authenticator: &str) {
         let start = self.begin(reply, Opcode::Authenticate, &[], Payload::NONE);
-        write::string(&mut self.tail, authenticator);
+        write::string(&mut self.out.tail, authenticator);
         self.finish(reply, start, None);
     }
 
     /// Appends SUPPORTED.
     pub fn supported(&mut self, reply: &Reply, options: &[(&str, Vec<String>)]) {
         let start = self.begin(reply, Opcode::Supported, &[], Payload::NONE);
-        write::string_multimap(&mut self.tail, options);
+        write::string_multimap(&mut self.out.tail, options);
         self.finish(reply, start, None);
     }
 
@@ -149,21 +142,21 @@ impl Outbox {
     pub fn answer(&mut self, reply: &Reply, answer: &Answer) {
         let payload = Payload { tablet: answer.tablet.as_ref(), page_info: answer.page_info.as_ref() };
         let start = self.begin(reply, Opcode::Result, &answer.warnings, payload);
-        let rows = result::answer(&mut self.tail, reply, &answer.kind);
+        let rows = result::answer(&mut self.out.tail, reply, &answer.kind);
         self.finish(reply, start, rows);
     }
 
     /// Appends the answer of PREPARE.
     pub fn prepared(&mut self, reply: &Reply, prepared: &Prepared) {
         let start = self.begin(reply, Opcode::Result, &prepared.warnings, Payload::NONE);
-        result::prepared(&mut self.tail, reply, prepared);
+        result::prepared(&mut self.out.tail, reply, prepared);
         self.finish(reply, start, None);
     }
 
     /// Appends ERROR.
     pub fn error(&mut self, reply: &Reply, why: &Error) {
         let start = self.begin(reply, Opcode::Error, &[], Payload::NONE);
-        error::write(&mut self.tail, reply, self.node, why);
+        error::write(&mut self.out.tail, reply, self.node, why);
         self.finish(reply, start, None);
     }
 
@@ -173,24 +166,22 @@ impl Outbox {
         if let Some(version) = Version::from_number(version) {
             return self.error(&Reply::plain(version, stream), why);
         }
-        let before = self.tail.len();
-        self.tail.put_u8(0x80 | version);
-        self.tail.put_u8(0);
-        self.tail.put_i8(stream as i8);
-        self.tail.put_u8(Opcode::Error as u8);
-        let at = self.tail.len();
-        self.tail.put_u32(0);
-        error::write(&mut self.tail, &Reply::plain(Version::V3, stream), None, why);
-        let len = (self.tail.len() - at - 4) as u32;
-        self.tail[at..at + 4].copy_from_slice(&len.to_be_bytes());
-        self.len += self.tail.len() - before;
+        self.out.tail.put_u8(0x80 | version);
+        self.out.tail.put_u8(0);
+        self.out.tail.put_i8(stream as i8);
+        self.out.tail.put_u8(Opcode::Error as u8);
+        let at = self.out.tail.len();
+        self.out.tail.put_u32(0);
+        error::write(&mut self.out.tail, &Reply::plain(Version::V3, stream), None, why);
+        let len = (self.out.tail.len() - at - 4) as u32;
+        self.out.tail[at..at + 4].copy_from_slice(&len.to_be_bytes());
     }
 
     /// Appends EVENT.
     pub fn event(&mut self, version: Version, compression: Option<Compression>, event: &Event) {
         let reply = Reply { compression, ..Reply::plain(version, -1) };
         let start = self.begin(&reply, Opcode::Event, &[], Payload::NONE);
-        event.write(&mut self.tail);
+        event.write(&mut self.out.tail);
         self.finish(&reply, start, None);
     }
 
@@ -215,20 +206,20 @@ impl Outbox {
             flags |= flag::CUSTOM_PAYLOAD;
         }
         let [s0, s1] = reply.stream.to_be_bytes();
-        self.tail.put_slice(&[0x80 | reply.version as u8, flags, s0, s1, opcode as u8, 0, 0, 0, 0]);
-        let start = self.tail.len();
+        self.out.tail.put_slice(&[0x80 | reply.version as u8, flags, s0, s1, opcode as u8, 0, 0, 0, 0]);
+        let start = self.out.tail.len();
         if let Some(trace) = &reply.trace {
-            self.tail.put_slice(trace.as_bytes());
+            self.out.tail.put_slice(trace.as_bytes());
         }
         if warn {
-            write::string_list(&mut self.tail, warnings);
+            write::string_list(&mut self.out.tail, warnings);
         }
         if entries > 0 {
-            self.tail.put_u16(entries);
+            self.out.tail.put_u16(entries);
             for (key, value) in [("tablets-routing-v1", payload.tablet), (PAGE_INFO, payload.page_info)] {
                 if let Some(value) = value {
-                    write::string(&mut self.tail, key);
-                    write::bytes(&mut self.tail, value);
+                    write::string(&mut self.out.tail, key);
+                    write::bytes(&mut self.out.tail, value);
                 }
             }
         }
@@ -242,8 +233,7 @@ impl Outbox {
             return self.finish_in_segment(start, rows);
         }
         let rows_len = rows.map_or(0, Bytes::len);
-        let len = self.tail.len() - start + rows_len;
-        self.len += start.min(super::HEADER_LEN);
+        let len = self.out.tail.len() - start + rows_len;
         let compression = reply.compression.filter(|_| len >= compression::MIN_COMPRESSED);
         let mut large = None;
         match (compression, rows) {
@@ -252,78 +242,54 @@ impl Outbox {
                 match rows {
                     // Not assembled in the tail, whose capacity would stay that large.
                     Some(rows) if rows.len() >= LARGE => {
-                        let whole = [&self.tail[start..], &rows[..]].concat();
+                        let whole = [&self.out.tail[start..], &rows[..]].concat();
                         compression.compress(&whole, &mut closed);
                         drop(whole);
                         closed.shrink_to_fit();
                     }
                     rows => {
-                        self.tail.extend_from_slice(rows.map_or(&[][..], |rows| rows));
-                        compression.compress(&self.tail[start..], &mut closed);
+                        self.out.tail.extend_from_slice(rows.map_or(&[][..], |rows| rows));
+                        compression.compress(&self.out.tail[start..], &mut closed);
                     }
                 }
-                self.tail.truncate(start);
-                self.tail[start - 8] |= flag::COMPRESSION;
+                self.out.tail.truncate(start);
+                self.out.tail[start - 8] |= flag::COMPRESSION;
                 self.set_len(start, closed.len());
                 if closed.len() >= LARGE {
                     large = Some(Bytes::from(closed));
                 } else {
-                    self.tail.extend_from_slice(&closed);
+                    self.out.tail.extend_from_slice(&closed);
                 }
             }
             (None, rows) => {
                 self.set_len(start, len);
                 match rows {
                     Some(rows) if rows.len() >= LARGE => large = Some(rows.clone()),
-                    Some(rows) => self.tail.extend_from_slice(rows),
+                    Some(rows) => self.out.tail.extend_from_slice(rows),
                     None => {}
                 }
             }
         }
         if let Some(large) = large {
-            self.queue.push_back(self.tail.split().freeze());
-            self.queue.push_back(large);
+            self.out.push(large);
         }
     }
 
     fn set_len(&mut self, start: usize, len: usize) {
-        self.len += len;
-        self.tail[start - 4..start].copy_from_slice(&(len as u32).to_be_bytes());
+        self.out.tail[start - 4..start].copy_from_slice(&(len as u32).to_be_bytes());
     }
 
     /// Fills `slices` with the bytes that wait. Returns how many were used. With `MAX_SLICES` of
     /// them, writing always makes progress.
     pub fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
         self.seal();
-        let parts = self.queue.iter().map(|bytes| &bytes[..]).chain([&self.tail[..]]);
-        let mut used = 0;
-        for (slot, part) in slices.iter_mut().zip(parts.filter(|part| !part.is_empty())) {
-            *slot = IoSlice::new(part);
-            used += 1;
-        }
-        used
+        self.out.slices(slices)
     }
 
     /// Records that the first `n` bytes were written.
-    pub fn written(&mut self, mut n: usize) {
-        self.len -= n;
-        while let Some(first) = self.queue.front_mut() {
-            if n < first.len() {
-                first.advance(n);
-                self.passed += n;
-                return;
-            }
-            n -= first.len();
-            self.passed = 0;
-            self.queue.pop_front();
-        }
-        if n < self.tail.len() {
-            self.tail.advance(n);
-        } else if self.tail.capacity() > KEEP {
-            self.tail = BytesMut::new();
-        } else {
-            self.tail.clear();
-        }
+    #[inline]
+    pub fn written(&mut self, n: usize) {
+        self.out.written(n);
     }
 
     /// Discards everything.

@@ -5,12 +5,12 @@ use crate::support::LAYERS;
 use crate::support::{Scratch, ask, config, live_with};
 use cluster::metadata::Change;
 use engine::UNFINISHED_SNAPSHOT;
-use engine::datadir::table_dir_name;
+use engine::datadir::{find_snapshots, table_dir_name};
 use rt::ShardId;
 use rt::sync::Semaphore;
 use rt::time::Duration;
 use server::admin::operations::TableName;
-use server::admin::snapshots::{remove_unfinished, scan, take_here};
+use server::admin::snapshots::{is_of, remove_unfinished, take_here};
 use server::stack::StackConfig;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -171,11 +171,11 @@ fn a_directory_that_cannot_be_read_is_named_and_fails_its_table_only() {
         let error = format!("{:?}", refused.expect_err("it fails"));
         assert!(error.contains(&path) && error.contains("move it away"), "{error}");
         for tables in [None, Some([u].as_slice())] {
-            let error = scan(&keyspaces, tables).await.expect_err("it fails").to_string();
+            let error = find_snapshots(&keyspaces, is_of(tables)).await.expect_err("it fails").to_string();
             assert!(error.contains(&path) && error.contains("move it away"), "{error}");
         }
-        let found = scan(&keyspaces, Some(&[t])).await.expect("it is readable");
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["s"]);
+        let found = find_snapshots(&keyspaces, is_of(Some(&[t]))).await.expect("it is readable");
+        assert_eq!(found.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["s"]);
     })
     .expect("it starts");
 }

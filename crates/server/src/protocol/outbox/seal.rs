@@ -9,7 +9,7 @@
 
 use super::{LARGE, Outbox};
 use crate::protocol::HEADER_LEN;
-use crate::protocol::segment::{self, Form, Header, TRAILER_LEN};
+use crate::protocol::segment::{self, Form, Header};
 use bytes::{BufMut, Bytes, BytesMut};
 
 /// An open segment of this many bytes is sealed, so that the next frame fits into the next segment.
@@ -41,9 +41,8 @@ impl Outbox {
         if let Some(Sealing { form, open }) = &mut self.sealing
             && open.is_none()
         {
-            *open = Some(self.tail.len());
-            self.tail.put_bytes(0, form.header_len());
-            self.len += form.header_len();
+            *open = Some(self.out.tail.len());
+            self.out.tail.put_bytes(0, form.header_len());
         }
     }
 
@@ -51,27 +50,25 @@ impl Outbox {
     pub(super) fn finish_in_segment(&mut self, start: usize, rows: Option<&Bytes>) {
         let Some(Sealing { form, open: Some(open) }) = self.sealing else { return };
         let (frame, payload) = (start - HEADER_LEN, open + form.header_len());
-        let body = self.tail.len() - start + rows.map_or(0, Bytes::len);
-        self.tail[start - 4..start].copy_from_slice(&(body as u32).to_be_bytes());
-        self.len += HEADER_LEN + body;
+        let body = self.out.tail.len() - start + rows.map_or(0, Bytes::len);
+        self.out.tail[start - 4..start].copy_from_slice(&(body as u32).to_be_bytes());
         if start + body - payload <= form.max_payload() {
             return self.append_rows(form, open, rows);
         }
         // The frame does not fit into the segment with the previous frames.
-        let head = self.tail.split_off(frame);
+        let head = self.out.tail.split_off(frame);
         if frame > payload {
             self.seal();
         } else {
-            self.tail.truncate(open);
-            self.len -= form.header_len();
+            self.out.tail.truncate(open);
             self.sealing = Some(Sealing { form, open: None });
         }
         if HEADER_LEN + body > form.max_payload() {
             return self.put_long_frame(form, head, rows);
         }
-        let open = self.tail.len();
+        let open = self.out.tail.len();
         self.open_segment();
-        self.tail.extend_from_slice(&head);
+        self.out.tail.extend_from_slice(&head);
         self.append_rows(form, open, rows);
     }
 
@@ -79,10 +76,10 @@ impl Outbox {
     fn append_rows(&mut self, form: Form, open: usize, rows: Option<&Bytes>) {
         match rows {
             Some(rows) if rows.len() >= LARGE && form == Form::Plain => return self.seal_with(form, open, rows),
-            Some(rows) => self.tail.extend_from_slice(rows),
+            Some(rows) => self.out.tail.extend_from_slice(rows),
             None => {}
         }
-        if self.tail.len() - open >= FULL {
+        if self.out.tail.len() - open >= FULL {
             self.seal();
         }
     }
@@ -96,38 +93,34 @@ impl Outbox {
     }
 
     fn seal_open(&mut self, form: Form, open: usize) {
-        let (at, before) = (open + form.header_len(), self.tail.len());
-        let closed = if form == Form::Lz4 { segment::close(&self.tail[at..]) } else { None };
+        let (at, before) = (open + form.header_len(), self.out.tail.len());
+        let closed = if form == Form::Lz4 { segment::close(&self.out.tail[at..]) } else { None };
         let mut opened = 0;
         if let Some(closed) = closed {
             opened = before - at;
-            self.tail.truncate(at);
-            self.tail.extend_from_slice(&closed);
+            self.out.tail.truncate(at);
+            self.out.tail.extend_from_slice(&closed);
         }
-        let header = Header { payload: self.tail.len() - at, opened, self_contained: true };
-        header.write(form, &mut self.tail[open..at]);
-        let crc = segment::payload_crc(&[&self.tail[at..]]);
-        self.tail.put_u32_le(crc);
-        self.len = self.len + self.tail.len() - before;
+        let header = Header { payload: self.out.tail.len() - at, opened, self_contained: true };
+        header.write(form, &mut self.out.tail[open..at]);
+        let crc = segment::payload_crc(&[&self.out.tail[at..]]);
+        self.out.tail.put_u32_le(crc);
         self.sealing = Some(Sealing { form, open: None });
     }
 
     /// Seals the open segment with `rows` as the end of its payload.
     fn seal_with(&mut self, form: Form, open: usize, rows: &Bytes) {
         let at = open + form.header_len();
-        let header = Header { payload: self.tail.len() - at + rows.len(), opened: 0, self_contained: true };
-        header.write(form, &mut self.tail[open..at]);
-        let crc = segment::payload_crc(&[&self.tail[at..], rows]);
-        self.queue.push_back(self.tail.split().freeze());
-        self.queue.push_back(rows.clone());
-        self.tail.put_u32_le(crc);
-        self.len += TRAILER_LEN;
+        let header = Header { payload: self.out.tail.len() - at + rows.len(), opened: 0, self_contained: true };
+        header.write(form, &mut self.out.tail[open..at]);
+        let crc = segment::payload_crc(&[&self.out.tail[at..], rows]);
+        self.out.push(rows.clone());
+        self.out.tail.put_u32_le(crc);
         self.sealing = Some(Sealing { form, open: None });
     }
 
-    /// Puts a frame into its own segments. The bytes of `head` and `rows` are counted already.
+    /// Puts a frame into its own segments.
     fn put_long_frame(&mut self, form: Form, head: BytesMut, rows: Option<&Bytes>) {
-        let overhead = form.header_len() + TRAILER_LEN;
         match form {
             Form::Plain => {
                 let mut parts = [head.freeze(), rows.cloned().unwrap_or_default()];
@@ -137,7 +130,6 @@ impl Outbox {
                     let second = second.split_to(second.len().min(form.max_payload() - first.len()));
                     let header = Header { payload: first.len() + second.len(), opened: 0, self_contained: false };
                     self.put_segment(form, header, [first, second]);
-                    self.len += overhead;
                 }
             }
             Form::Lz4 => {
@@ -148,7 +140,6 @@ impl Outbox {
                         Some(closed) => (Bytes::from(closed), part.len()),
                         None => (Bytes::copy_from_slice(part), 0),
                     };
-                    self.len = self.len + overhead + payload.len() - part.len();
                     let header = Header { payload: payload.len(), opened, self_contained: false };
                     self.put_segment(form, header, [payload, Bytes::new()]);
                 }
@@ -158,19 +149,18 @@ impl Outbox {
 
     /// Appends a segment with a payload of two pieces.
     fn put_segment(&mut self, form: Form, header: Header, payload: [Bytes; 2]) {
-        let at = self.tail.len();
-        self.tail.put_bytes(0, form.header_len());
-        header.write(form, &mut self.tail[at..]);
+        let at = self.out.tail.len();
+        self.out.tail.put_bytes(0, form.header_len());
+        header.write(form, &mut self.out.tail[at..]);
         let crc = segment::payload_crc(&[&payload[0], &payload[1]]);
         for piece in payload {
             if piece.len() >= LARGE {
-                self.queue.push_back(self.tail.split().freeze());
-                self.queue.push_back(piece);
+                self.out.push(piece);
             } else {
-                self.tail.extend_from_slice(&piece);
+                self.out.tail.extend_from_slice(&piece);
             }
         }
-        self.tail.put_u32_le(crc);
+        self.out.tail.put_u32_le(crc);
     }
 }
 

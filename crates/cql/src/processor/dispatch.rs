@@ -1,4 +1,4 @@
-//! Executes a plan.
+//! Executes a plan, by its kind.
 
 use super::Processor;
 use crate::api::{Answer, AnswerKind, ClientState, QueryParams};
@@ -51,7 +51,7 @@ impl Processor {
             Plan::Configure(modify) => {
                 self.statistics.modification(modify, params);
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
-                Box::pin(system::config::update(self.context.system.shards(), modify, env, &request)).await?;
+                Box::pin(system::config::update(self.plans.context().system.shards(), modify, env, &request)).await?;
                 Ok(Answer::new(AnswerKind::Void))
             }
             Plan::Unwritable(modify) => {
@@ -73,7 +73,7 @@ impl Processor {
                 request.release_metadata();
                 Box::pin(schema::truncate(
                     self.coordinator.metadata_service(),
-                    &self.context.system,
+                    &self.plans.context().system,
                     client,
                     statement,
                     deadline.remaining(),
@@ -82,7 +82,7 @@ impl Processor {
             }
             Plan::Describe(statement) => {
                 authorize(client.role.borrow().as_deref(), Permission::Describe, Resource::AllKeyspaces)?;
-                describe::describe(self.coordinator.metadata_service(), &self.context.system, client, statement)
+                describe::describe(self.coordinator.metadata_service(), &self.plans.context().system, client, statement)
             }
             Plan::Schema(schema) => {
                 let (statement, attributes) = &**schema;

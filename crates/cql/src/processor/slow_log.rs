@@ -9,7 +9,7 @@
 //! are not logged.
 //! The same holds for traces that clients request ([`MAX_PENDING_TRACES`]).
 
-use crate::trace_store::{KEYSPACE, address, entries, row, write};
+use super::trace_store::{KEYSPACE, address, entries, row, write};
 use coordinator::Coordinator;
 use model::key::Clustering;
 use model::mutation::MutationBuilder;

@@ -1,20 +1,19 @@
 //! The members as this node sees them: their description in the metadata, whether they are up, and
 //! what they report about themselves.
-//!
-//! For operators and clients only; the database makes no decision by it.
 
-use super::{Node, NodeState};
+use super::storage;
 use crate::metadata::{ClusterShards, Metadata, NodeInfo, own_node};
+use crate::topology::{Node, NodeState};
 use internode::{Liveness, NodeStatus, PeerStatus, SelfReport};
 use model::id::HostId;
-use std::rc::Rc;
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// A member of the cluster, as seen by this node.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NodeView {
     /// Its description in the metadata.
-    pub node: Rc<Node>,
+    pub node: Node,
     /// Whether it is this node.
     pub is_own: bool,
     /// Whether it is up.
@@ -33,26 +32,63 @@ pub struct NodeView {
     pub rank: Option<(u32, u32)>,
 }
 
+/// A member of the cluster, with its share of the data.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Member {
+    /// The member. Of this node, the load is known on every shard.
+    pub seen: NodeView,
+    /// The number of tablets of which it has a replica.
+    pub tablets: u64,
+}
+
+/// All members of these metadata in the order of their ids, with their shares of the data. `info`
+/// describes this node.
+pub async fn members(metadata: &Metadata, info: &NodeInfo, shards: ClusterShards) -> Vec<Member> {
+    let load = storage::load_bytes(shards.engine).await;
+    let tablets = tablets_by_node(metadata);
+    let member = |mut seen: NodeView| {
+        seen.load_bytes = if seen.is_own { Some(load) } else { seen.load_bytes };
+        Member { tablets: tablets.get(&seen.node.host).copied().unwrap_or(0), seen }
+    };
+    nodes_of(metadata, info, shards).into_iter().map(member).collect()
+}
+
+/// The number of tablets of which each node has a replica.
+fn tablets_by_node(metadata: &Metadata) -> BTreeMap<HostId, u64> {
+    let mut tablets = BTreeMap::new();
+    for table in metadata.tables() {
+        let map = &table.tablets;
+        for replica in (0..map.count()).flat_map(|tablet| map.replicas(tablet)) {
+            *tablets.entry(replica.host).or_insert(0) += 1;
+        }
+    }
+    tablets
+}
+
 /// All members in the order of their ids, as this shard knows them.
 pub fn nodes(shards: ClusterShards) -> Vec<NodeView> {
     let service = shards.metadata.get();
+    nodes_of(&service.current(), service.info(), shards)
+}
+
+fn nodes_of(metadata: &Metadata, info: &NodeInfo, shards: ClusterShards) -> Vec<NodeView> {
     let internode = shards.internode.try_get();
     let liveness = internode.as_ref().map(|internode| internode.liveness()).unwrap_or_default();
     let report = internode.and_then(|internode| internode.report());
-    view(&service.current(), service.info(), &liveness, report)
+    view(metadata, info, &liveness, report)
 }
 
 /// All members in the order of their ids, always including this node.
 pub fn view(metadata: &Metadata, info: &NodeInfo, liveness: &Liveness, own: Option<SelfReport>) -> Vec<NodeView> {
     let topology = &metadata.topology;
-    let mut members: Vec<Rc<Node>> = topology.members().cloned().collect();
+    let mut members: Vec<Node> = topology.members().map(|node| Node::clone(node)).collect();
     if members.iter().all(|node| node.host != info.host_id) {
-        members.push(Rc::new(own_node(info, NodeState::Normal)));
+        members.push(own_node(info, NodeState::Normal));
         members.sort_by_key(|node| node.host);
     }
     let ranked: Vec<HostId> =
         members.iter().filter(|node| node.state == NodeState::Normal).map(|node| node.host).collect();
-    let seen = |node: Rc<Node>| {
+    let seen = |node: Node| {
         let is_own = node.host == info.host_id;
         let known = liveness.nodes.get(&node.host).copied();
         let report = if is_own { own } else { known.and_then(|known| known.report) };

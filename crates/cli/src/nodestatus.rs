@@ -134,7 +134,7 @@ mod tests {
                         |/ State=Normal/Leaving/Joining\n\
                         -- Address   Load     Tablets Host ID Rack Shards Notes\n\
                         UN 127.0.0.1 1.50 KiB 16      id      r1   2      misses writes of 2 tables that hint replay will not deliver, for hints were damaged: run `messina admin resync id`\n\
-                        DN 127.0.0.2 ?        16      id      r1   2      cannot carry out a change of the metadata, and tries again: shard 1: /d: no room\n\
+                        DN 127.0.0.2 ?        16      id      r1   2      cannot apply a change of the metadata, and retries: shard 1: /d: no room\n\
                         Datacenter: dc2\n\
                         ===============\n\
                         Status=Up/Down\n\

@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn it_is_said_if_nothing_is_noted() {
         let none = json!([]);
-        assert_eq!(of_one(&nodes(), "b", &none, false), "nothing is noted as missed for b: nothing was read\n");
+        assert_eq!(of_one(&nodes(), "b", &none, false), "no missed writes are recorded for b: nothing was read\n");
         assert_eq!(of_one(&nodes(), "2", &Value::Null, true), "nothing is noted as missed for 2\n");
         assert_eq!(of_one(&nodes(), "3", &none, false), "no table had to be read for 3\n");
         assert_eq!(of_one(&nodes(), "a", &Value::Null, true), "");

@@ -281,24 +281,29 @@ fn tuple_ranges(tuple: &Tuple, schema: &TableSchema, env: Env<'_>, write: bool) 
             check_tuples(term, env)?;
             let names = || schema.clustering[..*count].iter().map(|column| column.name.as_str());
             let null_list = || null(&names().collect::<Vec<_>>().join(", "));
-            let (list, nulls) = match term.evaluate_in_list(env)? {
-                Some(found) => found,
-                None if write => return Err(null_list()),
-                None => return Ok(out),
-            };
-            if nulls {
+            let found = term.evaluate_in_list(env)?;
+            if write && found.as_ref().is_none_or(|(_, nulls)| *nulls) {
                 return Err(null_list());
             }
+            let Some((list, _)) = found else { return Ok(out) };
             for tuple in collection::elements(&list).map_err(wrong)? {
                 let mut fields = collection::fields(tuple.map_err(wrong)?);
                 let mut values = Vec::with_capacity(*count);
                 for name in names() {
                     // A tuple may be shorter than its type: the rest of its fields are null.
-                    let field = fields.next().transpose().map_err(wrong)?.flatten().ok_or_else(|| null(name))?;
-                    check_length(field)?;
-                    values.push(list.slice_ref(field));
+                    match fields.next().transpose().map_err(wrong)?.flatten() {
+                        Some(field) => {
+                            check_length(field)?;
+                            values.push(list.slice_ref(field));
+                        }
+                        None if write => return Err(null(name)),
+                        None => break,
+                    }
                 }
-                out.push(RowRange::prefix(encode(&values)));
+                // No row equals a tuple with a null.
+                if values.len() == *count {
+                    out.push(RowRange::prefix(encode(&values)));
+                }
             }
             combinations(std::iter::once(out.len()), MAX_CLUSTERING_PREFIXES, "clustering")?;
         }

@@ -51,7 +51,7 @@ fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> Stri
     let tables: String = list(answer).iter().map(|table| format!("{}\n", word(table))).collect();
     let is_noted = missing(nodes).iter().any(|one| one["address"] == node || one["host_id"] == node);
     match (tables.is_empty(), is_noted) {
-        (true, false) if is_forgotten => format!("nothing is noted as missed for {node}\n"),
+        (true, false) if is_forgotten => format!("no missed writes are recorded for {node}\n"),
         (true, false) => format!("no missed writes are recorded for {node}: nothing was read\n"),
         (true, true) if !is_forgotten => format!("no table had to be read for {node}\n"),
         _ => tables,
@@ -62,7 +62,7 @@ fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> Stri
 fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: bool) -> Result<(), Failure> {
     let (chosen, mut answers, mut failed) = (missing(nodes), Map::new(), Vec::new());
     if chosen.is_empty() && !as_json {
-        say!("nothing is noted as missed for any node");
+        say!("no missed writes are recorded for any node");
     }
     for node in &chosen {
         // Uses the host id, because two nodes may have swapped their addresses.
@@ -138,7 +138,7 @@ mod tests {
     fn it_is_said_if_nothing_is_noted() {
         let none = json!([]);
         assert_eq!(of_one(&nodes(), "b", &none, false), "no missed writes are recorded for b: nothing was read\n");
-        assert_eq!(of_one(&nodes(), "2", &Value::Null, true), "nothing is noted as missed for 2\n");
+        assert_eq!(of_one(&nodes(), "2", &Value::Null, true), "no missed writes are recorded for 2\n");
         assert_eq!(of_one(&nodes(), "3", &none, false), "no table had to be read for 3\n");
         assert_eq!(of_one(&nodes(), "a", &Value::Null, true), "");
         assert_eq!(of_one(&nodes(), "a", &json!(["ks.t", "ks.u"]), false), "ks.t\nks.u\n");

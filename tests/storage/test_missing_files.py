@@ -145,7 +145,8 @@ def test_an_sstable_without_toc_and_another_component_makes_its_table_unreadable
             session.execute("SELECT * FROM k.flushed").all()
         cluster.shutdown()
         assert "an sstable cannot be opened" in node.log_tail(200)
-        assert sorted(path.name for path in directory.glob("me-*")) == left
+        # Rows that the commitlog still has are replayed into sstables beside them.
+        assert set(left) <= {path.name for path in directory.glob("me-*")}
         assert not (directory / "quarantine").exists()
         node.stop()
 

@@ -70,7 +70,7 @@ pub fn moving(round: u128, host: HostId, stage: Stage, to: u16) -> Op {
 
 /// The steps of a round, in order: every kind of change, with data in the tables where that
 /// matters.
-pub const STEPS: [&str; 21] = [
+pub const STEPS: [&str; 22] = [
     "create keyspace",
     "alter keyspace",
     "create type",

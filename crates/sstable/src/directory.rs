@@ -57,16 +57,26 @@ pub async fn remove(place: &SstablePath) -> Result<(), Error> {
 }
 
 /// Removes the files of an unsealed sstable. Files that cannot be removed stay as leftovers until
-/// the next start.
+/// the next start. Then the mark of the unfinished sstable stays as well: without it, they would
+/// count as the rest of a sealed sstable.
 pub(crate) async fn remove_files(place: &SstablePath) {
-    for component in Component::ALL {
-        let path = place.path(component);
-        match rt::fs::remove_file(&path).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot remove a file of an unsealed sstable; it stays until the next start")
-            }
+    let mut is_empty = true;
+    for component in Component::ALL.into_iter().filter(|component| *component != Component::TemporaryToc) {
+        is_empty &= remove_file(place.path(component)).await;
+    }
+    if is_empty {
+        remove_file(place.path(Component::TemporaryToc)).await;
+    }
+}
+
+/// Removes a file of an unsealed sstable. Returns whether it is gone.
+async fn remove_file(path: PathBuf) -> bool {
+    match rt::fs::remove_file(&path).await {
+        Ok(()) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cannot remove a file of an unsealed sstable; it stays until the next start");
+            false
         }
     }
 }

@@ -7,7 +7,7 @@
 
 mod changes;
 
-use changes::{STEPS, id, keyspace, moving, ops, replication, table};
+use changes::{STEPS, id, ops};
 use cluster::metadata::{Change, ChangeError, Op, change};
 use rt::ShardId;
 use rt::sim::{Disk, Refusal, Unsynced, World};

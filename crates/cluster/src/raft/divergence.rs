@@ -14,7 +14,7 @@
 
 use super::group::Group;
 use super::network::RaftRequest;
-use super::stored::{FORMAT, Position, StoredVote, decode};
+use super::stored::{FORMAT, Leader, Position, StoredVote, decode};
 use engine::raft_log::RaftLog;
 use model::id::HostId;
 use rt::sync::Notify;
@@ -73,19 +73,20 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
     }
 }
 
-/// Whether a message comes from a former leader: this node has voted in a later term.
+/// Whether a message comes from a former leader: this node has voted for a later one, in a later
+/// term or in the same.
 ///
 /// Such a leader may have uncommitted entries at indexes where its successor has committed others,
 /// and its message may arrive late. That is no contradiction: openraft refuses it because of its
-/// term. What is committed in a term becomes durable after the vote of that term. So the stored
-/// vote is never older than the committed entries.
+/// vote. What a leader commits becomes durable after the vote for it. So the stored vote is never
+/// older than the committed entries.
 fn is_of_a_former_leader(log: &RaftLog, request: &RaftRequest) -> bool {
-    let term = match request {
-        RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.term,
+    let leader = match request {
+        RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.leader(),
         _ => return false,
     };
     let own = log.vote().and_then(|bytes| decode::<StoredVote>(&bytes).ok());
-    own.is_some_and(|own| term < own.term)
+    own.is_some_and(|own| leader < own.leader())
 }
 
 /// The contradiction between a leader's message and this node's log: (the leader's entry, the
@@ -145,8 +146,8 @@ pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> Strin
 /// What another member is known to have had on disk.
 #[derive(Default)]
 pub(super) struct Acknowledged {
-    /// What it acknowledged to the leader of a term. A leader of a later term may overwrite it.
-    in_term: Cell<Option<(u64, Position)>>,
+    /// What it acknowledged to a leader. A later leader may overwrite it.
+    to_leader: Cell<Option<(Leader, Position)>>,
     /// Its committed entries, which are never overwritten.
     committed: Cell<Option<Position>>,
 }
@@ -155,11 +156,11 @@ impl Acknowledged {
     /// Records that the member has everything up to `position`, and that entries up to `committed`
     /// are committed. This also holds for a leader's own messages, because a leader writes entries
     /// before it sends them.
-    pub fn upto(&self, term: u64, position: Option<Position>, committed: Option<Position>) {
+    pub fn upto(&self, leader: Leader, position: Option<Position>, committed: Option<Position>) {
         let Some(position) = position else { return };
-        let is_known = |(known, last): (u64, Position)| known == term && last.index >= position.index;
-        if !self.in_term.get().is_some_and(is_known) {
-            self.in_term.set(Some((term, position)));
+        let is_known = |(known, last): (Leader, Position)| known == leader && last.index >= position.index;
+        if !self.to_leader.get().is_some_and(is_known) {
+            self.to_leader.set(Some((leader, position)));
         }
         let Some(committed) = committed else { return };
         let both = if position.index < committed.index { position } else { committed };
@@ -170,10 +171,10 @@ impl Acknowledged {
 
     /// The member lacks the entry at `previous`. Returns the position that it once had and has
     /// lost, if any.
-    pub fn lost(&self, term: u64, previous: Option<Position>) -> Option<Position> {
+    pub fn lost(&self, leader: Leader, previous: Option<Position>) -> Option<Position> {
         let previous = previous?;
-        let of_term = self.in_term.get().filter(|(known, _)| *known == term).map(|(_, last)| last);
-        [self.committed.get(), of_term].into_iter().flatten().find(|last| previous.index <= last.index)
+        let to_leader = self.to_leader.get().filter(|(known, _)| *known == leader).map(|(_, last)| last);
+        [self.committed.get(), to_leader].into_iter().flatten().find(|last| previous.index <= last.index)
     }
 
     /// The member's log ends at `last`. Returns the position that it once had and has lost, if any.
@@ -241,19 +242,49 @@ mod tests {
         });
     }
 
+    /// Found by `disasters`, seed 824512144: two nodes began an election at once, and both led in
+    /// one term, one after the other.
     #[test]
-    fn what_was_acknowledged_in_the_same_term_or_committed_is_lost() {
+    fn what_a_replaced_leader_of_the_same_term_sends_late_is_no_contradiction() {
+        rt::block_on(async {
+            let scratch = Scratch::new("same-term");
+            let log = RaftLog::open(&scratch.0, OWN).await.expect("opened");
+            let by = |leader| Record {
+                at: Position { term: 3, leader: Uuid::from_u128(leader), index: 2 },
+                payload: Payload::Blank,
+            };
+            let vote = |leader| StoredVote { term: 3, node: Uuid::from_u128(leader), committed: true };
+            log.save_vote(encode(&vote(7)).into()).await.expect("saved");
+            let entries = [blank(1, 1), by(7)].map(|record| Bytes::from(encode(&record)));
+            log.append(1, &entries).await.expect("appended");
+            log.save_committed(2).await.expect("saved");
+            let append = |leader| RaftRequest::Append {
+                vote: vote(leader),
+                previous: Some(place(1, 1)),
+                entries: vec![by(leader)],
+                committed: Some(place(1, 1)),
+            };
+            assert_eq!(contradiction(&log, OWN, &append(6)), None, "node 7 has replaced node 6");
+            assert_eq!(contradiction(&log, OWN, &append(7)), None, "that is what is there");
+            assert!(contradiction(&log, OWN, &append(8)).is_some(), "node 8 lacks what node 7 committed");
+        });
+    }
+
+    #[test]
+    fn what_was_acknowledged_to_the_same_leader_or_committed_is_lost() {
         let at = |index| Some(Position { term: 2, leader: Uuid::nil(), index });
+        let by = |term, node| Leader { term, node: Uuid::from_u128(node) };
         let known = Acknowledged::default();
-        assert_eq!(known.lost(2, at(1)), None);
-        known.upto(2, at(7), None);
-        known.upto(2, at(5), at(2));
-        known.upto(2, None, at(6));
-        assert_eq!((known.lost(2, at(7)), known.lost(2, at(8))), (at(7), None));
-        assert_eq!(known.lost(3, at(7)), None, "another leader may have taken it back");
-        assert_eq!(known.lost(3, at(2)), at(2), "what is committed stays");
+        assert_eq!(known.lost(by(2, 1), at(1)), None);
+        known.upto(by(2, 1), at(7), None);
+        known.upto(by(2, 1), at(5), at(2));
+        known.upto(by(2, 1), None, at(6));
+        assert_eq!((known.lost(by(2, 1), at(7)), known.lost(by(2, 1), at(8))), (at(7), None));
+        assert_eq!(known.lost(by(3, 1), at(7)), None, "another leader may have taken it back");
+        assert_eq!(known.lost(by(2, 2), at(7)), None, "so may another leader of the same term");
+        assert_eq!(known.lost(by(3, 1), at(2)), at(2), "what is committed stays");
         assert_eq!((known.is_beyond(at(1)), known.is_beyond(at(2)), known.is_beyond(None)), (at(2), None, at(2)));
-        known.upto(3, at(4), at(9));
-        assert_eq!((known.lost(3, at(4)), known.lost(3, at(5))), (at(4), None));
+        known.upto(by(3, 1), at(4), at(9));
+        assert_eq!((known.lost(by(3, 1), at(4)), known.lost(by(3, 1), at(5))), (at(4), None));
     }
 }

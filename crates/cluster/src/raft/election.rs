@@ -72,7 +72,7 @@ async fn wins_pre_vote(group: &Rc<Group>) -> bool {
 
 /// Whether a log that ends at `theirs` contains everything in a log that ends at `ours`.
 pub(super) fn is_up_to_date(theirs: Option<Position>, ours: Option<Position>) -> bool {
-    let order = |position: Option<Position>| position.map(|position| (position.term, position.index));
+    let order = |position: Option<Position>| position.map(|position| (position.made_by(), position.index));
     order(theirs) >= order(ours)
 }
 
@@ -82,10 +82,12 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn a_later_term_counts_more_than_a_longer_log() {
+    fn a_later_leader_counts_more_than_a_longer_log() {
         let at = |term, index| Some(Position { term, leader: Uuid::nil(), index });
         assert!(is_up_to_date(at(3, 1), at(2, 9)) && !is_up_to_date(at(2, 9), at(3, 1)));
         assert!(is_up_to_date(at(2, 9), at(2, 9)) && !is_up_to_date(at(2, 8), at(2, 9)));
+        let by = |leader, index| Some(Position { term: 3, leader: Uuid::from_u128(leader), index });
+        assert!(is_up_to_date(by(7, 1), by(6, 9)) && !is_up_to_date(by(6, 9), by(7, 1)), "two leaders of one term");
         assert!(is_up_to_date(None, None) && !is_up_to_date(None, at(1, 1)) && is_up_to_date(at(1, 1), None));
     }
 }

@@ -328,7 +328,7 @@ impl Group {
         }
         let sent = match &request {
             RaftRequest::Append { vote, previous, entries, committed } => {
-                Some((vote.term, entries.last().map(|record| record.at).or(*previous), *committed))
+                Some((vote.leader(), entries.last().map(|record| record.at).or(*previous), *committed))
             }
             _ => None,
         };
@@ -361,8 +361,8 @@ impl Group {
                 if from_leader && !refused {
                     self.heard.set(Some(rt::time::now()));
                 }
-                if let (RaftResponse::Appended, Some((term, last, committed))) = (&answer, sent) {
-                    self.link.acknowledged(from).upto(term, last, committed);
+                if let (RaftResponse::Appended, Some((leader, last, committed))) = (&answer, sent) {
+                    self.link.acknowledged(from).upto(leader, last, committed);
                 }
                 self.cut_log().await;
                 answer

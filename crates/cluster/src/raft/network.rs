@@ -199,18 +199,18 @@ impl RaftNetwork<Types> for Connection {
             entries: rpc.entries.iter().map(Record::from).collect(),
             committed: positions(rpc.leader_commit),
         };
-        let (term, previous) = (rpc.vote.leader_id.term, positions(rpc.prev_log_id));
+        let (leader, previous) = (StoredVote::from(rpc.vote).leader(), positions(rpc.prev_log_id));
         match self.ask::<Infallible>(request, &option).await? {
             RaftResponse::Appended => {
                 let last = rpc.entries.last().map(|entry| entry.log_id.into()).or(previous);
-                self.acknowledged.upto(term, last, positions(rpc.leader_commit));
+                self.acknowledged.upto(leader, last, positions(rpc.leader_commit));
                 Ok(AppendEntriesResponse::Success)
             }
             RaftResponse::AppendedUpTo(last) => {
-                self.acknowledged.upto(term, last, positions(rpc.leader_commit));
+                self.acknowledged.upto(leader, last, positions(rpc.leader_commit));
                 Ok(AppendEntriesResponse::PartialSuccess(last.map(LogId::from)))
             }
-            RaftResponse::Conflict => match self.acknowledged.lost(term, previous) {
+            RaftResponse::Conflict => match self.acknowledged.lost(leader, previous) {
                 Some(acknowledged) => Err(self.forgot(acknowledged, option.hard_ttl()).await),
                 None => Ok(AppendEntriesResponse::Conflict),
             },

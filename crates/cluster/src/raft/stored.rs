@@ -33,6 +33,21 @@ pub(super) struct Position {
     pub index: u64,
 }
 
+impl Position {
+    /// The leader that created the entry.
+    pub fn made_by(self) -> Leader {
+        Leader { term: self.term, node: self.leader }
+    }
+}
+
+/// A leader. openraft allows several in a term, one after the other: a later one has the higher
+/// node. All of them are ordered, and so are the entries that they create.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Leader {
+    pub term: u64,
+    pub node: Uuid,
+}
+
 impl From<LogId> for Position {
     fn from(id: LogId) -> Self {
         Position { term: id.leader_id.term, leader: id.leader_id.node_id.0, index: id.index }
@@ -52,6 +67,13 @@ pub(super) struct StoredVote {
     pub node: Uuid,
     /// Whether a majority granted it.
     pub committed: bool,
+}
+
+impl StoredVote {
+    /// The node that is voted for, and the term.
+    pub fn leader(self) -> Leader {
+        Leader { term: self.term, node: self.node }
+    }
 }
 
 impl From<Vote> for StoredVote {

@@ -277,8 +277,7 @@ def paging_disasters(driver, *options):
     return python(driver, "tests/cluster/paging-disasters", *options)
 
 
-# Not "full": the restart after it sometimes fails, an open fault. `disasters` runs all kinds.
-KINDS = ["kill9", "stop", "partition"]
+KINDS = ["kill9", "stop", "partition", "full"]
 
 # What judges lost data: a ledger of acknowledged writes beside kill -9, SIGSTOP, partitions.
 LOSSES = [

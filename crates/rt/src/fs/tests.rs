@@ -113,6 +113,9 @@ async fn names(dir: &Path) {
 fn files_round_trip() {
     let scratch = Scratch::new("round");
     crate::block_on(async {
+        if std::env::var_os("MESSINA_NO_IO_URING").is_some() {
+            assert!(crate::ctx::with(|c| matches!(c.io, Io::Threads { .. })));
+        }
         round_trips(&scratch.0).await;
         names(&scratch.0).await;
     });
@@ -146,23 +149,13 @@ fn directories_are_listed_through_links() {
 #[test]
 fn files_round_trip_without_io_uring() {
     let test = std::env::current_exe().expect("this test");
-    let status = Command::new(test)
-        .args(["--exact", "fs::tests::without_io_uring_only", "--ignored"])
+    let ran = Command::new(test)
+        .args(["--exact", "fs::tests::files_round_trip"])
         .env("MESSINA_NO_IO_URING", "1")
-        .status()
+        .output()
         .expect("runs");
-    assert!(status.success());
-}
-
-#[test]
-#[ignore = "run by files_round_trip_without_io_uring"]
-fn without_io_uring_only() {
-    let scratch = Scratch::new("threads");
-    crate::block_on(async {
-        assert!(crate::ctx::with(|c| matches!(c.io, Io::Threads { .. })));
-        round_trips(&scratch.0).await;
-        names(&scratch.0).await;
-    });
+    let told = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && told.contains("1 passed"), "{told}");
 }
 
 /// Polls a read often enough to start it, then drops it.

@@ -1,7 +1,7 @@
 //! Types long literals with pauses. A collection literal can have hundreds of thousands of
 //! elements.
 
-use super::typing::{fits, prepare, show};
+use super::typing::{check_part, prepare};
 use super::{Term, Variables};
 use crate::error::Error;
 use crate::pace::PLAN_WORK;
@@ -55,14 +55,8 @@ fn long<'f>(variables: &'f mut Variables<'_>, term: &'f ast::Term, name: &'f str
                 let (key_name, value_name) = (format!("key({name})"), format!("value({name})"));
                 let mut out = Vec::with_capacity(pairs.len());
                 for (k, v) in pairs {
-                    for (what, term, ty) in [("key", k, key), ("value", v, value)] {
-                        if !fits(variables.metadata, &variables.keyspace, term, ty) {
-                            let term = show(term);
-                            return Err(Error::invalid(format!(
-                                "Invalid map literal for {name}: {what} {term} is not of type {ty}"
-                            )));
-                        }
-                    }
+                    check_part(variables, "map", name, ("key", k, key))?;
+                    check_part(variables, "map", name, ("value", v, value))?;
                     let k = prepare_paced(variables, k, &key_name, key).await?;
                     out.push((k, prepare_paced(variables, v, &value_name, value).await?));
                 }
@@ -91,12 +85,7 @@ async fn elements(
     let element_name = format!("value({name})");
     let mut out = Vec::with_capacity(terms.len());
     for term in terms {
-        if !fits(variables.metadata, &variables.keyspace, term, elem) {
-            return Err(Error::invalid(format!(
-                "Invalid {kind} literal for {name}: value {} is not of type {elem}",
-                show(term)
-            )));
-        }
+        check_part(variables, kind, name, ("value", term, elem))?;
         out.push(prepare_paced(variables, term, &element_name, elem).await?);
     }
     Ok(out)

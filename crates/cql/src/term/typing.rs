@@ -115,14 +115,8 @@ fn map_literal(
 ) -> Result<Term, Error> {
     let mut out = Vec::with_capacity(pairs.len());
     for (k, v) in pairs {
-        for (what, term, ty) in [("key", k, key), ("value", v, value)] {
-            if !fits(variables.metadata, &variables.keyspace, term, ty) {
-                let term = show(term);
-                return Err(Error::invalid(format!(
-                    "Invalid map literal for {name}: {what} {term} is not of type {ty}"
-                )));
-            }
-        }
+        check_part(variables, "map", name, ("key", k, key))?;
+        check_part(variables, "map", name, ("value", v, value))?;
         let k = prepare(variables, k, &format!("key({name})"), key)?;
         out.push((k, prepare(variables, v, &format!("value({name})"), value)?));
     }
@@ -301,6 +295,21 @@ impl Scratch<'_> {
     }
 }
 
+/// Checks that a part of a collection literal fits its type. `kind`: of the collection. The part is
+/// given with its name in the error.
+pub(super) fn check_part(
+    variables: &Variables<'_>,
+    kind: &str,
+    name: &str,
+    (part, term, ty): (&str, &ast::Term, &CqlType),
+) -> Result<(), Error> {
+    if fits(variables.metadata, &variables.keyspace, term, ty) {
+        return Ok(());
+    }
+    let term = show(term);
+    Err(Error::invalid(format!("Invalid {kind} literal for {name}: {part} {term} is not of type {ty}")))
+}
+
 fn elements(
     kind: &str,
     variables: &mut Variables<'_>,
@@ -311,12 +320,7 @@ fn elements(
     let element_name = format!("value({name})");
     let mut out = Vec::with_capacity(terms.len());
     for term in terms {
-        if !fits(variables.metadata, &variables.keyspace, term, elem) {
-            return Err(Error::invalid(format!(
-                "Invalid {kind} literal for {name}: value {} is not of type {elem}",
-                show(term)
-            )));
-        }
+        check_part(variables, kind, name, ("value", term, elem))?;
         out.push(prepare(variables, term, &element_name, elem)?);
     }
     Ok(out)

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 #[test]
 fn rows_are_counted_by_their_owners_in_one_request_for_each_tablet() {
-    with_cluster("counted", Shape::default(), |cluster| async move {
+    with_cluster("counted", Shape::DEFAULT, |cluster| async move {
         for k in 0..200 {
             cluster.put(k as usize % 3, Change::of(&cluster, k, 5).row(1, k).row(2, k).done()).await;
             cluster.put((k as usize + 1) % 3, Change::of(&cluster, k, 5).row(1, k).row(2, k).done()).await;
@@ -54,7 +54,7 @@ const AGGREGATES: [AggregateKind; 4] =
 /// reconciled rows.
 #[test]
 fn owners_compute_aggregates_of_their_rows() {
-    with_cluster("reduced", Shape::default(), |cluster| async move {
+    with_cluster("reduced", Shape::DEFAULT, |cluster| async move {
         for k in 0..200 {
             cluster.put(k as usize % 3, Change::of(&cluster, k, 5).row(1, k).row(2, -k).done()).await;
             cluster.put((k as usize + 1) % 3, Change::of(&cluster, k, 5).row(1, k).row(2, -k).done()).await;
@@ -98,7 +98,7 @@ fn owners_compute_aggregates_of_their_rows() {
 
 #[test]
 fn pages_of_single_partitions_and_limits_per_partition() {
-    with_cluster("limits", Shape::default(), |cluster| async move {
+    with_cluster("limits", Shape::DEFAULT, |cluster| async move {
         for c in 0..10 {
             cluster.put(c as usize % 3, Change::of(&cluster, 1, 5).row(c, c).done()).await;
             cluster.put((c as usize + 1) % 3, Change::of(&cluster, 2, 5).row(c, c).done()).await;

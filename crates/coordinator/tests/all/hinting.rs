@@ -14,7 +14,7 @@ use std::time::Duration;
 
 #[test]
 fn hints_replay_missed_writes() {
-    with_cluster("hints", Shape::default(), |cluster| async move {
+    with_cluster("hints", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         cluster.set_alive(2, false);
         for k in 0..20 {
@@ -42,7 +42,7 @@ fn hints_replay_missed_writes() {
 
 #[test]
 fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
-    with_cluster("stored", Shape::default(), |cluster| async move {
+    with_cluster("stored", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;
         let notes = cluster.directory.join("hint-notes-0");
@@ -58,7 +58,7 @@ fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
         write(4).await.expect("two live");
         assert_eq!((noted(&hints), notes.join("0.missed").exists()), (vec![(far, Cause::WindowOver)], true));
     });
-    with_cluster("stored-late", Shape::default(), |cluster| async move {
+    with_cluster("stored-late", Shape::DEFAULT, |cluster| async move {
         let (release, released) = rt::sync::watch::channel(false);
         let store: Store = Box::new(move |_| {
             let mut released = released.clone();
@@ -81,7 +81,7 @@ fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
         write(2).await.expect("two live");
         assert_eq!(hints.metrics().written, 2);
     });
-    with_cluster("stored-own", Shape::default(), |cluster| async move {
+    with_cluster("stored-own", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         cluster.nodes[0].engine.stop().await;
         cluster.write(0, Change::of(&cluster, 1, 5).row(1, 7).done(), Quorum).await.expect("two take it");
@@ -95,7 +95,7 @@ fn hints_are_kept_for_the_configured_datacenters() {
     let shape = Shape {
         datacenters: &["dc1", "dc2", "dc3"],
         replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1"), ("dc2", "1"), ("dc3", "1")],
-        ..Shape::default()
+        ..Shape::DEFAULT
     };
     with_cluster("kept_for", shape, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
@@ -136,7 +136,7 @@ fn hints_are_kept_for_the_configured_datacenters() {
 #[test]
 fn any_is_content_with_a_hint() {
     let shape =
-        Shape { copies: &[2], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::default() };
+        Shape { copies: &[2], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::DEFAULT };
     with_cluster("any", shape, |cluster| async move {
         let change = || Change::of(&cluster, 1, 5).row(1, 1).done();
         cluster.set_alive(2, false);
@@ -171,7 +171,7 @@ fn noted(hints: &Hints) -> Vec<(HostId, Cause)> {
 
 #[test]
 fn an_acknowledged_write_comes_to_a_replica_that_did_not_take_it() {
-    with_cluster("taken", Shape::default(), |cluster| async move {
+    with_cluster("taken", Shape::DEFAULT, |cluster| async move {
         cluster.keep_hints(0).await;
         cluster.set_timeout(SHORT_TIMEOUT);
         let refusals = [
@@ -201,7 +201,7 @@ fn an_acknowledged_write_comes_to_a_replica_that_did_not_take_it() {
 
 #[test]
 fn a_write_that_a_replica_refuses_is_recorded_as_missed() {
-    with_cluster("refused", Shape::default(), |cluster| async move {
+    with_cluster("refused", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;
         let write = async |k: i32| cluster.write(0, Change::of(&cluster, k, 5).row(1, 7).done(), Quorum).await;
@@ -240,7 +240,7 @@ fn a_write_that_a_replica_refuses_is_recorded_as_missed() {
 
 #[test]
 fn a_coordinator_that_cannot_write_itself_misses_the_write() {
-    with_cluster("own-disk", Shape::default(), |cluster| async move {
+    with_cluster("own-disk", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let own = cluster.nodes[0].host;
         cluster.nodes[0].engine.stop().await;
@@ -248,7 +248,7 @@ fn a_coordinator_that_cannot_write_itself_misses_the_write() {
         eventually("a note", async || noted(&hints) == [(own, Cause::Refused)]).await;
         assert_eq!(hints.targets(), []);
     });
-    with_cluster("own-table", Shape::default(), |cluster| async move {
+    with_cluster("own-table", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let own = cluster.nodes[0].host;
         cluster.nodes[0].engine.drop_table(table_id(), 1).await.expect("dropped");
@@ -262,7 +262,7 @@ fn a_coordinator_that_cannot_write_itself_misses_the_write() {
 
 #[test]
 fn a_resync_reads_recorded_or_forced_tables_of_a_node_that_is_up() {
-    with_cluster("resync", Shape::default(), |cluster| async move {
+    with_cluster("resync", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;
         let member = own_node(cluster.nodes[2].metadata.info(), NodeState::Normal);

@@ -10,7 +10,7 @@ use support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, TIMEOUT, with_cluste
 
 #[test]
 fn writes_reach_all_replicas_and_reads_find_them_from_everywhere() {
-    with_cluster("everywhere", Shape::default(), |cluster| async move {
+    with_cluster("everywhere", Shape::DEFAULT, |cluster| async move {
         for (n, level) in [One, Two, Three, Quorum, All, LocalQuorum, EachQuorum, LocalOne, Any].into_iter().enumerate()
         {
             let (k, v) = (n as i32, 10 * n as i32);
@@ -30,7 +30,7 @@ fn writes_reach_all_replicas_and_reads_find_them_from_everywhere() {
 
 #[test]
 fn levels_hold_while_nodes_are_down() {
-    with_cluster("down", Shape::default(), |cluster| async move {
+    with_cluster("down", Shape::DEFAULT, |cluster| async move {
         cluster.set_alive(2, false);
         let unavailable =
             |consistency, required, alive| Err(CoordinatorError::Unavailable { consistency, required, alive });
@@ -53,7 +53,7 @@ fn levels_hold_while_nodes_are_down() {
 
 #[test]
 fn errors_report_the_responses() {
-    with_cluster("errors", Shape::default(), |cluster| async move {
+    with_cluster("errors", Shape::DEFAULT, |cluster| async move {
         let change = |timestamp| Change::of(&cluster, 1, timestamp).row(1, 1).done();
         cluster.write(0, change(1), All).await.expect("all live");
         cluster.set_timeout(SHORT_TIMEOUT);
@@ -106,7 +106,7 @@ fn whole(error: CoordinatorError) -> CoordinatorError {
 
 #[test]
 fn an_unreachable_replica_is_no_failure() {
-    with_cluster("unreachable", Shape::default(), |cluster| async move {
+    with_cluster("unreachable", Shape::DEFAULT, |cluster| async move {
         let change = |timestamp| Change::of(&cluster, 1, timestamp).row(1, 1).done();
         cluster.write(0, change(1), All).await.expect("all live");
         let unavailable = Err(CoordinatorError::Unavailable { consistency: All, required: 3, alive: 2 });
@@ -145,7 +145,7 @@ fn an_unreachable_replica_is_no_failure() {
 #[test]
 fn a_write_that_no_replica_got_is_unavailable() {
     let shape =
-        Shape { copies: &[1], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::default() };
+        Shape { copies: &[1], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::DEFAULT };
     with_cluster("nobody", shape, |cluster| async move {
         cluster.break_node(1, Fault::Refused);
         let change = Change::of(&cluster, 1, 1).row(1, 1).done();
@@ -156,7 +156,7 @@ fn a_write_that_no_replica_got_is_unavailable() {
 
 #[test]
 fn a_replica_that_fails_is_replaced() {
-    with_cluster("replaced", Shape::default(), |cluster| async move {
+    with_cluster("replaced", Shape::DEFAULT, |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
         for broken in [1, 2] {
             cluster.break_node(broken, Fault::Refused);
@@ -174,7 +174,7 @@ fn a_slow_replica_gets_company() {
         copies: &[1, 2],
         replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "2")],
         speculative_retry: "5ms",
-        ..Shape::default()
+        ..Shape::DEFAULT
     };
     with_cluster("slow", shape, |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
@@ -192,7 +192,7 @@ fn levels_of_datacenters() {
         datacenters: &["dc1", "dc1", "dc2", "dc2"],
         copies: &[0, 1, 2, 3],
         replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "2"), ("dc2", "2")],
-        ..Shape::default()
+        ..Shape::DEFAULT
     };
     with_cluster("datacenters", shape, |cluster| async move {
         let change = || Change::of(&cluster, 1, 5).row(1, 1).done();
@@ -216,7 +216,7 @@ fn levels_of_datacenters() {
 
 #[test]
 fn counters_count_once_wherever() {
-    let shape = Shape { counter: true, ..Shape::default() };
+    let shape = Shape { counter: true, ..Shape::DEFAULT };
     with_cluster("counters", shape, |cluster| async move {
         let add = |node: usize, delta: i64, level: Consistency| {
             let change = Change::of(&cluster, 1, 5).add(1, delta).done();
@@ -240,7 +240,7 @@ fn counters_count_once_wherever() {
 
 #[test]
 fn batches_go_to_each_replica_in_one_request() {
-    with_cluster("batches", Shape::default(), |cluster| async move {
+    with_cluster("batches", Shape::DEFAULT, |cluster| async move {
         let mutations = (0..8)
             .map(|k| {
                 let mutation = Change::of(&cluster, k, 5).row(1, k).done();

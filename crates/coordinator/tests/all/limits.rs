@@ -15,16 +15,7 @@ const NO_READS: &[(&str, &str)] = &[("max_reads_per_second", "0")];
 const VERY_MUCH: &[(&str, &str)] = &[("max_reads_per_second", "4294967295"), ("max_writes_per_second", "4294967295")];
 
 /// Node 0 has no replica.
-const OUTSIDE: Shape = Shape {
-    datacenters: &["dc1", "dc1", "dc1", "dc1"],
-    copies: &[1, 2, 3],
-    replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "3")],
-    counter: false,
-    speculative_retry: "NONE",
-    shards: 1,
-    keeps_readers: true,
-    rate_limits: &[],
-};
+const OUTSIDE: Shape = Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], copies: &[1, 2, 3], ..Shape::DEFAULT };
 
 fn refused(kind: LimitKind, by_coordinator: bool) -> CoordinatorError {
     CoordinatorError::RateLimited { refused: RateLimited { kind, table: table_id() }, by_coordinator }
@@ -56,7 +47,7 @@ fn sent(cluster: &Cluster) -> u64 {
 
 #[test]
 fn a_coordinator_with_a_replica_decides_alone() {
-    with_cluster("limit_own", Shape { rate_limits: NOTHING, ..Shape::default() }, |cluster| async move {
+    with_cluster("limit_own", Shape { rate_limits: NOTHING, ..Shape::DEFAULT }, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         cluster.set_alive(2, false);
         for level in [Any, One, Quorum] {
@@ -109,7 +100,7 @@ fn replicas_decide_for_a_coordinator_without_one() {
 
 #[test]
 fn an_operation_counts_once_on_each_replica() {
-    with_cluster("limit_once", Shape { rate_limits: VERY_MUCH, ..Shape::default() }, |cluster| async move {
+    with_cluster("limit_once", Shape { rate_limits: VERY_MUCH, ..Shape::DEFAULT }, |cluster| async move {
         let mut counts = Counts::new(&cluster);
         cluster.write(0, Change::of(&cluster, 1, 5).row(1, 1).done(), Quorum).await.expect("accepted");
         cluster.settle().await;
@@ -205,7 +196,7 @@ fn a_repetition_with_newer_metadata_is_not_counted_again() {
 
 #[test]
 fn each_page_of_a_partition_counts() {
-    with_cluster("limit_pages", Shape { rate_limits: VERY_MUCH, ..Shape::default() }, |cluster| async move {
+    with_cluster("limit_pages", Shape { rate_limits: VERY_MUCH, ..Shape::DEFAULT }, |cluster| async move {
         for k in 0..4 {
             for c in 0..6 {
                 cluster.put(0, Change::of(&cluster, k, 5).row(c, c).done()).await;
@@ -237,7 +228,7 @@ fn each_page_of_a_partition_counts() {
 
 #[test]
 fn only_ranges_of_one_token_are_limited() {
-    with_cluster("limit_ranges", Shape { rate_limits: NO_READS, ..Shape::default() }, |cluster| async move {
+    with_cluster("limit_ranges", Shape { rate_limits: NO_READS, ..Shape::DEFAULT }, |cluster| async move {
         let page = PageRequest::default();
         let token = key(1).token;
         let read =
@@ -276,7 +267,7 @@ fn other_classes_and_logged_batches_are_not_limited() {
 fn counter_updates_count_at_their_leader() {
     let shape = |rate_limits, outside: bool| match outside {
         true => Shape { rate_limits, counter: true, ..OUTSIDE },
-        false => Shape { rate_limits, counter: true, ..Shape::default() },
+        false => Shape { rate_limits, counter: true, ..Shape::DEFAULT },
     };
     let update = async |cluster: &Cluster, level: Consistency| {
         let change = Change::of(cluster, 1, 5).add(1, 3).done();

@@ -21,7 +21,7 @@ const TABLETS: u32 = 4;
 
 /// Four nodes. The replicas are on the first three; those of the third node move to the fourth.
 fn four() -> Shape {
-    Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], ..Shape::default() }
+    Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], ..Shape::DEFAULT }
 }
 
 fn replicas(cluster: &Cluster, nodes: &[usize]) -> Vec<TabletReplica> {

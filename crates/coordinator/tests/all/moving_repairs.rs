@@ -13,7 +13,7 @@ const TABLETS: u32 = 4;
 
 /// Four nodes. The replicas are on the first three.
 fn four() -> Shape {
-    Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], ..Shape::default() }
+    Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], ..Shape::DEFAULT }
 }
 
 /// All tablets move to these nodes, and are in this stage.
@@ -114,7 +114,7 @@ fn remaining_replicas_are_asked_before_the_leaving_one() {
 /// Without any move: a replica that returned its data and refuses its repair is replaced.
 #[test]
 fn a_replica_that_misses_a_repair_is_replaced() {
-    with_cluster("replaced", Shape::default(), |cluster| async move {
+    with_cluster("replaced", Shape::DEFAULT, |cluster| async move {
         put(&cluster, 0, 1).await;
         cluster.break_node(1, Fault::FailsWrites(ReplicaError::Storage("the disk is full".into())));
         assert_eq!(cluster.read(0, 1, Quorum).await, Ok(SHOWN.to_vec()));

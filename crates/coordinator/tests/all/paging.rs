@@ -80,7 +80,7 @@ fn queries(cluster: &Cluster) -> Vec<Query> {
 
 #[test]
 fn pages_resume_the_kept_readers_on_any_coordinator() {
-    with_cluster("sticky", Shape::default(), |cluster| async move {
+    with_cluster("sticky", Shape::DEFAULT, |cluster| async move {
         fill(&cluster, 6, 20).await;
         let mut one_set = 0;
         for query in queries(&cluster) {
@@ -122,7 +122,7 @@ fn named(cluster: &Cluster, hint: &Bytes) -> Vec<usize> {
 
 #[test]
 fn clients_that_page_are_routed_to_the_kept_reader() {
-    with_cluster("steered", Shape::default(), |cluster| async move {
+    with_cluster("steered", Shape::DEFAULT, |cluster| async move {
         fill(&cluster, 2, 20).await;
         let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
         for level in [One, Quorum] {
@@ -150,7 +150,7 @@ fn clients_that_page_are_routed_to_the_kept_reader() {
 
 #[test]
 fn where_no_readers_are_kept_each_coordinator_asks_the_nearest() {
-    let shape = Shape { keeps_readers: false, ..Shape::default() };
+    let shape = Shape { keeps_readers: false, ..Shape::DEFAULT };
     with_cluster("stateless", shape, |cluster| async move {
         fill(&cluster, 2, 20).await;
         let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
@@ -163,7 +163,7 @@ fn where_no_readers_are_kept_each_coordinator_asks_the_nearest() {
 
 #[test]
 fn replicas_that_are_down_are_replaced() {
-    let shape = Shape { speculative_retry: "5ms", ..Shape::default() };
+    let shape = Shape { speculative_retry: "5ms", ..Shape::DEFAULT };
     with_cluster("gone", shape, |cluster| async move {
         fill(&cluster, 3, 30).await;
         for query in queries(&cluster) {
@@ -194,7 +194,7 @@ fn replicas_that_are_down_are_replaced() {
 /// One replica has nothing of a partition: page for page, the others resume both readers.
 #[test]
 fn readers_for_reconciliation_are_resumed() {
-    with_cluster("reconciled", Shape::default(), |cluster| async move {
+    with_cluster("reconciled", Shape::DEFAULT, |cluster| async move {
         let all = (0..40).fold(Change::of(&cluster, 1, 5), |change, c| change.row(c, c)).done();
         cluster.put(0, all.clone()).await;
         cluster.put(1, all).await;
@@ -216,7 +216,7 @@ fn readers_for_reconciliation_are_resumed() {
 /// dropped, and no row is lost.
 #[test]
 fn readers_at_other_positions_are_dropped() {
-    with_cluster("dropped", Shape::default(), |cluster| async move {
+    with_cluster("dropped", Shape::DEFAULT, |cluster| async move {
         let rows_but = |missing: &[i32]| {
             let some = (0..30).filter(|c| !missing.contains(c));
             some.fold(Change::of(&cluster, 1, 5), |change, c| change.row(c, c)).done()
@@ -240,7 +240,7 @@ fn readers_at_other_positions_are_dropped() {
 /// authenticated with it.
 #[test]
 fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
-    with_cluster("keys", Shape::default(), |cluster| async move {
+    with_cluster("keys", Shape::DEFAULT, |cluster| async move {
         let put = |id| Op::PutPagingKey(PagingKey { id, secret: [7; 32], created: 1 });
         let binding = Binding { table: table_id(), role: None, statement: StatementHash([3; 32]) };
         let state = PagingState::of_language(Bytes::from_static(b"more"));
@@ -276,7 +276,7 @@ fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
 /// each replica.
 #[test]
 fn pages_of_an_aggregate_resume_readers() {
-    with_cluster("aggregate", Shape::default(), |cluster| async move {
+    with_cluster("aggregate", Shape::DEFAULT, |cluster| async move {
         fill(&cluster, 8, 20).await;
         for k in 0..8 {
             let dead = (0..20).step_by(2).fold(Change::of(&cluster, k, 6), |change, c| change.delete(c)).done();
@@ -420,7 +420,7 @@ fn pages_are_exact_while_replicas_differ_and_die() {
     );
     let result = TestRunner::new(config).run(&story, |(events, all, fates)| {
         let (sum, failure) = (Mutex::new((0, 0, 0)), Mutex::new(None));
-        with_cluster("exact", Shape::default(), |cluster| {
+        with_cluster("exact", Shape::DEFAULT, |cluster| {
             let (failure, sum) = (&failure, &sum);
             async move {
                 for event in &events {

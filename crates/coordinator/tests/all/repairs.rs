@@ -14,7 +14,7 @@ use support::{Change, Cluster, Fault, Shape, key, rows, with_cluster, within};
 
 #[test]
 fn a_replica_that_was_down_is_repaired_by_the_first_read() {
-    with_cluster("repair", Shape::default(), |cluster| async move {
+    with_cluster("repair", Shape::DEFAULT, |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).row(2, 2).row(3, 3).done(), All).await.expect("all live");
         cluster.set_alive(2, false);
         let news = Change::of(&cluster, 1, 5).row(1, 10).delete(2).row(4, 40).done();
@@ -39,7 +39,7 @@ fn a_replica_that_was_down_is_repaired_by_the_first_read() {
 /// that refuses its repair.
 #[test]
 fn a_read_does_without_a_replica_that_cannot_be_repaired() {
-    let shape = Shape { speculative_retry: "5ms", ..Shape::default() };
+    let shape = Shape { speculative_retry: "5ms", ..Shape::DEFAULT };
     with_cluster("unrepaired", shape, |cluster| async move {
         let full = Fault::FailsWrites(ReplicaError::Storage("no space left".into()));
         cluster.break_node(2, full.clone());
@@ -53,7 +53,7 @@ fn a_read_does_without_a_replica_that_cannot_be_repaired() {
 
 #[test]
 fn a_client_that_goes_ends_the_reconciliation_of_its_read() {
-    with_cluster("reconciled-for-nobody", Shape::default(), |cluster| async move {
+    with_cluster("reconciled-for-nobody", Shape::DEFAULT, |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
         cluster.put(1, Change::of(&cluster, 1, 2).row(1, 2).done()).await;
         cluster.break_node(1, Fault::LosesDataReads);
@@ -73,7 +73,7 @@ fn a_client_that_goes_ends_the_reconciliation_of_its_read() {
 
 #[test]
 fn deleted_rows_stay_deleted() {
-    with_cluster("deleted", Shape::default(), |cluster| async move {
+    with_cluster("deleted", Shape::DEFAULT, |cluster| async move {
         let old = Change::of(&cluster, 1, 1).row(1, 1).row(2, 2).row(3, 3).row(4, 4).done();
         cluster.write(0, old, All).await.expect("all live");
         // Each replica misses one of two deletions.
@@ -133,7 +133,7 @@ fn replicas_that_differ_are_read_as_one() {
     let cases: Vec<(Vec<Event>, u64)> =
         (0..12).map(|_| strategy.new_tree(&mut runner).expect("a case").current()).collect();
     for (n, (events, size)) in cases.into_iter().enumerate() {
-        with_cluster(&format!("differ{n}"), Shape::default(), move |cluster| async move {
+        with_cluster(&format!("differ{n}"), Shape::DEFAULT, move |cluster| async move {
             // A value is its timestamp, so changes with equal timestamps are equal.
             for event in &events {
                 for node in (0..3).filter(|node| event.4 & 1 << node != 0) {
@@ -195,7 +195,7 @@ fn model(events: &[Event]) -> BTreeMap<(i32, i32), i64> {
 /// After it, every replica has every deletion, also of rows that no replica has.
 #[test]
 fn a_maintenance_read_gives_replicas_the_deletions_that_they_lack() {
-    with_cluster("maintenance", Shape::default(), |cluster| async move {
+    with_cluster("maintenance", Shape::DEFAULT, |cluster| async move {
         for node in [0, 1] {
             cluster.put(node, Change::of(&cluster, 1, 5).delete(1).delete_range(5, 6).row(2, 2).done()).await;
             cluster.put(node, Change::of(&cluster, 2, 5).delete_partition().done()).await;

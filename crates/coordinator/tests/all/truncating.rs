@@ -44,7 +44,7 @@ fn follows(cluster: &Rc<Cluster>, node: usize, change: &[Op]) -> rt::task::Task<
 
 #[test]
 fn a_concurrent_read_repairs_no_replica() {
-    with_cluster("truncated-repair", Shape::default(), |cluster| async move {
+    with_cluster("truncated-repair", Shape::DEFAULT, |cluster| async move {
         for k in 0..4 {
             cluster.put(2, Change::of(&cluster, k, 5).row(1, 1).done()).await;
         }
@@ -70,7 +70,7 @@ fn a_concurrent_read_repairs_no_replica() {
 
 #[test]
 fn an_earlier_write_is_repeated_or_void() {
-    with_cluster("truncated-write", Shape::default(), |cluster| async move {
+    with_cluster("truncated-write", Shape::DEFAULT, |cluster| async move {
         let truncation = truncation(&cluster);
         for node in [0, 1] {
             cluster.change(node, truncation.clone()).await;
@@ -92,7 +92,7 @@ fn an_earlier_write_is_repeated_or_void() {
 /// Requests to another table continue; so do pages of a query that began before.
 #[test]
 fn a_query_that_began_before_reads_the_new_contents() {
-    with_cluster("truncated-page", Shape::default(), |cluster| async move {
+    with_cluster("truncated-page", Shape::DEFAULT, |cluster| async move {
         for c in 0..10 {
             cluster.write(0, Change::of(&cluster, 1, 5).row(c, c).done(), All).await.expect("all live");
         }
@@ -110,7 +110,7 @@ fn a_query_that_began_before_reads_the_new_contents() {
 
 #[test]
 fn hints_from_before_are_dropped() {
-    with_cluster("truncated-hints", Shape::default(), |cluster| async move {
+    with_cluster("truncated-hints", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let (before, target) = (number(&cluster, 0), cluster.nodes[1].host);
         let change = |k| Change::of(&cluster, k, 5).row(1, 1).done();
@@ -130,7 +130,7 @@ fn hints_from_before_are_dropped() {
 /// anywhere.
 #[test]
 fn an_earlier_count_does_not_return() {
-    let shape = Shape { counter: true, ..Shape::default() };
+    let shape = Shape { counter: true, ..Shape::DEFAULT };
     with_cluster("truncated-counter", shape, |cluster| async move {
         let add = |count| Change::of(&cluster, 1, 5).add(1, count).done();
         cluster.write_as(0, add(10), WriteKind::Counter, All).await.expect("all live");
@@ -154,7 +154,7 @@ fn an_earlier_count_does_not_return() {
 /// A replica refuses by the table's epoch, and nothing but requests of that table.
 #[test]
 fn a_replica_refuses_requests_older_than_the_epoch() {
-    with_cluster("truncated-refused", Shape::default(), |cluster| async move {
+    with_cluster("truncated-refused", Shape::DEFAULT, |cluster| async move {
         let before = number(&cluster, 0);
         cluster.change(0, truncation(&cluster)).await;
         let ask = async |number, request: ReplicaRequest| {

@@ -100,7 +100,7 @@ async fn start_floors(path: PathBuf, n: u128, internode_config: InternodeConfig)
             return Ok((Vec::new(), ()));
         }
         let others = (1..=3).filter(|other| *other != n).map(|other| Op::PutNode(Box::new(node(other))));
-        let copies = Shape { shards: SHARDS as u16, ..Shape::default() };
+        let copies = Shape { shards: SHARDS as u16, ..Shape::DEFAULT };
         Ok((others.chain(ops(&copies, &hosts)).collect(), ()))
     })
     .await;

@@ -150,19 +150,18 @@ pub struct Shape {
     pub rate_limits: &'static [(&'static str, &'static str)],
 }
 
-impl Default for Shape {
-    fn default() -> Self {
-        Shape {
-            datacenters: &["dc1", "dc1", "dc1"],
-            copies: &[0, 1, 2],
-            replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "3")],
-            counter: false,
-            speculative_retry: "NONE",
-            shards: 1,
-            keeps_readers: true,
-            rate_limits: &[],
-        }
-    }
+impl Shape {
+    /// Three nodes in one datacenter, each with a replica.
+    pub const DEFAULT: Shape = Shape {
+        datacenters: &["dc1", "dc1", "dc1"],
+        copies: &[0, 1, 2],
+        replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "3")],
+        counter: false,
+        speculative_retry: "NONE",
+        shards: 1,
+        keeps_readers: true,
+        rate_limits: &[],
+    };
 }
 
 /// Runs `test` on a cluster.

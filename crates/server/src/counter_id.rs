@@ -1,9 +1,11 @@
 //! The counter id of the node, over starts and stops ([`engine::datadir`] has the rules).
 
-use crate::layers::Layers;
 use crate::start_error::StartError;
+use engine::Engine;
 use engine::datadir::{self, CounterSstables, DataDir, DataDirError};
 use model::CounterId;
+use replica::Replica;
+use rt::shard::PerShard;
 
 /// The counter id of this run.
 pub(crate) struct ChosenCounterId {
@@ -58,11 +60,11 @@ fn tolerate_full_disk(stored: Result<(), DataDirError>) -> Result<(), StartError
 }
 
 /// Lets the next start count under the same id. After all shards were stopped in order. On shard 0.
-pub(crate) async fn keep(layers: Layers) {
-    let (Some(engine), Some(replica)) = (layers.engine.try_get(), layers.replica.try_get()) else { return };
+pub(crate) async fn keep(engines: PerShard<Engine>, replicas: PerShard<Replica>) {
+    let (Some(engine), Some(replica)) = (engines.try_get(), replicas.try_get()) else { return };
     let of_shards = rt::shard::call_all(move || async move {
-        layers.replica.try_get()?;
-        layers.engine.try_get()?.counter_sstables()
+        replicas.try_get()?;
+        engines.try_get()?.counter_sstables()
     });
     let Some(of_shards) = of_shards.await.into_iter().collect::<Option<Vec<CounterSstables>>>() else { return };
     let mut all = CounterSstables::new();

@@ -45,7 +45,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// How long the answers of other nodes are waited for.
 const ANSWERS: Duration = Duration::from_secs(2);
 /// How long a start waits for a majority that seems to be up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAJORITY_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether this process may serve.
 #[derive(Clone, PartialEq, Debug)]
@@ -183,7 +183,7 @@ pub async fn begin(
                 tracing::warn!("no majority of the cluster is up: the node serves what it can");
                 return Ok(());
             }
-            Standing::Open if began.elapsed() >= PATIENCE => {
+            Standing::Open if began.elapsed() >= MAJORITY_WAIT => {
                 tracing::warn!("the metadata of the cluster cannot be read: the node serves what it can");
                 return Ok(());
             }

@@ -322,7 +322,7 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
     let unwritten = StopError::of(unwritten);
     match (log, unwritten) {
         (Ok(()), Ok(())) => {
-            counter_id::keep(layers).await;
+            counter_id::keep(layers.engine, layers.replica).await;
             Ok(())
         }
         (Ok(()), unwritten) => unwritten,

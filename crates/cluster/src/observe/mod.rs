@@ -14,5 +14,5 @@ pub mod storage;
 pub use members::{Member, NodeView};
 pub use storage::{LargeFound, ShardStorage};
 
-/// The snitch that clients and tools are shown: nodes are placed as their configuration says.
+/// The snitch that clients and tools are shown: it takes a node's location from its configuration.
 pub const SNITCH: &str = "org.apache.cassandra.locator.SimpleSnitch";

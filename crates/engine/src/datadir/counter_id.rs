@@ -19,6 +19,7 @@
 //! A table that cannot be read refuses updates. The stop then leaves nothing to compare, because
 //! that table may be readable at the next start, without what it held.
 
+use super::layout::commitlog_root;
 use super::{DataDir, DataDirError};
 use crate::commitlog::{self, EndedRun};
 use crate::files::{IS_FOREIGN, sealed};
@@ -28,8 +29,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The directory of the commitlogs.
-const COMMITLOG: &str = "commitlog";
 const FILE: &str = "messina.counter-id";
 const KIND: &str = "counter-id";
 const FORMAT: u32 = 1;
@@ -95,7 +94,7 @@ pub async fn leave_counter_id(
     id: CounterId,
     sstables: CounterSstables,
 ) -> io::Result<()> {
-    let logs = commitlog::ended(&data_dir.join(COMMITLOG), host).await.map_err(io::Error::other)?;
+    let logs = commitlog::ended(&commitlog_root(data_dir), host).await.map_err(io::Error::other)?;
     let Some(logs) = logs else { return Ok(()) };
     let stored = Stored { host, id, left: Some(Left { logs, sstables }) };
     sealed::write(&path_in(data_dir), KIND, FORMAT, &stored).await

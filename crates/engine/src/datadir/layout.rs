@@ -4,7 +4,12 @@ use super::DataDir;
 use crate::table_dir::TABLE_SNAPSHOTS;
 use model::TableId;
 use rt::ShardId;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// The directory of the commitlogs in a data directory.
+pub(super) fn commitlog_root(data_dir: &Path) -> PathBuf {
+    data_dir.join("commitlog")
+}
 
 impl DataDir {
     /// `data/<keyspace>`.
@@ -29,7 +34,7 @@ impl DataDir {
 
     /// `commitlog`: one directory per shard, also of shards of earlier runs.
     pub fn commitlog_root(&self) -> PathBuf {
-        self.path.join("commitlog")
+        commitlog_root(&self.path)
     }
 
     /// `commitlog/<shard>`.

@@ -43,6 +43,15 @@ class StartFailed(Exception):
     """The process ended, or did not answer CQL in time. Carries the end of its log."""
 
 
+def failed_start(node, timeout=90.0):
+    """The error of a start that must fail."""
+    try:
+        node.start(timeout)
+    except StartFailed as error:
+        return error
+    raise AssertionError("the node started")
+
+
 def binary():
     """The messina executable under test."""
     given = os.environ.get("MESSINA_BIN")

@@ -9,7 +9,7 @@ import cassandra
 from cassandra import ConsistencyLevel
 from cassandra.query import SimpleStatement
 from database import connect
-from launch import Node, StartFailed, free_address
+from launch import Node, StartFailed, failed_start, free_address
 from trio import NODES, Trio, eventually, rest
 
 ROWS = 100
@@ -243,11 +243,8 @@ def shared_hints(place, check):
         first.start()
         first.restart()
         with check("the second node is refused"):
-            try:
-                second.start(timeout=20)
-                raise AssertionError("it started")
-            except StartFailed:
-                assert "belongs to node" in second.log_tail(5) and second.process.wait(10) == 1, second.log_tail(5)
+            failed_start(second, 20)
+            assert "belongs to node" in second.log_tail(5) and second.process.wait(10) == 1, second.log_tail(5)
     finally:
         first.close()
         second.close()

@@ -1,23 +1,18 @@
 """Copies of a member's data directory: at another address while the member is restarted, and put back after it has run on."""
 
+import contextlib
 import json
 import shutil
 import subprocess
 import time
 
-from cassandra import ConsistencyLevel
-from cassandra.query import SimpleStatement
-from launch import Node, StartFailed
-from trio import Trio, eventually
+from launch import Node, StartFailed, failed_start
+from trio import Trio, eventually, quorum
 
 OLD, NEW = range(50), range(50, 100)
 REFUSAL = "older copy of the node's directory"
 LATER = 60  # seconds: more than the silence after which another address is accepted
 SAVED = 12  # seconds: more than marks of other members are only in memory
-
-
-def quorum(text):
-    return SimpleStatement(text, consistency_level=ConsistencyLevel.QUORUM)
 
 
 def insert(session, keys):
@@ -63,11 +58,7 @@ def copy_of(source, copy):
 
 def refused(node, *texts):
     """The process ends without having served, and says one of these texts."""
-    try:
-        node.start(timeout=LATER)
-        raise AssertionError("the node serves")
-    except StartFailed:
-        pass
+    failed_start(node, LATER)
     assert node.process.poll() is not None, "the process neither serves nor ends"
     said = node.log_tail(20)
     assert any(text in said for text in texts), said
@@ -85,8 +76,9 @@ def refused_together(trio, member):
         node.kill()
 
 
-def copied_member(place, check):
-    """A stale copy waits at another address while the member is restarted: the member keeps its place, the copy is refused."""
+@contextlib.contextmanager
+def member_and_copy(place):
+    """Three nodes with rows, the last of them, and a node on a copy of its directory, which is not started."""
     with Trio(place) as trio:
         fill(trio)
         member = trio.nodes[2]
@@ -94,27 +86,30 @@ def copied_member(place, check):
         copy_of(member.data_dir, place / "copy")
         copy = Node(shards=1, memory="256M", data_dir=place / "copy", config={**member.config}, keep=True)
         try:
-            with check("the copy waits while the member answers"):
-                try:
-                    copy.start(timeout=5)
-                    raise AssertionError("the copy serves")
-                except StartFailed as error:
-                    assert "did not answer CQL" in str(error), error
-            insert(trio.sessions[0], NEW)
-            with check("the member is restarted and serves"):
-                trio.sessions.forget(2)
-                member.stop()
-                member.start(timeout=LATER)
-                trio.wait_up(2)
-            with check("the waiting copy ends, and each later start of it"):
-                eventually(lambda: not copy.alive(), seconds=LATER)
-                refused(copy, REFUSAL)
-            with check("no acknowledged row is missing at QUORUM with the member"):
-                trio.kill(0)
-                trio.wait_down(0)
-                assert member.alive() and keys(trio.sessions[2]) == {*OLD, *NEW}
+            yield trio, member, copy
         finally:
             copy.close()
+
+
+def copied_member(place, check):
+    """A stale copy waits at another address while the member is restarted: the member keeps its place, the copy is refused."""
+    with member_and_copy(place) as (trio, member, copy):
+        with check("the copy waits while the member answers"):
+            error = failed_start(copy, 5)
+            assert "did not answer CQL" in str(error), error
+        insert(trio.sessions[0], NEW)
+        with check("the member is restarted and serves"):
+            trio.sessions.forget(2)
+            member.stop()
+            member.start(timeout=LATER)
+            trio.wait_up(2)
+        with check("the waiting copy ends, and each later start of it"):
+            eventually(lambda: not copy.alive(), seconds=LATER)
+            refused(copy, REFUSAL)
+        with check("no acknowledged row is missing at QUORUM with the member"):
+            trio.kill(0)
+            trio.wait_down(0)
+            assert member.alive() and keys(trio.sessions[2]) == {*OLD, *NEW}
 
 
 def more_rows(trio):
@@ -180,12 +175,7 @@ def older_member(place, check):
 
 def displaced_member(place, check):
     """A member that is paused for so long that a copy gets its place stops by itself when it goes on."""
-    with Trio(place) as trio:
-        fill(trio)
-        member = trio.nodes[2]
-        is_at_rest(member)
-        copy_of(member.data_dir, place / "copy")
-        copy = Node(shards=1, memory="256M", data_dir=place / "copy", config={**member.config}, keep=True)
+    with member_and_copy(place) as (trio, member, copy):
         try:
             trio.sessions.forget(2)
             member.stand_still()
@@ -201,7 +191,6 @@ def displaced_member(place, check):
         finally:
             if member.alive():
                 member.go_on()
-            copy.close()
 
 
 ATTACKS = {"copied-member": copied_member, "older-member": older_member, "displaced-member": displaced_member}

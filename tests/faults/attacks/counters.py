@@ -74,14 +74,20 @@ def without_its_log(place, check):
         judge(trio, check, "the commitlog is lost", before)
 
 
+def stop_flushed(trio):
+    """Stops node 0 with all counts in sstables. Returns the directory of the table."""
+    node = trio.nodes[0]
+    node.flush("k")
+    trio.sessions.forget(0)
+    node.stop()
+    return next((node.data_dir / "data/k").glob("n-*"))
+
+
 def without_a_table(place, check):
     """A stop, the directory of the table removed, --accept-loss, as docs/faults.md says of a table that missed too much."""
     with Trio(place) as trio:
         before = fill(trio)
-        trio.nodes[0].flush("k")
-        trio.sessions.forget(0)
-        trio.nodes[0].stop()
-        shutil.rmtree(next((trio.nodes[0].data_dir / "data/k").glob("n-*")))
+        shutil.rmtree(stop_flushed(trio))
         start(trio, "--accept-loss")
         judge(trio, check, "the table is lost", before)
 
@@ -90,10 +96,7 @@ def without_an_sstable(place, check):
     """A stop, all files of the sstables moved away, as docs/faults.md says of damaged ones."""
     with Trio(place) as trio:
         before = fill(trio)
-        trio.nodes[0].flush("k")
-        trio.sessions.forget(0)
-        trio.nodes[0].stop()
-        for file in next((trio.nodes[0].data_dir / "data/k").glob("n-*")).glob("me-*"):
+        for file in stop_flushed(trio).glob("me-*"):
             file.unlink()
         start(trio)
         judge(trio, check, "sstables are lost", before)

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from database import connect
-from launch import ADMIN_PORT, METRICS_PORT, Node, StartFailed, die_with_parent
+from launch import ADMIN_PORT, METRICS_PORT, Node, StartFailed, die_with_parent, failed_start
 from trio import eventually
 
 HALF = b"GET /metrics HTTP/1.1\r\nHost: "
@@ -63,11 +63,8 @@ def few_descriptors(place, check):
     """Too few descriptors to serve a client: the start is refused and says what to set."""
     node = Node(shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=40:40"])
     with check("40 descriptors are refused"):
-        try:
-            node.start(timeout=20)
-            raise AssertionError("it started")
-        except StartFailed:
-            assert "RLIMIT_NOFILE" in node.log_tail(5) and node.process.wait(10) == 1, node.log_tail(5)
+        failed_start(node, 20)
+        assert "RLIMIT_NOFILE" in node.log_tail(5) and node.process.wait(10) == 1, node.log_tail(5)
     node.prefix = ["prlimit", "--nofile=60:60"]
     with check("60 descriptors serve a client"):
         node.start()

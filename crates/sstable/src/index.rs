@@ -230,8 +230,12 @@ impl IndexCursor {
         let Some(sample) = table.summary.at_or_before(key) else { return Ok(None) };
         self.at = table.summary.position(sample);
         let end = if sample + 1 < table.summary.len() { table.summary.position(sample + 1) } else { u64::MAX };
+        let wanted = &key.key[..];
+        // The last bytes first: most other keys differ there, and the comparison of all bytes is a
+        // call.
+        let is_wanted = |other: &[u8]| other.last() == wanted.last() && other == wanted;
         while self.at < end {
-            match self.step(|other| other == &key.key[..]).await? {
+            match self.step(is_wanted).await? {
                 Some(None) => {}
                 found => return Ok(found.flatten()),
             }

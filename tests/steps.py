@@ -36,7 +36,7 @@ class Step:
     needs: str = ""  # the step that it fails with; by default the build of its binary
     tools: tuple = ()  # is not run without these commands
     aloud: bool = False  # takes long and reports its progress: its output is shown at once
-    waits: bool = False  # waits for processes more than it computes: runs beside other steps
+    waits: bool = False  # waits for processes more than it computes: runs in the second lane
 
     def __post_init__(self):
         if self.binary:
@@ -94,8 +94,8 @@ def both(short, long, command, short_options=(), long_options=(), **options):
 
 
 def suite(short, long, command, short_options=(), **options):
-    """As `both`, for pytest."""
-    return both(short, long, command, short_options, counts="pytest", **options)
+    """As `both`, for pytest. The clients and processes of such tests mostly wait for each other."""
+    return both(short, long, command, short_options, counts="pytest", waits=True, **options)
 
 
 def release(name, command, **options):
@@ -172,13 +172,13 @@ PROGRAMS, FAMILIES = "tests/clients/test_programs.py", "tests/clients/test_famil
 PROCESSES = [
     *suite("cql", "all-cql", pytest("scylla", "tests/cql"), ["--short"]),
     *suite("paging", "all-paging", pytest("scylla", "tests/paging")),
-    *suite("storage", "all-storage", pytest("scylla", "tests/storage"), ["--short"], waits=True),
+    *suite("storage", "all-storage", pytest("scylla", "tests/storage"), ["--short"]),
     *suite("protocol", "all-protocol", pytest("scylla", "tests/protocol"), ["--short"]),
     *suite("driver-cassandra", "all-driver-cassandra", pytest("cassandra", *PYTHON)),
     *suite("driver-scylla", "all-driver-scylla", pytest("scylla", *PYTHON)),
     *(
-        Step(name, pytest("scylla", f"tests/{name}"), counts="pytest", binary=DEBUG, waits=waits)
-        for name, waits in {"releases": False, "admin": False, "cluster": True}.items()
+        Step(name, pytest("scylla", f"tests/{name}"), counts="pytest", binary=DEBUG, waits=True)
+        for name in ("releases", "admin", "cluster")
     ),
     release("all-cql-other-driver", pytest("cassandra", "tests/cql", "--shards", "1")),
     release("paging-other-driver", pytest("cassandra", "tests/paging")),
@@ -340,11 +340,11 @@ STEPS = {
 GROUPS = {
     "test": """
         install format edges text checks clippy loader-format loader-clippy
-        unit loader-unit build-debug crash-tools
+        build-debug crash-tools go-tools node-tools
         cluster storage faults-short crash-short disasters-short paging-disasters-short
-        sim-short sim-seeds
         cql paging releases protocol admin
-        driver-cassandra driver-scylla go-tools clients-go node-tools clients-node
+        driver-cassandra driver-scylla clients-go clients-node
+        unit loader-unit sim-short sim-seeds
     """,
     "clients": """
         install client-tools load-tools judge-tools build-release

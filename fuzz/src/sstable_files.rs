@@ -15,16 +15,13 @@ use model::range::{PartitionRange, RowRange, Slice};
 use sstable::contents::IndexWalk;
 use sstable::{Component, PageCache, ReadOptions, Sstable, SstablePath};
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use test_support::Scratch;
 
 /// The maximum number of fragments of a reader of such short files.
 const MOST_FRAGMENTS: usize = 1 << 20;
 /// The clock of `dump`.
 const NOW: i32 = 1_700_000_000;
-
-static DIRECTORIES: AtomicU64 = AtomicU64::new(0);
 
 /// The sstables to damage: bundles that `examples/sstables.rs` creates.
 const SSTABLES: [&[u8]; 14] = [
@@ -115,8 +112,8 @@ pub fn run(script: &[u8]) {
         let file = usize::from(step[0]) % files.len();
         damage(&mut files[file].1, step);
     }
-    let scratch = Scratch::new();
-    let Some((place, _)) = SstablePath::parse_name(&scratch.0, "me-1-big-TOC.txt") else { return };
+    let scratch = Scratch::in_memory("fuzz");
+    let Some((place, _)) = SstablePath::parse_name(&scratch, "me-1-big-TOC.txt") else { return };
     for (component, body) in &files {
         std::fs::write(place.path(*component), body).expect("a scratch file can be written");
     }
@@ -191,27 +188,4 @@ async fn read(
 /// The host that wrote the sstables of the corpus.
 pub fn host() -> HostId {
     HostId::from_bytes([7; 16])
-}
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        let number = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
-        // Uses a directory in memory if there is one, because many thousands of small files are
-        // created.
-        let memory = Path::new("/dev/shm");
-        let root = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
-        let path = root.join(format!("messina-fuzz-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a scratch directory can be made");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("{} stays: {error}", self.0.display());
-        }
-    }
 }

@@ -156,3 +156,14 @@ def test_dependencies_between_crates_need_an_edge(workspace):
     workspace.edges = "two: one\nthree\n"
     passed, text = workspace.check()
     assert not passed and "one: not in tools/edges.txt" in text and "three: in tools" in text
+
+
+def test_a_crate_for_tests_is_for_development_dependencies(workspace):
+    workspace.write("Cargo.toml", '[workspace]\nresolver = "3"\nmembers = ["one", "two"]\n')
+    manifest = workspace.read("one/Cargo.toml").replace("one", "two")
+    workspace.write("two/src/lib.rs", "")
+    workspace.edges = "one\ntwo\nfor tests: one\n"
+    for kind, allowed in {"dev-dependencies": True, "dependencies": False}.items():
+        workspace.write("two/Cargo.toml", f'{manifest}[{kind}]\none = {{ path = "../one" }}\n')
+        passed, text = workspace.check()
+        assert passed == allowed and ("two -> one: not allowed" in text) != allowed, text

@@ -71,8 +71,7 @@ fn the_index_has_every_partition_and_the_blocks_of_large_ones() {
 #[test]
 fn verify_tells_the_sound_from_the_damaged() {
     let sound = fixture("cassandra-me-ranges", "me-1-big-Data.db");
-    let scratch = std::env::temp_dir().join(format!("messina-inspect-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).expect("a scratch directory");
+    let scratch = test_support::Scratch::new("inspect");
     for entry in std::fs::read_dir(fixture("cassandra-me-ranges", "")).expect("a folder") {
         let path = entry.expect("an entry").path();
         std::fs::copy(&path, scratch.join(path.file_name().expect("a name"))).expect("copied");
@@ -91,7 +90,6 @@ fn verify_tells_the_sound_from_the_damaged() {
     // Damaged rows are not printed as valid ones.
     let (succeeded, lines) = inspect(&["dump"], &[damaged]);
     assert!(!succeeded && lines.contains("corrupt file"), "{lines}");
-    let _ = std::fs::remove_dir_all(&scratch);
 }
 
 #[test]

@@ -33,7 +33,7 @@ async fn load(name: &str, options: &[(&str, &str)], writes: u64) -> String {
     let schema = schema(864_000, |all| {
         all.compaction = options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     });
-    let mut own = config(&scratch.0, 64 << 20);
+    let mut own = config(&scratch, 64 << 20);
     own.memtable_fraction = 0.03;
     let engine = open(own, &schema, &tablets(1)).await;
     let mut random = 1u64;

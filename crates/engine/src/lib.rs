@@ -46,9 +46,6 @@ mod table_dir;
 mod table_ops;
 mod write;
 
-#[cfg(test)]
-mod scratch;
-
 pub use compaction::{CompactionKind, CompactionProgress, CompactionRecord};
 pub use config::{DescribeSchema, EngineConfig, open_files_of_process};
 pub use engine::{Engine, LogLeft, TabletRange, Unwritten};

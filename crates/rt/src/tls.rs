@@ -425,8 +425,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_the_files_is_said() {
-        let dir = std::env::temp_dir().join(format!("messina-tls-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
+        let dir = test_support::Scratch::new("tls");
         let file = |name: &str, text: &str| {
             let path = dir.join(name);
             std::fs::write(&path, text).expect("written");
@@ -470,6 +469,5 @@ mod tests {
         assert_eq!(files.stamp(), before);
         std::fs::rename(&empty, &good).expect("renamed");
         assert_ne!(files.stamp(), before);
-        std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

@@ -198,24 +198,12 @@ impl LazyFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+    use test_support::Scratch;
 
-    struct Dir(PathBuf);
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn dir(name: &str) -> Dir {
-        let path = std::env::temp_dir().join(format!("messina-open-files-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory");
-        Dir(path)
-    }
-
-    fn make(dir: &Dir, files: &Rc<OpenFiles>, count: u8) -> Vec<LazyFile> {
+    fn make(dir: &Path, files: &Rc<OpenFiles>, count: u8) -> Vec<LazyFile> {
         let one = |n: u8| {
-            let path = dir.0.join(n.to_string());
+            let path = dir.join(n.to_string());
             std::fs::write(&path, [n; 100]).expect("written");
             LazyFile::new(files, path)
         };
@@ -229,7 +217,7 @@ mod tests {
     #[test]
     fn no_more_are_open_than_allowed_and_all_can_be_read() {
         rt::block_on(async {
-            let (dir, files) = (dir("bound"), OpenFiles::new(8));
+            let (dir, files) = (Scratch::new("open-files"), OpenFiles::new(8));
             let all = make(&dir, &files, 40);
             assert_eq!(files.stats().open, 0, "none is opened before it is read");
             for _ in 0..3 {
@@ -255,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_kept_outlives_its_name() {
         rt::block_on(async {
-            let (dir, files) = (dir("kept"), OpenFiles::new(4));
+            let (dir, files) = (Scratch::new("open-files"), OpenFiles::new(4));
             let all = make(&dir, &files, 20);
             all[3].keep().await.expect("opened");
             std::fs::remove_file(all[3].path()).expect("removed");

@@ -228,7 +228,7 @@ mod tests {
     fn what_a_replaced_leader_sends_late_is_no_contradiction() {
         rt::block_on(async {
             let scratch = Scratch::new("late");
-            let log = RaftLog::open(&scratch.0, OWN).await.expect("opened");
+            let log = RaftLog::open(&scratch, OWN).await.expect("opened");
             let entries = [blank(1, 1), blank(3, 2)].map(|record| Bytes::from(encode(&record)));
             let vote = StoredVote { term: 3, node: Uuid::from_u128(3), committed: true };
             log.save_vote(encode(&vote).into()).await.expect("saved");
@@ -248,7 +248,7 @@ mod tests {
     fn what_a_replaced_leader_of_the_same_term_sends_late_is_no_contradiction() {
         rt::block_on(async {
             let scratch = Scratch::new("same-term");
-            let log = RaftLog::open(&scratch.0, OWN).await.expect("opened");
+            let log = RaftLog::open(&scratch, OWN).await.expect("opened");
             let by = |leader| Record {
                 at: Position { term: 3, leader: Uuid::from_u128(leader), index: 2 },
                 payload: Payload::Blank,

@@ -29,7 +29,7 @@ impl Three {
     }
 
     fn dir(&self, n: u8) -> PathBuf {
-        self.scratch.0.join(n.to_string())
+        self.scratch.join(n.to_string())
     }
 
     fn group(&self, n: u8) -> Rc<Group> {
@@ -79,7 +79,7 @@ fn copy(from: &Path, to: &Path) {
 fn a_member_that_has_forgotten_what_it_acknowledged_is_told_and_ends() {
     rt::block_on(async {
         let (three, groups) = Three::new("forgotten").await;
-        let old = three.scratch.0.join("old");
+        let old = three.scratch.join("old");
         drop(groups);
         three.down(2).await;
         copy(&three.dir(2), &old);
@@ -101,7 +101,7 @@ fn a_member_that_has_forgotten_what_it_acknowledged_is_told_and_ends() {
 fn a_history_that_others_have_decided_differently_is_refused() {
     rt::block_on(async {
         let (three, groups) = Three::new("fork").await;
-        let old = three.scratch.0.join("old");
+        let old = three.scratch.join("old");
         three.down(3).await;
         three.down(2).await;
         copy(&three.dir(2), &old);

@@ -11,8 +11,9 @@ use rt::sync::Deadline;
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
+pub(super) use test_support::Scratch;
 
 /// A list of commands; an empty command is refused.
 #[derive(Default)]
@@ -70,22 +71,6 @@ impl Transport for Way {
     }
 }
 
-pub(super) struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("messina-raft-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("made");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).expect("removed");
-    }
-}
-
 pub(super) fn host(n: u8) -> HostId {
     HostId(Uuid::from_u128(n.into()))
 }
@@ -112,7 +97,7 @@ fn a_node_alone_decides_at_once_and_remembers() {
     rt::block_on(async {
         let mut known = Vec::new();
         for life in 0..3u8 {
-            let (group, ledger) = start(&scratch.0, host(1)).await;
+            let (group, ledger) = start(&scratch, host(1)).await;
             assert_eq!(*ledger.0.borrow(), known, "life {life}");
             assert!(group.is_alone() && group.is_leader());
             group.barrier(soon()).await.expect("nobody else is needed");
@@ -126,7 +111,7 @@ fn a_node_alone_decides_at_once_and_remembers() {
             assert_eq!(*ledger.0.borrow(), known);
             group.stop().await;
         }
-        let log = RaftLog::open(&scratch.0, host(1)).await.expect("opened");
+        let log = RaftLog::open(&scratch, host(1)).await.expect("opened");
         let entries = log.entries(0, u64::MAX).len();
         assert!((1..300).contains(&entries), "the log was cut: {entries}");
     });
@@ -137,7 +122,7 @@ fn few_large_entries_are_cut_by_their_bytes() {
     const COMMAND: usize = 4 << 20;
     let scratch = Scratch::new("large");
     rt::block_on(async {
-        let (group, ledger) = start(&scratch.0, host(1)).await;
+        let (group, ledger) = start(&scratch, host(1)).await;
         for n in 0..10 {
             group.propose(vec![n; COMMAND], soon()).await.expect("decided");
         }
@@ -156,7 +141,7 @@ fn few_large_entries_are_cut_by_their_bytes() {
         let known = ledger.0.take();
         group.stop().await;
         drop(group);
-        let (group, ledger) = start(&scratch.0, host(1)).await;
+        let (group, ledger) = start(&scratch, host(1)).await;
         assert!(*ledger.0.borrow() == known, "{} commands, not {}", ledger.0.borrow().len(), known.len());
         group.stop().await;
     });
@@ -169,7 +154,7 @@ fn three_nodes_agree_and_one_alone_does_not() {
         let net = Rc::new(Net::default());
         let mut nodes = Vec::new();
         for n in 1..=3 {
-            let dir = scratch.0.join(n.to_string());
+            let dir = scratch.join(n.to_string());
             let node = if n == 1 { start(&dir, host(n)).await } else { join(&dir, host(n)).await };
             net.groups.borrow_mut().insert(host(n), node.0.clone());
             nodes.push(node);
@@ -214,8 +199,8 @@ fn a_member_without_a_vote_can_be_removed() {
     let scratch = Scratch::new("removed");
     rt::block_on(async {
         let net = Rc::new(Net::default());
-        let (first, _) = start(&scratch.0.join("1"), host(1)).await;
-        let (second, ledger) = join(&scratch.0.join("2"), host(2)).await;
+        let (first, _) = start(&scratch.join("1"), host(1)).await;
+        let (second, ledger) = join(&scratch.join("2"), host(2)).await;
         for (n, group) in [(1, &first), (2, &second)] {
             net.groups.borrow_mut().insert(host(n), group.clone());
             group.connect(Rc::new(Way { net: net.clone(), own: host(n) }));
@@ -254,7 +239,7 @@ fn a_snapshot_never_gives_way_to_an_earlier_one() {
     let scratch = Scratch::new("order");
     rt::block_on(async {
         let empty = stored::encode(&Vec::<Vec<u8>>::new());
-        let opened = stored::open(&scratch.0, host(1), empty).await.expect("opened");
+        let opened = stored::open(&scratch, host(1), empty).await.expect("opened");
         let saved = Rc::new(saved::Saved::new(opened.saved));
         let mut applier = machine::Applier::new(&opened, saved, Rc::new(Ledger::default()));
         let at = |index| LogId::new(CommittedLeaderId::new(1, host(2).into()), index);

@@ -191,8 +191,7 @@ mod tests {
 
     #[test]
     fn marks_are_on_the_disk_before_they_are_announced() {
-        let scratch = std::env::temp_dir().join(format!("messina-write-marks-{}", std::process::id()));
-        std::fs::create_dir_all(&scratch).expect("made");
+        let scratch = test_support::Scratch::new("write-marks");
         rt::block_on(async {
             let (own, other) = (node(1, "", ""), node(2, "", ""));
             let mut topology = Topology::default();
@@ -221,6 +220,5 @@ mod tests {
             foreign.raise(&topology).await.expect("raised");
             assert_eq!(foreign.announcement().mark, 8);
         });
-        std::fs::remove_dir_all(&scratch).expect("removed");
     }
 }

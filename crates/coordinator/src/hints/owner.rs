@@ -46,8 +46,7 @@ mod tests {
     #[test]
     fn a_directory_belongs_to_the_first_node() {
         rt::block_on(async {
-            let directory = std::env::temp_dir().join(format!("messina-hints-owner-{}", std::process::id()));
-            rt::fs::create_dir_all(&directory).await.expect("a directory");
+            let directory = test_support::Scratch::new("hints-owner");
             let node = |n: u128| HostId(Uuid::from_u128(n));
             for _ in 0..2 {
                 claim_directory(&directory, node(1)).await.expect("its own");
@@ -63,7 +62,6 @@ mod tests {
             std::fs::remove_file(&path).expect("removed");
             claim_directory(&directory, node(2)).await.expect("it is free");
             assert_eq!(std::fs::read_dir(&directory).expect("a directory").count(), 1);
-            std::fs::remove_dir_all(&directory).expect("removed");
         });
     }
 }

@@ -9,6 +9,7 @@ use model::options::TableOptions;
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::types::CqlType;
+use test_support::Scratch;
 
 /// A mutation of the partition of this number.
 pub(super) fn mutation(n: i32) -> Mutation {
@@ -29,50 +30,33 @@ pub(super) fn mutation(n: i32) -> Mutation {
     builder.finish(&schema)
 }
 
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("messina-hints-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("a directory");
-        Scratch(path)
-    }
-
-    fn config(&self) -> HintsConfig {
-        HintsConfig {
-            file_bytes: 500,
-            settings: HintsSettings { throttle: 0, ..HintsSettings::default() },
-            ..HintsConfig::new(self.0.clone(), self.0.join("notes"), 1 << 20)
-        }
-    }
-
-    /// The files of hints of shard 0, in order.
-    fn files(&self) -> Vec<PathBuf> {
-        let Ok(directory) = std::fs::read_dir(self.0.join("0").join(target().to_string())) else { return Vec::new() };
-        let mut files: Vec<PathBuf> = directory.map(|entry| entry.expect("an entry").path()).collect();
-        files.sort();
-        files
-    }
-
-    /// What a shard `from` left is of a shard `to` now.
-    fn renumber(&self, from: u16, to: u16) {
-        let rename = |from: PathBuf, to: PathBuf| {
-            if from.exists() {
-                std::fs::rename(from, to).expect("renamed");
-            }
-        };
-        rename(self.0.join(from.to_string()), self.0.join(to.to_string()));
-        for ending in ["files", "missed"] {
-            let note = |shard| self.0.join("notes").join(format!("{shard}.{ending}"));
-            rename(note(from), note(to));
-        }
+fn config(scratch: &Path) -> HintsConfig {
+    HintsConfig {
+        file_bytes: 500,
+        settings: HintsSettings { throttle: 0, ..HintsSettings::default() },
+        ..HintsConfig::new(scratch.to_path_buf(), scratch.join("notes"), 1 << 20)
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+/// The files of hints of shard 0, in order.
+fn files_in(scratch: &Path) -> Vec<PathBuf> {
+    let Ok(directory) = std::fs::read_dir(scratch.join("0").join(target().to_string())) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = directory.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files
+}
+
+/// What a shard `from` left is of a shard `to` now.
+fn renumber(scratch: &Path, from: u16, to: u16) {
+    let rename = |from: PathBuf, to: PathBuf| {
+        if from.exists() {
+            std::fs::rename(from, to).expect("renamed");
+        }
+    };
+    rename(scratch.join(from.to_string()), scratch.join(to.to_string()));
+    for ending in ["files", "missed"] {
+        let note = |shard| scratch.join("notes").join(format!("{shard}.{ending}"));
+        rename(note(from), note(to));
     }
 }
 
@@ -104,7 +88,7 @@ async fn replay(hints: &Hints, accept: impl Fn(usize) -> Delivered) -> (bool, Ve
 fn hints_are_delivered_in_order_and_then_gone() {
     rt::block_on(async {
         let scratch = Scratch::new("order");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
         assert_eq!(hints.targets(), [target()]);
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
@@ -112,7 +96,7 @@ fn hints_are_delivered_in_order_and_then_gone() {
         assert_eq!(seen, (0..20).map(mutation).collect::<Vec<_>>());
         assert_eq!(hints.metrics(), HintsMetrics { written: 20, sent: 20, ..HintsMetrics::default() });
         assert!(hints.targets().is_empty());
-        let left = std::fs::read_dir(scratch.0.join("0").join(target().to_string())).expect("a directory").count();
+        let left = std::fs::read_dir(scratch.join("0").join(target().to_string())).expect("a directory").count();
         assert_eq!(left, 0, "no file is left");
     });
 }
@@ -121,7 +105,7 @@ fn hints_are_delivered_in_order_and_then_gone() {
 fn what_cannot_be_delivered_stays_also_over_a_restart() {
     rt::block_on(async {
         let scratch = Scratch::new("stays");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
         let bytes = hints.metrics().bytes;
         let (done, _) = replay(&hints, |_| Delivered::NotYet).await;
@@ -129,8 +113,8 @@ fn what_cannot_be_delivered_stays_also_over_a_restart() {
         assert_eq!((hints.metrics().bytes, hints.metrics().sent), (bytes, 0));
         drop(hints);
         // Two shards less: shard 0 takes over what the others left.
-        scratch.renumber(0, 2);
-        let hints = Hints::open(scratch.config(), 0, 2).await.expect("opens");
+        renumber(&scratch, 0, 2);
+        let hints = Hints::open(config(&scratch), 0, 2).await.expect("opens");
         assert_eq!(hints.metrics().bytes, bytes);
         fill(&hints, 1).await;
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
@@ -144,7 +128,7 @@ fn what_cannot_be_delivered_stays_also_over_a_restart() {
 fn bounds_hold() {
     rt::block_on(async {
         let scratch = Scratch::new("bounds");
-        let config = HintsConfig { max_bytes: 1000, ..scratch.config() };
+        let config = HintsConfig { max_bytes: 1000, ..config(&scratch) };
         let hints = Hints::open(config, 0, 1).await.expect("opens");
         let down_for = Some(Duration::from_secs(4 * 3600));
         let refused = hints.store(target(), &mutation(1), 1, down_for).await;
@@ -166,7 +150,7 @@ fn bounds_hold() {
 fn stores_at_the_same_time_are_all_kept() {
     rt::block_on(async {
         let scratch = Scratch::new("together");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         let all: Vec<Mutation> = (0..50).map(mutation).collect();
         let stores = all.iter().map(|mutation| hints.store(target(), mutation, 1, None));
         for stored in futures_util::future::join_all(stores).await {
@@ -182,11 +166,11 @@ fn stores_at_the_same_time_are_all_kept() {
 fn a_damaged_file_costs_what_is_in_it_and_no_more() {
     rt::block_on(async {
         let scratch = Scratch::new("damage");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
         hints.sync().await;
         drop(hints);
-        let directory = scratch.0.join("0").join(target().to_string());
+        let directory = scratch.join("0").join(target().to_string());
         let mut files: Vec<PathBuf> =
             std::fs::read_dir(&directory).expect("a directory").map(|entry| entry.expect("an entry").path()).collect();
         files.sort();
@@ -194,7 +178,7 @@ fn a_damaged_file_costs_what_is_in_it_and_no_more() {
         let mut bytes = std::fs::read(&files[1]).expect("read");
         bytes[60] ^= 1;
         std::fs::write(&files[1], bytes).expect("written");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert!(done);
         assert!((10..20).contains(&seen.len()), "{} of 20", seen.len());
@@ -206,7 +190,7 @@ fn a_damaged_file_costs_what_is_in_it_and_no_more() {
 fn missed_writes_are_known_until_they_are_repaired_also_after_a_restart() {
     rt::block_on(async {
         let scratch = Scratch::new("missed");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 1).await;
         assert_eq!(hints.missed(), []);
         let table = mutation(0).table();
@@ -223,28 +207,28 @@ fn missed_writes_are_known_until_they_are_repaired_also_after_a_restart() {
         replay(&hints, |_| Delivered::Expired(other)).await;
         fill(&hints, 3).await;
         drop(hints);
-        let directory = scratch.0.join("0").join(target().to_string());
+        let directory = scratch.join("0").join(target().to_string());
         let file =
             std::fs::read_dir(&directory).expect("a directory").next().expect("a file").expect("readable").path();
         let mut bytes = std::fs::read(&file).expect("readable");
         *bytes.last_mut().expect("not empty") ^= 1;
         std::fs::write(&file, bytes).expect("writable");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert_eq!((done, seen.len()), (true, 2));
         let all = [(target(), None, Cause::Damaged), window, (target(), Some(other), Cause::Expired)];
         assert_eq!(known(&hints), all);
         drop(hints);
         // Fewer shards than before: another one takes the notes over.
-        scratch.renumber(0, 1);
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        renumber(&scratch, 0, 1);
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(known(&hints), all);
-        assert!(!missed_path(&scratch.0.join("notes"), 1).exists());
+        assert!(!missed_path(&scratch.join("notes"), 1).exists());
         hints.forget_missed(target(), Some(&[Some(other), None]), 0).await;
         assert_eq!(known(&hints), all, "what came since stays");
         hints.forget_missed(target(), Some(&[Some(other), None]), i64::MAX).await;
         drop(hints);
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(known(&hints), [window]);
         hints.forget_missed(target(), None, i64::MAX).await;
         assert_eq!(known(&hints), []);
@@ -255,15 +239,15 @@ fn missed_writes_are_known_until_they_are_repaired_also_after_a_restart() {
 fn a_hint_that_is_cut_off_is_noted() {
     rt::block_on(async {
         let scratch = Scratch::new("cut");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 3).await;
         drop(hints);
-        let directory = scratch.0.join("0").join(target().to_string());
+        let directory = scratch.join("0").join(target().to_string());
         let file =
             std::fs::read_dir(&directory).expect("a directory").next().expect("a file").expect("readable").path();
         let bytes = std::fs::read(&file).expect("readable");
         std::fs::write(&file, &bytes[..bytes.len() - 1]).expect("writable");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(replay(&hints, |_| Delivered::Sent).await.1.len(), 2);
         let known: Vec<_> = hints.missed().iter().map(|one| (one.table, one.cause)).collect();
         assert_eq!(known, [(None, Cause::Damaged)]);
@@ -274,11 +258,11 @@ fn a_hint_that_is_cut_off_is_noted() {
 fn a_file_that_is_gone_does_not_keep_the_later_ones_back() {
     rt::block_on(async {
         let scratch = Scratch::new("gone");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         hints.store(target(), &mutation(1), 1, None).await.expect("kept");
         assert!(!replay(&hints, |_| Delivered::NotYet).await.0);
         let is_file = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "hints");
-        let dir = scratch.0.join("0").join(target().to_string());
+        let dir = scratch.join("0").join(target().to_string());
         let files: Vec<_> = std::fs::read_dir(&dir).expect("there").map(|entry| entry.expect("read").path()).collect();
         let first = files.iter().find(|path| is_file(path)).expect("a file of hints");
         std::fs::remove_file(first).expect("removed");
@@ -294,9 +278,9 @@ fn a_file_that_is_gone_does_not_keep_the_later_ones_back() {
 fn a_note_that_could_not_be_written_is_written_later() {
     rt::block_on(async {
         let scratch = Scratch::new("unwritten");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         // A file cannot take the place of a directory.
-        let notes = missed_path(&scratch.0.join("notes"), 0);
+        let notes = missed_path(&scratch.join("notes"), 0);
         std::fs::create_dir(&notes).expect("made");
         let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
         for _ in 0..2 {
@@ -306,7 +290,7 @@ fn a_note_that_could_not_be_written_is_written_later() {
         std::fs::remove_dir(&notes).expect("removed");
         hints.sync().await;
         drop(hints);
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(hints.missed().len(), 1);
     });
 }
@@ -315,7 +299,7 @@ fn a_note_that_could_not_be_written_is_written_later() {
 fn a_resync_forgets_what_was_noted_before_it_and_not_again_since() {
     rt::block_on(async {
         let scratch = Scratch::new("marked");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         let table = Some(mutation(0).table());
         let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
         let misses = async || drop(hints.store(target(), &mutation(7), 1, too_long).await);
@@ -353,29 +337,29 @@ fn files_that_were_removed_are_noted_as_missed_writes_once() {
     rt::block_on(async {
         for (removed, kept) in [(0..1, true), (1..2, true), (2..100, true), (0..100, true), (0..100, false)] {
             let scratch = Scratch::new("removed");
-            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
             fill(&hints, 20).await;
             drop(hints);
-            let files = scratch.files();
+            let files = files_in(&scratch);
             assert!(files.len() > 3, "several files");
             let removed = removed.start..removed.end.min(files.len());
             match kept {
                 true => files[removed.clone()].iter().for_each(|file| std::fs::remove_file(file).expect("removed")),
                 // With all directories.
-                false => std::fs::remove_dir_all(scratch.0.join("0")).expect("removed"),
+                false => std::fs::remove_dir_all(scratch.join("0")).expect("removed"),
             }
-            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
             assert_eq!(noted(&hints), [(target(), None, DAMAGED)], "{removed:?} of {} files", files.len());
             assert_eq!(hints.metrics().corrupted, removed.len() as u64);
             let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
             assert!(done && seen.len() < 20);
             assert_eq!(seen.is_empty(), removed.len() == files.len());
             drop(hints);
-            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
             assert_eq!(noted(&hints).len(), 1, "it is known over a restart");
             hints.forget_missed(target(), None, i64::MAX).await;
             drop(hints);
-            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
             assert_eq!(noted(&hints), [], "what was repaired is not missed again");
         }
     });
@@ -385,18 +369,18 @@ fn files_that_were_removed_are_noted_as_missed_writes_once() {
 fn notes_of_missed_writes_outlive_the_hints() {
     rt::block_on(async {
         let scratch = Scratch::new("outlive");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         let too_long = Some(hints.settings.borrow().window + Duration::from_secs(1));
         hints.store(target(), &mutation(7), 1, too_long).await.expect_err("it was down for too long");
         drop(hints);
-        std::fs::remove_dir_all(scratch.0.join("0")).expect("removed");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        std::fs::remove_dir_all(scratch.join("0")).expect("removed");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), [(target(), Some(mutation(7).table()), Cause::WindowOver)]);
         // Earlier builds kept the notes in the hint directory.
         drop(hints);
-        let (old, new) = (scratch.0.join("0").join(missed::OLD_NAME), missed_path(&scratch.0.join("notes"), 0));
+        let (old, new) = (scratch.join("0").join(missed::OLD_NAME), missed_path(&scratch.join("notes"), 0));
         std::fs::rename(&new, &old).expect("renamed");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!((noted(&hints).len(), old.exists(), new.exists()), (1, false, true));
     });
 }
@@ -405,16 +389,16 @@ fn notes_of_missed_writes_outlive_the_hints() {
 fn nothing_is_missed_of_a_release_without_manifests() {
     rt::block_on(async {
         let scratch = Scratch::new("old");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
         drop(hints);
-        std::fs::remove_dir_all(scratch.0.join("notes")).expect("removed");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        std::fs::remove_dir_all(scratch.join("notes")).expect("removed");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), []);
         drop(hints);
         // The files are listed from then on, although no other hint was stored.
-        std::fs::remove_file(&scratch.files()[0]).expect("removed");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        std::fs::remove_file(&files_in(&scratch)[0]).expect("removed");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), [(target(), None, DAMAGED)]);
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert!(done && !seen.is_empty() && seen.len() < 20);
@@ -426,35 +410,37 @@ fn what_a_crash_leaves_between_a_file_and_its_manifest_is_no_damage() {
     rt::block_on(async {
         let scratch = Scratch::new("between");
         // The first file of all.
-        drop(Hints::open(scratch.config(), 0, 1).await.expect("opens"));
-        let directory = scratch.0.join("0").join(target().to_string());
+        drop(Hints::open(config(&scratch), 0, 1).await.expect("opens"));
+        let directory = scratch.join("0").join(target().to_string());
         std::fs::create_dir(&directory).expect("made");
         std::fs::write(directory.join(format!("{:020}.hints", 1)), b"").expect("written");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!((replay(&hints, |_| Delivered::Sent).await.0, noted(&hints)), (true, Vec::new()));
         drop(hints);
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
         drop(hints);
         // Files that were created and not listed yet: without a header, with a part of it, and with
         // all of it.
-        let (last, header) = (scratch.files().pop().expect("a file"), format::header(target()));
+        let (last, header) = (files_in(&scratch).pop().expect("a file"), format::header(target()));
         for (n, len) in [0, 5, header.len()].into_iter().enumerate() {
             let path = last.with_file_name(format!("{:020}.hints", 100 + n));
             std::fs::write(path, &header[..len]).expect("written");
         }
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
-        let before: Vec<(PathBuf, Vec<u8>)> =
-            scratch.files().into_iter().map(|path| (path.clone(), std::fs::read(&path).expect("readable"))).collect();
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
+        let before: Vec<(PathBuf, Vec<u8>)> = files_in(&scratch)
+            .into_iter()
+            .map(|path| (path.clone(), std::fs::read(&path).expect("readable")))
+            .collect();
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert_eq!((done, seen.len(), noted(&hints)), (true, 20, Vec::new()));
         drop(hints);
         // Files that were delivered and are not listed any more, but were not removed.
         before.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).expect("written"));
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert_eq!((done, seen.len(), noted(&hints)), (true, 20, Vec::new()));
-        assert_eq!(scratch.files(), [] as [PathBuf; 0]);
+        assert_eq!(files_in(&scratch), [] as [PathBuf; 0]);
     });
 }
 
@@ -462,17 +448,17 @@ fn what_a_crash_leaves_between_a_file_and_its_manifest_is_no_damage() {
 fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
     rt::block_on(async {
         let scratch = Scratch::new("unnamed");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 20).await;
-        let (files, bytes) = (scratch.files(), hints.metrics().bytes);
+        let (files, bytes) = (files_in(&scratch), hints.metrics().bytes);
         // The manifest cannot be written because a directory has its name.
-        let obstacle = scratch.0.join("notes").join("0.files.tmp");
+        let obstacle = scratch.join("notes").join("0.files.tmp");
         std::fs::create_dir(&obstacle).expect("made");
         let other = HostId(Uuid::from_u128(3));
         let refused = hints.store(other, &mutation(1), 1, None).await;
         assert!(matches!(refused, Err(Refused::Io(_))), "{refused:?}");
         assert_eq!(noted(&hints), [(other, Some(mutation(1).table()), Cause::NotWritten)]);
-        let left = std::fs::read_dir(scratch.0.join("0").join(other.to_string())).expect("a directory").count();
+        let left = std::fs::read_dir(scratch.join("0").join(other.to_string())).expect("a directory").count();
         assert_eq!((left, hints.metrics().bytes), (0, bytes));
         // Delivered hints take no space, and are not delivered again.
         let delivered = Cell::new(0);
@@ -485,13 +471,13 @@ fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
         }
         let of_first = delivered.get();
         assert!(0 < of_first && of_first < 20 && hints.metrics().bytes < bytes, "{of_first} were delivered");
-        assert_eq!(scratch.files(), files);
+        assert_eq!(files_in(&scratch), files);
         std::fs::remove_dir(&obstacle).expect("removed");
         assert!(hints.replay(target(), deliver).await.expect("the disk works"));
         assert_eq!((delivered.get(), hints.metrics().bytes), (20, 0));
         hints.forget_missed(other, None, i64::MAX).await;
         drop(hints);
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!((noted(&hints), hints.targets()), (Vec::new(), Vec::new()));
     });
 }
@@ -500,23 +486,23 @@ fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
 fn what_a_node_gave_up_of_its_own_is_noted_before_it_serves() {
     rt::block_on(async {
         let scratch = Scratch::new("own");
-        let (notes, own, table) = (scratch.0.join("notes"), HostId(Uuid::from_u128(9)), TableId(Uuid::from_u128(7)));
+        let (notes, own, table) = (scratch.join("notes"), HostId(Uuid::from_u128(9)), TableId(Uuid::from_u128(7)));
         // The start may be repeated.
         for _ in 0..2 {
             note_accepted_loss(&notes, own, &[None, Some(table)]).await.expect("written");
         }
         let lost = Cause::AcceptedLoss;
         for _ in 0..2 {
-            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
             assert_eq!(noted(&hints), [(own, None, lost), (own, Some(table), lost)]);
         }
         // Other entries stay. An entry that cannot be written is reported as an error.
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         hints.forget_missed(own, Some(&[Some(table)]), i64::MAX).await;
         drop(hints);
         std::fs::create_dir(notes.join("0.missed.tmp")).expect("made");
         note_accepted_loss(&notes, own, &[Some(table)]).await.expect_err("an obstacle");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), [(own, None, lost)]);
     });
 }

@@ -232,8 +232,7 @@ impl Up {
 #[test]
 fn three_nodes_serve_at_quorum_while_one_is_gone_and_bring_it_up_to_date() {
     use Consistency::{All, One, Quorum};
-    let directory = std::env::temp_dir().join(format!("messina-wired-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
+    let directory = test_support::Scratch::new("wired");
     rt::block_on(async {
         let (a, b, c) = (start(&directory, 1).await, start(&directory, 2).await, start(&directory, 3).await);
         let addresses = [(a.host, a.address), (b.host, b.address), (c.host, c.address)];
@@ -281,5 +280,4 @@ fn three_nodes_serve_at_quorum_while_one_is_gone_and_bring_it_up_to_date() {
             node.stop().await;
         }
     });
-    let _ = std::fs::remove_dir_all(&directory);
 }

@@ -98,7 +98,6 @@ mod tests {
     use super::*;
     use crate::config::EngineConfig;
     use crate::engine::TabletRange;
-    use crate::scratch::Scratch;
     use bytes::Bytes;
     use model::key::{Clustering, DecoratedKey};
     use model::mutation::MutationBuilder;
@@ -109,6 +108,7 @@ mod tests {
     use model::time::Tombstone;
     use model::{ColumnId, CqlType, HostId, SchemaVersion, Token};
     use rt::ShardId;
+    use test_support::Scratch;
     use uuid::Uuid;
 
     fn schema() -> Rc<TableSchema> {
@@ -130,8 +130,7 @@ mod tests {
     fn cleanup_drops_what_lies_outside_the_tablet() {
         rt::block_on(async {
             let scratch = Scratch::new("cleanup");
-            let config =
-                EngineConfig::new(scratch.path().to_path_buf(), ShardId(0), HostId(Uuid::from_u128(3)), 16 << 20);
+            let config = EngineConfig::new(scratch.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(3)), 16 << 20);
             let engine = Engine::open(config).await.unwrap();
             let schema = schema();
             let whole = TabletRange { id: 0, range: PartitionRange::FULL };

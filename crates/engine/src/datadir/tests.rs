@@ -1,21 +1,21 @@
 //! Which process may open a data directory, and what of it survives a power loss.
 
 use super::*;
-use crate::scratch::Scratch;
 use model::TableId;
+use test_support::Scratch;
 
 #[test]
 fn a_directory_is_stamped_once_and_keeps_its_host() {
     rt::block_on(async {
         let scratch = Scratch::new("datadir-stamp");
-        let dir = DataDir::open(scratch.path(), "one", 2).await.expect("fresh");
+        let dir = DataDir::open(&scratch, "one", 2).await.expect("fresh");
         assert_eq!(dir.previous_shards, None);
         let host = dir.host_id;
         drop(dir);
-        let dir = DataDir::open(scratch.path(), "one", 5).await.expect("again");
+        let dir = DataDir::open(&scratch, "one", 5).await.expect("again");
         assert_eq!((dir.host_id, dir.previous_shards), (host, Some(2)));
         drop(dir);
-        let dir = DataDir::open(scratch.path(), "one", 5).await.expect("a third time");
+        let dir = DataDir::open(&scratch, "one", 5).await.expect("a third time");
         assert_eq!((dir.host_id, dir.previous_shards, dir.stamp.shards), (host, Some(5), 5));
     });
 }
@@ -24,21 +24,21 @@ fn a_directory_is_stamped_once_and_keeps_its_host() {
 fn a_second_holder_is_refused() {
     rt::block_on(async {
         let scratch = Scratch::new("datadir-lock");
-        let dir = DataDir::open(scratch.path(), "one", 1).await.expect("fresh");
-        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("held");
+        let dir = DataDir::open(&scratch, "one", 1).await.expect("fresh");
+        let error = DataDir::open(&scratch, "one", 1).await.expect_err("held");
         let own = std::process::id();
         assert!(matches!(error, DataDirError::Locked { process: Some(id), .. } if id == own), "{error}");
         assert!(error.to_string().contains(&format!("(process {own})")), "{error}");
         // Operators remove what looks like a stale lock.
         for _ in 0..2 {
-            std::fs::remove_file(scratch.path().join(LOCK)).expect("removed");
-            let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("still held");
+            std::fs::remove_file(scratch.join(LOCK)).expect("removed");
+            let error = DataDir::open(&scratch, "one", 1).await.expect_err("still held");
             assert!(matches!(error, DataDirError::Locked { process: None, .. }), "{error}");
             assert!(error.to_string().contains("does not help"), "{error}");
-            std::fs::write(scratch.path().join(LOCK), "").expect("written");
+            std::fs::write(scratch.join(LOCK), "").expect("written");
         }
         drop(dir);
-        DataDir::open(scratch.path(), "one", 1).await.expect("free again");
+        DataDir::open(&scratch, "one", 1).await.expect("free again");
     });
 }
 
@@ -46,25 +46,25 @@ fn a_second_holder_is_refused() {
 fn foreign_newer_damaged_and_unstamped_directories_are_refused() {
     rt::block_on(async {
         let scratch = Scratch::new("datadir-refuse");
-        let stamp = scratch.path().join(STAMP);
-        let dir = DataDir::open(scratch.path(), "one", 1).await.expect("fresh");
+        let stamp = scratch.join(STAMP);
+        let dir = DataDir::open(&scratch, "one", 1).await.expect("fresh");
         let good = dir.stamp.clone();
         drop(dir);
 
-        let error = DataDir::open(scratch.path(), "two", 1).await.expect_err("foreign");
+        let error = DataDir::open(&scratch, "two", 1).await.expect_err("foreign");
         assert!(error.to_string().contains("cluster 'one'") && error.to_string().contains("'two'"), "{error}");
 
         sealed::write(&stamp, stamp::KIND, FORMAT + 1, &good).await.expect("written");
-        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("newer");
+        let error = DataDir::open(&scratch, "one", 1).await.expect_err("newer");
         assert!(matches!(error, DataDirError::NewerFormat { found, .. } if found == FORMAT + 1), "{error}");
 
         fs::write_durably(&stamp, b"messina stamp 1 00000000\n{}\n").await.expect("written");
-        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("damaged");
+        let error = DataDir::open(&scratch, "one", 1).await.expect_err("damaged");
         assert!(matches!(error, DataDirError::CorruptStamp { .. }), "{error}");
 
         fs::remove_file(&stamp).await.expect("removed");
-        fs::create_dir_all(&scratch.path().join("data/ks")).await.expect("made");
-        let error = DataDir::open(scratch.path(), "one", 1).await.expect_err("no stamp");
+        fs::create_dir_all(&scratch.join("data/ks")).await.expect("made");
+        let error = DataDir::open(&scratch, "one", 1).await.expect_err("no stamp");
         assert!(matches!(error, DataDirError::NoStamp(_)), "{error}");
     });
 }
@@ -75,12 +75,12 @@ fn an_inventory_that_a_table_begins_knows_whether_the_node_is_alone() {
     rt::block_on(async {
         for alone in [true, false] {
             let scratch = Scratch::new(&format!("datadir-alone-{alone}"));
-            let dir = DataDir::open(scratch.path(), "one", 1).await.expect("fresh");
+            let dir = DataDir::open(&scratch, "one", 1).await.expect("fresh");
             let table = TableId(uuid::Uuid::from_u128(7));
             let keeper = dir.inventory_keeper(alone);
             keeper.change(|inventory| inventory.tables.extend([table])).await.expect("written");
             drop(dir);
-            let dir = DataDir::open(scratch.path(), "one", 1).await.expect("again");
+            let dir = DataDir::open(&scratch, "one", 1).await.expect("again");
             let inventory = dir.stamp.inventory.clone().expect("begun");
             assert_eq!((inventory.alone, inventory.tables.contains(&table)), (alone, true));
         }
@@ -105,14 +105,14 @@ fn what_stands_in_the_place_of_a_directory_is_named() {
     rt::block_on(async {
         for is_link in [false, true] {
             let scratch = Scratch::new("datadir-in-the-place");
-            drop(DataDir::open(scratch.path(), "one", 1).await.expect("fresh"));
-            let place = scratch.path().join("data");
+            drop(DataDir::open(&scratch, "one", 1).await.expect("fresh"));
+            let place = scratch.join("data");
             std::fs::remove_dir(&place).expect("removed");
             match is_link {
                 true => std::os::unix::fs::symlink("/nowhere/at/all", &place).expect("linked"),
                 false => std::fs::write(&place, b"").expect("written"),
             }
-            let why = DataDir::open(scratch.path(), "one", 1).await.expect_err("it is no directory").to_string();
+            let why = DataDir::open(&scratch, "one", 1).await.expect_err("it is no directory").to_string();
             let cause = match is_link {
                 true => "is a link to /nowhere/at/all",
                 false => "was replaced by something else",

@@ -1,7 +1,7 @@
 //! Replacements, interrupted at every step.
 
 use super::*;
-use crate::scratch::Scratch;
+use test_support::Scratch;
 
 async fn sstable(dir: &Path, generation: &str, sealed: bool) {
     for component in ["Data.db", "Index.db", if sealed { TOC } else { TEMPORARY_TOC }] {
@@ -32,11 +32,11 @@ async fn before(dir: &Path) {
 fn a_replacement_seals_and_removes() {
     rt::block_on(async {
         let scratch = Scratch::new("replace");
-        before(scratch.path()).await;
-        replace(scratch.path(), &replacement()).await.expect("replaced");
-        assert_eq!(tocs(scratch.path()).await, ["new1", "new2", "stays"]);
-        assert_eq!(names(scratch.path()).await.len(), 9);
-        assert_eq!(finish_pending(scratch.path()).await.expect("nothing to do"), Finished::default());
+        before(&scratch).await;
+        replace(&scratch, &replacement()).await.expect("replaced");
+        assert_eq!(tocs(&scratch).await, ["new1", "new2", "stays"]);
+        assert_eq!(names(&scratch).await.len(), 9);
+        assert_eq!(finish_pending(&scratch).await.expect("nothing to do"), Finished::default());
     });
 }
 
@@ -46,7 +46,7 @@ fn an_interrupted_replacement_is_finished_from_every_step() {
     for step in 0..=6 {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("replace-step{step}"));
-            let dir = scratch.path();
+            let dir = &scratch;
             before(dir).await;
             let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
             sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");
@@ -79,7 +79,7 @@ fn an_interrupted_replacement_is_finished_from_every_step() {
 fn what_never_began_is_undone() {
     rt::block_on(async {
         let scratch = Scratch::new("replace-not-begun");
-        let dir = scratch.path();
+        let dir = &scratch;
         before(dir).await;
         fs::create_dir_all(&dir.join("snapshots/me-1-big-x")).await.expect("made");
         fs::write_durably(&dir.join("manifest.json"), b"x").await.expect("written");
@@ -95,7 +95,7 @@ fn what_never_began_is_undone() {
 fn lost_outputs_and_damaged_logs_are_errors() {
     rt::block_on(async {
         let scratch = Scratch::new("replace-lost");
-        let dir = scratch.path();
+        let dir = &scratch;
         sstable(dir, "old1", true).await;
         let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
         sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");

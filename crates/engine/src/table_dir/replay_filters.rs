@@ -127,7 +127,7 @@ pub(crate) fn path(dir: &Path, shard: ShardId) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use test_support::Scratch;
     use uuid::Uuid;
 
     const HOST: HostId = HostId(Uuid::from_u128(1));
@@ -144,17 +144,17 @@ mod tests {
                 sequence: 3,
                 owner: None,
             };
-            filters.write(scratch.path(), ShardId(2), HOST).await.unwrap();
+            filters.write(&scratch, ShardId(2), HOST).await.unwrap();
             let names = ["replay-marks-2".to_string(), "replay-marks-x".into(), "me-17-big-Data.db".into()];
-            let all = ReplayFilters::read_all(scratch.path(), &names, HOST).await.unwrap();
+            let all = ReplayFilters::read_all(&scratch, &names, HOST).await.unwrap();
             assert_eq!(all, vec![(ShardId(2), filters.clone())]);
             assert_eq!(filters.sequence, 4);
-            let path = self::path(scratch.path(), ShardId(2));
+            let path = self::path(&scratch, ShardId(2));
             assert_eq!(defect(&path, 4, HOST).await.unwrap(), None);
             assert!(defect(&path, 5, HOST).await.unwrap().is_some_and(|defect| defect.why.contains("older")));
             let other = HostId(Uuid::from_u128(2));
             assert!(defect(&path, 4, other).await.unwrap().is_some_and(|defect| defect.why.contains("another node")));
-            let error = ReplayFilters::read_all(scratch.path(), &names, other).await.unwrap_err().to_string();
+            let error = ReplayFilters::read_all(&scratch, &names, other).await.unwrap_err().to_string();
             assert!(error.contains("replay-marks-2 is of another node") && error.contains("start once"), "{error}");
             assert!(filters.skip(1, at(7, 99)) && filters.skip(1, at(6, 4000)));
             assert!(!filters.skip(1, at(7, 100)) && !filters.skip(1, at(9, 20)));
@@ -162,13 +162,10 @@ mod tests {
             let other_shard = at((1 << 44) | 1, 0);
             assert!(!filters.skip(1, other_shard));
             rt::fs::write_durably(&path, b"messina").await.unwrap();
-            assert!(matches!(
-                ReplayFilters::read_all(scratch.path(), &names, HOST).await,
-                Err(EngineError::Damaged { .. })
-            ));
+            assert!(matches!(ReplayFilters::read_all(&scratch, &names, HOST).await, Err(EngineError::Damaged { .. })));
             rt::fs::remove_file(&path).await.unwrap();
             rt::fs::create_dir_all(&path).await.unwrap();
-            let error = ReplayFilters::read_all(scratch.path(), &names, HOST).await.unwrap_err().to_string();
+            let error = ReplayFilters::read_all(&scratch, &names, HOST).await.unwrap_err().to_string();
             assert!(error.contains("is a directory") && error.contains("start once"), "{error}");
         });
     }

@@ -90,7 +90,7 @@ fn levels_are_kept_apart_and_survive_a_restart() {
             ("min_threshold", "2"),
         ];
         let schema = table(0, &options);
-        let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+        let engine = open(small(&scratch), &schema, &tablets(1)).await;
         let mut naive = Naive::default();
         for round in 0..12 {
             for k in 0..80 {
@@ -105,7 +105,7 @@ fn levels_are_kept_apart_and_survive_a_restart() {
         assert_eq!(all(&engine, &schema).await, naive.seen());
         engine.stop().await;
         let check = async || {
-            let sstables = sstables(&scratch.0).await;
+            let sstables = sstables(&scratch).await;
             let mut levels: std::collections::BTreeMap<u32, Vec<_>> = Default::default();
             for own in &sstables {
                 levels.entry(own.stats().level).or_default().push((own.first_key().clone(), own.last_key().clone()));
@@ -118,7 +118,7 @@ fn levels_are_kept_apart_and_survive_a_restart() {
             levels
         };
         let before = check().await;
-        let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+        let engine = open(small(&scratch), &schema, &tablets(1)).await;
         settle(&engine).await;
         assert_eq!(check().await, before, "nothing is left to do after a restart");
         assert_eq!(all(&engine, &schema).await, naive.seen());
@@ -127,7 +127,7 @@ fn levels_are_kept_apart_and_survive_a_restart() {
         engine.set_auto_compaction(schema.id, false).unwrap();
         assert_eq!(all(&engine, &schema).await, naive.seen());
         engine.stop().await;
-        let levels: Vec<u32> = sstables(&scratch.0).await.iter().map(|own| own.stats().level).collect();
+        let levels: Vec<u32> = sstables(&scratch).await.iter().map(|own| own.stats().level).collect();
         assert!(levels.len() > 1 && levels.iter().all(|level| *level == levels[0] && *level > 0), "{levels:?}");
     });
 }
@@ -144,25 +144,25 @@ fn what_has_expired_as_a_whole_goes_without_being_read() {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("expired-{class}"));
             let schema = table(0, &[("class", class)]);
-            let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+            let engine = open(small(&scratch), &schema, &tablets(1)).await;
             engine.set_auto_compaction(schema.id, false).unwrap();
             for k in 0..10 {
                 insert_expired(&engine, &schema, 10, k).await;
             }
             engine.flush(None).await.unwrap();
-            for path in files(&scratch.0, "-Data.db") {
+            for path in files(&scratch, "-Data.db") {
                 overwrite(&path);
             }
             insert(&engine, &schema, 20, 3, "lives").await;
             engine.flush(None).await.unwrap();
-            assert_eq!(files(&scratch.0, "-Data.db").len(), 2);
+            assert_eq!(files(&scratch, "-Data.db").len(), 2);
             engine.set_auto_compaction(schema.id, true).unwrap();
             settle(&engine).await;
-            assert_eq!(files(&scratch.0, "-Data.db").len(), 1, "{class}");
+            assert_eq!(files(&scratch, "-Data.db").len(), 1, "{class}");
             let wanted: Seen = [(3, (None, [(0, (true, Some("lives".to_string())))].into()))].into();
             assert_eq!(all(&engine, &schema).await, wanted);
             engine.abandon().await;
-            let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+            let engine = open(small(&scratch), &schema, &tablets(1)).await;
             assert_eq!(all(&engine, &schema).await, wanted, "the log remembers what is done with");
             engine.stop().await;
         });
@@ -181,7 +181,7 @@ fn what_covers_older_data_is_not_dropped_unless_asked_for() {
                 ("unsafe_aggressive_sstable_expiration", blindly),
             ];
             let schema = table(0, &options);
-            let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+            let engine = open(small(&scratch), &schema, &tablets(1)).await;
             engine.set_auto_compaction(schema.id, false).unwrap();
             insert(&engine, &schema, 1, 1, "old").await;
             engine.flush(None).await.unwrap();
@@ -190,7 +190,7 @@ fn what_covers_older_data_is_not_dropped_unless_asked_for() {
             engine.flush(None).await.unwrap();
             engine.set_auto_compaction(schema.id, true).unwrap();
             settle(&engine).await;
-            assert_eq!((files(&scratch.0, "-Data.db").len(), all(&engine, &schema).await.len()), (left, seen));
+            assert_eq!((files(&scratch, "-Data.db").len(), all(&engine, &schema).await.len()), (left, seen));
             engine.stop().await;
         });
     }
@@ -201,7 +201,7 @@ fn history_is_kept_and_tells_what_was_done() {
     rt::block_on(async {
         let scratch = Scratch::new("history");
         let schema = table(0, &[("class", "SizeTieredCompactionStrategy"), ("enabled", "false")]);
-        let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+        let engine = open(small(&scratch), &schema, &tablets(1)).await;
         assert_eq!(engine.compaction_history(), []);
         for k in 0..2 {
             insert(&engine, &schema, 1, k, "a").await;
@@ -218,11 +218,11 @@ fn history_is_kept_and_tells_what_was_done() {
         assert_eq!((one.sstables_in, one.sstables_out), (2, 1));
         assert!(one.bytes_in > one.bytes_out && one.bytes_out > 0 && one.started_at_millis <= one.compacted_at_millis);
         engine.stop().await;
-        let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+        let engine = open(small(&scratch), &schema, &tablets(1)).await;
         assert_eq!(engine.compaction_history(), history);
         engine.stop().await;
-        std::fs::write(scratch.0.join("compaction-history-0"), "damaged").unwrap();
-        let engine = open(small(&scratch.0), &schema, &tablets(1)).await;
+        std::fs::write(scratch.join("compaction-history-0"), "damaged").unwrap();
+        let engine = open(small(&scratch), &schema, &tablets(1)).await;
         assert_eq!(engine.compaction_history(), []);
         engine.stop().await;
     });
@@ -233,7 +233,7 @@ fn a_compaction_that_is_stopped_changes_nothing() {
     rt::block_on(async {
         let scratch = Scratch::new("stop");
         let schema = table(0, &[("class", "SizeTieredCompactionStrategy"), ("enabled", "false")]);
-        let mut config = small(&scratch.0);
+        let mut config = small(&scratch);
         // A second for what is written here.
         config.compaction_throughput = 1 << 20;
         let engine = open(config, &schema, &tablets(1)).await;
@@ -243,7 +243,7 @@ fn a_compaction_that_is_stopped_changes_nothing() {
             }
             engine.flush(None).await.unwrap();
         }
-        let before = files(&scratch.0, "-Data.db");
+        let before = files(&scratch, "-Data.db");
         assert_eq!(engine.compactions_running(), []);
         let (worker, id) = (engine.clone(), schema.id);
         let major = rt::task::spawn(async move { worker.compact_major(id).await });
@@ -263,7 +263,7 @@ fn a_compaction_that_is_stopped_changes_nothing() {
         assert_eq!(engine.stop_compactions(Some(CompactionKind::Cleanup), None), 0);
         assert_eq!(engine.stop_compactions(Some(CompactionKind::Compaction), Some(schema.id)), 1);
         assert!(matches!(major.await.unwrap(), Err(EngineError::Stopped)));
-        assert_eq!(files(&scratch.0, "-Data.db"), before);
+        assert_eq!(files(&scratch, "-Data.db"), before);
         assert_eq!((engine.compactions_running(), engine.compaction_history()), (vec![], vec![]));
         assert_eq!(all(&engine, &schema).await.len(), 2000);
         engine.stop().await;

@@ -71,7 +71,7 @@ async fn fill(engine: &Engine, schema: &TableSchema) {
 fn what_comes_after_an_epoch_began_stays_over_a_crash() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch"), schema(0, |_| {}));
-        let config = || config(&scratch.0, 16 << 20);
+        let config = || config(&scratch, 16 << 20);
         let engine = open(config(), &schema, &tablets(2)).await;
         fill(&engine, &schema).await;
         assert_eq!((engine.epoch(schema.id), engine.newest_epoch()), (0, 0));
@@ -105,7 +105,7 @@ fn what_comes_after_an_epoch_began_stays_over_a_crash() {
 fn an_empty_table_begins_an_epoch_too() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch-empty"), schema(0, |_| {}));
-        let config = || config(&scratch.0, 16 << 20);
+        let config = || config(&scratch, 16 << 20);
         let engine = open(config(), &schema, &tablets(2)).await;
         engine.truncate_at(schema.id, 2, rt::time::wall_micros()).await.unwrap();
         engine.begin_epoch(&schema, 2).await.unwrap();
@@ -121,7 +121,7 @@ fn an_empty_table_begins_an_epoch_too() {
 fn a_start_makes_void_what_a_crash_kept_from_it_and_takes_a_snapshot() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch-late"), schema(0, |_| {}));
-        let config = || EngineConfig { auto_snapshot: true, ..config(&scratch.0, 16 << 20) };
+        let config = || EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };
         let engine = open(config(), &schema, &tablets(2)).await;
         fill(&engine, &schema).await;
         engine.abandon().await;
@@ -137,7 +137,7 @@ fn a_start_makes_void_what_a_crash_kept_from_it_and_takes_a_snapshot() {
         let engine = reopen(config(), &schema, 5).await;
         assert_eq!(keys(&engine, &schema).await, [1]);
         engine.stop().await;
-        let dir = scratch.0.join("data/ks").read_dir().unwrap().next().unwrap().unwrap().path();
+        let dir = scratch.join("data/ks").read_dir().unwrap().next().unwrap().unwrap().path();
         assert_eq!(names(&dir.join("snapshots")).len(), 1, "of what was flushed");
     });
 }
@@ -151,7 +151,7 @@ fn names(dir: &Path) -> Vec<String> {
 fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch-replay"), schema(0, |_| {}));
-        let config = || config(&scratch.0, 16 << 20);
+        let config = || config(&scratch, 16 << 20);
         let engine = open(config(), &schema, &tablets(2)).await;
         fill(&engine, &schema).await;
         engine.abandon().await;
@@ -179,7 +179,7 @@ fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
 fn writes_that_wait_for_room_are_truncated_too() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch-waiting"), schema(0, |_| {}));
-        let mut config = config(&scratch.0, 16 << 20);
+        let mut config = config(&scratch, 16 << 20);
         // A few writes fill the log's buffer.
         config.log.buffer_limit = 4 << 10;
         let engine = open(config, &schema, &tablets(2)).await;
@@ -213,7 +213,7 @@ fn a_compaction_that_is_asked_for_meanwhile_brings_nothing_back() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch-compaction"), schema(0, |_| {}));
         // The snapshot makes the truncation long: it flushes what the compaction then finds.
-        let config = EngineConfig { auto_snapshot: true, ..config(&scratch.0, 16 << 20) };
+        let config = EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };
         let engine = open(config, &schema, &tablets(2)).await;
         for pause in 0..40 {
             fill(&engine, &schema).await;

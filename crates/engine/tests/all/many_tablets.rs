@@ -60,7 +60,7 @@ fn small_memtables_are_relogged() {
         let scratch = Scratch::new("many-tablets");
         let schema = still();
         let mut naive = Naive::default();
-        let engine = open(config(&scratch.0, 64 << 20), &schema, &tablets(TABLETS)).await;
+        let engine = open(config(&scratch, 64 << 20), &schema, &tablets(TABLETS)).await;
         fill(&engine, &schema, &mut naive, 24).await;
         settled(&engine).await;
         let metrics = engine.metrics();
@@ -70,7 +70,7 @@ fn small_memtables_are_relogged() {
         assert!(metrics.sstables < 40, "{} sstables for one large partition and many small ones", metrics.sstables);
         assert_eq!(read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await, naive.seen());
         engine.abandon().await;
-        let engine = open(config(&scratch.0, 64 << 20), &schema, &tablets(TABLETS)).await;
+        let engine = open(config(&scratch, 64 << 20), &schema, &tablets(TABLETS)).await;
         assert_eq!(read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await, naive.seen(), "after a crash");
         let after = engine.metrics();
         assert!(after.relogged >= 30, "{} were relogged at the start", after.relogged);
@@ -287,7 +287,7 @@ fn what_each_source_holds_is_shown_apart() {
     rt::block_on(async {
         let scratch = Scratch::new("parts");
         let schema = still();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(4)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(4)).await;
         let write = async |timestamp, change: Change| {
             engine.apply_durably(&change.mutation(&schema, timestamp), &key(change.k())).await.unwrap();
         };
@@ -346,13 +346,13 @@ fn making_replayed_data_safe_again_writes_nothing_again() {
     rt::block_on(async {
         let scratch = Scratch::new("many-tablets-again");
         let schema = still();
-        let config = || config(&scratch.0, 64 << 20);
+        let config = || config(&scratch, 64 << 20);
         let engine = open(config(), &schema, &tablets(TABLETS)).await;
         let mut naive = Naive::default();
         fill(&engine, &schema, &mut naive, 0).await;
         engine.abandon().await;
 
-        let old = commitlog::find_old(&scratch.0.join("commitlog")).await.unwrap();
+        let old = commitlog::find_old(&scratch.join("commitlog")).await.unwrap();
         let engine = Engine::open(config()).await.unwrap();
         ENGINES.set(engine.clone());
         engine.add_table(schema.clone(), tablets(TABLETS)).await.unwrap();

@@ -62,12 +62,12 @@ async fn count(engine: &Engine, schema: &TableSchema) -> usize {
 fn a_lost_toc_is_rebuilt() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("lost-toc"), quiet());
-        let dir = prepared(&scratch.0, &schema).await;
+        let dir = prepared(&scratch, &schema).await;
         let before = names(&dir);
         let toc = dir.join(first(&dir).into_iter().find(|name| component(name) == "TOC.txt").unwrap());
         let contents = std::fs::read(&toc).unwrap();
         std::fs::remove_file(&toc).unwrap();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(count(&engine, &schema).await, ROWS as usize);
         assert_eq!(std::fs::read(&toc).unwrap(), contents);
         assert_eq!(names(&dir), before);
@@ -82,14 +82,14 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
     rt::block_on(async {
         let schema = quiet();
         let template = Scratch::new("lost-component");
-        let dir = prepared(&template.0, &schema).await;
+        let dir = prepared(&template, &schema).await;
         let own = first(&dir);
         assert!(own.len() >= 8, "{own:?}");
         for lost in own.iter().filter(|name| component(name) != "TOC.txt") {
             let (path, toc) = (dir.join(lost), dir.join(own.iter().find(|name| component(name) == "TOC.txt").unwrap()));
             let (contents, contents_of_toc) = (std::fs::read(&path).unwrap(), std::fs::read(&toc).unwrap());
             std::fs::remove_file(&path).unwrap();
-            let engine = open(config(&template.0, 16 << 20), &schema, &tablets(1)).await;
+            let engine = open(config(&template, 16 << 20), &schema, &tablets(1)).await;
             let error = reading_fails(&engine, &schema).await;
             assert!(error.contains("me-") && error.contains("-big-"), "{lost}: {error}");
             engine.abandon().await;
@@ -97,7 +97,7 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
             std::fs::remove_file(&toc).unwrap();
             let left = names(&dir);
             for start in 0..2 {
-                let why = fails_at_start(&template.0, &schema).await;
+                let why = fails_at_start(&template, &schema).await;
                 let named = why.contains("TOC.txt") && why.contains(&format!("{} is missing", component(lost)));
                 assert!(named, "{lost}, start {start}: {why}");
                 assert_eq!(names(&dir), left, "{lost}, start {start}");
@@ -107,14 +107,14 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
             if !["Data.db", "Index.db"].contains(&component(lost)) {
                 for bytes in [Vec::new(), vec![0; contents.len()]] {
                     std::fs::write(&path, bytes).unwrap();
-                    let why = fails_at_start(&template.0, &schema).await;
+                    let why = fails_at_start(&template, &schema).await;
                     assert!(why.contains(&format!("{} is damaged", component(lost))), "{lost}: {why}");
                 }
             }
             std::fs::write(&path, contents).unwrap();
             std::fs::write(&toc, contents_of_toc).unwrap();
         }
-        let engine = open(config(&template.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&template, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(count(&engine, &schema).await, ROWS as usize);
         engine.stop().await;
     });
@@ -126,19 +126,19 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
 fn a_component_that_the_system_refuses_makes_its_table_unreadable() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("refused-component"), quiet());
-        let dir = prepared(&scratch.0, &schema).await;
+        let dir = prepared(&scratch, &schema).await;
         for refused in first(&dir) {
-            let (path, aside) = (dir.join(&refused), scratch.0.join("aside"));
+            let (path, aside) = (dir.join(&refused), scratch.join("aside"));
             std::fs::rename(&path, &aside).unwrap();
             std::fs::create_dir(&path).unwrap();
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             let error = reading_fails(&engine, &schema).await;
             assert!(error.contains(&refused), "{refused}: {error}");
             engine.abandon().await;
             std::fs::remove_dir(&path).unwrap();
             std::fs::rename(&aside, &path).unwrap();
         }
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(count(&engine, &schema).await, ROWS as usize);
         engine.stop().await;
     });
@@ -235,11 +235,11 @@ fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
     rt::block_on(async {
         for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
             let (scratch, schema) = (Scratch::new(&format!("log-changed-{i}")), quiet());
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             for k in 0..ROWS {
                 if k == ROWS / 2 {
-                    is_settled(&scratch.0).await;
-                    attack(&scratch.0);
+                    is_settled(&scratch).await;
+                    attack(&scratch);
                 }
                 let change = Change::Insert { k, c: 1, value: format!("v{k}") };
                 // The engine may have noticed.
@@ -255,7 +255,7 @@ fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
             assert!(left.tables.is_empty(), "attack {i}: {:?}", left.tables);
             // As the stop of a node does.
             commitlog::retire(&OldLogs { runs: vec![run] }).await.unwrap();
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             assert_eq!(count(&engine, &schema).await, written, "attack {i}");
             engine.stop().await;
         }
@@ -268,9 +268,9 @@ fn a_log_that_was_changed_behind_the_engine_fails_soon() {
     rt::block_on(async {
         for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
             let (scratch, schema) = (Scratch::new(&format!("log-watched-{i}")), quiet());
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
-            is_settled(&scratch.0).await;
-            attack(&scratch.0);
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
+            is_settled(&scratch).await;
+            attack(&scratch);
             let failed = rt::time::timeout(rt::time::Duration::from_secs(30), engine.failure()).await;
             let failed = failed.unwrap_or_else(|_| panic!("attack {i} goes unnoticed")).to_string();
             assert!(failed.contains("while the node ran"), "attack {i}: {failed}");
@@ -285,11 +285,11 @@ fn a_log_that_was_changed_behind_the_engine_fails_soon() {
 fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("older"), quiet());
-        let host_id = DataDir::open(&scratch.0, "test", 1).await.unwrap().host_id;
-        let config = EngineConfig { host_id, ..config(&scratch.0, 16 << 20) };
+        let host_id = DataDir::open(&scratch, "test", 1).await.unwrap().host_id;
+        let config = EngineConfig { host_id, ..config(&scratch, 16 << 20) };
         let engine = open(config, &schema, &tablets(1)).await;
-        let dir = scratch.0.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id));
-        let older = scratch.0.join("older");
+        let dir = scratch.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id));
+        let older = scratch.join("older");
         let mut made = Vec::new();
         for epoch in [4, 5] {
             let change = Change::Insert { k: 1, c: 1, value: "v".into() };
@@ -302,15 +302,15 @@ fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
             }
         }
         engine.stop().await;
-        let data_dir = DataDir::open(&scratch.0, "test", 1).await.unwrap();
+        let data_dir = DataDir::open(&scratch, "test", 1).await.unwrap();
         let note = |inventory: &mut Inventory| made.iter().for_each(|made| inventory.add(made));
         data_dir.inventory_keeper(true).change(note).await.unwrap();
         drop(data_dir);
-        let data_dir = DataDir::open(&scratch.0, "test", 1).await.unwrap();
+        let data_dir = DataDir::open(&scratch, "test", 1).await.unwrap();
         assert_eq!(data_dir.missing_of_table(&schema, 5).await.unwrap(), [], "nothing is missing");
 
         for name in ["epoch", "replay-marks-0"] {
-            let (path, aside) = (dir.join(name), scratch.0.join("aside"));
+            let (path, aside) = (dir.join(name), scratch.join("aside"));
             std::fs::rename(&path, &aside).unwrap();
             let named = async |why: &str| {
                 let missing = data_dir.missing_of_table(&schema, 5).await.unwrap();
@@ -339,12 +339,12 @@ fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
 fn a_foreign_sstable_without_its_toc_makes_its_table_unreadable() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("lost-foreign-toc"), quiet());
-        let dir = prepared(&scratch.0, &schema).await;
+        let dir = prepared(&scratch, &schema).await;
         for name in ["nb-8-big-Data.db", "nb-8-big-Index.db"] {
             std::fs::write(dir.join(name), "contents").unwrap();
         }
         let before = names(&dir);
-        let why = fails_at_start(&scratch.0, &schema).await;
+        let why = fails_at_start(&scratch, &schema).await;
         assert!(why.contains("nb-8-big-TOC.txt") && why.contains("Checksums.db is missing"), "{why}");
         assert_eq!(names(&dir), before);
     });
@@ -355,14 +355,14 @@ fn a_foreign_sstable_without_its_toc_makes_its_table_unreadable() {
 fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("unfinished"), quiet());
-        let dir = prepared(&scratch.0, &schema).await;
+        let dir = prepared(&scratch, &schema).await;
         let before = names(&dir);
         for name in ["me-7-big-TOC.txt.tmp", "me-7-big-Data.db", "na-8-big-Data.db", "mc-9-big-TOC.txt.tmp"] {
             std::fs::write(dir.join(name), "half").unwrap();
         }
         std::fs::create_dir_all(dir.join("quarantine")).unwrap();
         std::fs::write(dir.join("quarantine/na-8-big-Data.db"), "another").unwrap();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(count(&engine, &schema).await, ROWS as usize);
         engine.stop().await;
         let mut after = names(&dir);

@@ -101,7 +101,7 @@ async fn run(name: &str, ops: &[Op], schema: Rc<TableSchema>, tune: impl Fn(&mut
     let scratch = Scratch::new(name);
     let tablets = tablets(3);
     let make = || {
-        let mut config = config(&scratch.0, 64 << 20);
+        let mut config = config(&scratch, 64 << 20);
         tune(&mut config);
         config
     };

@@ -34,7 +34,7 @@ fn many_sstables_are_served_with_few_open_files() {
     rt::block_on(async {
         let scratch = Scratch::new("open-files");
         let schema = still();
-        let engine = open(few(&scratch.0), &schema, &tablets(2)).await;
+        let engine = open(few(&scratch), &schema, &tablets(2)).await;
         let mut naive = Naive::default();
         for k in 0..30 {
             insert(&engine, &schema, &mut naive, k, 1, format!("v{k}")).await;
@@ -56,7 +56,7 @@ fn many_sstables_are_served_with_few_open_files() {
         assert_eq!(metrics.sstables, 30);
         assert!(metrics.open_files.open <= OPEN && metrics.open_files.closed > 0, "{:?}", metrics.open_files);
         engine.abandon().await;
-        let engine = open(few(&scratch.0), &schema, &tablets(2)).await;
+        let engine = open(few(&scratch), &schema, &tablets(2)).await;
         assert_eq!(engine.metrics().open_files.opened, 0, "a start opens none");
         assert_eq!(read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await, naive.seen());
         assert!(engine.metrics().open_files.open <= OPEN);
@@ -72,7 +72,7 @@ fn sstables_that_go_are_kept_open_for_who_reads_them() {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("kept-open-{truncated}"));
             let schema = still();
-            let engine = open(few(&scratch.0), &schema, &tablets(1)).await;
+            let engine = open(few(&scratch), &schema, &tablets(1)).await;
             let mut naive = Naive::default();
             for round in 0..8 {
                 for c in 0..40 {

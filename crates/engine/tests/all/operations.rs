@@ -51,7 +51,7 @@ fn snapshots_link_files_and_outlive_the_table() {
     rt::block_on(async {
         let scratch = Scratch::new("snapshot");
         let schema = quiet();
-        let mut config = config(&scratch.0, 16 << 20);
+        let mut config = config(&scratch, 16 << 20);
         let describe = |schema: &model::TableSchema| format!("CREATE TABLE {}.{}", schema.keyspace, schema.name);
         config.describe = Some(engine::DescribeSchema(Rc::new(describe)));
         let engine = open(config, &schema, &tablets(2)).await;
@@ -59,7 +59,7 @@ fn snapshots_link_files_and_outlive_the_table() {
             write(&engine, &schema, 1, insert(k, 0, "a")).await;
         }
         engine.snapshot(schema.id, "one").await.unwrap();
-        let dir = table_dir(&scratch.0);
+        let dir = table_dir(&scratch);
         let unfinished = dir.join("snapshots").join(format!("{UNFINISHED_SNAPSHOT}one"));
         let snapshot = dir.join("snapshots/one");
         assert_eq!(files(&unfinished, "-Data.db").len(), 2);
@@ -90,10 +90,10 @@ fn a_dropped_table_leaves_nothing_without_a_snapshot() {
     rt::block_on(async {
         let scratch = Scratch::new("drop");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
         write(&engine, &schema, 1, insert(1, 0, "a")).await;
         engine.flush(None).await.unwrap();
-        let dir = table_dir(&scratch.0);
+        let dir = table_dir(&scratch);
         write(&engine, &schema, 2, insert(1, 0, "b")).await;
         engine.drop_table(schema.id, rt::time::wall_micros()).await.unwrap();
         assert!(dir.exists());
@@ -116,17 +116,17 @@ fn what_a_crash_left_of_a_dropped_table_is_swept_and_snapshots_stay() {
         for auto_snapshot in [false, true] {
             let scratch = Scratch::new("sweep");
             let schema = quiet();
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
             write(&engine, &schema, 1, insert(1, 0, "a")).await;
             snapshot(&engine, schema.id, "mine").await;
             write(&engine, &schema, 2, insert(2, 0, "b")).await;
             engine.flush(None).await.unwrap();
             engine.abandon().await;
-            let dir = table_dir(&scratch.0);
+            let dir = table_dir(&scratch);
             assert_eq!(files(&dir, "-Data.db").len(), 2);
             std::fs::write(dir.join("me-3-big-TOC.txt.tmp"), "Data.db").unwrap();
 
-            let mut config = config(&scratch.0, 16 << 20);
+            let mut config = config(&scratch, 16 << 20);
             config.auto_snapshot = auto_snapshot;
             let engine = engine::Engine::open(config).await.unwrap();
             assert!(engine.sweep_dropped(&schema, rt::time::wall_micros()).await.unwrap());
@@ -157,7 +157,7 @@ fn truncate_takes_a_snapshot_and_stays_truncated() {
         let scratch = Scratch::new("truncate");
         let schema = quiet();
         let with_snapshots = || {
-            let mut config = config(&scratch.0, 16 << 20);
+            let mut config = config(&scratch, 16 << 20);
             config.auto_snapshot = true;
             config
         };
@@ -173,7 +173,7 @@ fn truncate_takes_a_snapshot_and_stays_truncated() {
         engine.abandon().await;
         let engine = open(with_snapshots(), &schema, &tablets(2)).await;
         assert_eq!(all(&engine, &schema).await, wanted);
-        let snapshots: Vec<_> = std::fs::read_dir(table_dir(&scratch.0).join("snapshots")).unwrap().collect();
+        let snapshots: Vec<_> = std::fs::read_dir(table_dir(&scratch).join("snapshots")).unwrap().collect();
         assert_eq!(snapshots.len(), 1);
         let snapshot = snapshots[0].as_ref().unwrap().path();
         assert!(snapshot.to_str().unwrap().contains("truncated-"));
@@ -195,17 +195,17 @@ fn a_file_that_cannot_be_opened_is_left_alone_and_stops_reading_and_purging() {
     rt::block_on(async {
         let scratch = Scratch::new("unreadable");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 1, insert(1, 0, "a")).await;
         engine.flush(None).await.unwrap();
-        let dir = table_dir(&scratch.0);
+        let dir = table_dir(&scratch);
         let first = files(&dir, "-Statistics.db").remove(0);
         write(&engine, &schema, 2, insert(2, 0, "b")).await;
         write(&engine, &schema, 3, Change::DeletePartition { k: 1 }).await;
         engine.stop().await;
         damage(&first);
 
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(engine.metrics().sstables_unreadable, 1);
         let wanted: Seen = [(2, (None, [(0, (true, Some("b".to_string())))].into()))].into();
         // What it held is not known: without it, rows would be missing and deleted ones return.
@@ -220,7 +220,7 @@ fn a_file_that_cannot_be_opened_is_left_alone_and_stops_reading_and_purging() {
         engine.stop().await;
         // Somebody repairs the file: what was deleted must not return.
         damage(&first);
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(engine.metrics().sstables_unreadable, 0);
         assert_eq!(all(&engine, &schema).await, wanted);
         engine.stop().await;
@@ -232,17 +232,17 @@ fn a_corrupt_page_fails_reads_that_need_it_and_no_others() {
     rt::block_on(async {
         let scratch = Scratch::new("corrupt");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 1, insert(1, 0, &"a".repeat(2000))).await;
         engine.flush(None).await.unwrap();
-        let dir = table_dir(&scratch.0);
+        let dir = table_dir(&scratch);
         let first = files(&dir, "-Data.db").remove(0);
         write(&engine, &schema, 1, insert(2, 0, "b")).await;
         engine.flush(None).await.unwrap();
         engine.stop().await;
         damage(&first);
 
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let read_key = async |k: i32| {
             let range = PartitionRange::singular(&key(k));
             let mut reader = engine.reader(schema.id, range, Rc::new(Slice::full()), Default::default()).unwrap();
@@ -282,7 +282,7 @@ fn tombstones_go_when_their_time_has_come_and_nothing_older_is_elsewhere() {
                 options.tombstone_gc.insert("mode".into(), mode.into());
                 options.compaction.insert("enabled".into(), "false".into());
             });
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             write(&engine, &schema, 1, insert(1, 0, "a")).await;
             engine.flush(None).await.unwrap();
             write(&engine, &schema, 2, Change::DeletePartition { k: 1 }).await;
@@ -292,7 +292,7 @@ fn tombstones_go_when_their_time_has_come_and_nothing_older_is_elsewhere() {
             assert_eq!(all(&engine, &schema).await, Seen::new());
             engine.abandon().await;
             // The log still has the insertion; what covers it may be gone.
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             assert_eq!(all(&engine, &schema).await, Seen::new());
             engine.stop().await;
         });
@@ -304,7 +304,7 @@ fn a_tombstone_stays_while_a_memtable_has_older_data() {
     rt::block_on(async {
         let scratch = Scratch::new("purge-memtable");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 5, Change::DeletePartition { k: 1 }).await;
         engine.flush(None).await.unwrap();
         let before = engine.metrics().compactions;
@@ -327,7 +327,7 @@ fn expired_cells_are_purged() {
     rt::block_on(async {
         let scratch = Scratch::new("ttl");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         for k in 0..10 {
             let mut builder = MutationBuilder::new(schema.id, schema.version, &i32::to_be_bytes(k));
             let mut row = RowBuilder::new(Some(Marker::expiring(1, 10, 1_010)), Tombstone::LIVE);
@@ -341,7 +341,7 @@ fn expired_cells_are_purged() {
         assert_eq!(fragments_on_disk(&engine, &schema).await, 0);
         assert_eq!(engine.metrics().sstables, 0);
         engine.abandon().await;
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(fragments_on_disk(&engine, &schema).await, 0, "the log remembers that they are done with");
         engine.stop().await;
     });
@@ -352,7 +352,7 @@ fn a_mutation_that_no_log_record_can_hold_is_refused() {
     rt::block_on(async {
         let scratch = Scratch::new("large");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 64 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 64 << 20), &schema, &tablets(1)).await;
         let large = insert(1, 0, &"x".repeat(600 << 10)).mutation(&schema, 1);
         assert!(matches!(engine.apply_durably(&large, &key(1)).await, Err(ApplyError::TooLarge { .. })));
         write(&engine, &schema, 1, insert(1, 0, &"x".repeat(500 << 10))).await;
@@ -366,7 +366,7 @@ fn sstables_are_split_when_tablets_are_others() {
     rt::block_on(async {
         let scratch = Scratch::new("split");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let mut naive = Naive::default();
         for k in 0..50 {
             write(&engine, &schema, 1, insert(k, k, "a")).await;
@@ -376,15 +376,15 @@ fn sstables_are_split_when_tablets_are_others() {
             }
         }
         engine.stop().await;
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(5)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(5)).await;
         assert_eq!(all(&engine, &schema).await, naive.seen());
         assert!(engine.table_stats(schema.id).unwrap().sstables >= 5);
         engine.stop().await;
         // Without the split first it is refused, not half served.
         let wide = tablets(2);
-        let old = engine::commitlog::find_old(&scratch.0.join("commitlog")).await.unwrap();
+        let old = engine::commitlog::find_old(&scratch.join("commitlog")).await.unwrap();
         assert!(!old.is_empty());
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &wide).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &wide).await;
         assert_eq!(all(&engine, &schema).await, naive.seen());
         engine.stop().await;
     });
@@ -395,7 +395,7 @@ fn reading_is_isolated_from_writing_within_a_partition() {
     rt::block_on(async {
         let scratch = Scratch::new("isolated");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 64 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 64 << 20), &schema, &tablets(1)).await;
         for c in 0..3000 {
             write(&engine, &schema, 1, insert(1, c, "a")).await;
         }
@@ -423,7 +423,7 @@ fn keys_outside_of_this_shards_tablets_are_refused() {
         let scratch = Scratch::new("outside");
         let schema = quiet();
         let own = tablets(4).split_off(2);
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &own).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &own).await;
         let is_own = |key: &DecoratedKey| own.iter().any(|tablet| tablet.range.contains(key));
         let mut refused = 0;
         for k in 0..40 {
@@ -476,7 +476,7 @@ fn a_dropped_columns_cells_stay_dead_wherever_they_are() {
     rt::block_on(async {
         let scratch = Scratch::new("dropped-column");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 1, insert(1, 0, "on disk")).await;
         engine.flush(None).await.unwrap();
         write(&engine, &schema, 2, insert(2, 0, "in memory")).await;
@@ -512,7 +512,7 @@ fn a_dropped_columns_cells_stay_dead_wherever_they_are() {
         engine.compact_major(next.id).await.unwrap();
         assert_eq!(visible(&engine).await, wanted);
         engine.abandon().await;
-        let engine = open(config(&scratch.0, 16 << 20), &next, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &next, &tablets(1)).await;
         assert_eq!(visible(&engine).await, wanted);
         engine.stop().await;
     });
@@ -523,7 +523,7 @@ fn a_full_log_flushes_what_holds_it_and_writes_go_on() {
     rt::block_on(async {
         let scratch = Scratch::new("full-log");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 1 << 30), &schema, &tablets(2)).await;
+        let engine = open(config(&scratch, 1 << 30), &schema, &tablets(2)).await;
         // The same few rows again and again: memtables stay small, the log does not.
         for i in 0..20_000 {
             write(&engine, &schema, i, insert((i % 10) as i32, 0, &"x".repeat(1000))).await;
@@ -542,7 +542,7 @@ fn memory_stays_within_its_budget_while_writes_come_in() {
     rt::block_on(async {
         let scratch = Scratch::new("budget");
         let schema = quiet();
-        let engine = open(config(&scratch.0, 2 << 20), &schema, &tablets(2)).await;
+        let engine = open(config(&scratch, 2 << 20), &schema, &tablets(2)).await;
         let writers: Vec<_> = (0..8)
             .map(|writer| {
                 let (engine, schema) = (engine.clone(), schema.clone());

@@ -88,7 +88,7 @@ proptest! {
         rt::block_on(async {
             let scratch = Scratch::new("row-cache");
             let mut schema = key_value(1);
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
             for (n, step) in steps.into_iter().enumerate() {
                 let mutation = |k: i32| MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
                 match step {
@@ -134,7 +134,7 @@ fn a_row_is_found_whatever_is_flushed_and_compacted() {
     rt::block_on(async {
         let scratch = Scratch::new("row-cache-hits");
         let schema = key_value(1);
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let write = async |k: i32, timestamp: i64| {
             let mut row = RowBuilder::new(Some(Marker::new(timestamp)), Tombstone::LIVE);
             row.push(&Cell::live(VALUE, timestamp, b"x"));
@@ -175,7 +175,7 @@ fn a_purged_deletion_takes_the_cached_row_along() {
     rt::block_on(async {
         let scratch = Scratch::new("row-cache-purged");
         let schema = key_value(1);
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let mutation = |k: i32| MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
         for k in [1, 2] {
             let mut row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE);
@@ -203,7 +203,7 @@ fn a_cached_deletion_goes_when_it_was_purged() {
     rt::block_on(async {
         let scratch = Scratch::new("row-cache-purged-alone");
         let schema = key_value(1);
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let apply = async |k: i32, row: RowBuilder| {
             let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
             builder.row(Clustering::EMPTY, row.finish());

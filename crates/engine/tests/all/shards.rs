@@ -165,7 +165,7 @@ fn a_restart_with_another_number_of_shards_finds_everything() {
         }
         let before = naive.clone();
         naive.changes.extend(changes.clone());
-        let (found_before, found_after) = run(scratch.0.clone(), shards, crash, move || async move {
+        let (found_before, found_after) = run(scratch.to_path_buf(), shards, crash, move || async move {
             let found_before = read_all().await;
             for (i, (timestamp, change)) in changes.into_iter().enumerate() {
                 write_on_owner(change.k(), timestamp, change, shards).await;
@@ -192,7 +192,7 @@ fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
     for after in [1, 2, 3, 5] {
         let scratch = Scratch::new(&format!("shards-epoch-{after}"));
-        run(scratch.0.clone(), 3, true, move || async move {
+        run(scratch.to_path_buf(), 3, true, move || async move {
             for k in 0..60 {
                 write_on_owner(k, 1, insert(k, "old"), 3).await;
                 if k == 30 {
@@ -204,13 +204,13 @@ fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
                 move || async move { ENGINES.get().truncate_at(table, 8, rt::time::wall_micros()).await.map(drop) };
             rt::shard::call(ShardId(1), truncated).await.unwrap();
         });
-        let left = run_in_epoch(scratch.0.clone(), after, 8, true, move || async move {
+        let left = run_in_epoch(scratch.to_path_buf(), after, 8, true, move || async move {
             let left = read_all().await;
             write_on_owner(1, 0, insert(1, "new"), after).await;
             left
         });
         assert_eq!(left, Seen::new(), "with {after} shards");
-        let found = run_in_epoch(scratch.0.clone(), 3, 8, false, read_all);
+        let found = run_in_epoch(scratch.to_path_buf(), 3, 8, false, read_all);
         assert_eq!(found.into_keys().collect::<Vec<_>>(), [1], "with {after} shards in between");
     }
 }
@@ -222,12 +222,12 @@ fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
     for after in [1, 2, 3] {
         let scratch = Scratch::new(&format!("shards-kept-logs-{after}"));
-        run(scratch.0.clone(), 3, true, move || async move {
+        run(scratch.to_path_buf(), 3, true, move || async move {
             for k in 0..60 {
                 write_on_owner(k, 1, insert(k, "old"), 3).await;
             }
         });
-        let left = run_with_old_logs(scratch.0.clone(), after, move || async move {
+        let left = run_with_old_logs(scratch.to_path_buf(), after, move || async move {
             let table = schema(0, |_| {}).id;
             assert_eq!(read_all().await.len(), 60);
             rt::shard::call_all(move || async move {
@@ -239,7 +239,7 @@ fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
         });
         assert_eq!(left.into_keys().collect::<Vec<_>>(), [1], "with {after} shards");
         for shards in [after, 3] {
-            let found = run(scratch.0.clone(), shards, false, read_all);
+            let found = run(scratch.to_path_buf(), shards, false, read_all);
             assert_eq!(found.into_keys().collect::<Vec<_>>(), [1], "with {after} shards, then {shards}");
         }
     }
@@ -251,7 +251,7 @@ fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
 fn old_logs_that_are_kept_bring_nothing_back_into_a_tablet_that_was_away() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
     let scratch = Scratch::new("shards-kept-tablet");
-    run(scratch.0.clone(), 3, true, move || async move {
+    run(scratch.to_path_buf(), 3, true, move || async move {
         for k in 0..60 {
             write_on_owner(k, 1, insert(k, "old"), 3).await;
         }
@@ -259,13 +259,13 @@ fn old_logs_that_are_kept_bring_nothing_back_into_a_tablet_that_was_away() {
     let own = tablets(TABLETS).remove(0);
     let range = own.range.clone();
     let inside = move |k: &i32| range.contains(&key(*k));
-    run_with_old_logs(scratch.0.clone(), 1, move || async move {
+    run_with_old_logs(scratch.to_path_buf(), 1, move || async move {
         let engine = ENGINES.get();
         let table = schema(0, |_| {}).id;
         engine.drop_tablet(table, own.id).await.unwrap();
         engine.add_tablet(table, own).await.unwrap();
     });
-    let found = run(scratch.0.clone(), 1, false, read_all);
+    let found = run(scratch.to_path_buf(), 1, false, read_all);
     assert!((0..60).any(|k| inside(&k)) && !found.is_empty());
     assert!(!found.keys().any(inside), "{found:?}");
 }

@@ -35,7 +35,7 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
         let scratch = Scratch::new(&format!("leaves-{flushed}"));
         rt::block_on(async {
             let (schema, all) = (schema(0, |_| {}), tablets(4));
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &all).await;
             write_all(&engine, &schema, "old").await;
             if flushed {
                 engine.flush(None).await.unwrap();
@@ -56,7 +56,7 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
 
             // It is somewhere else when the node starts again, then it comes back, empty.
             let others: Vec<_> = all.iter().filter(|tablet| tablet.id != 1).cloned().collect();
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &others).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &others).await;
             engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
             assert_eq!(held(&engine, &schema, &all[1]).await, 0, "flushed: {flushed}");
             engine.apply_durably(&change.mutation(&schema, 2), &key(change.k())).await.unwrap();
@@ -66,7 +66,7 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
             engine.abandon().await;
 
             // It is here when the log is replayed.
-            let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &all).await;
             assert_eq!(held(&engine, &schema, &all[1]).await, 0, "flushed: {flushed}");
             assert_eq!(held(&engine, &schema, &all[3]).await, of(&all[3]));
             engine.stop().await;
@@ -80,21 +80,21 @@ fn what_a_crash_left_of_a_tablet_goes_before_it_can_come_back() {
     let scratch = Scratch::new("swept");
     rt::block_on(async {
         let (schema, all) = (schema(0, |_| {}), tablets(2));
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &all).await;
         write_all(&engine, &schema, "old").await;
         engine.flush(None).await.unwrap();
         engine.stop().await;
         // At the next start the log of the metadata tells that the tablet has left.
-        let engine = Engine::open(config(&scratch.0, 16 << 20)).await.unwrap();
+        let engine = Engine::open(config(&scratch, 16 << 20)).await.unwrap();
         assert_eq!(engine.sweep_tablet(&schema, &all[0].range).await.unwrap(), 1);
         assert_eq!(engine.sweep_tablet(&schema, &all[0].range).await.unwrap(), 0);
         engine.stop().await;
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &all).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &all).await;
         assert_eq!((held(&engine, &schema, &all[0]).await, held(&engine, &schema, &all[1]).await), (0, of(&all[1])));
         engine.stop().await;
 
         // The tablet is not added at start: its old data is removed when it is added.
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &all[..1]).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &all[..1]).await;
         engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
         assert_eq!(held(&engine, &schema, &all[1]).await, 0);
         engine.stop().await;

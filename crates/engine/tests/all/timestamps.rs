@@ -47,12 +47,12 @@ fn the_greatest_timestamp_is_one_that_was_written() {
         let scratch = Scratch::new("timestamps");
         let schema = schema(864_000, |_| {});
         let reopened = async |schema: &Rc<TableSchema>| {
-            let engine = open(config(&scratch.0, 16 << 20), schema, &tablets(1)).await;
+            let engine = open(config(&scratch, 16 << 20), schema, &tablets(1)).await;
             let seen = engine.max_timestamp_seen();
             engine.stop().await;
             seen
         };
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, Some(Marker::new(500)), 500).await;
         engine.flush(None).await.unwrap();
         engine.stop().await;
@@ -60,7 +60,7 @@ fn the_greatest_timestamp_is_one_that_was_written() {
 
         // A memtable of which nothing is left gives a file without any timestamp, whose statistics
         // span all of them.
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, None, 600).await;
         let next = without_values(&schema);
         engine.update_schema(next.clone());
@@ -69,7 +69,7 @@ fn the_greatest_timestamp_is_one_that_was_written() {
         assert_eq!(reopened(&next).await, 500);
 
         // Nanoseconds, by mistake.
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, None, 1_767_225_600_000_000_000).await;
         engine.flush(None).await.unwrap();
         engine.stop().await;

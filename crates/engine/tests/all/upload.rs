@@ -69,9 +69,9 @@ fn still() -> Rc<TableSchema> {
 fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-split");
-        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let (schema, table) = (still(), table_dir(&scratch, &still()));
         let mut naive = Naive::default();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         for k in 0..40 {
             write(&engine, &schema, &mut naive, 10, Change::Insert { k, c: 1, value: format!("old {k}") }).await;
             write(&engine, &schema, &mut naive, 10, Change::Static { k, value: "s".into() }).await;
@@ -82,7 +82,7 @@ fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
         engine.stop().await;
 
         // Now there are four tablets, and newer writes.
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(4)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(4)).await;
         assert!(seen(&engine, &schema).await.is_empty());
         for k in 0..4 {
             write(&engine, &schema, &mut naive, 20, Change::DeleteRow { k, c: 1 }).await;
@@ -98,7 +98,7 @@ fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
         assert_eq!(seen(&engine, &schema).await, naive.seen());
         engine.abandon().await;
 
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(4)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(4)).await;
         assert_eq!(seen(&engine, &schema).await, naive.seen(), "after a crash");
         engine.stop().await;
     });
@@ -109,9 +109,9 @@ fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
 fn an_open_reader_keeps_what_it_began_with() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-open");
-        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let (schema, table) = (still(), table_dir(&scratch, &still()));
         let mut naive = Naive::default();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         for c in [100, 200, 300] {
             write(&engine, &schema, &mut naive, 5, Change::Insert { k: 1, c, value: "loaded".into() }).await;
         }
@@ -165,7 +165,7 @@ fn cached_rows_take_notice() {
             Vec::new(),
             wide.options.clone(),
         ));
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let put = async |k: i32, timestamp: i64, value: &str| {
             let mut row = RowBuilder::new(Some(Marker::new(timestamp)), Tombstone::LIVE);
             row.push(&Cell::live(VALUE, timestamp, value.as_bytes()));
@@ -192,7 +192,7 @@ fn cached_rows_take_notice() {
             assert_eq!((get(1).await.as_deref(), get(2).await.as_deref()), (Some("older"), Some("other")));
         }
         assert_eq!(engine.metrics().rows.hits, 2, "the rows are cached");
-        upload(&table_dir(&scratch.0, &schema), "s").await;
+        upload(&table_dir(&scratch, &schema), "s").await;
         refresh(&engine, &schema, &tablets(1)).await.unwrap();
         assert_eq!((get(1).await.as_deref(), get(2).await.as_deref()), (Some("newer"), Some("other")));
         assert_eq!(engine.metrics().rows.hits, 3, "what the loaded sstable cannot have stays cached");
@@ -206,8 +206,8 @@ fn cached_rows_take_notice() {
 fn intervals_of_uploaded_files_are_not_believed() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-intervals");
-        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let (schema, table) = (still(), table_dir(&scratch, &still()));
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let mut old = Naive::default();
         let mut naive = Naive::default();
         // Positions: old, new, old. The interval of the snapshot spans that of the new record.
@@ -215,7 +215,7 @@ fn intervals_of_uploaded_files_are_not_believed() {
         write(&engine, &schema, &mut naive, 2, Change::Insert { k: 2, c: 1, value: "kept".into() }).await;
         write(&engine, &schema, &mut old, 3, Change::Insert { k: 3, c: 1, value: "last".into() }).await;
         engine.sync_log().await.unwrap();
-        let log = names_below(&scratch.0.join("commitlog")).await;
+        let log = names_below(&scratch.join("commitlog")).await;
         // A copy of the current log. It is restored after the crash, as if nothing had been
         // flushed.
         let mut saved = Vec::new();
@@ -228,17 +228,17 @@ fn intervals_of_uploaded_files_are_not_believed() {
         for name in names(&table).await {
             rt::fs::remove_file(&table.join(name)).await.unwrap();
         }
-        std::fs::remove_dir_all(scratch.0.join("commitlog")).unwrap();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        std::fs::remove_dir_all(scratch.join("commitlog")).unwrap();
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         upload(&table, "s").await;
         refresh(&engine, &schema, &tablets(1)).await.unwrap();
         engine.stop().await;
-        std::fs::remove_dir_all(scratch.0.join("commitlog")).unwrap();
+        std::fs::remove_dir_all(scratch.join("commitlog")).unwrap();
         for (path, bytes) in saved {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(1)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(engine.metrics().replay_skipped, 0, "no record is taken for one that the loaded sstable covers");
         assert_eq!(engine.metrics().replayed, 3);
         engine.stop().await;
@@ -263,9 +263,9 @@ async fn names_below(dir: &Path) -> Vec<PathBuf> {
 fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-refused");
-        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
+        let (schema, table) = (still(), table_dir(&scratch, &still()));
         let mut naive = Naive::default();
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
         for k in 0..200 {
             let change = Change::Insert { k, c: 1, value: format!("{k}").repeat(50) };
             write(&engine, &schema, &mut naive, 10, change).await;
@@ -308,9 +308,9 @@ fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
         let components: Vec<&String> = all.iter().filter(|name| name.starts_with(one)).collect();
         assert!(components.len() > 7 && components.len() < all.len() && all.contains(&data));
         for name in components {
-            std::fs::rename(dir.join(name), scratch.0.join(name)).unwrap();
+            std::fs::rename(dir.join(name), scratch.join(name)).unwrap();
             refused(&format!("{name}: the file is missing")).await;
-            std::fs::rename(scratch.0.join(name), dir.join(name)).unwrap();
+            std::fs::rename(scratch.join(name), dir.join(name)).unwrap();
         }
         let manifest = dir.join("manifest.json");
         std::fs::write(&manifest, format!("{{\"files\":[\"{data}\",\"me-7-big-Data.db\"]}}")).unwrap();
@@ -351,8 +351,8 @@ async fn upload_other(table: &Path, schema: &Rc<TableSchema>, keys: &[&[u8]], cl
 fn what_has_other_key_types_is_refused_and_left_where_it_is() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-keys");
-        let (schema, table) = (still(), table_dir(&scratch.0, &still()));
-        let engine = open(config(&scratch.0, 16 << 20), &schema, &tablets(2)).await;
+        let (schema, table) = (still(), table_dir(&scratch, &still()));
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
         let (text, int) = (clustering(1), b"\0\0\0\x07");
         let cases: [(&[CqlType], CqlType, &[u8], &str); 4] = [
             (

@@ -50,7 +50,7 @@ fn schema() -> Rc<TableSchema> {
 }
 
 async fn replica(scratch: &Scratch) -> (Rc<Engine>, Rc<Replica>) {
-    let mut config = EngineConfig::new(scratch.0.clone(), ShardId(0), HostId(Uuid::from_u128(1)), 64 << 20);
+    let mut config = EngineConfig::new(scratch.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(1)), 64 << 20);
     config.auto_compaction = false;
     config.auto_snapshot = false;
     let engine = Engine::open(config).await.unwrap();

@@ -4,32 +4,11 @@ use super::io::Io;
 use super::*;
 use bytes::Bytes;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::process::Command;
 use std::task::{Context, Poll, Waker};
-
-/// A directory that is removed when dropped.
-pub(super) struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("messina-rt-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("scratch directory");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use test_support::Scratch;
 
 /// Bytes that encode their position.
 fn pattern(start: u64, len: usize) -> Vec<u8> {
@@ -116,8 +95,8 @@ fn files_round_trip() {
         if std::env::var_os("MESSINA_NO_IO_URING").is_some() {
             assert!(crate::ctx::with(|c| matches!(c.io, Io::Threads { .. })));
         }
-        round_trips(&scratch.0).await;
-        names(&scratch.0).await;
+        round_trips(&scratch).await;
+        names(&scratch).await;
     });
 }
 
@@ -127,7 +106,7 @@ fn files_round_trip() {
 fn directories_are_listed_through_links() {
     let scratch = Scratch::new("links");
     crate::block_on(async {
-        let (dir, elsewhere) = (scratch.0.join("dir"), scratch.0.join("elsewhere"));
+        let (dir, elsewhere) = (scratch.join("dir"), scratch.join("elsewhere"));
         create_dir_all(&dir).await.expect("create");
         create_dir_all(&elsewhere.join("deep")).await.expect("create");
         write_durably(&elsewhere.join("deep/x"), b"three").await.expect("write");
@@ -169,7 +148,7 @@ fn dropped_reads_leave_memory_alone() {
     let scratch = Scratch::new("dropped");
     crate::block_on(async {
         const LEN: usize = 4 << 20;
-        let path = scratch.path("data");
+        let path = scratch.join("data");
         patterned(&path, LEN).await;
         let file = open(&path, &OpenOptions::read_direct()).await.expect("open");
         let tasks: Vec<_> = (0..16u64)
@@ -215,7 +194,7 @@ fn dropped_reads_leave_memory_alone() {
 fn background_has_its_own_depth() {
     let scratch = Scratch::new("depth");
     crate::block_on(async {
-        let path = scratch.path("data");
+        let path = scratch.join("data");
         patterned(&path, 8 << 20).await;
         if !crate::ctx::with(|c| matches!(c.io, Io::Ring(_))) {
             return;
@@ -246,7 +225,7 @@ fn background_has_its_own_depth() {
 fn an_idle_disk_gets_its_reads_in_the_middle_of_a_turn() {
     let scratch = Scratch::new("eager");
     crate::block_on(async {
-        let path = scratch.path("data");
+        let path = scratch.join("data");
         patterned(&path, 1 << 20).await;
         if !crate::ctx::with(|c| matches!(c.io, Io::Ring(_))) {
             return;
@@ -282,7 +261,7 @@ fn an_inline_append_needs_no_wake() {
         // The kernel may be short of clean pages, or the thread without its CPU, for a while. One
         // quiet moment is enough.
         for round in 0..60u64 {
-            let path = scratch.path(&format!("log{round}"));
+            let path = scratch.join(format!("log{round}"));
             let file = open(&path, &OpenOptions::create_new()).await.expect("create");
             file.write_at(0, record.clone(), IoClass::Log).await.expect("write");
             let before = crate::metrics::snapshot();
@@ -305,15 +284,15 @@ fn an_inline_append_needs_no_wake() {
 #[test]
 fn several_files_are_looked_at_at_once() {
     let scratch = Scratch::new("at-once");
-    std::fs::write(scratch.path("a"), pattern(0, 9000)).expect("written");
-    std::fs::write(scratch.path("b"), "").expect("written");
+    std::fs::write(scratch.join("a"), pattern(0, 9000)).expect("written");
+    std::fs::write(scratch.join("b"), "").expect("written");
     crate::block_on(async {
-        let [a, b, gone] = ["a", "b", "gone"].map(|name| scratch.path(name));
+        let [a, b, gone] = ["a", "b", "gone"].map(|name| scratch.join(name));
         let (contents, lengths) = read_and_measure(vec![a.clone(), gone.clone(), b.clone()], vec![gone, a, b]).await;
         let contents: Vec<_> = contents.into_iter().map(Result::ok).collect();
         assert_eq!(contents, [Some(pattern(0, 9000)), None, Some(Vec::new())]);
         assert_eq!(lengths.into_iter().map(Result::ok).collect::<Vec<_>>(), [None, Some(9000), Some(0)]);
-        assert_eq!(read(&scratch.path("a")).await.expect("read"), pattern(0, 9000));
+        assert_eq!(read(&scratch.join("a")).await.expect("read"), pattern(0, 9000));
     });
 }
 
@@ -321,7 +300,7 @@ fn several_files_are_looked_at_at_once() {
 #[test]
 fn a_fifo_in_the_place_of_a_file_is_refused_at_once() {
     let scratch = Scratch::new("fifo");
-    let path = scratch.path("fifo");
+    let path = scratch.join("fifo");
     assert!(Command::new("mkfifo").arg(&path).status().expect("run").success());
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

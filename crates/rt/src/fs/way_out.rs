@@ -137,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_broken_link_is_named_with_its_target() {
-        let scratch = super::super::tests::Scratch::new("way-out");
-        let dir = &scratch.0;
+        let scratch = test_support::Scratch::new("way-out");
+        let dir = &scratch;
         symlink(dir.join("unmounted"), dir.join("gone")).expect("linked");
         symlink("loop", dir.join("loop")).expect("linked");
         for (path, what) in

@@ -96,25 +96,25 @@ fn counted(home: &Path) -> String {
 #[test]
 fn the_id_stays_over_stops_in_order() {
     let scratch = Scratch::new("counters-stop");
-    let first = counted(&scratch.0);
+    let first = counted(&scratch);
     for round in 1..4 {
-        assert_eq!(count(&scratch.0, false, End::Stop, 1), (60 + round, first.clone()));
+        assert_eq!(count(&scratch, false, End::Stop, 1), (60 + round, first.clone()));
     }
     // A table without sstables, a log without records.
-    assert_eq!(run(&scratch.0, false, End::Stop, || async {}).expect("it starts").1, first);
-    assert_eq!(run(&scratch.0, false, End::Stop, || async { add(1).await }).expect("it starts").1, first);
-    assert_eq!(count(&scratch.0, false, End::Stop, 1), (65, first));
+    assert_eq!(run(&scratch, false, End::Stop, || async {}).expect("it starts").1, first);
+    assert_eq!(run(&scratch, false, End::Stop, || async { add(1).await }).expect("it starts").1, first);
+    assert_eq!(count(&scratch, false, End::Stop, 1), (65, first));
 }
 
 #[test]
 fn a_kill_renews_the_id_and_keeps_the_sum() {
     let scratch = Scratch::new("counters-kill");
-    let mut ids = vec![counted(&scratch.0)];
+    let mut ids = vec![counted(&scratch)];
     // The run that is killed has the id of the one before.
-    let (sum, id) = count(&scratch.0, false, End::Kill, 1);
+    let (sum, id) = count(&scratch, false, End::Kill, 1);
     assert_eq!((sum, &id), (61, &ids[0]));
     for round in 2..5 {
-        let (sum, id) = count(&scratch.0, false, End::Kill, 1);
+        let (sum, id) = count(&scratch, false, End::Kill, 1);
         assert_eq!(sum, 60 + round);
         assert!(!ids.contains(&id), "{id} again, after a kill");
         ids.push(id);
@@ -139,7 +139,7 @@ fn loses(home: &Path, what: &str, lose: impl FnOnce(&Path, &Path), accept_loss: 
 #[test]
 fn what_is_lost_is_not_counted_from() {
     let scratch = Scratch::new("counters-lost");
-    let home = scratch.0.join("home");
+    let home = scratch.join("home");
     loses(&home, "an sstable", |home, aside| move_sstables(&table_dir(home), aside, |_| true), false);
     let remove_table = |home: &Path, aside: &Path| {
         move_sstables(&table_dir(home), aside, |_| true);
@@ -174,7 +174,7 @@ fn what_is_lost_is_not_counted_from() {
 #[test]
 fn an_older_state_is_not_counted_from() {
     let scratch = Scratch::new("counters-older");
-    let (home, older) = (scratch.0.join("home"), scratch.0.join("older"));
+    let (home, older) = (scratch.join("home"), scratch.join("older"));
     let (from, to) = (home.clone(), older.clone());
     let work = move || async move {
         create().await;
@@ -197,7 +197,7 @@ fn an_older_state_is_not_counted_from() {
 #[test]
 fn a_table_that_could_not_be_read_is_not_counted_from() {
     let scratch = Scratch::new("counters-unreadable");
-    let (home, aside) = (scratch.0.join("home"), scratch.0.join("aside"));
+    let (home, aside) = (scratch.join("home"), scratch.join("aside"));
     let first = counted(&home);
     move_sstables(&table_dir(&home), &aside, |name| name.ends_with("-Data.db"));
     let (refused, _) = run(&home, false, End::Stop, || async { add(1).await }).expect("it starts");

@@ -150,7 +150,7 @@ fn outcome(path: &Path, accept_loss: bool) -> Result<Result<usize, String>, Stri
 #[test]
 fn whatever_is_missing_is_named_or_nothing_is_lost() {
     let scratch = Scratch::new("missing");
-    let (home, killed, case) = (scratch.0.join("stopped"), scratch.0.join("killed"), scratch.0.join("case"));
+    let (home, killed, case) = (scratch.join("stopped"), scratch.join("killed"), scratch.join("case"));
     let (from, to) = (home.clone(), killed.clone());
     live(&home, false, true, move || async move {
         fill().await;
@@ -215,8 +215,8 @@ fn whatever_is_missing_is_named_or_nothing_is_lost() {
 #[test]
 fn a_commitlog_that_is_removed_while_the_node_runs_loses_nothing() {
     let scratch = Scratch::new("missing-running");
-    let log = scratch.0.join("commitlog");
-    let why = live(&scratch.0, false, true, move || async move {
+    let log = scratch.join("commitlog");
+    let why = live(&scratch, false, true, move || async move {
         fill().await;
         std::fs::remove_dir_all(log).expect("removed");
     });
@@ -224,7 +224,7 @@ fn a_commitlog_that_is_removed_while_the_node_runs_loses_nothing() {
     assert!(why.contains("while the node ran") && why.contains("all writes are on disk"), "{why}");
     assert!(!why.contains("replay"), "{why}");
     for _ in 0..2 {
-        assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+        assert_eq!(outcome(&scratch, false), Ok(Ok(ALL)));
     }
 }
 
@@ -233,7 +233,7 @@ fn a_commitlog_that_is_removed_while_the_node_runs_loses_nothing() {
 #[test]
 fn an_older_copy_of_a_tables_directory_is_refused() {
     let scratch = Scratch::new("missing-older");
-    let (home, older) = (scratch.0.join("home"), scratch.0.join("older"));
+    let (home, older) = (scratch.join("home"), scratch.join("older"));
     let dir = |home: &Path| {
         let tables = std::fs::read_dir(home.join("data/ks")).expect("readable");
         let mut tables = tables.map(|entry| entry.expect("readable").path());
@@ -297,9 +297,9 @@ fn copy_sstable(data_dir: &Path, generation: &str, left_out: &[&str]) -> PathBuf
 #[test]
 fn a_directory_without_an_inventory_gets_one() {
     let scratch = Scratch::new("missing-old");
-    live(&scratch.0, false, true, fill).expect("the node starts");
+    live(&scratch, false, true, fill).expect("the node starts");
     // No inventory, and nothing that says where the log of the metadata ends.
-    let stamp = scratch.0.join("messina.stamp");
+    let stamp = scratch.join("messina.stamp");
     let text = std::fs::read_to_string(&stamp).expect("readable");
     let json = &text[text.find('\n').expect("two parts") + 1..];
     let mut value: serde_json::Value = serde_json::from_str(json).expect("JSON");
@@ -307,25 +307,25 @@ fn a_directory_without_an_inventory_gets_one() {
     let json = serde_json::to_string_pretty(&value).expect("JSON") + "\n";
     std::fs::write(&stamp, format!("messina stamp 2 {:08x}\n{json}", crc32fast::hash(json.as_bytes())))
         .expect("written");
-    std::fs::remove_file(scratch.0.join("messina.raft-end")).expect("removed");
+    std::fs::remove_file(scratch.join("messina.raft-end")).expect("removed");
 
     // Even of such a directory it is known that there were metadata.
-    let raft = scratch.0.join("raft");
-    std::fs::rename(&raft, scratch.0.join("elsewhere")).expect("moved");
-    let why = outcome(&scratch.0, false).expect_err("the metadata is gone");
+    let raft = scratch.join("raft");
+    std::fs::rename(&raft, scratch.join("elsewhere")).expect("moved");
+    let why = outcome(&scratch, false).expect_err("the metadata is gone");
     assert!(why.contains("raft is missing, although there is") && why.contains("--accept-loss"), "{why}");
     std::fs::remove_dir_all(&raft).expect("removed");
-    std::fs::rename(scratch.0.join("elsewhere"), &raft).expect("moved back");
+    std::fs::rename(scratch.join("elsewhere"), &raft).expect("moved back");
 
-    assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+    assert_eq!(outcome(&scratch, false), Ok(Ok(ALL)));
     assert!(std::fs::read_to_string(&stamp).expect("readable").contains("inventory"));
-    assert!(scratch.0.join("messina.raft-end").exists());
+    assert!(scratch.join("messina.raft-end").exists());
     assert!(std::fs::read_to_string(&stamp).expect("readable").contains(r#""alone": true"#));
 
     // An sstable that cannot be opened stays where it is, and its table is not read without it.
-    let table = copy_sstable(&scratch.0, "77", &["TOC.txt", "Checksums.db", "Statistics.db"]);
+    let table = copy_sstable(&scratch, "77", &["TOC.txt", "Checksums.db", "Statistics.db"]);
     for _ in 0..2 {
-        let why = outcome(&scratch.0, false).expect("it starts").expect_err("it may have had rows");
+        let why = outcome(&scratch, false).expect("it starts").expect_err("it may have had rows");
         assert!(why.contains("me-77-big-TOC.txt") && why.contains("Checksums.db is missing"), "{why}");
         assert!(table.join("me-77-big-Data.db").exists());
     }
@@ -336,23 +336,23 @@ fn a_directory_without_an_inventory_gets_one() {
 #[test]
 fn a_table_behind_a_link_is_there() {
     let (scratch, other) = (Scratch::new("missing-link"), Scratch::new("missing-volume"));
-    live(&scratch.0, false, true, fill).expect("the node starts");
-    let tables = std::fs::read_dir(scratch.0.join("data/ks")).expect("readable");
+    live(&scratch, false, true, fill).expect("the node starts");
+    let tables = std::fs::read_dir(scratch.join("data/ks")).expect("readable");
     let tables = tables.map(|entry| entry.expect("readable").path());
     let is_t = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-"));
     let dir = tables.into_iter().find(is_t).expect("it has sstables");
-    let moved = other.0.join("moved");
+    let moved = other.join("moved");
     copy(&dir, &moved);
     std::fs::remove_dir_all(&dir).expect("removed");
     std::os::unix::fs::symlink(&moved, &dir).expect("linked");
     for _ in 0..2 {
-        assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+        assert_eq!(outcome(&scratch, false), Ok(Ok(ALL)));
     }
-    std::fs::rename(&moved, other.0.join("unmounted")).expect("moved");
-    let why = outcome(&scratch.0, false).expect_err("its rows would be gone");
+    std::fs::rename(&moved, other.join("unmounted")).expect("moved");
+    let why = outcome(&scratch, false).expect_err("its rows would be gone");
     assert!(why.contains(&*dir.to_string_lossy()), "{why}");
-    std::fs::rename(other.0.join("unmounted"), &moved).expect("moved back");
-    assert_eq!(outcome(&scratch.0, false), Ok(Ok(ALL)));
+    std::fs::rename(other.join("unmounted"), &moved).expect("moved back");
+    assert_eq!(outcome(&scratch, false), Ok(Ok(ALL)));
 }
 
 /// A copy of what a kill leaves of a node with [`fill`]'s rows.
@@ -377,8 +377,8 @@ fn run_of(home: &Path) -> PathBuf {
 #[test]
 fn logs_behind_links_are_there() {
     let scratch = Scratch::new("missing-linked-log");
-    let (template, case, disk) = (scratch.0.join("killed"), scratch.0.join("case"), scratch.0.join("disk"));
-    killed(&scratch.0.join("home"), &template);
+    let (template, case, disk) = (scratch.join("killed"), scratch.join("case"), scratch.join("disk"));
+    killed(&scratch.join("home"), &template);
     let run = run_of(&template);
     let parts = ["commitlog", "commitlog/0", "raft", "data", "data/ks"].map(PathBuf::from);
     for part in parts.into_iter().chain([run]) {
@@ -411,10 +411,10 @@ fn table_dir(home: &Path, table: &str) -> PathBuf {
 #[test]
 fn files_of_another_node_are_refused() {
     let scratch = Scratch::new("missing-foreign");
-    let (mine, other, case) = (scratch.0.join("mine"), scratch.0.join("other"), scratch.0.join("case"));
-    killed(&scratch.0.join("home"), &mine);
+    let (mine, other, case) = (scratch.join("mine"), scratch.join("other"), scratch.join("case"));
+    killed(&scratch.join("home"), &mine);
     // The second node is younger, so its truncations come after all log records of the first.
-    killed(&scratch.0.join("home2"), &other);
+    killed(&scratch.join("home2"), &other);
     let log = |home: &Path| {
         let names = std::fs::read_dir(home.join("raft")).expect("readable");
         let names = names.map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned());
@@ -466,8 +466,8 @@ fn files_of_another_node_are_refused() {
 #[test]
 fn broken_links_are_named_with_a_way_out() {
     let scratch = Scratch::new("missing-broken-link");
-    let (template, case) = (scratch.0.join("killed"), scratch.0.join("case"));
-    killed(&scratch.0.join("home"), &template);
+    let (template, case) = (scratch.join("killed"), scratch.join("case"));
+    killed(&scratch.join("home"), &template);
     let mut paths = paths(&template);
     paths.push("lock".into());
     paths.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("me-")));

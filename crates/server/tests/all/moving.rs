@@ -1,7 +1,7 @@
 //! Four nodes in one process, with all layers except the ports for clients. A tablet moves from one
 //! node to another while clients write: over a restart of the leader, and while a node without a
 //! replica is down. A migration that cannot finish is aborted.
-use crate::support::LAYERS;
+use crate::support::{LAYERS, Scratch};
 use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
@@ -310,8 +310,7 @@ async fn check_rows(nodes: &[Up], expected: i32) {
 
 #[test]
 fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
-    let directory = std::env::temp_dir().join(format!("messina-moving-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
+    let directory = Scratch::new("moving");
     rt::block_on(async {
         let addresses = addresses(100);
         let copies = Arc::new(AtomicBool::new(false));
@@ -395,7 +394,6 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
             node.stop().await;
         }
     });
-    let _ = std::fs::remove_dir_all(&directory);
 }
 
 /// A node that is down delays migrations of the tablets that it has a replica of, and no others.
@@ -403,8 +401,7 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
 /// continues, and the replica that left keeps no querier of it.
 #[test]
 fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
-    let directory = std::env::temp_dir().join(format!("messina-moving-without-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
+    let directory = Scratch::new("moving-without");
     rt::block_on(async {
         let addresses = addresses(110);
         let copies = Arc::new(AtomicBool::new(true));
@@ -465,5 +462,4 @@ fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
             node.stop().await;
         }
     });
-    let _ = std::fs::remove_dir_all(&directory);
 }

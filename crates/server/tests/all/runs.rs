@@ -23,12 +23,12 @@ fn an_older_copy_of_a_members_directory_is_refused() {
     let scratch = Scratch::new("runs");
     rt::block_on(async {
         let (addresses, copies) = (addresses(120), Arc::new(AtomicBool::new(true)));
-        let mut nodes = start_four(&scratch.0, &addresses, &copies).await;
+        let mut nodes = start_four(&scratch, &addresses, &copies).await;
         let features = |metadata: &cluster::Metadata| metadata.topology.has_feature("NODE_RUNS");
         for node in &nodes {
             node.sees("the feature", features).await;
         }
-        let backup = scratch.0.join("backup");
+        let backup = scratch.join("backup");
         for start in 1..4 {
             let (path, address) = nodes.pop().expect("the last one").stop().await;
             if start == 2 {
@@ -39,7 +39,7 @@ fn an_older_copy_of_a_members_directory_is_refused() {
             nodes.push(node);
         }
         let (path, address) = nodes.pop().expect("the last one").stop().await;
-        let newest = scratch.0.join("newest");
+        let newest = scratch.join("newest");
         std::fs::rename(&path, &newest).expect("renamed");
         std::fs::rename(&backup, &path).expect("renamed");
         let refused = try_start(path.clone(), address, addresses.clone(), copies.clone()).await;

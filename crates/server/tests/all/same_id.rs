@@ -30,7 +30,7 @@ async fn fill_and_drop(table: &str, flushes: bool) {
 fn a_table_with_the_id_of_a_dropped_one_begins_empty_and_stays_so_over_a_crash() {
     for (first, second, flushes) in [("t", "t", false), ("t", "t", true), ("t", "u", false), ("t", "u", true)] {
         let scratch = Scratch::new(&format!("same-id-{first}{second}{flushes}"));
-        let path = &scratch.0;
+        let path = &scratch;
         live(path, false, false, move || async move {
             let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
             ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 2}}")).await.expect("made");
@@ -53,13 +53,13 @@ fn a_table_with_the_id_of_a_dropped_one_begins_empty_and_stays_so_over_a_crash()
 fn every_table_of_an_id_has_its_own_rows() {
     let scratch = Scratch::new("same-id-again");
     let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
-    live(&scratch.0, false, false, move || async move {
+    live(&scratch, false, false, move || async move {
         ask(&format!("CREATE KEYSPACE ks WITH {options}")).await.expect("made");
         create("t").await;
     })
     .expect("it starts");
     for n in 0..4 {
-        let before = live(&scratch.0, false, n % 2 == 1, move || async move {
+        let before = live(&scratch, false, n % 2 == 1, move || async move {
             let before = keys("ks.t").await;
             fill_and_drop("t", n % 2 == 0).await;
             create("t").await;

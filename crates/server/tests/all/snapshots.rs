@@ -53,7 +53,7 @@ fn snapshots(root: &Path) -> BTreeMap<String, usize> {
 #[test]
 fn all_shards_of_a_node_take_one_snapshot() {
     let scratch = Scratch::new("one-snapshot");
-    let config = StackConfig { auto_snapshot: true, ..config(&scratch.0, false) };
+    let config = StackConfig { auto_snapshot: true, ..config(&scratch, false) };
     live_with(config, SHARDS, true, || async {
         let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
         ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 8}}")).await.expect("made");
@@ -66,7 +66,7 @@ fn all_shards_of_a_node_take_one_snapshot() {
         ask("DROP TABLE ks.t").await.expect("dropped");
     })
     .expect("it starts");
-    let found = snapshots(&scratch.0);
+    let found = snapshots(&scratch);
     let of = |kind: &str| found.iter().filter(|(name, _)| name.starts_with(kind)).collect::<Vec<_>>();
     assert_eq!((of("truncated-").len(), of("dropped-").len()), (1, 1), "{found:?}");
     let all = found.values().max().expect("two");
@@ -78,8 +78,8 @@ fn all_shards_of_a_node_take_one_snapshot() {
 #[test]
 fn an_administrators_snapshot_is_whole_or_not_there() {
     let scratch = Scratch::new("whole-snapshot");
-    let root = scratch.0.clone();
-    live_with(config(&scratch.0, false), SHARDS, true, || async move {
+    let root = scratch.to_path_buf();
+    live_with(config(&scratch, false), SHARDS, true, || async move {
         let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
         ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 8}}")).await.expect("made");
         ask("CREATE TABLE ks.t (k int PRIMARY KEY, v int)").await.expect("made");
@@ -124,12 +124,11 @@ fn an_administrators_snapshot_is_whole_or_not_there() {
     })
     .expect("it starts");
     let list = |name: &str| {
-        let table =
-            std::fs::read_dir(scratch.0.join("data/ks")).expect("read").map(|entry| entry.expect("read").path());
+        let table = std::fs::read_dir(scratch.join("data/ks")).expect("read").map(|entry| entry.expect("read").path());
         let found = table.filter(|dir| dir.file_name().is_some_and(|dir| dir.to_string_lossy().starts_with(name)));
         found.map(|dir| dir.join("snapshots/s")).find(|dir| dir.exists()).expect("a snapshot")
     };
-    assert_eq!(snapshots(&scratch.0).keys().collect::<Vec<_>>(), ["s"]);
+    assert_eq!(snapshots(&scratch).keys().collect::<Vec<_>>(), ["s"]);
     let data = std::fs::read_dir(list("t-"))
         .expect("read")
         .filter(|entry| entry.as_ref().expect("read").file_name().to_string_lossy().ends_with("-Data.db"));
@@ -143,8 +142,8 @@ fn an_administrators_snapshot_is_whole_or_not_there() {
 #[test]
 fn a_directory_that_cannot_be_read_is_named_and_fails_its_table_only() {
     let scratch = Scratch::new("unreadable-snapshots");
-    let root = scratch.0.clone();
-    live_with(config(&scratch.0, false), SHARDS, true, || async move {
+    let root = scratch.to_path_buf();
+    live_with(config(&scratch, false), SHARDS, true, || async move {
         let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
         ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 8}}")).await.expect("made");
         for table in ["t", "u"] {

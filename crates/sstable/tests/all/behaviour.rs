@@ -18,28 +18,12 @@ use rt::fs::IoClass;
 use sstable::{Error, Generation, PageCache, ReadOptions, Reader, Sstable, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use test_support::Scratch;
 use uuid::Uuid;
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("messina-sstable-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("a scratch directory");
-        Scratch(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 async fn write(dir: &Path, schema: &Rc<TableSchema>, stream: &[Fragment], block: usize) -> Generation {
     let mut options = WriterOptions::new(HostId(Uuid::from_u128(7)));
@@ -140,8 +124,8 @@ fn columns_follow_the_newer_schema() {
         if key(1) > key(2) {
             stream.rotate_left(4);
         }
-        let generation = write(&scratch.0, &old, &stream, 64 << 10).await;
-        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+        let generation = write(&scratch, &old, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch, generation, &PageCache::new(1 << 20)).await.expect("opens");
 
         let dropped = |id, name: &str, ty| DroppedColumn {
             id: ColumnId(id),
@@ -201,8 +185,8 @@ fn fills_from_the_cache_are_never_pending() {
     let scratch = Scratch::new("cached");
     rt::block_on(async {
         for seed in 0..4 {
-            let (schema, stream, generation) = big(&scratch.0, seed).await;
-            let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(64 << 20)).await.expect("opens");
+            let (schema, stream, generation) = big(&scratch, seed).await;
+            let sstable = Sstable::open(&scratch, generation, &PageCache::new(64 << 20)).await.expect("opens");
             let slice = Rc::new(Slice { reversed: seed % 2 == 1, ..Slice::full() });
             let reader = || sstable.reader(&schema, PartitionRange::FULL, slice.clone(), ReadOptions::POINT);
             let wanted = all(&mut reader()).await.expect("readable");
@@ -225,8 +209,8 @@ fn dropped_fills_and_released_readers_lose_nothing() {
     let scratch = Scratch::new("dropped");
     rt::block_on(async {
         for seed in 10..16 {
-            let (schema, _, generation) = big(&scratch.0, seed).await;
-            let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(100_000)).await.expect("opens");
+            let (schema, _, generation) = big(&scratch, seed).await;
+            let sstable = Sstable::open(&scratch, generation, &PageCache::new(100_000)).await.expect("opens");
             let slice = Rc::new(Slice { reversed: seed % 2 == 1, ..Slice::full() });
             let options = [ReadOptions::POINT, ReadOptions::SCAN][seed as usize % 2];
             let reader = || sstable.reader(&schema, PartitionRange::FULL, slice.clone(), options);
@@ -288,8 +272,8 @@ fn a_point_read_reads_one_page_and_one_chunk_once() {
         keys.sort();
         let row = row::build(&schema, None, Tombstone::LIVE, vec![Cell::live(ColumnId(0), 1, &[7; 100])]);
         let stream: Vec<_> = keys.iter().flat_map(|(_, n)| partition(*n, [(1, row.clone())])).collect();
-        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
-        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+        let generation = write(&scratch, &schema, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch, generation, &PageCache::new(1 << 20)).await.expect("opens");
         let read = |n: i32| {
             let rows = vec![RowRange::prefix(clustering(1))];
             let slice = Rc::new(Slice { rows, ..Slice::full() });
@@ -319,8 +303,8 @@ fn a_wide_partition_is_read_in_large_pieces_and_by_its_blocks() {
     let scratch = Scratch::new("large");
     rt::block_on(async {
         let (schema, stream) = wide(2000, 3000);
-        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
-        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+        let generation = write(&scratch, &schema, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch, generation, &PageCache::new(1 << 20)).await.expect("opens");
         let read = async |rows: Vec<RowRange>, reversed| {
             let slice = Rc::new(Slice { rows, reversed, ..Slice::full() });
             let range = PartitionRange::singular(&key(1));
@@ -362,8 +346,8 @@ fn a_sequential_reader_reads_across_single_cached_chunks_in_large_pieces() {
         keys.sort();
         let rows = keys.iter().zip(wide.into_iter().filter_map(only_row));
         let stream: Vec<_> = rows.flat_map(|((_, n), row)| partition(*n, [(1, row)])).collect();
-        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
-        let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(64 << 20)).await.expect("opens");
+        let generation = write(&scratch, &schema, &stream, 64 << 10).await;
+        let sstable = Sstable::open(&scratch, generation, &PageCache::new(64 << 20)).await.expect("opens");
         let read = |range, options| {
             let mut reader = sstable.reader(&schema, range, Rc::new(Slice::full()), options);
             async move { all(&mut reader).await.expect("readable") }
@@ -384,14 +368,14 @@ fn who_is_waited_for_has_several_reads_under_way_where_there_is_room() {
     let scratch = Scratch::new("ahead");
     rt::block_on(async {
         let (schema, stream) = wide(3000, 3000);
-        let generation = write(&scratch.0, &schema, &stream, 64 << 10).await;
+        let generation = write(&scratch, &schema, &stream, 64 << 10).await;
         let background = ReadOptions { class: IoClass::Background, ..ReadOptions::SCAN };
         // A budget of 64 MiB allows four windows; three of them count as reads ahead.
         for (budget, options, ahead) in
             [(64 << 20, ReadOptions::SCAN, 4), (1 << 20, ReadOptions::SCAN, 1), (64 << 20, background, 1)]
         {
             let cache = PageCache::new(budget);
-            let sstable = Sstable::open(&scratch.0, generation, &cache).await.expect("opens");
+            let sstable = Sstable::open(&scratch, generation, &cache).await.expect("opens");
             let reader = || sstable.reader(&schema, PartitionRange::FULL, Rc::new(Slice::full()), options);
             let read_on = async |reader: &mut Reader, rows: usize| {
                 let (mut out, mut found) = (VecDeque::new(), 0);
@@ -418,10 +402,10 @@ fn readers_side_by_side_see_the_same() {
     let scratch = Scratch::new("together");
     rt::block_on(async {
         for (seed, budget) in [(30, 0), (31, 30_000), (32, 300_000), (33, 64 << 20)] {
-            let (schema, stream, generation) = big(&scratch.0, seed).await;
+            let (schema, stream, generation) = big(&scratch, seed).await;
             let partitions = Rc::new(random::partitions(&stream));
             let cache = PageCache::new(budget);
-            let sstable = Sstable::open(&scratch.0, generation, &cache).await.expect("opens");
+            let sstable = Sstable::open(&scratch, generation, &cache).await.expect("opens");
             let task = |number: u64| {
                 let (sstable, schema, partitions) = (sstable.clone(), schema.clone(), partitions.clone());
                 async move {
@@ -485,8 +469,8 @@ fn rows_out_of_order_are_not_written_again() {
                 Fragment::PartitionStart { key, .. } => key.clone(),
                 other => panic!("a partition begins with {other:?}"),
             });
-            let generation = write(&scratch.0, &schema, &partitions.concat(), 64 << 10).await;
-            let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+            let generation = write(&scratch, &schema, &partitions.concat(), 64 << 10).await;
+            let sstable = Sstable::open(&scratch, generation, &PageCache::new(1 << 20)).await.expect("opens");
             let full = Rc::new(Slice::full());
             let mut reader = sstable.reader(&schema, PartitionRange::FULL, full, ReadOptions::BACKGROUND);
             assert!(matches!(all(&mut reader).await, Err(Error::Corrupt(_))), "{} rows", keys.len());
@@ -525,8 +509,8 @@ fn a_dropped_column_of_another_type_leaves_the_others_readable() {
             let written = table(vec![kept.clone(), column(1, "a", ColumnKind::Regular, old.clone())], vec![]);
             let cells = vec![Cell::live(ColumnId(0), 10, &[0, 0, 0, 1]), cell];
             let stream = partition(1, [(1, row::build(&written, Some(Marker::new(10)), Tombstone::LIVE, cells))]);
-            let generation = write(&scratch.0, &written, &stream, 64 << 10).await;
-            let sstable = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+            let generation = write(&scratch, &written, &stream, 64 << 10).await;
+            let sstable = Sstable::open(&scratch, generation, &PageCache::new(1 << 20)).await.expect("opens");
             // Only the name of the dropped type is known. It is that of the new type, or of none.
             for ty in [new.clone(), CqlType::Blob, old.clone()] {
                 let dropped =

@@ -18,12 +18,13 @@ use sstable::{
     WriterOptions,
 };
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
+use test_support::Scratch;
 use uuid::Uuid;
 
 struct Table {
-    dir: PathBuf,
+    _dir: Scratch,
     place: SstablePath,
     schema: Rc<TableSchema>,
     partitions: Vec<Vec<Fragment>>,
@@ -64,9 +65,8 @@ fn parts(partitions: &[Vec<Fragment>]) -> Vec<Part> {
     out
 }
 
-async fn table(dir: &Path, seed: u64, compression: Option<Compression>) -> Table {
-    let _ = std::fs::remove_dir_all(dir);
-    std::fs::create_dir_all(dir).expect("a scratch directory");
+async fn table(name: &str, seed: u64, compression: Option<Compression>) -> Table {
+    let dir = Scratch::new(&format!("sstable-{name}"));
     let rng = &mut random::rng(seed);
     let schema = random::schema(rng, 4);
     let stream = random::stream(rng, &schema, Size { partitions: 8, rows: 12, value: 20 });
@@ -74,13 +74,13 @@ async fn table(dir: &Path, seed: u64, compression: Option<Compression>) -> Table
     options.compression = compression;
     options.promoted_index_block = 100;
     let generation = Generation::fresh();
-    let mut writer = Writer::create(dir, generation, schema.clone(), options).await.expect("created");
+    let mut writer = Writer::create(&dir, generation, schema.clone(), options).await.expect("created");
     for fragment in &stream {
         writer.push(fragment.clone()).await.expect("written");
     }
     writer.finish(&[]).await.expect("finished").expect("not empty");
     let partitions = random::partitions(&stream);
-    let place = SstablePath::new(dir, generation);
+    let place = SstablePath::new(&dir, generation);
     let sound = Sstable::open_at(&place, &PageCache::new(1 << 20)).await.expect("opens");
     let mut known = Vec::new();
     for part in parts(&partitions) {
@@ -88,7 +88,7 @@ async fn table(dir: &Path, seed: u64, compression: Option<Compression>) -> Table
         assert!(error.is_none(), "{error:?}");
         known.push((part, found));
     }
-    Table { dir: dir.to_path_buf(), place, schema, partitions, parts: known }
+    Table { _dir: dir, place, schema, partitions, parts: known }
 }
 
 async fn read(
@@ -170,10 +170,6 @@ impl Table {
 
 const LZ4: Option<Compression> = Some(Compression { algorithm: Algorithm::Lz4, chunk_length: 1024 });
 
-fn scratch(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("messina-sstable-{}-{name}", std::process::id()))
-}
-
 fn flips() -> usize {
     std::env::var("FLIPS").ok().and_then(|flips| flips.parse().ok()).unwrap_or(150)
 }
@@ -182,7 +178,7 @@ fn flips() -> usize {
 fn a_flipped_bit_anywhere_is_found() {
     rt::block_on(async {
         for (seed, compression) in [(1, LZ4), (2, None), (4, LZ4)] {
-            let table = table(&scratch("flip"), seed, compression).await;
+            let table = table("flip", seed, compression).await;
             let rng = &mut random::rng(seed);
             for (path, bytes) in table.components() {
                 // All bytes of short files, samples of long ones.
@@ -197,7 +193,6 @@ fn a_flipped_bit_anywhere_is_found() {
                 }
                 std::fs::write(&path, &bytes).expect("written");
             }
-            let _ = std::fs::remove_dir_all(&table.dir);
         }
     });
 }
@@ -207,7 +202,7 @@ fn a_flipped_bit_anywhere_is_found() {
 fn a_flipped_bit_in_any_byte_of_a_small_component_is_found_on_opening() {
     rt::block_on(async {
         for (seed, compression) in [(5, LZ4), (6, None)] {
-            let table = table(&scratch("small"), seed, compression).await;
+            let table = table("small", seed, compression).await;
             let rng = &mut random::rng(seed);
             let mut flips = 0;
             for (path, bytes) in table.components() {
@@ -226,7 +221,6 @@ fn a_flipped_bit_in_any_byte_of_a_small_component_is_found_on_opening() {
                 std::fs::write(&path, &bytes).expect("written");
             }
             assert!(flips > 1000, "{flips}");
-            let _ = std::fs::remove_dir_all(&table.dir);
         }
     });
 }
@@ -235,7 +229,7 @@ fn a_flipped_bit_in_any_byte_of_a_small_component_is_found_on_opening() {
 fn a_file_cut_short_is_found() {
     rt::block_on(async {
         for (seed, compression) in [(11, LZ4), (12, None)] {
-            let table = table(&scratch("cut"), seed, compression).await;
+            let table = table("cut", seed, compression).await;
             for (path, bytes) in table.components() {
                 for len in [0, 1, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
                     std::fs::write(&path, &bytes[..len]).expect("written");
@@ -246,7 +240,6 @@ fn a_file_cut_short_is_found() {
                 table.check_damaged(&format!("a byte too many in {}", path.display())).await;
                 std::fs::write(&path, &bytes).expect("written");
             }
-            let _ = std::fs::remove_dir_all(&table.dir);
         }
     });
 }
@@ -257,7 +250,7 @@ fn a_file_cut_short_is_found() {
 fn unprotected_damage_never_panics() {
     rt::block_on(async {
         for (seed, compression) in [(21, LZ4), (22, None)] {
-            let table = table(&scratch("panic"), seed, compression).await;
+            let table = table("panic", seed, compression).await;
             std::fs::remove_file(table.place.path(Component::Checksums)).expect("removed");
             let toc = table.place.path(Component::Toc);
             let listed = std::fs::read_to_string(&toc).expect("readable");
@@ -291,7 +284,6 @@ fn unprotected_damage_never_panics() {
                 }
                 std::fs::write(&path, &bytes).expect("written");
             }
-            let _ = std::fs::remove_dir_all(&table.dir);
         }
     });
 }

@@ -59,14 +59,13 @@ fn is_protected(component: Component, version: Version) -> bool {
 #[test]
 fn a_flipped_bit_in_a_file_from_elsewhere_is_an_error_or_makes_no_difference() {
     let flips: usize = std::env::var("FLIPS").ok().and_then(|flips| flips.parse().ok()).unwrap_or(6);
-    let scratch = std::env::temp_dir().join(format!("messina-sstable-fixture-flips-{}", std::process::id()));
+    let scratch = test_support::Scratch::new("sstable-fixture-flips");
     let mut counts: BTreeMap<String, [u32; 3]> = BTreeMap::new();
     let mut wrong = Vec::new();
     rt::block_on(async {
         for (seed, folder) in folders().into_iter().enumerate() {
             let Some(original) = place(&folder) else { continue };
-            let _ = std::fs::remove_dir_all(&scratch);
-            std::fs::create_dir_all(&scratch).expect("a scratch directory");
+            scratch.clear();
             let mut files = Vec::new();
             for component in Component::ALL {
                 let path = original.path(component);
@@ -111,7 +110,6 @@ fn a_flipped_bit_in_a_file_from_elsewhere_is_an_error_or_makes_no_difference() {
             }
         }
     });
-    let _ = std::fs::remove_dir_all(&scratch);
     println!("no difference, error when read, error when verified: {counts:?}");
     assert!(wrong.is_empty(), "{} flips served something else:\n{}", wrong.len(), wrong.join("\n"));
     assert!(counts["Data"][1] > 100, "{counts:?}");

@@ -14,6 +14,7 @@ use sstable::{Error, Generation, PageCache, ReadOptions, Sstable, SstablePath, V
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use test_support::Scratch;
 use uuid::Uuid;
 
 /// Later than every TTL in the fixtures.
@@ -174,11 +175,10 @@ fn without_host_id(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn na_is_nb_without_a_host_id() {
-    let scratch = std::env::temp_dir().join(format!("messina-sstable-na-{}", std::process::id()));
+    let scratch = Scratch::new("sstable-na");
     rt::block_on(async {
         for name in ["cassandra-nb-basic", "cassandra-nb-collections", "cassandra-nb-clustering"] {
-            let _ = std::fs::remove_dir_all(&scratch);
-            std::fs::create_dir_all(&scratch).expect("a scratch directory");
+            scratch.clear();
             for entry in std::fs::read_dir(own().join(name)).expect("a folder") {
                 let path = entry.expect("an entry").path();
                 let file = path.file_name().expect("a name").to_string_lossy().into_owned();
@@ -193,7 +193,6 @@ fn na_is_nb_without_a_host_id() {
             check(&scratch).await;
         }
     });
-    let _ = std::fs::remove_dir_all(&scratch);
 }
 
 #[test]
@@ -240,8 +239,7 @@ async fn read(table: &Rc<Sstable>) -> Vec<Fragment> {
 
 #[test]
 fn writing_again_what_cassandra_wrote_counts_the_same() {
-    let scratch = std::env::temp_dir().join(format!("messina-sstable-rewrite-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).expect("a scratch directory");
+    let scratch = Scratch::new("sstable-rewrite");
     rt::block_on(async {
         for folder in folders(&own()) {
             let name = name(&folder);
@@ -281,5 +279,4 @@ fn writing_again_what_cassandra_wrote_counts_the_same() {
             );
         }
     });
-    let _ = std::fs::remove_dir_all(&scratch);
 }

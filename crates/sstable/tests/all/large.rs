@@ -10,6 +10,7 @@ use model::types::CqlType;
 use model::{ColumnId, HostId, SchemaVersion, TableId, TableSchema};
 use sstable::{Component, Generation, Large, LargeKind, LargeLimits, PageCache, Sstable, Writer, WriterOptions};
 use std::rc::Rc;
+use test_support::Scratch;
 use uuid::Uuid;
 
 const VALUE: ColumnId = ColumnId(0);
@@ -74,9 +75,7 @@ fn contents() -> Vec<Fragment> {
 
 #[test]
 fn what_is_large_is_known_when_it_is_opened() {
-    let dir = std::env::temp_dir().join(format!("messina-sstable-large-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).expect("a scratch directory");
+    let dir = Scratch::new("sstable-large");
     rt::block_on(async {
         for (limits, expected) in [(LargeLimits::default(), 0), (LIMITS, 6)] {
             let options = WriterOptions { large: limits, ..WriterOptions::new(HostId(Uuid::from_u128(7))) };
@@ -130,14 +129,11 @@ fn what_is_large_is_known_when_it_is_opened() {
             assert!(!path.exists(), "it goes with the sstable");
         }
     });
-    let _ = std::fs::remove_dir_all(&dir);
 }
 
 #[test]
 fn only_so_many_are_kept_by_each_measure() {
-    let dir = std::env::temp_dir().join(format!("messina-sstable-large-few-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).expect("a scratch directory");
+    let dir = Scratch::new("sstable-large-few");
     rt::block_on(async {
         let large = LargeLimits { partition_bytes: 1, partition_rows: 1, records: 1, ..LIMITS };
         let options = WriterOptions { large, ..WriterOptions::new(HostId(Uuid::from_u128(7))) };
@@ -157,5 +153,4 @@ fn only_so_many_are_kept_by_each_measure() {
         assert_eq!(partitions, ["long", "many"], "the one of most bytes, and the one of most rows");
         assert_eq!(counts.partitions.get(), 3, "all of them are counted");
     });
-    let _ = std::fs::remove_dir_all(&dir);
 }

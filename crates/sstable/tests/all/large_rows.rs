@@ -11,29 +11,12 @@ use model::types::CqlType;
 use model::{ColumnId, HostId, SchemaVersion, TableId, TableSchema};
 use sstable::{Generation, OpenFiles, PageCache, ReadOptions, Sstable, Writer, WriterOptions};
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::rc::Rc;
+use test_support::Scratch;
 use uuid::Uuid;
 
 const ROW: usize = 3 << 20;
 const BUDGET: usize = 64 << 20;
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("messina-sstable-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("a scratch directory");
-        Scratch(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// `t (k int, c int, v blob, s blob static, primary key (k, c))`.
 fn schema() -> Rc<TableSchema> {
@@ -90,13 +73,13 @@ fn a_merge_holds_a_large_row_only_when_it_comes_to_it() {
     rt::block_on(async {
         let generation = Generation::fresh();
         let options = WriterOptions::new(HostId(Uuid::from_u128(7)));
-        let mut writer = Writer::create(&scratch.0, generation, schema(), options).await.expect("created");
+        let mut writer = Writer::create(&scratch, generation, schema(), options).await.expect("created");
         for fragment in contents() {
             writer.push(fragment).await.expect("written");
         }
         writer.finish(&[]).await.expect("finished").expect("not empty");
         let cache = PageCache::with_large_budgets(BUDGET, OpenFiles::new(10), BUDGET, BUDGET);
-        let sstable = Sstable::open(&scratch.0, generation, &cache).await.expect("opened");
+        let sstable = Sstable::open(&scratch, generation, &cache).await.expect("opened");
         let jobs = cache.large_jobs().clone();
         let options = ReadOptions { job: jobs.next_id(None), ..ReadOptions::BACKGROUND };
         let mut reader = sstable.reader(&schema(), PartitionRange::FULL, Rc::new(Slice::full()), options);
@@ -128,13 +111,13 @@ fn the_cache_does_without_what_large_reads_hold() {
     rt::block_on(async {
         let generation = Generation::fresh();
         let options = WriterOptions::new(HostId(Uuid::from_u128(7)));
-        let mut writer = Writer::create(&scratch.0, generation, schema(), options).await.expect("created");
+        let mut writer = Writer::create(&scratch, generation, schema(), options).await.expect("created");
         for fragment in contents() {
             writer.push(fragment).await.expect("written");
         }
         writer.finish(&[]).await.expect("finished").expect("not empty");
         let cache = PageCache::with_large_budgets(4 << 20, OpenFiles::new(10), BUDGET, BUDGET);
-        let sstable = Sstable::open(&scratch.0, generation, &cache).await.expect("opened");
+        let sstable = Sstable::open(&scratch, generation, &cache).await.expect("opened");
         let read = async || {
             let mut reader =
                 sstable.reader(&schema(), PartitionRange::FULL, Rc::new(Slice::full()), ReadOptions::POINT);

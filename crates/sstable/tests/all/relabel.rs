@@ -23,9 +23,7 @@ async fn all(sstable: &Rc<Sstable>, schema: &Rc<TableSchema>) -> Vec<Fragment> {
 
 #[test]
 fn a_relabeled_sstable_is_the_same_on_another_level() {
-    let dir = std::env::temp_dir().join(format!("messina-sstable-relabel-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).expect("a scratch directory");
+    let dir = test_support::Scratch::new("sstable-relabel");
     rt::block_on(async {
         for (seed, is_compressed) in [(1, true), (2, false)] {
             let rng = &mut random::rng(seed);
@@ -63,5 +61,4 @@ fn a_relabeled_sstable_is_the_same_on_another_level() {
             assert!(new.verify(|_| {}).await.expect("sound").all_protected);
         }
     });
-    let _ = std::fs::remove_dir_all(&dir);
 }

@@ -14,28 +14,12 @@ use rand::rngs::StdRng;
 use random::Size;
 use sstable::{Algorithm, Compression, Generation, PageCache, ReadOptions, Reader, Sstable, Writer, WriterOptions};
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
+use test_support::Scratch;
 use uuid::Uuid;
 
 /// A directory that is removed at the end of the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("messina-sstable-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("a scratch directory");
-        Scratch(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 async fn write(dir: &Path, schema: &Rc<TableSchema>, stream: &[Fragment], options: WriterOptions) -> Generation {
     let generation = Generation::fresh();
     let mut writer = Writer::create(dir, generation, schema.clone(), options).await.expect("created");
@@ -247,7 +231,7 @@ fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
 fn small_tables_read_back() {
     let scratch = Scratch::new("small");
     for seed in seeds(0, 60) {
-        one_table(&scratch.0, seed, Size { partitions: 5, rows: 12, value: 20 }, 6);
+        one_table(&scratch, seed, Size { partitions: 5, rows: 12, value: 20 }, 6);
     }
 }
 
@@ -255,7 +239,7 @@ fn small_tables_read_back() {
 fn tables_with_wide_partitions_read_back() {
     let scratch = Scratch::new("wide");
     for seed in seeds(1, 12) {
-        one_table(&scratch.0, seed, Size { partitions: 3, rows: 400, value: 200 }, 5);
+        one_table(&scratch, seed, Size { partitions: 3, rows: 400, value: 200 }, 5);
     }
 }
 
@@ -263,7 +247,7 @@ fn tables_with_wide_partitions_read_back() {
 fn tables_with_many_partitions_read_back() {
     let scratch = Scratch::new("many");
     for seed in seeds(2, 5) {
-        one_table(&scratch.0, seed, Size { partitions: 600, rows: 3, value: 10 }, 4);
+        one_table(&scratch, seed, Size { partitions: 600, rows: 3, value: 10 }, 4);
     }
 }
 
@@ -271,7 +255,7 @@ fn tables_with_many_partitions_read_back() {
 fn tables_with_many_columns_read_back() {
     let scratch = Scratch::new("columns");
     for seed in seeds(3, 15) {
-        one_table(&scratch.0, seed, Size { partitions: 4, rows: 6, value: 10 }, 150);
+        one_table(&scratch, seed, Size { partitions: 4, rows: 6, value: 10 }, 150);
     }
 }
 
@@ -284,8 +268,8 @@ fn skipping_partitions_goes_on_with_the_next() {
             let schema = random::schema(rng, 4);
             let size = Size { partitions: 12, rows: 300, value: 100 };
             let stream = random::stream(rng, &schema, size);
-            let generation = write(&scratch.0, &schema, &stream, options(rng)).await;
-            let table = Sstable::open(&scratch.0, generation, &PageCache::new(1 << 20)).await.expect("opens");
+            let generation = write(&scratch, &schema, &stream, options(rng)).await;
+            let table = Sstable::open(&scratch, generation, &PageCache::new(1 << 20)).await.expect("opens");
             let slice = Rc::new(Slice { reversed: rng.gen_bool(0.5), ..Slice::full() });
             let mut reader = table.reader(&schema, PartitionRange::FULL, slice, read_options(rng));
             let (mut out, mut keys, mut more) = (VecDeque::new(), Vec::new(), true);
@@ -321,9 +305,9 @@ fn an_sstable_without_partitions_is_not_made() {
     rt::block_on(async {
         let schema = random::schema(&mut random::rng(1), 3);
         let options = WriterOptions::new(HostId(Uuid::from_u128(7)));
-        let writer = Writer::create(&scratch.0, Generation::fresh(), schema, options).await.expect("created");
+        let writer = Writer::create(&scratch, Generation::fresh(), schema, options).await.expect("created");
         assert!(writer.finish(&[]).await.expect("finished").is_none());
-        assert_eq!(std::fs::read_dir(&scratch.0).expect("readable").count(), 0);
+        assert_eq!(std::fs::read_dir(&scratch).expect("readable").count(), 0);
     });
 }
 
@@ -338,20 +322,20 @@ fn unsealed_and_removed_sstables_are_not_listed() {
         for _ in 0..2 {
             let options = WriterOptions::new(HostId(Uuid::from_u128(7)));
             let mut writer =
-                Writer::create(&scratch.0, Generation::fresh(), schema.clone(), options).await.expect("created");
+                Writer::create(&scratch, Generation::fresh(), schema.clone(), options).await.expect("created");
             for fragment in &stream {
                 writer.push(fragment.clone()).await.expect("written");
             }
             unsealed.push(writer.finish_unsealed(&[]).await.expect("finished").expect("not empty"));
         }
-        let listing = sstable::directory::list(&scratch.0).await.expect("listed");
+        let listing = sstable::directory::list(&scratch).await.expect("listed");
         assert!(listing.sealed.is_empty() && !listing.leftovers.is_empty());
         sstable::seal_all(unsealed).await.expect("sealed");
-        let listing = sstable::directory::list(&scratch.0).await.expect("listed");
+        let listing = sstable::directory::list(&scratch).await.expect("listed");
         assert_eq!((listing.sealed.len(), listing.leftovers.len()), (2, 0));
         for place in &listing.sealed {
             sstable::directory::remove(place).await.expect("removed");
         }
-        assert_eq!(std::fs::read_dir(&scratch.0).expect("readable").count(), 0);
+        assert_eq!(std::fs::read_dir(&scratch).expect("readable").count(), 0);
     });
 }

@@ -37,7 +37,7 @@ impl Second {
 
     async fn open_shard(&self, scratch: &Scratch, shards: u16) -> Rc<Hints> {
         let known = self.known.borrow().clone();
-        Hints::open_witnessed(scratch.config(), 0, shards, known, self.store()).await.expect("opens")
+        Hints::open_witnessed(config(scratch), 0, shards, known, self.store()).await.expect("opens")
     }
 }
 
@@ -72,9 +72,9 @@ fn notes_that_are_lost_are_known_in_a_second_place() {
                 miss(&hints).await;
                 let began = hints.missed()[0].since;
                 drop(hints);
-                files.iter().for_each(|file| harm(&scratch.0.join("notes").join(file)));
+                files.iter().for_each(|file| harm(&scratch.join("notes").join(file)));
                 if hints_are_lost {
-                    std::fs::remove_dir_all(scratch.0.join("0")).expect("removed");
+                    std::fs::remove_dir_all(scratch.join("0")).expect("removed");
                 }
                 for start in 0..2 {
                     let hints = second.open(&scratch).await;
@@ -92,7 +92,7 @@ fn notes_that_are_lost_are_known_in_a_second_place() {
                 assert_eq!(*second.known.borrow(), Witnessed::new());
                 drop(hints);
                 // The loss of the file costs nothing now.
-                std::fs::remove_dir_all(scratch.0.join("notes")).expect("removed");
+                std::fs::remove_dir_all(scratch.join("notes")).expect("removed");
                 assert_eq!(noted(&*second.open(&scratch).await), []);
             }
         }
@@ -104,7 +104,7 @@ fn notes_that_are_older_than_they_were_are_taken_for_lost() {
     rt::block_on(async {
         for name in ["0.files", "0.missed"] {
             let (scratch, second) = (Scratch::new("older-notes"), Second::default());
-            let file = scratch.0.join("notes").join(name);
+            let file = scratch.join("notes").join(name);
             let hints = second.open(&scratch).await;
             fill(&hints, 1).await;
             miss(&hints).await;
@@ -117,7 +117,7 @@ fn notes_that_are_older_than_they_were_are_taken_for_lost() {
             // A start that accepts the loss of files writes to it before it is read.
             if name == "0.missed" {
                 let own = HostId(Uuid::from_u128(9));
-                note_accepted_loss(&scratch.0.join("notes"), own, &[None]).await.expect("written");
+                note_accepted_loss(&scratch.join("notes"), own, &[None]).await.expect("written");
             }
             let lost: Vec<_> = noted(&*second.open(&scratch).await).into_iter().filter(|one| one.2 == LOST).collect();
             let wanted = [target(), HostId(Uuid::from_u128(3))].map(|target| (target, None, LOST));
@@ -133,7 +133,7 @@ fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
         let hints = second.open(&scratch).await;
         let before = second.changes.get();
         fill(&hints, 40).await;
-        assert!(scratch.files().len() > 5);
+        assert!(files_in(&scratch).len() > 5);
         assert_eq!(second.changes.get(), before + 1);
         for _ in 0..5 {
             miss(&hints).await;
@@ -155,7 +155,7 @@ fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
         second.is_broken.set(true);
         let refused = hints.store(target(), &mutation(1), 1, None).await;
         assert!(matches!(refused, Err(Refused::Io(_))), "{refused:?}");
-        assert_eq!((noted(&hints).len(), scratch.files().len()), (1, 0));
+        assert_eq!((noted(&hints).len(), files_in(&scratch).len()), (1, 0));
         second.is_broken.set(false);
         hints.sync().await;
         assert_eq!(second.known.borrow().keys().collect::<Vec<_>>(), ["0.missed"]);
@@ -174,12 +174,12 @@ fn notes_of_shards_that_are_no_more_are_known_in_the_second_place() {
             miss(&hints).await;
             drop(hints);
             // The notes of shard 0 belong to shard 1 of two now.
-            scratch.renumber(0, 1);
+            renumber(&scratch, 0, 1);
             let known = std::mem::take(&mut *second.known.borrow_mut());
             let renamed = known.into_iter().map(|(name, notes)| (name.replace('0', "1"), notes));
             second.known.borrow_mut().extend(renamed);
             if is_lost {
-                std::fs::remove_dir_all(scratch.0.join("notes")).expect("removed");
+                std::fs::remove_dir_all(scratch.join("notes")).expect("removed");
             }
             assert_eq!(noted(&*second.open_shard(&scratch, 2).await), [], "another shard's");
             let hints = second.open_shard(&scratch, 1).await;
@@ -187,7 +187,7 @@ fn notes_of_shards_that_are_no_more_are_known_in_the_second_place() {
             assert_eq!(noted(&hints).iter().map(|one| one.2).collect::<Vec<_>>(), [cause]);
             let names: Vec<String> = second.known.borrow().keys().cloned().collect();
             assert_eq!(names, ["0.missed", "1.files"]);
-            assert!(!missed_path(&scratch.0.join("notes"), 1).exists());
+            assert!(!missed_path(&scratch.join("notes"), 1).exists());
         }
     });
 }
@@ -196,7 +196,7 @@ fn notes_of_shards_that_are_no_more_are_known_in_the_second_place() {
 fn notes_of_a_release_without_a_count_are_counted() {
     rt::block_on(async {
         let (scratch, second) = (Scratch::new("uncounted"), Second::default());
-        let notes = scratch.0.join("notes");
+        let notes = scratch.join("notes");
         std::fs::create_dir_all(&notes).expect("made");
         let one = MissedWrites { target: target(), table: None, cause: Cause::Full, since: 7 };
         std::fs::write(notes.join("0.missed"), sealed::encode(1, &vec![one])).expect("written");
@@ -213,27 +213,27 @@ fn notes_of_a_release_without_a_count_are_counted() {
 fn an_older_copy_of_a_file_of_hints_is_noted() {
     rt::block_on(async {
         let scratch = Scratch::new("older-copy");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 2).await;
         hints.sync().await;
-        let file = scratch.files().pop().expect("a file");
+        let file = files_in(&scratch).pop().expect("a file");
         let copy = std::fs::read(&file).expect("a whole copy");
         fill(&hints, 1).await;
         hints.sync().await;
         drop(hints);
         // As it was.
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), Vec::new());
         drop(hints);
         std::fs::write(&file, copy).expect("put back");
         for _ in 0..2 {
-            let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
             assert_eq!(noted(&hints), [(target(), None, Cause::Damaged)]);
         }
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         hints.forget_missed(target(), None, i64::MAX).await;
         drop(hints);
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), Vec::new(), "it is noted once");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert_eq!((done, seen.len()), (true, 2), "what is left of it is delivered");
@@ -244,18 +244,18 @@ fn an_older_copy_of_a_file_of_hints_is_noted() {
 fn a_file_that_was_delivered_and_could_not_be_removed_is_not_taken_for_an_older_copy() {
     rt::block_on(async {
         let scratch = Scratch::new("emptied");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         fill(&hints, 2).await;
         hints.sync().await;
-        let obstacle = scratch.0.join("notes").join("0.files.tmp");
+        let obstacle = scratch.join("notes").join("0.files.tmp");
         std::fs::create_dir(&obstacle).expect("made");
         hints.replay(target(), |_| async { Delivered::Sent }).await.expect_err("the manifest cannot be written");
         drop(hints);
         std::fs::remove_dir(&obstacle).expect("removed");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("opens");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert_eq!((done, seen.len(), noted(&hints)), (true, 0, Vec::new()));
-        assert_eq!(scratch.files(), [] as [PathBuf; 0]);
+        assert_eq!(files_in(&scratch), [] as [PathBuf; 0]);
     });
 }
 
@@ -263,14 +263,14 @@ fn a_file_that_was_delivered_and_could_not_be_removed_is_not_taken_for_an_older_
 fn each_note_of_a_missed_write_waits_until_it_is_on_disk() {
     rt::block_on(async {
         let scratch = Scratch::new("together");
-        let hints = Hints::open(scratch.config(), 0, 1).await.expect("open");
+        let hints = Hints::open(config(&scratch), 0, 1).await.expect("open");
         let first = hints.clone();
         let table = mutation(1).table();
         let first = rt::task::spawn(async move { first.note_missed(target(), table, Cause::Refused).await });
         // The first task begins to write.
         rt::task::yield_now().await;
         hints.note_missed(target(), table, Cause::Refused).await;
-        assert!(scratch.0.join("notes/0.missed").exists());
+        assert!(scratch.join("notes/0.missed").exists());
         first.await.expect("the first task ends");
     });
 }

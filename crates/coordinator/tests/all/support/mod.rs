@@ -37,13 +37,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
+use test_support::{Scratch, on_large_stack};
 use uuid::Uuid;
 
 pub const NOW: i32 = 1_000_000;
 const VALUE: ColumnId = ColumnId(0);
-
-/// The stack of a test's thread: futures of unoptimised builds are large.
-const STACK: usize = 16 << 20;
 
 /// The timeout of a request that must succeed.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -129,7 +127,7 @@ pub struct Node {
 pub struct Cluster {
     pub nodes: Vec<Node>,
     pub wire: Rc<Wire>,
-    pub directory: PathBuf,
+    pub directory: Scratch,
     views: RefCell<Vec<NodeView>>,
     timeout: cell::Cell<Duration>,
 }
@@ -165,24 +163,16 @@ impl Shape {
 }
 
 /// Runs `test` on a cluster.
-#[allow(clippy::disallowed_methods, reason = "a thread with a large stack")]
 pub fn with_cluster<F: Future<Output = ()>>(name: &str, shape: Shape, test: impl FnOnce(Rc<Cluster>) -> F + Send) {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, || {
-            rt::block_on(async {
-                let cluster = Rc::new(Cluster::start(name, &shape).await);
-                test(cluster.clone()).await;
-                for node in &cluster.nodes {
-                    node.metadata.stop().await;
-                    node.engine.stop().await;
-                }
-                let _ = std::fs::remove_dir_all(&cluster.directory);
-            })
-        });
-        if let Err(panic) = thread.expect("a thread starts").join() {
-            std::panic::resume_unwind(panic);
-        }
+    on_large_stack(|| {
+        rt::block_on(async {
+            let cluster = Rc::new(Cluster::start(name, &shape).await);
+            test(cluster.clone()).await;
+            for node in &cluster.nodes {
+                node.metadata.stop().await;
+                node.engine.stop().await;
+            }
+        })
     });
 }
 
@@ -238,8 +228,7 @@ pub fn ops(shape: &Shape, hosts: &[HostId]) -> Vec<Op> {
 
 impl Cluster {
     async fn start(name: &str, shape: &Shape) -> Cluster {
-        let directory = std::env::temp_dir().join(format!("messina-cluster-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
+        let directory = Scratch::new(&format!("cluster-{name}"));
         let wire = Rc::new(Wire::default());
         let hosts: Vec<HostId> = (0..shape.datacenters.len()).map(|n| HostId(Uuid::from_u128(n as u128 + 1))).collect();
         let views: Vec<NodeView> = hosts

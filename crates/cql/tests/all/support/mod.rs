@@ -20,34 +20,18 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::LazyLock;
-
-/// The stack of a test's thread. Futures of unoptimized builds are large.
-const STACK: usize = 16 << 20;
+use test_support::{Scratch, on_large_stack};
 
 /// Runs `test` on a new node.
-#[allow(clippy::disallowed_methods, reason = "a thread with a large stack")]
 pub fn with_node<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F + Send) {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, || run(name, test)).expect("a thread starts");
-        if let Err(panic) = thread.join() {
-            std::panic::resume_unwind(panic);
-        }
+    on_large_stack(|| {
+        let path = Scratch::new(&format!("cql-{name}"));
+        rt::block_on(async {
+            let _data_dir = start(path.to_path_buf()).await;
+            test(Session::new()).await;
+            CLUSTER.engine.get().stop().await;
+        });
     });
-}
-
-fn run<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Session) -> F) {
-    let path = std::env::temp_dir().join(format!("messina-cql-{name}-{}", std::process::id()));
-    if path.exists() {
-        std::fs::remove_dir_all(&path).expect("an old directory can be removed");
-    }
-    std::fs::create_dir_all(&path).expect("a directory can be made");
-    rt::block_on(async {
-        let _data_dir = start(path.clone()).await;
-        test(Session::new()).await;
-        CLUSTER.engine.get().stop().await;
-    });
-    std::fs::remove_dir_all(&path).expect("the directory can be removed");
 }
 
 /// The services of every shard of every node.
@@ -198,34 +182,20 @@ pub fn with_restart<T: Send, F: Future<Output = T>, G: Future<Output = ()>>(
     first: impl FnOnce(Session) -> F + Send,
     second: impl FnOnce(Session, T) -> G + Send,
 ) {
-    let path = std::env::temp_dir().join(format!("messina-cql-{name}-{}", std::process::id()));
-    if path.exists() {
-        std::fs::remove_dir_all(&path).expect("an old directory can be removed");
-    }
-    std::fs::create_dir_all(&path).expect("a directory can be made");
-    let kept = on_a_thread(|| {
+    let path = Scratch::new(&format!("cql-{name}"));
+    let kept = on_large_stack(|| {
         rt::block_on(async {
-            let _data_dir = start(path.clone()).await;
+            let _data_dir = start(path.to_path_buf()).await;
             let kept = first(Session::new()).await;
             CLUSTER.engine.get().stop().await;
             kept
         })
     });
-    on_a_thread(|| {
+    on_large_stack(|| {
         rt::block_on(async {
-            let _data_dir = start(path.clone()).await;
+            let _data_dir = start(path.to_path_buf()).await;
             second(Session::new(), kept).await;
             CLUSTER.engine.get().stop().await;
         })
     });
-    std::fs::remove_dir_all(&path).expect("the directory can be removed");
-}
-
-#[allow(clippy::disallowed_methods, reason = "a thread with a large stack")]
-fn on_a_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK);
-        let thread = thread.spawn_scoped(scope, run).expect("a thread starts");
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }

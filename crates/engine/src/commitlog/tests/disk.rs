@@ -4,11 +4,11 @@ use super::super::format::{Image, SEGMENT_HEADER};
 use super::super::manifest::{self, segment_path};
 use super::super::*;
 use super::setup::*;
-use crate::scratch::Scratch;
 use rt::ShardId;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
+use test_support::Scratch;
 
 const NEVER: SyncMode = SyncMode::Periodic { period: Duration::from_secs(3600) };
 
@@ -51,12 +51,12 @@ fn every_mode_keeps_what_it_acknowledged_over_a_crash() {
     for (index, mode) in modes.into_iter().enumerate() {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("log-modes{index}"));
-            let log = open(scratch.path(), mode).await;
+            let log = open(&scratch, mode).await;
             for number in 0..300 {
                 append(&log, 0, number, 100).await;
             }
             log.abandon().await;
-            assert_eq!(numbers(scratch.path()).await, (0..300).collect::<Vec<_>>());
+            assert_eq!(numbers(&scratch).await, (0..300).collect::<Vec<_>>());
         });
     }
 }
@@ -65,7 +65,7 @@ fn every_mode_keeps_what_it_acknowledged_over_a_crash() {
 fn thousands_of_waiters_share_few_writes() {
     rt::block_on(async {
         let scratch = Scratch::new("log-waiters");
-        let log = open(scratch.path(), SyncMode::Periodic { period: Duration::from_secs(10) }).await;
+        let log = open(&scratch, SyncMode::Periodic { period: Duration::from_secs(10) }).await;
         let schema = schema(1, 1);
         let tasks: Vec<_> = (0..3000u64)
             .map(|number| {
@@ -86,7 +86,7 @@ fn thousands_of_waiters_share_few_writes() {
         assert!(metrics.writes < 300, "{metrics:?}");
         assert_eq!((metrics.buffered_bytes, metrics.blocked_writers), (0, 0));
         log.abandon().await;
-        assert_eq!(numbers(scratch.path()).await.len(), 3000);
+        assert_eq!(numbers(&scratch).await.len(), 3000);
     });
 }
 
@@ -94,7 +94,7 @@ fn thousands_of_waiters_share_few_writes() {
 fn a_dropped_waiter_does_not_take_anothers_wake() {
     rt::block_on(async {
         let scratch = Scratch::new("log-dropped");
-        let log = open(scratch.path(), SyncMode::Batch).await;
+        let log = open(&scratch, SyncMode::Batch).await;
         for number in 0..50 {
             let schema = schema(1, 1);
             let first = log.append(&schema, SlotId(0), &mutation(&schema, number, 10)).expect("room").position;
@@ -112,7 +112,7 @@ fn a_dropped_waiter_does_not_take_anothers_wake() {
 fn records_carry_their_mapping_and_groups_stay_together() {
     rt::block_on(async {
         let scratch = Scratch::new("log-mapping");
-        let log = open(scratch.path(), SyncMode::Batch).await;
+        let log = open(&scratch, SyncMode::Batch).await;
         let schemas = [schema(1, 1), schema(1, 2), schema(2, 9)];
         let mut count = 0;
         for round in 0..200 {
@@ -128,7 +128,7 @@ fn records_carry_their_mapping_and_groups_stay_together() {
         }
         log.sync_now().await.expect("synced");
         log.abandon().await;
-        let old = find_old(scratch.path()).await.expect("listed");
+        let old = find_old(&scratch).await.expect("listed");
         let mut replay = Replay::new(&old, ReplayOptions::default());
         let mut found = 0;
         let mut by_position = std::collections::BTreeMap::<Position, usize>::new();
@@ -151,7 +151,7 @@ fn records_carry_their_mapping_and_groups_stay_together() {
 fn clean_segments_are_used_again_and_their_old_records_are_dead() {
     rt::block_on(async {
         let scratch = Scratch::new("log-recycle");
-        let log = open(scratch.path(), NEVER).await;
+        let log = open(&scratch, NEVER).await;
         let mut kept = Vec::new();
         let mut last = Position::MIN;
         for number in 0..2000 {
@@ -170,7 +170,7 @@ fn clean_segments_are_used_again_and_their_old_records_are_dead() {
         let files = log.disk_bytes() / u64::from(SEGMENT);
         assert!(files <= kept.len() as u64 + 4, "{files} files");
         log.abandon().await;
-        let found = numbers(scratch.path()).await;
+        let found = numbers(&scratch).await;
         assert!(kept.iter().all(|number| found.contains(number)), "{found:?}");
         // Segments that hold a kept record hold its neighbours too; nothing older than those is
         // there.
@@ -185,7 +185,7 @@ fn clean_segments_are_used_again_and_their_old_records_are_dead() {
 fn an_orderly_end_leaves_what_is_needed_and_nothing_else() {
     rt::block_on(async {
         let scratch = Scratch::new("log-close");
-        let log = open(scratch.path(), NEVER).await;
+        let log = open(&scratch, NEVER).await;
         let mut last = Position::MIN;
         for number in 0..500 {
             last = append(&log, 0, number, 100).await;
@@ -197,21 +197,21 @@ fn an_orderly_end_leaves_what_is_needed_and_nothing_else() {
         assert!(matches!(refused, Err(LogError::Closed)), "{refused:?}");
         assert!(segments(&log.run_dir).is_empty());
         assert_eq!(log.disk_bytes(), 0);
-        assert!(numbers(scratch.path()).await.is_empty());
+        assert!(numbers(&scratch).await.is_empty());
 
-        let log = open(scratch.path(), NEVER).await;
+        let log = open(&scratch, NEVER).await;
         for number in 0..500 {
             append(&log, 0, number, 100).await;
         }
         log.close().await.expect("closed");
-        let (found, report) = read_all(scratch.path(), false).await.expect("whole");
+        let (found, report) = read_all(&scratch, false).await.expect("whole");
         assert_eq!(found, (0..500).collect::<Vec<_>>());
         assert!(report.tails.is_empty(), "a run that was closed has no torn tail: {report:?}");
         let file = segments(&log.run_dir).pop().expect("the last segment is needed");
         let len = std::fs::metadata(&file).expect("there").len();
         // A part that was synced is cut off.
         std::fs::OpenOptions::new().write(true).open(&file).expect("there").set_len(1000).expect("cut");
-        let error = read_all(scratch.path(), false).await.expect_err("records are lost");
+        let error = read_all(&scratch, false).await.expect_err("records are lost");
         assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
         assert!(error.to_string().contains("commitlog_ignore_corruption"), "{error}");
         assert!(len > 1000);
@@ -222,7 +222,7 @@ fn an_orderly_end_leaves_what_is_needed_and_nothing_else() {
 fn a_missing_segment_is_an_error_unless_ignored() {
     rt::block_on(async {
         let scratch = Scratch::new("log-missing");
-        let log = open(scratch.path(), NEVER).await;
+        let log = open(&scratch, NEVER).await;
         for number in 0..500 {
             append(&log, 0, number, 100).await;
         }
@@ -230,26 +230,26 @@ fn a_missing_segment_is_an_error_unless_ignored() {
         let files = segments(&log.run_dir);
         assert!(files.len() > 4);
         for missing in [0, 2, files.len() - 1] {
-            let aside = scratch.path().join("aside");
+            let aside = scratch.join("aside");
             std::fs::rename(&files[missing], &aside).expect("moved");
-            let error = read_all(scratch.path(), false).await.expect_err("a hole");
+            let error = read_all(&scratch, false).await.expect_err("a hole");
             assert!(matches!(&error, LogError::Missing(path) if *path == files[missing]), "{error}");
-            let (found, report) = read_all(scratch.path(), true).await.expect("ignored");
+            let (found, report) = read_all(&scratch, true).await.expect("ignored");
             assert_eq!(report.skipped.iter().filter(|skipped| skipped.why == "missing").count(), 1, "{report:?}");
             assert!(found.len() >= 300, "{}", found.len());
             std::fs::rename(&aside, &files[missing]).expect("moved back");
         }
         let manifest = log.run_dir.join("manifest");
         flip(&manifest, 100);
-        let error = read_all(scratch.path(), false).await.expect_err("a damaged manifest");
+        let error = read_all(&scratch, false).await.expect_err("a damaged manifest");
         assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
         std::fs::remove_file(&manifest).expect("removed");
-        let error = read_all(scratch.path(), false).await.expect_err("no manifest");
+        let error = read_all(&scratch, false).await.expect_err("no manifest");
         assert!(matches!(error, LogError::Missing(_)), "{error}");
-        let (found, report) = read_all(scratch.path(), true).await.expect("ignored");
+        let (found, report) = read_all(&scratch, true).await.expect("ignored");
         assert_eq!((found.len(), report.skipped.len()), (500, 1));
-        retire(&find_old(scratch.path()).await.expect("listed")).await.expect("retired");
-        assert!(find_old(scratch.path()).await.expect("listed").is_empty());
+        retire(&find_old(&scratch).await.expect("listed")).await.expect("retired");
+        assert!(find_old(&scratch).await.expect("listed").is_empty());
     });
 }
 
@@ -257,7 +257,7 @@ fn a_missing_segment_is_an_error_unless_ignored() {
 fn damage_before_a_synced_position_is_corruption_and_after_it_the_tail() {
     rt::block_on(async {
         let scratch = Scratch::new("log-damage");
-        let log = open(scratch.path(), NEVER).await;
+        let log = open(&scratch, NEVER).await;
         let mut positions = Vec::new();
         for number in 0..10 {
             positions.push(append(&log, 0, number, 100).await);
@@ -272,7 +272,7 @@ fn damage_before_a_synced_position_is_corruption_and_after_it_the_tail() {
         for (number, position) in positions.iter().enumerate() {
             for at in [0, 9, 16, 40, 120] {
                 flip(&file, u64::from(position.offset + at));
-                let result = read_all(scratch.path(), false).await;
+                let result = read_all(&scratch, false).await;
                 if number < 10 {
                     let error = result.expect_err("synced records are damaged");
                     let expected = u64::from(position.offset);
@@ -280,7 +280,7 @@ fn damage_before_a_synced_position_is_corruption_and_after_it_the_tail() {
                         matches!(&error, LogError::Corrupt { offset, .. } if *offset == expected),
                         "record {number}: {error}"
                     );
-                    let (found, report) = read_all(scratch.path(), true).await.expect("ignored");
+                    let (found, report) = read_all(&scratch, true).await.expect("ignored");
                     assert_eq!(found, (0..30).filter(|n| *n != number as u64).collect::<Vec<_>>());
                     assert_eq!(report.skipped.len(), 1);
                 } else {
@@ -294,7 +294,7 @@ fn damage_before_a_synced_position_is_corruption_and_after_it_the_tail() {
             }
         }
         flip(&file, 20);
-        let error = read_all(scratch.path(), false).await.expect_err("a segment's header was synced before its use");
+        let error = read_all(&scratch, false).await.expect_err("a segment's header was synced before its use");
         assert!(matches!(error, LogError::Corrupt { offset: 0, .. }), "{error}");
     });
 }
@@ -303,7 +303,7 @@ fn damage_before_a_synced_position_is_corruption_and_after_it_the_tail() {
 fn records_of_a_later_release_are_refused_as_such() {
     rt::block_on(async {
         let scratch = Scratch::new("log-newer");
-        let log = open(scratch.path(), SyncMode::Batch).await;
+        let log = open(&scratch, SyncMode::Batch).await;
         let position = append(&log, 0, 1, 10).await;
         log.abandon().await;
         let file = segment_path(&log.run_dir, position.segment);
@@ -317,7 +317,7 @@ fn records_of_a_later_release_are_refused_as_such() {
         let crc = crc32fast::hash(&covered);
         bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
         std::fs::write(&file, &bytes).expect("written");
-        let error = read_all(scratch.path(), true).await.expect_err("newer");
+        let error = read_all(&scratch, true).await.expect_err("newer");
         assert!(matches!(error, LogError::Newer { found: 2, known: 1, .. }), "{error}");
     });
 }
@@ -329,7 +329,7 @@ fn runs_are_independent_and_retire_for_good() {
         let mut expected = Vec::new();
         let mut highest = 0;
         for run in 0..3u64 {
-            let log = open(scratch.path(), NEVER).await;
+            let log = open(&scratch, NEVER).await;
             assert!(log.run > highest, "segment ids grow over restarts");
             for number in run * 100..run * 100 + 80 {
                 let position = append(&log, 0, number, 300).await;
@@ -338,14 +338,14 @@ fn runs_are_independent_and_retire_for_good() {
             }
             log.abandon().await;
         }
-        let old = find_old(scratch.path()).await.expect("listed");
+        let old = find_old(&scratch).await.expect("listed");
         assert_eq!(old.runs.len(), 3);
-        assert_eq!(numbers(scratch.path()).await, expected);
-        let log = open(scratch.path(), NEVER).await;
+        assert_eq!(numbers(&scratch).await, expected);
+        let log = open(&scratch, NEVER).await;
         append(&log, 0, 999, 10).await;
         retire(&old).await.expect("retired");
         log.abandon().await;
-        assert_eq!(numbers(scratch.path()).await, [999]);
+        assert_eq!(numbers(&scratch).await, [999]);
     });
 }
 
@@ -355,9 +355,9 @@ fn logs_of_shards_that_are_gone_are_found_and_shared_out() {
         let scratch = Scratch::new("log-shards");
         for shard in 0..5u16 {
             let config = CommitlogConfig {
-                dir: scratch.path().join(shard.to_string()),
+                dir: scratch.join(shard.to_string()),
                 shard: ShardId(shard),
-                ..config(scratch.path(), SyncMode::Batch)
+                ..config(&scratch, SyncMode::Batch)
             };
             let log = Commitlog::open(config).await.expect("opened");
             let position = append(&log, 0, u64::from(shard), 10).await;
@@ -365,15 +365,15 @@ fn logs_of_shards_that_are_gone_are_found_and_shared_out() {
             assert!(position.segment < i64::MAX as u64);
             log.abandon().await;
         }
-        assert_eq!(numbers(scratch.path()).await, [0, 1, 2, 3, 4]);
-        let old = find_old(scratch.path()).await.expect("listed");
+        assert_eq!(numbers(&scratch).await, [0, 1, 2, 3, 4]);
+        let old = find_old(&scratch).await.expect("listed");
         let parts = [old.part(ShardId(0), 2), old.part(ShardId(1), 2)];
         assert_eq!(parts.iter().map(|part| part.runs.len()).sum::<usize>(), 5);
         for part in &parts {
             retire(part).await.expect("retired");
         }
-        assert!(find_old(scratch.path()).await.expect("listed").is_empty());
-        assert_eq!(std::fs::read_dir(scratch.path()).expect("there").count(), 0, "empty directories go");
+        assert!(find_old(&scratch).await.expect("listed").is_empty());
+        assert_eq!(std::fs::read_dir(&scratch).expect("there").count(), 0, "empty directories go");
     });
 }
 
@@ -381,12 +381,12 @@ fn logs_of_shards_that_are_gone_are_found_and_shared_out() {
 fn replay_stops_where_its_visitor_refuses() {
     rt::block_on(async {
         let scratch = Scratch::new("log-refuse");
-        let log = open(scratch.path(), SyncMode::Batch).await;
+        let log = open(&scratch, SyncMode::Batch).await;
         for number in 0..3 {
             append(&log, 0, number, 10).await;
         }
         log.abandon().await;
-        let old = find_old(scratch.path()).await.expect("listed");
+        let old = find_old(&scratch).await.expect("listed");
         let refuse = |record: ReplayedRecord| match number_of(&record.mutation) {
             1 => Err("no such tablet".to_string()),
             _ => Ok(()),
@@ -400,7 +400,7 @@ fn replay_stops_where_its_visitor_refuses() {
 fn an_image_ends_where_the_segment_says() {
     rt::block_on(async {
         let scratch = Scratch::new("log-image");
-        let log = open(scratch.path(), NEVER).await;
+        let log = open(&scratch, NEVER).await;
         for number in 0..200 {
             append(&log, 0, number, 100).await;
         }
@@ -427,11 +427,11 @@ fn logs_are_retired_again_after_a_failure() {
     rt::block_on(async {
         let scratch = Scratch::new("log-retired-again");
         for number in 1..4 {
-            let log = open(scratch.path(), SyncMode::Batch).await;
+            let log = open(&scratch, SyncMode::Batch).await;
             append(&log, 0, number, 10).await;
             log.abandon().await;
         }
-        let old = find_old(scratch.path()).await.expect("listed");
+        let old = find_old(&scratch).await.expect("listed");
         assert_eq!(old.runs.len(), 3);
         // The one attempt got so far: a run is gone, the manifest of another one is renamed, and
         // half of its files are removed.
@@ -442,6 +442,6 @@ fn logs_are_retired_again_after_a_failure() {
         for _ in 0..2 {
             retire(&old).await.expect("what is left goes");
         }
-        assert!(find_old(scratch.path()).await.expect("listed").is_empty());
+        assert!(find_old(&scratch).await.expect("listed").is_empty());
     });
 }

@@ -4,16 +4,15 @@ use super::super::manifest;
 use super::super::*;
 use super::setup::*;
 use crate::files::DiskReserve;
-use crate::scratch::Scratch;
 use std::path::Path;
 use std::time::Duration;
+use test_support::Scratch;
 
 #[test]
 fn a_log_at_its_limit_waits_for_flushes() {
     rt::block_on(async {
         let scratch = Scratch::new("log-limit");
-        let config =
-            CommitlogConfig { total_size_limit: u64::from(SEGMENT) * 5, ..config(scratch.path(), SyncMode::Batch) };
+        let config = CommitlogConfig { total_size_limit: u64::from(SEGMENT) * 5, ..config(&scratch, SyncMode::Batch) };
         let log = Commitlog::open(config).await.expect("opened");
         let schema = schema(1, 1);
         let mut written = 0;
@@ -47,8 +46,7 @@ fn a_log_at_its_limit_waits_for_flushes() {
 fn a_full_log_keeps_room_for_relogging() {
     rt::block_on(async {
         let scratch = Scratch::new("log-relog");
-        let config =
-            CommitlogConfig { total_size_limit: u64::from(SEGMENT) * 6, ..config(scratch.path(), SyncMode::Batch) };
+        let config = CommitlogConfig { total_size_limit: u64::from(SEGMENT) * 6, ..config(&scratch, SyncMode::Batch) };
         let log = Commitlog::open(config).await.expect("opened");
         let schema = schema(1, 1);
         let mut written = 0;
@@ -85,7 +83,7 @@ fn a_full_log_keeps_room_for_relogging() {
             rt::time::sleep(Duration::from_millis(1)).await;
         }
         log.close().await.expect("closed");
-        let found = numbers(scratch.path()).await;
+        let found = numbers(&scratch).await;
         assert_eq!(found.last(), Some(&(written - 1)));
     });
 }
@@ -94,7 +92,7 @@ fn a_full_log_keeps_room_for_relogging() {
 fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
     rt::block_on(async {
         let scratch = Scratch::new("log-large");
-        let config = CommitlogConfig { buffer_limit: 4000, ..config(scratch.path(), SyncMode::Batch) };
+        let config = CommitlogConfig { buffer_limit: 4000, ..config(&scratch, SyncMode::Batch) };
         let log = Commitlog::open(config).await.expect("opened");
         let schema = schema(1, 1);
         let large = log.append(&schema, SlotId(0), &mutation(&schema, 0, SEGMENT as usize / 2));
@@ -112,7 +110,7 @@ fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
         let position = log.append_wait(&[entry]).await.expect("room comes").position;
         log.acknowledged(position).await.expect("acknowledged");
         log.abandon().await;
-        assert_eq!(numbers(scratch.path()).await, (0..=appended).collect::<Vec<_>>());
+        assert_eq!(numbers(&scratch).await, (0..=appended).collect::<Vec<_>>());
     });
 }
 
@@ -123,7 +121,7 @@ fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
 fn a_log_leaves_the_disk_reserve_alone() {
     rt::block_on(async {
         let scratch = Scratch::new("log-reserve");
-        let reserve = |bytes| Some(DiskReserve::of(scratch.path(), bytes));
+        let reserve = |bytes| Some(DiskReserve::of(&scratch, bytes));
         let sizes = |run: &Path| {
             let files = std::fs::read_dir(run).expect("a run").map(|file| file.expect("an entry"));
             let segments =
@@ -132,15 +130,15 @@ fn a_log_leaves_the_disk_reserve_alone() {
             sizes.sort();
             sizes
         };
-        let (_, free) = rt::fs::disk_space(scratch.path()).await.expect("space");
-        let wanting = CommitlogConfig { reserve: reserve(free * 2), ..config(scratch.path(), SyncMode::Batch) };
+        let (_, free) = rt::fs::disk_space(&scratch).await.expect("space");
+        let wanting = CommitlogConfig { reserve: reserve(free * 2), ..config(&scratch, SyncMode::Batch) };
         let log = Commitlog::open(wanting).await.expect("it opens all the same");
         append(&log, 0, 1, 10).await;
         rt::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(sizes(&log.run_dir), [4096], "{free} bytes are free");
         log.abandon().await;
 
-        let has_it = CommitlogConfig { reserve: reserve(8192), ..config(scratch.path(), SyncMode::Batch) };
+        let has_it = CommitlogConfig { reserve: reserve(8192), ..config(&scratch, SyncMode::Batch) };
         let log = Commitlog::open(has_it).await.expect("opened");
         append(&log, 0, 2, 10).await;
         // A segment's file is created first and gets its length then.
@@ -152,6 +150,6 @@ fn a_log_leaves_the_disk_reserve_alone() {
         }
         assert_eq!(sizes(&log.run_dir), [u64::from(SEGMENT); 2]);
         log.abandon().await;
-        assert_eq!(numbers(scratch.path()).await, [1, 2]);
+        assert_eq!(numbers(&scratch).await, [1, 2]);
     });
 }

@@ -4,11 +4,11 @@
 use super::super::manifest::{Manifest, segment_path};
 use super::super::*;
 use super::setup::*;
-use crate::scratch::Scratch;
 use model::HostId;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
+use test_support::Scratch;
 use uuid::Uuid;
 
 const NEVER: SyncMode = SyncMode::Periodic { period: Duration::from_secs(3600) };
@@ -51,18 +51,18 @@ fn a_bit_that_flips_in_the_last_acknowledged_record_is_damage() {
     for (index, mode) in modes.into_iter().enumerate() {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("log-tail{index}"));
-            let (_log, positions, file) = killed(scratch.path(), mode).await;
+            let (_log, positions, file) = killed(&scratch, mode).await;
             let last = positions[RECORDS as usize - 1].offset as usize;
             let good = std::fs::read(&file).expect("readable");
             let end = last + 32 + mutation(&schema(1, 1), 0, LEN).len();
             for bit in last * 8..end * 8 {
                 flip(&file, bit);
-                let error = read_all(scratch.path(), false).await.expect_err("an acknowledged record is damaged");
+                let error = read_all(&scratch, false).await.expect_err("an acknowledged record is damaged");
                 assert!(
                     matches!(&error, LogError::Corrupt { offset, .. } if *offset == last as u64),
                     "bit {bit}: {error}"
                 );
-                let (found, report) = read_all(scratch.path(), true).await.expect("ignored");
+                let (found, report) = read_all(&scratch, true).await.expect("ignored");
                 assert_eq!((found, report.skipped.len()), ((0..RECORDS - 1).collect(), 1), "bit {bit}");
                 std::fs::write(&file, &good).expect("restored");
             }
@@ -74,9 +74,9 @@ fn a_bit_that_flips_in_the_last_acknowledged_record_is_damage() {
 fn what_was_never_synced_is_a_torn_tail() {
     rt::block_on(async {
         let scratch = Scratch::new("log-tail-unsynced");
-        let (_log, positions, file) = killed(scratch.path(), NEVER).await;
+        let (_log, positions, file) = killed(&scratch, NEVER).await;
         flip(&file, (positions[2].offset as usize + 40) * 8);
-        let (found, report) = read_all(scratch.path(), false).await.expect("a torn tail");
+        let (found, report) = read_all(&scratch, false).await.expect("a torn tail");
         assert_eq!((found, report.tails.len()), (vec![0, 1], 1));
     });
 }
@@ -85,19 +85,19 @@ fn what_was_never_synced_is_a_torn_tail() {
 fn damage_to_what_says_how_far_it_was_synced_loses_nothing() {
     rt::block_on(async {
         let scratch = Scratch::new("log-tail-note");
-        let (log, positions, file) = killed(scratch.path(), SyncMode::Batch).await;
+        let (log, positions, file) = killed(&scratch, SyncMode::Batch).await;
         let note = log.run_dir.join("synced");
         let good = std::fs::read(&note).expect("it is there");
         for bit in 0..good.len() * 8 {
             flip(&note, bit);
-            assert_eq!(numbers(scratch.path()).await, all(), "bit {bit}");
+            assert_eq!(numbers(&scratch).await, all(), "bit {bit}");
             std::fs::write(&note, &good).expect("restored");
         }
         // As releases before there was such a file left a run.
         std::fs::remove_file(&note).expect("removed");
-        assert_eq!(numbers(scratch.path()).await, all());
+        assert_eq!(numbers(&scratch).await, all());
         flip(&file, (positions[3].offset as usize + 40) * 8);
-        let (found, _) = read_all(scratch.path(), false).await.expect("nothing says that it was synced");
+        let (found, _) = read_all(&scratch, false).await.expect("nothing says that it was synced");
         assert_eq!(found, [0, 1, 2]);
     });
 }
@@ -106,14 +106,14 @@ fn damage_to_what_says_how_far_it_was_synced_loses_nothing() {
 fn an_orderly_end_needs_no_note() {
     rt::block_on(async {
         let scratch = Scratch::new("log-tail-closed");
-        let log = Commitlog::open(config(scratch.path(), SyncMode::Batch)).await.expect("opened");
+        let log = Commitlog::open(config(&scratch, SyncMode::Batch)).await.expect("opened");
         let schema = schema(1, 1);
         let position = log.append(&schema, SlotId(0), &mutation(&schema, 0, LEN)).expect("appended").position;
         let file = segment_path(&log.run_dir, position.segment);
         log.close().await.expect("closed");
         assert!(!log.run_dir.join("synced").exists());
         flip(&file, (position.offset as usize + 40) * 8);
-        let error = read_all(scratch.path(), false).await.expect_err("the manifest says it was synced");
+        let error = read_all(&scratch, false).await.expect_err("the manifest says it was synced");
         assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
     });
 }
@@ -122,7 +122,7 @@ fn an_orderly_end_needs_no_note() {
 fn what_is_missing_of_a_run_is_named() {
     rt::block_on(async {
         let scratch = Scratch::new("log-tail-missing");
-        let root = scratch.path();
+        let root = &scratch;
         let (log, _, segment) = killed(root, SyncMode::Batch).await;
         let runs = [log.logged_run()];
         let lost = async || missing(root, &runs, HostId(Uuid::from_u128(1))).await.expect("looked");
@@ -155,7 +155,7 @@ fn what_is_missing_of_a_run_is_named() {
 fn files_of_another_node_are_not_replayed() {
     rt::block_on(async {
         let scratch = Scratch::new("log-tail-foreign");
-        let root = scratch.path();
+        let root = &scratch;
         let [own, other] = [1, 2].map(|n| HostId(Uuid::from_u128(n)));
         let config = CommitlogConfig { host: Some(own), ..config(root, SyncMode::Batch) };
         let log = Commitlog::open(config).await.expect("opened");

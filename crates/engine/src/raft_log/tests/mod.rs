@@ -2,8 +2,8 @@
 //! loses its power at every write.
 
 use super::*;
-use crate::scratch::Scratch;
 use proptest::prelude::*;
+use test_support::Scratch;
 
 #[cfg(feature = "sim")]
 mod power;
@@ -115,7 +115,7 @@ proptest! {
             let scratch = Scratch::new("raft-model");
             let mut model = Model::default();
             for life in &steps {
-                let log = open(scratch.path()).await;
+                let log = open(&scratch).await;
                 assert_eq!(Model::of(&log), model);
                 for step in life {
                     // An empty log has no first index to purge or truncate from.
@@ -126,7 +126,7 @@ proptest! {
                     assert_eq!(Model::of(&log), model, "{step:?}");
                 }
             }
-            assert_eq!(Model::of(&open(scratch.path()).await), model);
+            assert_eq!(Model::of(&open(&scratch).await), model);
         });
     }
 }
@@ -146,27 +146,27 @@ async fn filled(dir: &Path) -> (Model, Vec<u64>) {
 fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-damage");
-        let (model, ends) = filled(scratch.path()).await;
-        let path = log_path(scratch.path(), 1);
+        let (model, ends) = filled(&scratch).await;
+        let path = log_path(&scratch, 1);
         let good = std::fs::read(&path).expect("readable");
         let last = ends[ends.len() - 2];
         for len in (last..ends[ends.len() - 1]).step_by(3) {
             // The batch of three is torn: whole entries at its beginning stay, and more can be
             // appended.
             std::fs::write(&path, &good[..len as usize]).expect("cut");
-            let log = open(scratch.path()).await;
+            let log = open(&scratch).await;
             let found = Model::of(&log);
             assert!(found.entries.len() >= model.entries.len() - 3 && model.entries.starts_with(&found.entries));
             let mut found = found;
             take(&log, &mut found, &Step::Append(4, 1)).await.expect("done");
             drop(log);
-            assert_eq!(Model::of(&open(scratch.path()).await), found);
+            assert_eq!(Model::of(&open(&scratch).await), found);
         }
         for at in (0..good.len()).step_by(7) {
             let mut bad = good.clone();
             bad[at] ^= 1;
             std::fs::write(&path, &bad).expect("damaged");
-            match RaftLog::open(scratch.path(), NODE).await {
+            match RaftLog::open(&scratch, NODE).await {
                 Ok(log) => assert_eq!(Model::of(&log), model, "byte {at}: padding, or the mark at the end"),
                 Err(error) => {
                     let corrupt = matches!(error, RaftLogError::Corrupt { .. });
@@ -182,10 +182,10 @@ fn a_torn_tail_is_cut_off_and_damage_before_it_is_an_error() {
 fn a_log_that_was_removed_acknowledges_nothing() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-removed");
-        let (log, mut model) = (open(scratch.path()).await, Model::default());
+        let (log, mut model) = (open(&scratch).await, Model::default());
         take(&log, &mut model, &Step::Append(1, 3)).await.expect("done");
         log.check_there().await.expect("there");
-        let path = log_path(scratch.path(), 1);
+        let path = log_path(&scratch, 1);
         std::fs::remove_file(&path).expect("removed");
         for what in [log.check_there().await, take(&log, &mut model, &Step::Vote(7)).await] {
             let why = what.expect_err("it is gone").to_string();
@@ -200,15 +200,15 @@ fn a_log_that_was_removed_acknowledges_nothing() {
 fn a_batch_of_which_the_middle_was_not_written_is_torn_and_not_damaged() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-torn");
-        let (model, ends) = filled(scratch.path()).await;
-        let path = log_path(scratch.path(), 1);
+        let (model, ends) = filled(&scratch).await;
+        let path = log_path(&scratch, 1);
         let mut bytes = std::fs::read(&path).expect("readable");
         let last = ends[ends.len() - 2] as usize;
         bytes[last..last + 32].fill(0);
         // Power was lost before the fsync, so there is no mark either.
         bytes.truncate(ends[ends.len() - 1] as usize);
         std::fs::write(&path, &bytes).expect("written");
-        let found = Model::of(&open(scratch.path()).await);
+        let found = Model::of(&open(&scratch).await);
         assert_eq!(found.entries, model.entries[..model.entries.len() - 3]);
     });
 }
@@ -217,7 +217,7 @@ fn a_batch_of_which_the_middle_was_not_written_is_torn_and_not_damaged() {
 fn a_log_made_from_a_snapshot_goes_on_behind_it() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-create");
-        let dir = scratch.path().join("raft");
+        let dir = scratch.join("raft");
         assert!(!RaftLog::exists(&dir).await.expect("looked"));
         RaftLog::create(&dir, NODE, b"vote", 41, b"id", b"all of it").await.expect("made");
         assert!(RaftLog::exists(&dir).await.expect("looked"));
@@ -248,26 +248,26 @@ fn a_log_made_from_a_snapshot_goes_on_behind_it() {
 fn what_a_failed_write_left_is_no_record_of_a_later_one() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-stale");
-        let log = open(scratch.path()).await;
+        let log = open(&scratch).await;
         let same = |term: u64| Bytes::from(vec![term as u8; 24]);
         log.append(1, &[same(1)]).await.expect("appended");
         let before = log.log_bytes();
         log.append(2, &[same(2), same(2)]).await.expect("appended");
-        let bytes = std::fs::read(log_path(scratch.path(), 1)).expect("readable");
+        let bytes = std::fs::read(log_path(&scratch, 1)).expect("readable");
         drop(log);
         // Of a batch of two only the second came to the disk, and later a batch of one in the first
         // one's place, but not its mark.
-        let path = log_path(scratch.path(), 1);
+        let path = log_path(&scratch, 1);
         let one = (bytes.len() as u64 - 32 - before) / 2;
         std::fs::write(&path, &bytes[..before as usize]).expect("written");
-        let log = open(scratch.path()).await;
+        let log = open(&scratch).await;
         log.append(2, &[same(3)]).await.expect("appended");
         drop(log);
         let mut torn = std::fs::read(&path).expect("readable");
         torn.truncate((before + one) as usize);
         torn.extend_from_slice(&bytes[(before + one) as usize..(before + 2 * one) as usize]);
         std::fs::write(&path, &torn).expect("written");
-        let log = open(scratch.path()).await;
+        let log = open(&scratch).await;
         assert_eq!(log.entries(0, 9), [same(1), same(3)]);
         assert_eq!(std::fs::metadata(&path).expect("there").len(), before + one + 32, "what is behind the end is gone");
     });
@@ -277,7 +277,7 @@ fn what_a_failed_write_left_is_no_record_of_a_later_one() {
 fn where_the_log_ends_is_noted_outside_of_its_directory() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-log-end");
-        let (dir, path) = (scratch.path().join("raft"), scratch.path().join("end"));
+        let (dir, path) = (scratch.join("raft"), scratch.join("end"));
         let log = open(&dir).await;
         log.keep_end(&path).await.expect("kept");
         let noted = async || match read_end(&path, NODE).await.expect("read") {
@@ -315,7 +315,7 @@ fn where_the_log_ends_is_noted_outside_of_its_directory() {
 fn files_of_another_node_are_refused() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-foreign");
-        let (dir, end) = (scratch.path().join("raft"), scratch.path().join("end"));
+        let (dir, end) = (scratch.join("raft"), scratch.join("end"));
         RaftLog::create(&dir, NODE, b"vote", 41, b"id", b"all of it").await.expect("made");
         open(&dir).await.keep_end(&end).await.expect("noted");
         let other = HostId(uuid::Uuid::from_u128(2));

@@ -21,10 +21,12 @@ use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId, Token};
 use rt::ShardId;
 use rt::shard::PerShard;
 use std::collections::{BTreeMap, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::LazyLock;
 use uuid::Uuid;
+
+pub use test_support::Scratch;
 
 pub const NOW: i32 = 2_000_000_000;
 /// Long ago, so that every tombstone has outlived its grace period.
@@ -32,24 +34,6 @@ pub const DELETED_AT: i32 = 1_000;
 pub const STATIC: ColumnId = ColumnId(0);
 pub const VALUE: ColumnId = ColumnId(1);
 pub const OTHER: ColumnId = ColumnId(2);
-
-/// A directory of a test's own, removed at its end.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("messina-engine-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn column(id: ColumnId, name: &str, kind: ColumnKind, ty: CqlType) -> Column {
     Column { id, name: name.into(), kind, position: 0, ty, descending: false }

@@ -18,32 +18,15 @@ use replica::{
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
 
+pub use test_support::Scratch;
+
 pub const NOW: i32 = 1_000_000;
 const STATIC: ColumnId = ColumnId(0);
 const VALUE: ColumnId = ColumnId(1);
-
-/// A directory of a test's own, removed at its end.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("messina-replica-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn column(id: u16, name: &str, kind: ColumnKind, ty: CqlType, descending: bool) -> Column {
     Column { id: ColumnId(id), name: name.into(), kind, position: 0, ty, descending }
@@ -71,7 +54,7 @@ pub fn schema(version: u128) -> Rc<TableSchema> {
 
 /// An engine with that table, which neither flushes nor compacts by itself.
 pub async fn engine(scratch: &Scratch) -> Rc<Engine> {
-    let mut config = EngineConfig::new(scratch.0.clone(), ShardId(0), HostId(Uuid::from_u128(1)), 64 << 20);
+    let mut config = EngineConfig::new(scratch.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(1)), 64 << 20);
     config.auto_compaction = false;
     config.auto_snapshot = false;
     let engine = Engine::open(config).await.unwrap();

@@ -4,30 +4,14 @@ use cql::api::{AnswerKind, ClientState, QueryParams};
 use rt::{Machine, MachineConfig, ShardId};
 use server::stack::{self, Layers, StackConfig};
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::LazyLock;
 
+pub use test_support::Scratch;
+
 /// The layers of every shard of every node.
 pub static LAYERS: LazyLock<Layers> = LazyLock::new(Layers::default);
-
-/// A directory of a test's own, removed at its end.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("messina-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("a directory can be made");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 pub fn config(path: &Path, accept_loss: bool) -> StackConfig {
     StackConfig {

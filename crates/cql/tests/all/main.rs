@@ -3,6 +3,7 @@
 //! They are one program, because linking one for each file takes minutes. `hot_path` and
 //! `statement_memory` count allocations, so each of them is a program with its own allocator.
 
+mod altered_types;
 mod bound;
 mod clock;
 mod dropped_columns;

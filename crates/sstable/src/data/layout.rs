@@ -149,12 +149,14 @@ fn match_columns(
     Ok(Columns::new(targets))
 }
 
-/// Whether values of the file's type can be read as values of the schema's.
+/// Whether values of the file's type can be read as values of the schema's: if ALTER could have
+/// given the file's type to the column (see [`compatibility`]), or the types are alike in a file of
+/// another tool.
 fn compatible(file: &CqlType, schema: &CqlType) -> bool {
-    if file.is_multi_cell() != schema.is_multi_cell() {
-        return false;
-    }
-    alike(file, schema)
+    // Keyspaces, names of types and names of fields may differ, as in keys.
+    let expanded = |ty: &CqlType| ty.expand_user_types().freeze_nested();
+    file.is_multi_cell() == schema.is_multi_cell()
+        && (alike(file, schema) || compatibility::keeps_values(&expanded(file), &expanded(schema)))
 }
 
 fn alike(file: &CqlType, schema: &CqlType) -> bool {
@@ -163,7 +165,8 @@ fn alike(file: &CqlType, schema: &CqlType) -> bool {
         | (CqlType::Set { elem: a, .. }, CqlType::Set { elem: b, .. }) => alike(a, b),
         (CqlType::Map { key: a, value: x, .. }, CqlType::Map { key: b, value: y, .. }) => alike(a, b) && alike(x, y),
         (CqlType::Tuple(a), CqlType::Tuple(b)) => {
-            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| alike(a, b))
+            // ALTER adds fields at the end. Old values lack them.
+            a.len() <= b.len() && a.iter().zip(b.iter()).all(|(a, b)| alike(a, b))
         }
         (CqlType::Vector { elem: a, dim: x }, CqlType::Vector { elem: b, dim: y }) => x == y && alike(a, b),
         // Fields are only added at the end or renamed. The keyspace of the type may have another

@@ -95,6 +95,12 @@ impl<'a> PageAssembler<'a> {
         &mut self.targets
     }
 
+    /// The bytes of rows so far.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.out.body.len()
+    }
+
     /// What was read so far.
     pub fn info(&self) -> &PageInfo {
         &self.out.info

@@ -33,6 +33,19 @@ pub enum CoordinatorError {
     /// A replica is overloaded.
     #[error(transparent)]
     Overloaded(Overload),
+    /// The results that are being collected on this shard need its memory.
+    #[error(
+        "No memory for a result of {bytes} bytes or more: this shard collects other results of {others} bytes, and may collect {most} \
+         bytes. Read fewer rows at a time, or page by page"
+    )]
+    NoMemory {
+        /// The bytes of this result so far.
+        bytes: usize,
+        /// The bytes of all other results.
+        others: usize,
+        /// The most bytes of all results.
+        most: usize,
+    },
     /// A partition exceeds the rate limit of its table.
     #[error("{refused}")]
     RateLimited {

@@ -42,6 +42,7 @@ mod repair;
 mod replica_failure;
 mod replica_writer;
 mod response_tracker;
+mod result_memory;
 mod resume;
 pub mod resync;
 mod routing;
@@ -62,6 +63,7 @@ pub use peers::{answer, serve_replica};
 pub use read::{PageRequest, Partitions, Query, QueryPage};
 pub use replica::Mutations;
 pub use replica_failure::SendError;
+pub use result_memory::{ResultCharge, ResultMemory};
 pub use timestamp::TimestampClock;
 pub use write::WriteKind;
 
@@ -144,6 +146,10 @@ pub struct CoordinatorMetrics {
     pub unavailable: u64,
     /// Paging states that were refused.
     pub refused_states: u64,
+    /// Bytes of results that are being collected.
+    pub collected_bytes: u64,
+    /// Results refused because other results needed the memory.
+    pub refused_results: u64,
     /// Requests sent to other nodes.
     pub remote_requests: u64,
     /// Reads whose replicas had different digests.
@@ -193,6 +199,7 @@ pub struct Coordinator {
     read_times: read_times::ReadTimes,
     peers: RefCell<Option<Rc<peers::Peers>>>,
     counters: Counters,
+    results: Rc<ResultMemory>,
 }
 
 impl Coordinator {
@@ -214,8 +221,19 @@ impl Coordinator {
                 replica.set_fence(topology.fence());
             }
         });
-        let (peers, counters) = (RefCell::default(), Counters::default());
-        Rc::new(Coordinator { metadata, replica, clock, limits, host, client, writer, read_times, peers, counters })
+        Rc::new(Coordinator {
+            metadata,
+            replica,
+            clock,
+            limits,
+            host,
+            client,
+            writer,
+            read_times,
+            peers: RefCell::default(),
+            counters: Counters::default(),
+            results: ResultMemory::new(),
+        })
     }
 
     /// The metadata of this shard, of all versions.
@@ -281,6 +299,16 @@ impl Coordinator {
         self.limits.set(limits);
     }
 
+    /// The memory of results that are being collected on this shard.
+    pub fn results(&self) -> &Rc<ResultMemory> {
+        &self.results
+    }
+
+    /// Sets the bytes that results may have while they are collected. Unlimited until it is set.
+    pub fn set_result_memory(&self, bytes: usize) {
+        self.results.set_most(bytes);
+    }
+
     /// This shard's replica.
     pub fn replica(&self) -> &Rc<Replica> {
         &self.replica
@@ -296,6 +324,8 @@ impl Coordinator {
             write_timeouts: self.counters.write_timeouts.get(),
             unavailable: self.counters.unavailable.get(),
             refused_states: self.counters.refused_states.get(),
+            collected_bytes: self.results.used() as u64,
+            refused_results: self.results.refused(),
             remote_requests: self.client.to_nodes.get(),
             digest_mismatches: self.counters.digest_mismatches.get(),
             read_repairs: self.counters.read_repairs.get(),

@@ -13,6 +13,7 @@ use super::page_info::{PageBudget, PageInfo};
 use super::paging::{LastReplicas, PagingState};
 use super::quorum_read::QuorumPage;
 use super::replica_failure::ReplicaFailure;
+use super::result_memory::UNCOUNTED;
 use super::resume::is_well_formed;
 use super::window::Window;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
@@ -123,6 +124,7 @@ impl Coordinator {
         let mut assembler = PageAssembler::new(query, page, &limits, new_id).ok_or(CoordinatorError::PagingState)?;
         let mut budget = page.budget;
         let mut window = None;
+        let mut charge = None;
         // The replicas that read the last part, at first those of the previous page. They are asked
         // first for the next part. Tracked only if replicas keep readers.
         let keeps_readers = assembler.is_paged() && self.replica.keeps_readers();
@@ -154,6 +156,9 @@ impl Coordinator {
                     assembler.add(page, has_more)
                 }
             };
+            if assembler.bytes() > UNCOUNTED {
+                charge.get_or_insert_with(|| self.results.charge()).set(assembler.bytes())?;
+            }
             match step.ok_or_else(outside)? {
                 Step::Next => continue,
                 Step::Done => break,

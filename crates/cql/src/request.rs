@@ -290,6 +290,7 @@ fn either_error(error: CoordinatorError, schema: &TableSchema) -> Error {
             Error::Unavailable { consistency, required: required as i32, alive: alive as i32 }
         }
         CoordinatorError::Overloaded(overload) => Error::ReplicaOverloaded(overload),
+        error @ CoordinatorError::NoMemory { .. } => Error::Overloaded(error.to_string()),
         CoordinatorError::RateLimited { refused, by_coordinator } => Error::RateLimit {
             target: schema.full_name().clone(),
             write: refused.kind == LimitKind::Write,

@@ -38,6 +38,8 @@ use std::sync::atomic::AtomicI64;
 
 /// The schema may take one in this many bytes of the memory.
 const SCHEMA_PART: u64 = 32;
+/// Results that are being collected may take one in this many bytes of a shard's memory.
+const RESULT_PART: usize = 4;
 /// The minimum of this limit, in bytes.
 const LEAST_SCHEMA: u64 = 4 << 20;
 /// The maximum of this limit in bytes, unless the operator sets another one.
@@ -381,6 +383,7 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>,
     let metadata = layers.metadata.get();
     let clock = TimestampClock::on_node(timestamps);
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, config.page_limits);
+    coordinator.set_result_memory(config.memory_per_shard / RESULT_PART);
     membership::connect_shard(layers.internode, &coordinator, &replica, &metadata);
     layers.coordinator.set(coordinator.clone());
     layers.processor.set(Rc::new(Processor::with_config(coordinator, config.language.clone(), layers.cql())));

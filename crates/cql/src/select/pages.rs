@@ -10,6 +10,7 @@ use crate::request::{Request, read_error};
 use bytes::Bytes;
 use coordinator::{
     PageBudget, PageInfo, PageRequest, PageStop, PagingState, Partitions as Targets, Query, RequestOptions,
+    ResultCharge,
 };
 use model::id::QueryId;
 use model::token::Token;
@@ -59,6 +60,21 @@ struct Gathered {
     whole: bool,
     /// Where the read ended. `None` if no rows are left.
     next: Option<Box<PagingState>>,
+}
+
+/// What a statement has collected from its internal reads.
+struct Collected<'a> {
+    pace: Pace<'a>,
+    info: PageInfo,
+    /// The memory of the rows that the emitter holds.
+    charge: ResultCharge,
+}
+
+impl<'a> Collected<'a> {
+    fn new(page: &Page<'a>, select: &'a Select) -> Collected<'a> {
+        let (pace, charge) = (Pace::new(page.options, &select.schema), page.request.coordinator.results().charge());
+        Collected { pace, info: PageInfo::default(), charge }
+    }
 }
 
 impl Select {
@@ -117,14 +133,14 @@ impl Select {
         wanted: &PageRequest,
         page: &Page<'_>,
         emitter: &mut Emitter<'_>,
-        pace: &Pace<'_>,
-        info: &mut PageInfo,
+        collected: &mut Collected<'_>,
     ) -> Result<Gathered, Error> {
         let read = page.request.coordinator.read_with_newest(query, wanted, page.options).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
-        *info = std::mem::take(info).then(read.info);
-        let whole = push_all(read.body, read.rows, self, emitter, pace).await?;
+        collected.info = std::mem::take(&mut collected.info).then(read.info);
+        let whole = push_all(read.body, read.rows, self, emitter, &collected.pace).await?;
         self.check_size(emitter, page.request)?;
+        collected.charge.set(emitter.bytes()).map_err(|error| read_error(error, &self.schema))?;
         Ok(Gathered { whole, next: read.next })
     }
 
@@ -136,28 +152,27 @@ impl Select {
         page: &Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, .. } = *page;
-        let pace = Pace::new(options, &self.schema);
-        emitter.bind(&pace).await?;
+        let mut collected = Collected::new(page, self);
+        emitter.bind(&collected.pace).await?;
         request.release_metadata();
         if emitter.only_counts() || self.reduced.is_some() {
             query.output = self.reduced.clone().unwrap_or(query.output);
             let read = request.coordinator.reduce(&query, options).await;
             let read = read.map_err(|error| read_error(error, &self.schema))?;
             emitter.take_reduced(read.rows, &read.body)?;
-            emitter.finish(&pace).await?;
+            emitter.finish(&collected.pace).await?;
             let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
             return Ok(self.answer(rows, read.info, request));
         }
         let mut state = None;
-        let mut info = PageInfo::default();
         loop {
             let (size, exempt) = (Some(INTERNAL_PAGE_ROWS), state.is_some());
             let wanted = PageRequest { size, state, exempt, ..PageRequest::default() };
-            state = self.gather(&mut query, &wanted, page, &mut emitter, &pace, &mut info).await?.next;
+            state = self.gather(&mut query, &wanted, page, &mut emitter, &mut collected).await?.next;
             if state.is_none() {
-                emitter.finish(&pace).await?;
+                emitter.finish(&collected.pace).await?;
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
-                return Ok(self.answer(rows, info, request));
+                return Ok(self.answer(rows, collected.info, request));
             }
             rt::task::yield_now().await;
         }
@@ -171,9 +186,9 @@ impl Select {
         mut emitter: Emitter<'_>,
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
-        let Page { request, options, pager, .. } = page;
-        let pace = Pace::new(options, &self.schema);
-        emitter.bind(&pace).await?;
+        let Page { request, pager, .. } = page;
+        let mut collected = Collected::new(&page, self);
+        emitter.bind(&collected.pace).await?;
         let mut state = page.take_state(&mut emitter)?;
         let size = page.size.map_or(INTERNAL_PAGE_ROWS, |groups| {
             groups.saturating_add(1).clamp(LEAST_GROUPED_ROWS, INTERNAL_PAGE_ROWS)
@@ -182,13 +197,12 @@ impl Select {
         request.release_metadata();
         let mut id = state.as_ref().map(|state| state.query);
         let mut replicas = state.as_ref().and_then(|state| state.replicas.clone());
-        let mut info = PageInfo::default();
         // Only the first part of a page is counted against rate limits.
         let mut exempt = false;
         loop {
             let wanted = PageRequest { size: Some(size), state, exempt, ..PageRequest::default() };
             exempt = true;
-            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &pace, &mut info).await?;
+            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
             let taken = gathered.whole;
             state = gathered.next;
             if let Some(next) = &state {
@@ -200,11 +214,11 @@ impl Select {
             }
             let mut next = None;
             if emitter.remaining == 0 {
-                info.stop = PageStop::Limit;
+                collected.info.stop = PageStop::Limit;
             } else if taken {
-                emitter.finish(&pace).await?;
+                emitter.finish(&collected.pace).await?;
             } else if let Some(grouping) = &self.grouping {
-                info.stop = PageStop::Rows;
+                collected.info.stop = PageStop::Rows;
                 let (remaining, partition) = (emitter.remaining, std::mem::take(&mut emitter.partition));
                 next = Some(PagingState {
                     query: id.unwrap_or_else(|| QueryId(rt::random::uuid_v4())),
@@ -220,7 +234,7 @@ impl Select {
             let tablet = page.tablet(&query, next.as_ref());
             let next = next.map(|state| pager.seal(&state)).transpose()?;
             let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
-            return Ok(Answer { tablet, ..self.answer(rows, info, request) });
+            return Ok(Answer { tablet, ..self.answer(rows, collected.info, request) });
         }
     }
 
@@ -234,29 +248,30 @@ impl Select {
         mut page: Page<'_>,
     ) -> Result<Answer, Error> {
         let Page { request, options, pager, .. } = page;
-        let pace = Pace::new(options, &self.schema);
-        emitter.bind(&pace).await?;
+        let mut collected = Collected::new(&page, self);
+        emitter.bind(&collected.pace).await?;
         let mut state = page.take_state(&mut emitter)?;
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
         request.release_metadata();
-        let (mut info, mut exempt) = (PageInfo::default(), false);
+        let mut exempt = false;
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
             let wanted = PageRequest { size, state, budget: Some(budget), exempt };
             exempt = true;
-            state = self.gather(&mut query, &wanted, &page, &mut emitter, &pace, &mut info).await?.next;
+            state = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?.next;
             if emitter.remaining == 0 {
                 state = None;
-                info.stop = PageStop::Limit;
+                collected.info.stop = PageStop::Limit;
             }
-            let mut enough = emitter.rows > 0 || info.stop == PageStop::Tombstones && limits.tombstones_are_set;
+            let mut enough =
+                emitter.rows > 0 || collected.info.stop == PageStop::Tombstones && limits.tombstones_are_set;
             if state.is_some()
                 && !enough
                 && page.size.is_some()
-                && let Some(stop) = budget.spent(info.bytes)
+                && let Some(stop) = budget.spent(collected.info.bytes)
             {
-                (info.stop, enough) = (stop, true);
+                (collected.info.stop, enough) = (stop, true);
             }
             if state.is_none() || enough && page.size.is_some() {
                 let tablet = page.tablet(&query, state.as_deref());
@@ -266,7 +281,7 @@ impl Select {
                     pager.seal(&state)
                 });
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next.transpose()?);
-                return Ok(Answer { tablet, ..self.answer(rows, info, request) });
+                return Ok(Answer { tablet, ..self.answer(rows, collected.info, request) });
             }
             rt::task::yield_now().await;
         }

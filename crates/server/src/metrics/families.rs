@@ -108,6 +108,8 @@ families! {
     counter "scylla_storage_proxy_coordinator_write_timeouts" "Writes that timed out." |s| s.coordinator.write_timeouts;
     counter "scylla_storage_proxy_coordinator_unavailable" "Requests for which too few replicas were alive." |s| s.coordinator.unavailable;
     counter "scylla_storage_proxy_coordinator_refused_paging_states" "Paging states refused because they belonged to another query or had expired." |s| s.coordinator.refused_states;
+    gauge "scylla_storage_proxy_coordinator_collected_result_bytes" "Bytes of results that are being collected." |s| s.coordinator.collected_bytes;
+    counter "scylla_storage_proxy_coordinator_refused_results" "Results refused because other results that are being collected needed the memory." |s| s.coordinator.refused_results;
     counter "scylla_storage_proxy_replica_cross_shard_ops" "Requests sent to another shard of this node." |s| s.coordinator.cross_shard_requests;
     counter "scylla_storage_proxy_coordinator_remote_requests" "Requests sent to other nodes." |s| s.coordinator.remote_requests;
     counter "scylla_storage_proxy_coordinator_foreground_read_repairs" "Reads whose replicas had different data." |s| s.coordinator.digest_mismatches;

@@ -276,7 +276,7 @@ mod tests {
                 rt::task::yield_now().await;
             }
             world.server.stop().await;
-            reader.await;
+            reader.await.expect("it has read to the end");
             assert_eq!(read.get(), i32::from(sent), "each has its answer");
             assert!(world.server.transport.late_refusals.queue.borrow().is_empty());
         });

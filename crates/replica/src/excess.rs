@@ -29,7 +29,7 @@ fn saturated(number: u64) -> u32 {
 /// The time until so many windows have begun, with a jitter from the draw of the decision. Its low
 /// bits are used: the high ones are larger than usual in a refusal.
 fn retry_after(windows: u64, elapsed_ms: u64, draw: u32) -> u32 {
-    let jitter = u64::from(draw & 0xffff) * WINDOW_MS >> 16;
+    let jitter = (u64::from(draw & 0xffff) * WINDOW_MS) >> 16;
     (windows * WINDOW_MS).min(MAX_RETRY_AFTER_MS).saturating_sub(elapsed_ms) as u32 + jitter as u32
 }
 

@@ -3,7 +3,8 @@
 //! If this shard owns all limited partitions of a request, it counts and decides alone: a refused
 //! request reaches no replica. Otherwise every replica counts and decides, all of them with the
 //! same random number. A request is counted once: parts that the coordinator reads by itself,
-//! repetitions with newer metadata, repairs and hints are exempt.
+//! repetitions with newer metadata, repairs and hints are exempt. The bytes of such parts are
+//! charged all the same.
 
 use super::read::{PageRequest, Partitions, Query};
 use super::resume::Start;
@@ -50,6 +51,14 @@ fn tokens_of(query: &Query, page: &PageRequest) -> Option<(SmallVec<[Token; 4]>,
     Some((keys[from..].iter().map(|key| key.token).collect(), counted))
 }
 
+/// The options of a limited page.
+pub(super) struct LimitedPage {
+    /// The options of its first part.
+    pub first: RequestOptions,
+    /// The options of its other parts, which are not counted. None: those of a page without limits.
+    pub rest: Option<RequestOptions>,
+}
+
 impl Coordinator {
     /// The options of a page of a table with a limit of reads. None: the page is not limited.
     ///
@@ -60,23 +69,27 @@ impl Coordinator {
         query: &Query,
         page: &PageRequest,
         options: &RequestOptions,
-    ) -> Result<Option<Box<RequestOptions>>, CoordinatorError> {
+    ) -> Result<Option<Box<LimitedPage>>, CoordinatorError> {
         let schema = &query.table.schema;
-        let Some(limit) = schema.rate_limits().reads.filter(|_| options.is_undecided() && !page.exempt) else {
+        if !options.is_undecided() {
             return Ok(None);
-        };
+        }
+        let rest = schema.rate_limits().read_kib.map(|_| options.limited(RateLimitMode::ChargeOnly));
+        if page.exempt {
+            return Ok(rest.map(|rest| Box::new(LimitedPage { first: rest.clone(), rest: Some(rest) })));
+        }
         let Some((tokens, counted)) = tokens_of(query, page) else { return Ok(None) };
         let draw = rt::random::u64() as u32;
         let mode = if tokens.iter().all(|token| self.owns(&query.table, *token)) {
             let mut result = Ok(());
             for token in &tokens[..counted] {
-                result = result.and(self.replica.limit(*token, schema.id, LimitKind::Read, limit, draw));
+                result = result.and(self.replica.limit(*token, schema, LimitKind::Read, Some(draw), &options.context));
             }
             self.decided(result, options)?
         } else {
             RateLimitMode::Enforce { draw }
         };
-        Ok(Some(limited_as(mode, options)))
+        Ok(Some(Box::new(LimitedPage { first: limited_as(mode, options), rest })))
     }
 
     /// The options of a write of tables of which some have a limit of writes. None: the write is
@@ -95,12 +108,11 @@ impl Coordinator {
         if !options.is_undecided() || kind == WriteKind::LoggedBatch && mutations.len() > 1 {
             return Ok(None);
         }
-        let limit_of = |table: &Table| table.schema.rate_limits().writes;
         let table_of = |at: usize| metadata.table_by_id(mutations[at].0.table()).ok_or(CoordinatorError::NoSuchTable);
         let (mut is_limited, mut owns_all) = (false, true);
         for (at, (_, key)) in mutations.iter().enumerate() {
             let table = table_of(at)?;
-            if limit_of(table).is_some() {
+            if table.schema.rate_limits().limits_writes() {
                 is_limited = true;
                 owns_all &= self.owns(table, key.token);
             }
@@ -111,17 +123,18 @@ impl Coordinator {
         let draw = rt::random::u64() as u32;
         let mode = if owns_all {
             let mut result = Ok(());
-            for (at, (mutation, key)) in mutations.iter().enumerate() {
-                if let Some(limit) = limit_of(table_of(at)?) {
-                    let table = mutation.table();
-                    result = result.and(self.replica.limit(key.token, table, LimitKind::Write, limit, draw));
+            for (at, (_, key)) in mutations.iter().enumerate() {
+                let schema = &table_of(at)?.schema;
+                if schema.rate_limits().limits_writes() {
+                    let (kind, draw) = (LimitKind::Write, Some(draw));
+                    result = result.and(self.replica.limit(key.token, schema, kind, draw, &options.context));
                 }
             }
             self.decided(result, options)?
         } else {
             RateLimitMode::Enforce { draw }
         };
-        Ok(Some(limited_as(mode, options)))
+        Ok(Some(Box::new(limited_as(mode, options))))
     }
 
     /// Whether this shard is a replica of a partition: then it counts the partition's operations.
@@ -148,9 +161,9 @@ impl Coordinator {
     /// The error of a request that was refused. Counts it.
     #[cold]
     pub(super) fn rate_limited(&self, refused: RateLimited, by_coordinator: bool) -> CoordinatorError {
-        let refusals = match refused.kind {
-            LimitKind::Read => &self.counters.limited_reads,
-            LimitKind::Write => &self.counters.limited_writes,
+        let refusals = match refused.kind.is_write() {
+            false => &self.counters.limited_reads,
+            true => &self.counters.limited_writes,
         };
         count(&refusals[usize::from(!by_coordinator)]);
         CoordinatorError::RateLimited { refused, by_coordinator }
@@ -164,10 +177,10 @@ impl Coordinator {
     }
 }
 
-fn limited_as(mode: RateLimitMode, options: &RequestOptions) -> Box<RequestOptions> {
+fn limited_as(mode: RateLimitMode, options: &RequestOptions) -> RequestOptions {
     options.context.trace(match mode {
         RateLimitMode::Enforce { .. } => "Rate limit: the replicas decide",
         _ => "Rate limit: accepted by the coordinator",
     });
-    Box::new(options.limited(mode))
+    options.limited(mode)
 }

@@ -112,11 +112,14 @@ impl Coordinator {
         {
             return Err(CoordinatorError::PagingState);
         }
-        let limited = match query.table.schema.rate_limits().reads {
-            None => None,
-            Some(_) => self.limit_read(query, page, options)?,
+        let limited = match query.table.schema.rate_limits().limits_reads() {
+            false => None,
+            true => self.limit_read(query, page, options)?,
         };
-        let (exempt, options) = (options, limited.as_deref().unwrap_or(options));
+        let (exempt, options) = match limited.as_deref() {
+            None => (options, options),
+            Some(limited) => (limited.rest.as_ref().unwrap_or(options), &limited.first),
+        };
         // Whether the next part is of the same operation as the last one.
         let mut continues = false;
         let limits = self.limits.get();

@@ -133,7 +133,7 @@ impl Coordinator {
         }
         for (mutation, key) in mutations {
             let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
-            if table.schema.rate_limits().writes.is_some() && options.context.rate_limit == RateLimitMode::Off {
+            if table.schema.rate_limits().limits_writes() && options.context.rate_limit == RateLimitMode::Off {
                 return Ok(None);
             }
             let replica = table.tablets.only_replica(table.tablets.tablet_of(key.token), self.host);

@@ -91,6 +91,9 @@ pub struct QueryParams {
     pub trace: Option<Uuid>,
     /// The client requests the reason why the page ended (custom payload `messina-page-info`).
     pub page_info: bool,
+    /// The client requests the numbers of a refusal by a rate limit (custom payload
+    /// `messina-rate-limit`).
+    pub rate_limit_info: bool,
     /// When the request was received: its timeouts begin then. `None`: when its execution begins.
     pub received: Option<Instant>,
 }
@@ -108,6 +111,7 @@ impl Default for QueryParams {
             now_in_seconds: None,
             trace: None,
             page_info: false,
+            rate_limit_info: false,
             received: None,
         }
     }

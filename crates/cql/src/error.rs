@@ -1,10 +1,10 @@
 //! All errors that a client can get. Only this file assigns their protocol codes.
 
 use crate::api::Consistency;
+use crate::rate_limit_error::RateLimitError;
 use model::total::TotalError;
 use model::types::shortened;
 use std::net::IpAddr;
-use std::sync::Arc;
 use thiserror::Error;
 
 /// The kind of a failed write, as the protocol names it.
@@ -98,14 +98,9 @@ pub enum Error {
     AlreadyExists { keyspace: String, table: String, message: String },
     #[error("No prepared statement with ID {} found.", hex(.0))]
     Unprepared([u8; 16]),
-    /// A partition exceeds a rate limit of its table, the target. Its text is formatted when the
-    /// frame is written.
-    #[error(
-        "Per-partition rate limit reached for {} in table {target}, rejected by {}",
-        if *.write { "write" } else { "read" },
-        if *.rejected_by_coordinator { "coordinator" } else { "replicas" }
-    )]
-    RateLimit { target: Arc<str>, write: bool, rejected_by_coordinator: bool },
+    /// A partition exceeds a rate limit of its table.
+    #[error("{0}")]
+    RateLimit(RateLimitError),
 }
 
 /// The most characters of the message of [`Error::invalid`].
@@ -133,7 +128,7 @@ impl Error {
             Error::Configuration(_) => 0x2300,
             Error::AlreadyExists { .. } => 0x2400,
             Error::Unprepared(_) => 0x2500,
-            Error::RateLimit { .. } => 0xF000,
+            Error::RateLimit(_) => 0xF000,
         }
     }
 

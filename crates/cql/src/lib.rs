@@ -27,6 +27,7 @@ mod pace;
 pub mod plan;
 pub mod prepared;
 pub mod processor;
+pub mod rate_limit_error;
 pub mod request;
 pub mod restrictions;
 pub mod schema;

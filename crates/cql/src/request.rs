@@ -5,10 +5,11 @@ use crate::api::{ClientState, QueryParams};
 use crate::dialect::Dialect;
 use crate::error::{Error, WriteType};
 use crate::guardrails::Guardrails;
+use crate::rate_limit_error::RateLimitError;
 use cluster::Metadata;
 use coordinator::{Consistency, Coordinator, CoordinatorError, RequestOptions, WriteKind};
 use model::TableSchema;
-use replica::{Class, Context, LimitKind, RateLimitMode, Trace};
+use replica::{Class, Context, RateLimitMode, Trace};
 use rt::sync::{Deadline, Semaphore, SemaphorePermit, Unwanted};
 use rt::time::{Duration, Instant};
 use std::cell::RefCell;
@@ -291,11 +292,11 @@ fn either_error(error: CoordinatorError, schema: &TableSchema) -> Error {
         }
         CoordinatorError::Overloaded(overload) => Error::ReplicaOverloaded(overload),
         error @ CoordinatorError::NoMemory { .. } => Error::Overloaded(error.to_string()),
-        CoordinatorError::RateLimited { refused, by_coordinator } => Error::RateLimit {
+        CoordinatorError::RateLimited { refused, by_coordinator } => Error::RateLimit(RateLimitError {
             target: schema.full_name().clone(),
-            write: refused.kind == LimitKind::Write,
+            refused,
             rejected_by_coordinator: by_coordinator,
-        },
+        }),
         CoordinatorError::Invalid(why) => Error::Invalid(why),
         CoordinatorError::PagingState => Error::Protocol(error.to_string()),
         CoordinatorError::NoSuchTable => Error::Invalid(format!("unconfigured table {}", schema.name)),

@@ -36,7 +36,7 @@ pub struct TableOptions {
     pub speculative_retry: String,
     /// `mode`, `propagation_delay_in_seconds`.
     pub tombstone_gc: OptionMap,
-    /// `max_reads_per_second`, `max_writes_per_second`.
+    /// Limits of each partition, see [`RateLimits`].
     pub per_partition_rate_limit: OptionMap,
     /// Change data capture options.
     pub cdc: OptionMap,
@@ -53,22 +53,55 @@ pub struct TableOptions {
 pub const MAX_READS: &str = "max_reads_per_second";
 /// See [`MAX_READS`].
 pub const MAX_WRITES: &str = "max_writes_per_second";
+/// See [`MAX_READS`].
+pub const MAX_READ_KB: &str = "max_read_kb_per_second";
+/// See [`MAX_READS`].
+pub const MAX_WRITE_KB: &str = "max_write_kb_per_second";
+/// The name of the mode in `per_partition_rate_limit`: [`ENFORCE`] or [`OBSERVE`].
+pub const LIMIT_MODE: &str = "mode";
+/// The default mode: what exceeds a limit is refused.
+pub const ENFORCE: &str = "enforce";
+/// The mode in which refusals are only counted.
+pub const OBSERVE: &str = "observe";
 
-/// The parsed option `per_partition_rate_limit`: operations per second of each partition. None: no
-/// limit.
+/// The parsed option `per_partition_rate_limit`: limits of each partition. None: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RateLimits {
-    /// The limit of reads.
+    /// Reads per second.
     pub reads: Option<u32>,
-    /// The limit of writes.
+    /// Writes per second.
     pub writes: Option<u32>,
+    /// KiB read per second.
+    pub read_kib: Option<u32>,
+    /// KiB written per second.
+    pub write_kib: Option<u32>,
+    /// Whether nothing is refused: what exceeds a limit is only counted.
+    pub observe: bool,
 }
 
 impl RateLimits {
     /// The limits of an option map that was checked. A number that is not understood is no limit.
     pub fn of(option: &OptionMap) -> RateLimits {
         let limit = |name: &str| option.get(name)?.parse().ok();
-        RateLimits { reads: limit(MAX_READS), writes: limit(MAX_WRITES) }
+        RateLimits {
+            reads: limit(MAX_READS),
+            writes: limit(MAX_WRITES),
+            read_kib: limit(MAX_READ_KB),
+            write_kib: limit(MAX_WRITE_KB),
+            observe: option.get(LIMIT_MODE).is_some_and(|mode| mode == OBSERVE),
+        }
+    }
+
+    /// Whether reads have a limit.
+    #[inline]
+    pub fn limits_reads(&self) -> bool {
+        self.reads.is_some() | self.read_kib.is_some()
+    }
+
+    /// Whether writes have a limit.
+    #[inline]
+    pub fn limits_writes(&self) -> bool {
+        self.writes.is_some() | self.write_kib.is_some()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The errors of a replica, as values on which the coordinator acts. Errors that are frequent under
 //! load are small and have no text: the text is made where a client is told.
 
+use crate::excess::Excess;
 use crate::limiter::LimitKind;
 use crate::request::Class;
 use model::id::TableId;
@@ -30,10 +31,14 @@ pub enum Overload {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the per-partition rate limit is reached")]
 pub struct RateLimited {
-    /// The kind of the operation.
+    /// The kind of the limit.
     pub kind: LimitKind,
     /// The table of the partition.
     pub table: TableId,
+    /// A hash of the partition and kind: the same for all refusals of it.
+    pub partition: u32,
+    /// By how much the partition exceeds the limit.
+    pub excess: Excess,
 }
 
 /// In what way a request's metadata are outdated.

@@ -11,15 +11,17 @@
 //!
 //! The replica knows no network, no other replica, no consistency level.
 //!
-//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `limiter`, `output`,
-//! `reduce`, `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`,
-//! `lock`, `counter`, `wire`, `trace`.
+//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `limiter`, `excess`,
+//! `limited_partitions`, `output`, `reduce`, `page`, `digest`, `permit`, `querier`, `read`,
+//! `fragments`, `write`, `large_data`, `lock`, `counter`, `wire`, `trace`.
 
 mod counter;
 pub mod digest;
 pub mod error;
+mod excess;
 pub mod fragments;
 pub mod large_data;
+mod limited_partitions;
 pub mod limiter;
 mod lock;
 pub mod output;
@@ -38,6 +40,7 @@ mod write;
 
 pub use digest::Digest;
 pub use error::{Overload, RateLimited, ReplicaError, Stale};
+pub use excess::Excess;
 pub use fragments::FragmentPage;
 pub use large_data::LargeKinds;
 pub use limiter::LimitKind;

@@ -12,6 +12,10 @@
 //!
 //! Halving is lazy. It happens when a slot is touched, and a sweep visits one more slot each second
 //! so that the age of no slot becomes ambiguous.
+//!
+//! Slots of bytes hold debts instead of counts ([`debt`]).
+
+pub mod debt;
 
 use std::f64::consts::LN_2;
 
@@ -39,6 +43,44 @@ pub enum LimitKind {
     Read = 0,
     /// A partition is written.
     Write = 1,
+    /// Bytes of a partition are read.
+    ReadBytes = 2,
+    /// Bytes of a partition are written.
+    WriteBytes = 3,
+}
+
+impl LimitKind {
+    /// Decodes the number of the wire form.
+    pub fn from_code(code: u8) -> Option<LimitKind> {
+        [LimitKind::Read, LimitKind::Write, LimitKind::ReadBytes, LimitKind::WriteBytes].get(usize::from(code)).copied()
+    }
+
+    /// Whether the limit is one of writes, else of reads.
+    #[inline]
+    pub fn is_write(self) -> bool {
+        matches!(self, LimitKind::Write | LimitKind::WriteBytes)
+    }
+
+    /// Whether the limit is one of bytes, else of operations.
+    #[inline]
+    pub fn is_bytes(self) -> bool {
+        matches!(self, LimitKind::ReadBytes | LimitKind::WriteBytes)
+    }
+
+    /// The name, for log lines.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LimitKind::Read => "reads",
+            LimitKind::Write => "writes",
+            LimitKind::ReadBytes => "KiB read",
+            LimitKind::WriteBytes => "KiB written",
+        }
+    }
+
+    /// The kind of the bytes of these operations.
+    pub(crate) fn bytes(self) -> LimitKind {
+        if self.is_write() { LimitKind::WriteBytes } else { LimitKind::ReadBytes }
+    }
 }
 
 /// What is counted: one kind of operation of the partitions with one token of a table.
@@ -79,7 +121,8 @@ pub struct LimiterCounters {
 }
 
 /// A slot: the tag of its key; the count in the upper 40 bits and the window in the lower 24 bits.
-/// A count of 0 means that the slot is free.
+/// A count of 0 means that the slot is free. The lowest bit of the tag is set if the count is a
+/// debt.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     tag: u64,
@@ -177,7 +220,7 @@ impl Limiter {
         let (mut best, mut rank) = ((lines[0], 0), (u64::MAX, 0));
         for line in lines {
             for (at, slot) in self.lines[line].0.iter().enumerate() {
-                let of_slot = (slot.count_at(now), u64::MAX - slot.age(now));
+                let of_slot = (slot.rank(now), u64::MAX - slot.age(now));
                 if of_slot < rank && rank.0 > 0 {
                     (best, rank) = ((line, at), of_slot);
                 }
@@ -207,12 +250,14 @@ impl Limiter {
         let slots = self.lines.len() * SLOTS_PER_LINE;
         for _ in 0..passed.min(slots as u64) {
             let slot = &mut self.lines[self.hand / SLOTS_PER_LINE].0[self.hand % SLOTS_PER_LINE];
-            let count = slot.count_at(self.window);
-            if count > 0 {
-                slot.set(count, self.window);
-            } else {
-                self.occupied -= usize::from(slot.count() > 0);
-                *slot = Slot::default();
+            let count = slot.swept_at(self.window);
+            match count {
+                Some(0) => {
+                    self.occupied -= usize::from(slot.count() > 0);
+                    *slot = Slot::default();
+                }
+                Some(count) => slot.set(count, self.window),
+                None => {}
             }
             self.hand = (self.hand + 1) % slots;
         }
@@ -222,7 +267,7 @@ impl Limiter {
     fn place(&self, key: LimitKey) -> (u64, [usize; 2]) {
         let [a, b, c, d] = self.salt;
         let table = fold(key.table as u64 ^ a, (key.table >> 64) as u64 ^ b);
-        let tag = fold(key.token as u64 ^ c, table ^ d ^ key.kind as u64);
+        let tag = fold(key.token as u64 ^ c, table ^ d ^ key.kind as u64) & !1 | u64::from(key.kind.is_bytes());
         let place = fold(tag ^ b, c | 1);
         // The number of lines is a power of two.
         let mask = self.lines.len() - 1;

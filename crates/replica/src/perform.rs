@@ -11,6 +11,7 @@
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]) |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
 //! | fence | checked again: the data may have moved | checked again after a write has read |
+//! | charge | bytes, if the table limits them ([`crate::rate_limit`]) | the same |
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;
@@ -74,6 +75,9 @@ impl Replica {
         let _lock = self.lock_partition(request).await?;
         let prepared = self.prepare(request, context).await?;
         self.append(prepared.mutations(), context).await?;
+        if context.rate_limit != RateLimitMode::Off {
+            self.charge_write(prepared.mutations(), context);
+        }
         Ok(prepared.answer())
     }
 

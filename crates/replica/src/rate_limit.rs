@@ -5,13 +5,21 @@
 //! ([`Replica::limit`]). Otherwise every replica decides, with the coordinator's random number, so
 //! that replicas with similar counts decide alike. Refused operations are counted as well.
 //!
+//! A limit of bytes is decided by the bytes of earlier operations. An operation is charged after it
+//! was performed, where it was performed: reads by the bytes that were read, writes by their
+//! mutations.
+//!
 //! A scan of more than one token is not limited. Neither are requests of other classes than `User`,
 //! nor reads for reconciliation: their operation was counted when its page was read.
 
 use crate::error::{RateLimited, ReplicaError};
-use crate::limiter::{LimitKind, decide};
+use crate::excess::Excess;
+use crate::limited_partitions::Refusal;
+use crate::limiter::{LimitKind, debt, decide};
+use crate::page::Page;
 use crate::read::Replica;
-use crate::request::{Class, Context, RateLimitMode, ReplicaRequest};
+use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
+use model::TableSchema;
 use model::id::TableId;
 use model::range::PartitionRange;
 use model::token::Token;
@@ -24,28 +32,92 @@ pub fn only_token(range: &PartitionRange) -> Option<Token> {
     (first == last).then_some(Token(first))
 }
 
+/// A hash of a partition and the kind of a limit.
+fn hash(token: Token, kind: LimitKind) -> u32 {
+    ((token.0 as u64 ^ kind as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
 impl Replica {
-    /// Counts an operation of a partition, and decides by the limit of its table and the draw.
+    /// Counts an operation of a partition, and decides by the limits of its table and the draw.
+    /// Without a draw it is only counted. In mode `observe` every operation is accepted.
     ///
     /// # Errors [`RateLimited`]
     pub fn limit(
+        &self,
+        token: Token,
+        schema: &TableSchema,
+        kind: LimitKind,
+        draw: Option<u32>,
+        context: &Context,
+    ) -> Result<(), RateLimited> {
+        let limits = schema.rate_limits();
+        let (operations, kib) =
+            if kind.is_write() { (limits.writes, limits.write_kib) } else { (limits.reads, limits.read_kib) };
+        let table = schema.id;
+        let count = operations.map(|_| self.rate_limiter.add(token, table, kind));
+        let Some(draw) = draw else { return Ok(()) };
+        let exceeded = match (operations, count) {
+            (Some(limit), Some(count)) if !decide(count, limit, draw) => {
+                Some((kind, Excess::of_count(count, limit, self.rate_limiter.window_elapsed_ms(), draw)))
+            }
+            _ => kib.and_then(|limit| self.exceeded_bytes(token, table, kind.bytes(), limit, draw)),
+        };
+        let Some((kind, excess)) = exceeded else { return Ok(()) };
+        let observe = limits.observe;
+        self.rate_limiter.partitions.refused(token, &Refusal { table: schema.full_name(), kind, observe, excess });
+        if observe {
+            let observed = &self.rate_limiter.observed[usize::from(kind.is_write())];
+            observed.set(observed.get() + 1);
+            context.trace("Rate limit: would be refused, but the mode is observe");
+            return Ok(());
+        }
+        Err(RateLimited { kind, table, partition: hash(token, kind), excess })
+    }
+
+    /// The excess of a partition that has used up its budget of bytes.
+    fn exceeded_bytes(
         &self,
         token: Token,
         table: TableId,
         kind: LimitKind,
         limit: u32,
         draw: u32,
-    ) -> Result<(), RateLimited> {
-        let count = self.rate_limiter.add(token, table, kind);
-        if decide(count, limit, draw) { Ok(()) } else { Err(RateLimited { kind, table }) }
+    ) -> Option<(LimitKind, Excess)> {
+        let (debt, budget) = (self.rate_limiter.debt(token, table, kind, limit), debt::budget(limit));
+        let excess = || Excess::of_debt(debt, limit, budget, self.rate_limiter.window_elapsed_ms(), draw);
+        (debt >= budget).then(|| (kind, excess()))
+    }
+
+    /// Charges a page to its partition, if the table has a limit of bytes.
+    #[cold]
+    pub(crate) fn charge_read(&self, schema: &TableSchema, command: &ReadCommand, page: &Page, context: &Context) {
+        let Some(limit) = schema.rate_limits().read_kib.filter(|_| context.class == Class::User) else { return };
+        let bytes = page.examined_bytes / command.ranges.len().max(1) as u64;
+        for token in command.ranges.iter().filter_map(only_token) {
+            self.rate_limiter.charge(token, command.table, LimitKind::ReadBytes, bytes, limit);
+        }
+    }
+
+    /// Charges mutations to their partitions, if their tables have a limit of bytes.
+    #[cold]
+    pub(crate) fn charge_write(&self, mutations: &[KeyedMutation], context: &Context) {
+        if context.class != Class::User {
+            return;
+        }
+        for (mutation, key) in mutations {
+            let limits = self.engine.schema(mutation.table()).map(|schema| schema.rate_limits());
+            if let Some(limit) = limits.and_then(|limits| limits.write_kib) {
+                let bytes = mutation.as_bytes().len() as u64;
+                self.rate_limiter.charge(key.token, mutation.table(), LimitKind::WriteBytes, bytes, limit);
+            }
+        }
     }
 
     /// Counts the partitions of a request that has a mode, all of them before the decision.
     #[cold]
     pub(crate) fn check_rate_limit(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
         let draw = match context.rate_limit {
-            RateLimitMode::Off | RateLimitMode::Counted => return Ok(()),
-            // Such a draw is always accepted.
+            RateLimitMode::Off | RateLimitMode::Counted | RateLimitMode::ChargeOnly => return Ok(()),
             RateLimitMode::CountOnly => None,
             RateLimitMode::Enforce { draw } => Some(draw),
         };
@@ -54,12 +126,8 @@ impl Replica {
         }
         let mut result = Ok(());
         let mut add = |token: Token, table: TableId, kind: LimitKind| {
-            let limits = self.engine.schema(table).map(|schema| schema.rate_limits()).unwrap_or_default();
-            let limit = if kind == LimitKind::Read { limits.reads } else { limits.writes };
-            let Some(limit) = limit else { return };
-            let counted = self.limit(token, table, kind, limit, draw.unwrap_or(0));
-            if draw.is_some() && result.is_ok() {
-                result = counted;
+            if let Some(schema) = self.engine.schema(table) {
+                result = result.and(self.limit(token, &schema, kind, draw, context));
             }
         };
         match request {
@@ -77,7 +145,7 @@ impl Replica {
             }
         }
         result.map_err(|refused| {
-            let refusals = &self.rate_limiter.refused[refused.kind as usize];
+            let refusals = &self.rate_limiter.refused[usize::from(refused.kind.is_write())];
             refusals.set(refusals.get() + 1);
             context.trace("Rate limit: refused by the replica");
             ReplicaError::RateLimited(refused)

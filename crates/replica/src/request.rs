@@ -58,6 +58,8 @@ pub enum RateLimitMode {
     /// The coordinator's shard owns the partitions: it has counted and accepted the request.
     /// Replicas on other shards count it.
     Counted,
+    /// It continues an operation that was counted: only its bytes are charged.
+    ChargeOnly,
     /// The replica counts it.
     CountOnly,
     /// The replica counts it, and decides.

@@ -92,7 +92,7 @@ impl Plan {
         let memory = config.memory.map_or(limit.bytes() / 2, |Size(bytes)| bytes);
         memory::check(memory, shards)?;
         check_descriptors(rt::host::open_files().unwrap_or(u64::MAX), shards)?;
-        let shard_memory = memory::of_shard(memory, shards);
+        let shard_memory = memory::without_rate_limiter(config, memory::of_shard(memory, shards));
         let segment_size = Size(memory::segment_size(config, shards, shard_memory));
         let config = &Config { commitlog_segment_size_in_mb: segment_size, ..config.clone() };
         let port = |address, port: u16| (port != 0).then(|| SocketAddr::new(address, port));
@@ -101,6 +101,7 @@ impl Plan {
         let mut limits = Limits::for_memory(shard_memory);
         limits.frame_body = config.native_transport_max_frame_size_in_mb.0 as usize;
         limits.unread_time = config.native_transport_unread_timeout_in_ms.0;
+        limits.late_refusal = config.per_partition_rate_limit_max_delay_in_ms.0;
         limits.shard_in_flight = config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize);
         Ok(Plan {
             shards,
@@ -211,6 +212,7 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
             querier_cache: config.querier_cache,
             querier_cache_ttl: config.querier_cache_ttl_in_ms.0,
             querier_cache_memory_fraction: config.querier_cache_memory_percent.min(100) as f64 / 100.0,
+            rate_limiter_bytes: memory::rate_limiter(config, shard_memory),
             ..ReplicaConfig::with_memory(shard_memory)
         },
         compaction_throughput: config.compaction_throughput_mb_per_sec.0.div_ceil(shards as u64),

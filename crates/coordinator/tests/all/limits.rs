@@ -1,13 +1,14 @@
 //! Rate limits: who decides, what is counted, and what a refusal leaves behind. No test depends on
 //! time: limits are 0, which refuses everything, or so high that only the counting is seen.
 
+use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, ops, table_id, with_cluster, within};
 use cluster::metadata::Op;
 use coordinator::Consistency::{self, *};
 use coordinator::{CoordinatorError, PageRequest, Partitions, RequestOptions, WriteKind};
 use model::id::SchemaVersion;
 use model::range::PartitionRange;
-use replica::{Class, Context, LimitKind, Mutations, RateLimited};
+use replica::{Class, Context, Excess, LimitKind, Mutations, RateLimited};
 use uuid::Uuid;
 
 const NOTHING: &[(&str, &str)] = &[("max_reads_per_second", "0"), ("max_writes_per_second", "0")];
@@ -18,7 +19,8 @@ const VERY_MUCH: &[(&str, &str)] = &[("max_reads_per_second", "4294967295"), ("m
 const OUTSIDE: Shape = Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], copies: &[1, 2, 3], ..Shape::DEFAULT };
 
 fn refused(kind: LimitKind, by_coordinator: bool) -> CoordinatorError {
-    CoordinatorError::RateLimited { refused: RateLimited { kind, table: table_id() }, by_coordinator }
+    let refused = RateLimited { kind, table: table_id(), partition: 0, excess: Excess::default() };
+    CoordinatorError::RateLimited { refused, by_coordinator }
 }
 
 /// The operations that each node has counted since the last call.
@@ -249,7 +251,7 @@ fn other_classes_and_logged_batches_are_not_limited() {
         };
         let options = within(Quorum);
         let write = async |keys: &[i32], kind, options: &RequestOptions| {
-            cluster.nodes[0].coordinator.write(writes(keys), kind, options).await
+            cluster.nodes[0].coordinator.write(writes(keys), kind, options).await.map_err(without_excess)
         };
         write(&[1, 2], WriteKind::LoggedBatch, &options).await.expect("it must be applied entirely");
         let limited = Err(refused(LimitKind::Write, false));

@@ -6,6 +6,7 @@ mod aggregates;
 mod hinting;
 mod levels;
 mod limits;
+mod limits_in_bytes;
 mod moving;
 mod moving_repairs;
 mod paging;

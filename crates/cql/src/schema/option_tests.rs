@@ -75,6 +75,18 @@ fn options_are_checked() {
                 "out of range",
             ),
             ("per_partition_rate_limit = 5", SYNTAX, "should be a map"),
+            (
+                "per_partition_rate_limit = {'max_read_kb_per_second': -1}",
+                CONFIGURATION,
+                "Invalid value for max_read_kb_per_second option: expected a non-negative number",
+            ),
+            ("per_partition_rate_limit = {'max_write_kb_per_second': 4294967296}", CONFIGURATION, "out of range"),
+            (
+                "per_partition_rate_limit = {'mode': 'watch'}",
+                CONFIGURATION,
+                "Invalid value for mode option: expected 'enforce' or 'observe'",
+            ),
+            ("per_partition_rate_limit = {'max_kb_per_second': 1}", CONFIGURATION, "Unknown keys in map"),
             ("extensions = {'other': 0x00}", CONFIGURATION, "other"),
             ("extensions = {'per_partition_rate_limit': 0x00}", CONFIGURATION, "Invalid value for the extension"),
             ("cdc = {'enabled': true}", INVALID, "not supported yet"),
@@ -151,23 +163,30 @@ fn options_are_kept_in_one_form_and_told_when_they_do_nothing() {
 fn rate_limits_are_parsed_kept_and_removed() {
     in_world(|world| {
         let limits = |world: &World| world.schema("t").rate_limits();
+        let none = RateLimits::default();
         world.all(&["CREATE TABLE t (pk int PRIMARY KEY) WITH per_partition_rate_limit = {'max_reads_per_second': 0}"]);
-        assert_eq!(limits(world), RateLimits { reads: Some(0), writes: None });
+        assert_eq!(limits(world), RateLimits { reads: Some(0), ..none });
         world.all(&["ALTER TABLE t WITH comment = 'x'"]);
-        assert_eq!(limits(world), RateLimits { reads: Some(0), writes: None });
+        assert_eq!(limits(world), RateLimits { reads: Some(0), ..none });
         let extension = "0x02000000140000006d61785f72656164735f7065725f7365636f6e640200000031\
                          32150000006d61785f7772697465735f7065725f7365636f6e64010000003"
             .to_owned()
             + "7";
         world.all(&[&format!("ALTER TABLE t WITH extensions = {{'per_partition_rate_limit': {extension}}}")]);
-        assert_eq!(limits(world), RateLimits { reads: Some(12), writes: Some(7) });
+        assert_eq!(limits(world), RateLimits { reads: Some(12), writes: Some(7), ..none });
         world.all(&["ALTER TABLE t WITH extensions = {}"]);
         assert_eq!(limits(world).writes, Some(7));
         world.all(&["ALTER TABLE t WITH per_partition_rate_limit = {'max_writes_per_second': '007'}"]);
         assert_eq!(world.schema("t").options.per_partition_rate_limit["max_writes_per_second"], "7");
-        assert_eq!(limits(world), RateLimits { reads: None, writes: Some(7) });
+        assert_eq!(limits(world), RateLimits { writes: Some(7), ..none });
+        let own = "{'mode': 'OBSERVE', 'max_read_kb_per_second': 5, 'max_write_kb_per_second': '6'}";
+        world.all(&[&format!("ALTER TABLE t WITH per_partition_rate_limit = {own}")]);
+        assert_eq!(limits(world), RateLimits { read_kib: Some(5), write_kib: Some(6), observe: true, ..none });
+        world.all(&["ALTER TABLE t WITH per_partition_rate_limit = {'mode': 'enforce', 'max_reads_per_second': 1}"]);
+        assert_eq!(limits(world), RateLimits { reads: Some(1), ..none });
+        assert_eq!(world.schema("t").options.per_partition_rate_limit.len(), 1, "the default mode is not stored");
         world.all(&["ALTER TABLE t WITH per_partition_rate_limit = {}"]);
-        assert_eq!(limits(world), RateLimits::default());
+        assert_eq!(limits(world), none);
     });
 }
 

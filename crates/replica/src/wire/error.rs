@@ -3,6 +3,7 @@
 
 use super::codec::{Reader, Writer};
 use crate::error::{Overload, RateLimited, ReplicaError, Stale};
+use crate::excess::Excess;
 use crate::limiter::LimitKind;
 use crate::request::Class;
 use model::id::TableId;
@@ -29,10 +30,16 @@ pub(super) fn write(error: &ReplicaError, out: &mut Writer) {
         ReplicaError::Stale(Stale::Moved) => out.u8(10),
         ReplicaError::Overloaded(Overload::Counters) => out.u8(11),
         ReplicaError::Overloaded(Overload::Writes) => out.u8(12),
-        ReplicaError::RateLimited(RateLimited { kind, table }) => {
+        ReplicaError::RateLimited(RateLimited { kind, table, partition, excess }) => {
             out.u8(13);
             out.u8(*kind as u8);
             out.raw(table.as_bytes());
+            if (*partition, *excess) != Default::default() {
+                out.u32(*partition);
+                out.u32(excess.limit);
+                out.u32(excess.observed);
+                out.u32(excess.retry_after_ms);
+            }
         }
     }
 }
@@ -61,12 +68,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReplicaError> {
         11 => ReplicaError::Overloaded(Overload::Counters),
         12 => ReplicaError::Overloaded(Overload::Writes),
         13 => {
-            let kind = match reader.u8()? {
-                0 => LimitKind::Read,
-                1 => LimitKind::Write,
-                _ => return None,
+            let (kind, table) = (LimitKind::from_code(reader.u8()?)?, TableId::from_bytes(reader.array()?));
+            let (partition, excess) = match reader.u32() {
+                Some(partition) => {
+                    let (limit, observed) = (reader.u32()?, reader.u32()?);
+                    (partition, Excess { limit, observed, retry_after_ms: reader.u32()? })
+                }
+                None => Default::default(),
             };
-            ReplicaError::RateLimited(RateLimited { kind, table: TableId::from_bytes(reader.array()?) })
+            ReplicaError::RateLimited(RateLimited { kind, table, partition, excess })
         }
         code => {
             ReplicaError::Storage(format!("the replica failed with the error {code}, which is unknown to this release"))

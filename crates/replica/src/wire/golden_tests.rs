@@ -6,6 +6,7 @@ use super::header::{Header, Report};
 use super::{Response, decode_request, decode_response, encode_request, encode_response};
 use crate::digest::Digest;
 use crate::error::{Overload, RateLimited, ReplicaError, Stale};
+use crate::excess::Excess;
 use crate::fragments::FragmentPage;
 use crate::large_data::LargeKinds;
 use crate::limiter::LimitKind;
@@ -138,6 +139,11 @@ fn requests() -> Vec<(&'static str, Header, ReplicaRequest)> {
             ReplicaRequest::Read(command().into()),
         ),
         (
+            "read-charged",
+            Header { rate_limit: RateLimitMode::ChargeOnly, ..plain.clone() },
+            ReplicaRequest::Read(command().into()),
+        ),
+        (
             "write-limited",
             Header { rate_limit: RateLimitMode::Enforce { draw: 0x0403_0201 }, ..plain.clone() },
             ReplicaRequest::write(mutation()),
@@ -174,6 +180,9 @@ fn responses() -> Vec<(&'static str, Response)> {
     let table = TableId::from_bytes([1; 16]);
     let plain = |answer| Response::new(Ok(answer));
     let plain_error = |error| Response::new(Err(error));
+    let limited = |kind, partition, excess| {
+        plain_error(ReplicaError::RateLimited(RateLimited { kind, table, partition, excess }))
+    };
     vec![
         ("page", plain(ReplicaAnswer::Page(page.clone().into()))),
         ("written", plain(ReplicaAnswer::Written)),
@@ -187,7 +196,8 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("overloaded-writes", plain_error(ReplicaError::Overloaded(Overload::Writes))),
         ("fenced", plain_error(ReplicaError::stale(3, 5))),
         ("moved", plain_error(ReplicaError::Stale(Stale::Moved))),
-        ("rate-limited", plain_error(ReplicaError::RateLimited(RateLimited { kind: LimitKind::Write, table }))),
+        ("rate-limited", limited(LimitKind::Write, 0, Excess::default())),
+        ("rate-limited-bytes", limited(LimitKind::ReadBytes, 3, Excess { limit: 5, observed: 7, retry_after_ms: 900 })),
         ("timeout", plain_error(ReplicaError::Timeout)),
     ]
 }

@@ -24,9 +24,11 @@ const END: u8 = 0;
 const TRACE: u8 = 1;
 /// The write is checked against the large-data guardrails: no bytes.
 const CHECKS_LARGE_DATA: u8 = 2;
-/// How the replica applies rate limits: no bytes if it only counts, else the draw by which it
-/// decides, 4 bytes. Without this field it does neither.
+/// How the replica applies rate limits: no bytes if it only counts, one byte of 1 if it only
+/// charges bytes, else the draw by which it decides, 4 bytes. Without this field it does neither.
 const RATE_LIMIT: u8 = 3;
+/// The value of [`RATE_LIMIT`] if the replica only charges bytes.
+const CHARGE_ONLY: u8 = 1;
 /// The class of work: one byte, see [`Class`].
 const CLASS: u8 = REQUIRED + 1;
 /// Microseconds until the coordinator stops waiting: 8 bytes.
@@ -93,6 +95,7 @@ impl Header {
         match self.rate_limit {
             RateLimitMode::Off => {}
             RateLimitMode::Counted | RateLimitMode::CountOnly => field(out, RATE_LIMIT, &[]),
+            RateLimitMode::ChargeOnly => field(out, RATE_LIMIT, &[CHARGE_ONLY]),
             RateLimitMode::Enforce { draw } => field(out, RATE_LIMIT, &draw.to_le_bytes()),
         }
         field(out, CLASS, &[self.class as u8]);
@@ -109,6 +112,7 @@ impl Header {
                 TRACE => trace = Some(Uuid::from_slice(value).ok()?),
                 CHECKS_LARGE_DATA => checks_large_data = true,
                 RATE_LIMIT if value.is_empty() => rate_limit = RateLimitMode::CountOnly,
+                RATE_LIMIT if *value == [CHARGE_ONLY] => rate_limit = RateLimitMode::ChargeOnly,
                 RATE_LIMIT => rate_limit = RateLimitMode::Enforce { draw: u32::from_le_bytes(value.try_into().ok()?) },
                 CLASS => class = Some(Class::from_code(*value.first()?)?),
                 TIME_LEFT => time_left_micros = Some(u64::from_le_bytes(value.try_into().ok()?)),
@@ -223,7 +227,8 @@ mod tests {
     fn a_header_comes_back_as_it_was() {
         let plain = Header { trace: None, checks_large_data: false, rate_limit: RateLimitMode::Off, ..header() };
         let counting = Header { rate_limit: RateLimitMode::CountOnly, ..header() };
-        for header in [header(), plain, counting.clone()] {
+        let charging = Header { rate_limit: RateLimitMode::ChargeOnly, ..header() };
+        for header in [header(), plain, counting.clone(), charging] {
             assert_eq!(read(&bytes_of(|out| header.write(out))), Some(header));
         }
         let counted = Header { rate_limit: RateLimitMode::Counted, ..header() };

@@ -324,6 +324,14 @@ settings! {
         reader_concurrency_semaphore_count_limit ("1" to ""): u64 = 100;
         /// The same for repair, streaming and other maintenance.
         maintenance_reader_concurrency_semaphore_count_limit ("1" to ""): u64 = 10;
+        /// The memory of each shard for the counts of `per_partition_rate_limit`, rounded down to
+        /// a power of two, and at most a sixteenth of the shard's memory. It holds a count for each
+        /// 16 bytes. It is allocated when a table has a limit.
+        per_partition_rate_limiter_memory ("64KiB" to "64MiB"): Bytes = Size(1 << 20);
+        /// A client that tries a partition again, more than 100 times in a second, before a refusal
+        /// by a rate limit says so, gets further refusals when the next second begins, and at most
+        /// this much later. 0 answers all refusals at once.
+        per_partition_rate_limit_max_delay_in_ms ["per_partition_rate_limit_max_delay"] ("" to "1s"): Millis = millis(1_000);
         /// A larger batch causes a warning to the client.
         batch_size_warn_threshold_in_kb ["batch_size_warn_threshold"]: KiB = Size(128 << 10);
         /// A larger batch is refused.

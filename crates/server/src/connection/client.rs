@@ -1,5 +1,6 @@
 //! The state of one connection, shared by its loop and its requests.
 
+use super::late_refusals::LastRefusals;
 use super::latency::Did;
 use super::memory::Held;
 use super::seats::Newcomer;
@@ -76,7 +77,11 @@ pub struct Connection {
     /// are compressed.
     copies: RefCell<Vec<Held>>,
     waker: RefCell<Option<Waker>>,
-    transport: Rc<Transport>,
+    /// The last refusals by rate limits; none before the first.
+    pub(super) last_refusals: RefCell<Option<Box<LastRefusals>>>,
+    /// The refusals that are answered late.
+    pub(super) late_refusals: Cell<u32>,
+    pub(super) transport: Rc<Transport>,
 }
 
 impl Connection {
@@ -118,6 +123,8 @@ impl Connection {
             outbox: RefCell::new(Outbox::of_node(transport.node.address)),
             copies: RefCell::default(),
             waker: RefCell::new(None),
+            last_refusals: RefCell::default(),
+            late_refusals: Cell::new(0),
             transport,
         })
     }
@@ -318,7 +325,7 @@ impl Connection {
 
     /// Sends the answer of a statement, or an error.
     #[inline]
-    pub(super) fn answer(&self, reply: &Reply, came: Instant, answer: Result<Answer, Error>) {
+    pub(super) fn answer(self: &Rc<Self>, reply: &Reply, came: Instant, answer: Result<Answer, Error>) {
         match answer {
             Ok(answer) => {
                 if let AnswerKind::Rows(rows) = &answer.kind
@@ -341,6 +348,7 @@ impl Connection {
                 }
                 self.answered(bytes);
             }
+            Err(Error::RateLimit(refusal)) => self.refuse(reply, came, refusal),
             Err(error) => self.error(reply, &error),
         }
     }

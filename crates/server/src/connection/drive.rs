@@ -205,6 +205,9 @@ where
     fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<End>> {
         loop {
             let stop = self.start_requests(cx);
+            if self.stop.is_cancelled() {
+                self.connection.answer_late_refusals();
+            }
             let flushed = self.flush(cx)?;
             if flushed {
                 self.unread = None;
@@ -493,7 +496,7 @@ where
         let statement = match request {
             Request::Execute { id, metadata_id, mut params } => {
                 (params.trace, params.received) = (reply.trace, Some(received));
-                reply.skip_metadata = params.skip_metadata;
+                (reply.skip_metadata, reply.rate_limit_info) = (params.skip_metadata, params.rate_limit_info);
                 reply.metadata_id = metadata_id;
                 // Without a metadata id, the client relies on the columns that it knows.
                 params.skip_metadata &= metadata_id.is_none();
@@ -502,12 +505,13 @@ where
             Request::Query { text, mut params, keyspace: inside } => {
                 keyspace = inside;
                 (params.trace, params.received) = (reply.trace, Some(received));
-                reply.skip_metadata = params.skip_metadata;
+                (reply.skip_metadata, reply.rate_limit_info) = (params.skip_metadata, params.rate_limit_info);
                 Statement::Query { text, params }
             }
             Request::Batch { mut batch, keyspace: inside } => {
                 keyspace = inside;
                 (batch.params.trace, batch.params.received) = (reply.trace, Some(received));
+                reply.rate_limit_info = batch.params.rate_limit_info;
                 Statement::Batch(batch)
             }
             Request::Prepare { text, keyspace: inside } => {

@@ -6,7 +6,8 @@
 //! and the requests share. [`startup`] handles OPTIONS and STARTUP, [`tls`] the handshake before
 //! them, [`stream`] is the socket, encrypted or not. [`statement`] runs one statement on a
 //! [`worker`]. [`transport`] holds all connections of a shard, with the [`memory`] for requests.
-//! [`service`] is the interface to the query processor.
+//! [`service`] is the interface to the query processor. [`late_refusals`] delays the answers of
+//! clients that ignore rate limits.
 //!
 //! Invariants: a connection stays on one shard. A request that never waits needs no task, channel
 //! or timer. Everything that a client makes the server hold is limited: pending requests, unread
@@ -16,6 +17,7 @@ pub mod accept;
 mod arrival;
 pub mod client;
 mod drive;
+mod late_refusals;
 pub mod latency;
 pub mod memory;
 pub mod seats;

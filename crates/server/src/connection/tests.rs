@@ -10,6 +10,9 @@ use cql::api::{
     Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams, ResultMetadata, Rows, SchemaAction, SchemaChange,
     SchemaTarget,
 };
+use cql::rate_limit_error::RateLimitError;
+use model::TableId;
+use replica::{Excess, LimitKind, RateLimited};
 use rt::shard::PerShard;
 use rt::sync::{Notify, Semaphore};
 use rt::time::{Duration, Instant, timeout};
@@ -90,6 +93,13 @@ impl Service for Fake {
             ("where", _) => {
                 let keyspace = client.keyspace.borrow().clone().unwrap_or_default();
                 Err(Error::Invalid(format!("in '{keyspace}' at {:?}", params.now_in_seconds)))
+            }
+            ("limited", partition) => {
+                let excess = Excess { limit: 1, observed: 9, retry_after_ms: 60_000 };
+                let (kind, table) = (LimitKind::Read, TableId::from_bytes([1; 16]));
+                let refused = RateLimited { kind, table, partition: partition.parse().expect("a number"), excess };
+                let target = "ks.t".into();
+                Err(Error::RateLimit(RateLimitError { target, refused, rejected_by_coordinator: true }))
             }
             ("warn", _) => {
                 let mut answer = Answer::new(AnswerKind::Void);
@@ -238,6 +248,7 @@ pub(super) fn limits() -> Limits {
         shard_unread: 1 << 20,
         unread_time: Duration::from_secs(60),
         large_frame_step: Duration::from_secs(6),
+        late_refusal: Duration::from_secs(1),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A shard's connections: the list, the limits and the counters.
 
 use super::client::Connection;
+use super::late_refusals::LateRefusals;
 use super::latency::Latencies;
 use super::memory::{Held, Lender, Memory};
 use super::service::Service;
@@ -39,6 +40,9 @@ pub struct Limits {
     /// A large request that hardly advances for this long is refused if others wait for memory.
     /// After five times as long, it must be complete.
     pub large_frame_step: Duration,
+    /// A client that ignores refusals by rate limits gets further ones after this time at most. 0:
+    /// at once.
+    pub late_refusal: Duration,
 }
 
 impl Limits {
@@ -59,6 +63,7 @@ impl Limits {
             shard_unread: (memory / 10).max(8 << 20),
             unread_time: Duration::from_secs(30),
             large_frame_step: Duration::from_secs(6),
+            late_refusal: Duration::from_secs(1),
         }
     }
 }
@@ -116,6 +121,8 @@ pub struct Stats {
     pub dropped_unread: Count,
     /// Connections closed because they had sent no STARTUP while others needed their seats.
     pub evicted_silent: Count,
+    /// Refusals by rate limits that were answered late.
+    pub late_refusals: Count,
     /// Errors by code.
     errors: RefCell<BTreeMap<i32, u64>>,
 }
@@ -162,6 +169,8 @@ pub struct Transport {
     copies: OnceCell<Lender>,
     /// Throttles the log lines about clients that were dropped because they do not read.
     pub(super) dropped_log: LogThrottle,
+    /// Refusals by rate limits that are answered late.
+    pub(super) late_refusals: LateRefusals,
     /// Fires when all connections must end.
     stop: RefCell<Cancel>,
 }
@@ -189,6 +198,7 @@ impl Transport {
             next_id: Cell::new(0),
             copies: OnceCell::new(),
             dropped_log: LogThrottle::default(),
+            late_refusals: LateRefusals::default(),
             stop: RefCell::default(),
         })
     }

@@ -42,6 +42,7 @@ families! {
     gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not read." |s| s.transport.unread;
     counter "scylla_transport_connections_dropped_unread" "Connections closed because their clients did not read." |s| s.transport.dropped_unread;
     counter "scylla_transport_connections_evicted_silent" "Connections without STARTUP that were closed to free their seats." |s| s.transport.evicted_silent;
+    counter "scylla_transport_rate_limit_errors_delayed" "Refusals by a per-partition rate limit that were answered late, because the client had ignored earlier ones." |s| s.transport.late_refusals;
     counter "scylla_transport_received_bytes" "Bytes received from clients." |s| s.transport.received;
     counter "scylla_transport_sent_bytes" "Bytes sent to clients." |s| s.transport.sent;
     counters "scylla_transport_cql_requests_count" "Requests by kind." |s, put| {
@@ -128,11 +129,14 @@ families! {
     counter "scylla_database_total_writes" "Mutations applied by this shard's replica." |s| s.replica.writes;
     counter "scylla_database_total_reads_rate_limited" "Reads that this shard's replica refused by a per-partition rate limit." |s| s.replica.rate_limits.refused_reads;
     counter "scylla_database_total_writes_rate_limited" "Writes that this shard's replica refused by a per-partition rate limit." |s| s.replica.rate_limits.refused_writes;
+    counter "scylla_database_total_reads_rate_limit_observed" "Reads that a per-partition rate limit in mode observe would have refused." |s| s.replica.rate_limits.observed_reads;
+    counter "scylla_database_total_writes_rate_limit_observed" "Writes that a per-partition rate limit in mode observe would have refused." |s| s.replica.rate_limits.observed_writes;
     counter "scylla_per_partition_rate_limiter_allocations" "Slots of the rate limiter that were taken by a partition." |s| s.replica.rate_limits.slots.allocations;
     counter "scylla_per_partition_rate_limiter_successful_lookups" "Operations whose partition had a slot." |s| s.replica.rate_limits.slots.successful_lookups;
     counter "scylla_per_partition_rate_limiter_failed_allocations" "Slots whose count was lost because another partition needed one." |s| s.replica.rate_limits.slots.failed_allocations;
     counter "scylla_per_partition_rate_limiter_probe_count" "Cache lines of the rate limiter that were searched." |s| s.replica.rate_limits.slots.probe_count;
     gauges "scylla_per_partition_rate_limiter_load_factor" "Share of the slots that are taken, from 0 to 1, at most." |s, put| put("", s.replica.rate_limits.load_factor);
+    gauge "scylla_per_partition_rate_limiter_memory_bytes" "Bytes of the counts of the rate limiter." |s| s.replica.rate_limits.bytes;
     counter "scylla_database_short_data_queries" "Pages cut by bytes or tombstones." |s| s.replica.short_reads;
     counter "scylla_database_tombstones_read" "Tombstones read." |s| s.replica.tombstones;
     gauges "scylla_database_active_reads" "Reads that hold a permit." |s, put| by_class(s, put, |p| p.count as u64);

@@ -88,6 +88,8 @@ pub struct TransportNumbers {
     pub unread: u64,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: u64,
+    /// Refusals by rate limits that were answered late.
+    pub late_refusals: u64,
     /// Connections closed because they had sent no STARTUP while others needed their seats.
     pub evicted_silent: u64,
     /// Errors by code.
@@ -146,6 +148,7 @@ fn transport_numbers(transport: &Transport) -> TransportNumbers {
         sent: stats.sent.get(),
         unread: transport.unread() as u64,
         dropped_unread: stats.dropped_unread.get(),
+        late_refusals: stats.late_refusals.get(),
         evicted_silent: stats.evicted_silent.get(),
         errors: stats.errors(),
         read_latency: transport.latencies.of(Did::Read).numbers(),

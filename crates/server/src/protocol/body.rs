@@ -165,12 +165,13 @@ impl Body {
         }
     }
 
-    /// Skips a `[bytes map]`. Returns whether it has the key.
-    pub fn bytes_map_has(&mut self, key: &str) -> Result<bool, Error> {
+    /// Skips a `[bytes map]`. Returns which of the keys it has.
+    pub fn bytes_map_has<const N: usize>(&mut self, keys: [&str; N]) -> Result<[bool; N], Error> {
         let count = self.count(6)?;
-        let mut found = false;
+        let mut found = [false; N];
         for _ in 0..count {
-            found |= self.string()? == key;
+            let key = self.string()?;
+            found.iter_mut().zip(keys).for_each(|(found, wanted)| *found |= key == wanted);
             self.bytes()?;
         }
         Ok(found)

@@ -14,7 +14,7 @@ const UNKNOWN_REASON: u16 = 0;
 pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: &Error) {
     let (version, rate_limit) = (reply.version, reply.rate_limit);
     out.put_i32(code(version, rate_limit, error));
-    write::string(out, &error.to_string());
+    write::formatted(out, error);
     match error {
         Error::Server(_)
         | Error::Protocol(_)
@@ -69,10 +69,10 @@ pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: 
             write::string(out, table);
         }
         Error::Unprepared(id) => write::short_bytes(out, id),
-        Error::RateLimit { write, rejected_by_coordinator, .. } => {
+        Error::RateLimit(refusal) => {
             if rate_limit {
-                out.put_u8(u8::from(*write));
-                out.put_u8(u8::from(*rejected_by_coordinator));
+                out.put_u8(u8::from(refusal.is_write()));
+                out.put_u8(u8::from(refusal.rejected_by_coordinator));
             }
         }
     }
@@ -98,7 +98,7 @@ fn put_failures(out: &mut impl BufMut, version: Version, nodes: &[IpAddr], own: 
 /// The error code for the client. Version 3 has no failures; they are sent as timeouts.
 pub fn code(version: Version, rate_limit: bool, error: &Error) -> i32 {
     match error {
-        Error::RateLimit { .. } if !rate_limit => 0x2300,
+        Error::RateLimit(_) if !rate_limit => 0x2300,
         Error::ReadFailure { .. } if version < Version::V4 => 0x1200,
         Error::WriteFailure { .. } if version < Version::V4 => 0x1100,
         Error::FunctionFailure { .. } if version < Version::V4 => 0x2200,
@@ -111,6 +111,15 @@ mod tests {
     use super::*;
     use cql::api::Consistency;
     use cql::error::WriteType;
+    use cql::rate_limit_error::RateLimitError;
+    use model::TableId;
+    use replica::{Excess, LimitKind, RateLimited};
+
+    fn limited(kind: LimitKind, rejected_by_coordinator: bool) -> Error {
+        let refused =
+            RateLimited { kind, table: TableId::from_bytes([1; 16]), partition: 1, excess: Excess::default() };
+        Error::RateLimit(RateLimitError { target: "ks.t".into(), refused, rejected_by_coordinator })
+    }
 
     fn body(version: Version, rate_limit: bool, error: &Error) -> Vec<u8> {
         let mut out = Vec::new();
@@ -166,10 +175,8 @@ mod tests {
                 },
                 b"\0\0\x14\0\0\x01k\0\x01f\0\x01\0\x04text",
             ),
-            (
-                Error::RateLimit { target: "ks.t".into(), write: true, rejected_by_coordinator: false },
-                &[0, 0, 0xF0, 0, 1, 0],
-            ),
+            (limited(LimitKind::Write, false), &[0, 0, 0xF0, 0, 1, 0]),
+            (limited(LimitKind::ReadBytes, true), &[0, 0, 0xF0, 0, 0, 1]),
         ];
         for (error, expected) in cases {
             assert_eq!(body(Version::V4, true, &error), expected, "{error:?}");
@@ -196,7 +203,6 @@ mod tests {
         let mut unknown = Vec::new();
         write(&mut unknown, &Reply::plain(Version::V5, 0), None, &failure);
         assert_eq!(&unknown[unknown.len() - 5..], [0, 0, 0, 0, 0], "no node, and no data");
-        let limited = Error::RateLimit { target: "ks.t".into(), write: true, rejected_by_coordinator: false };
-        assert_eq!(body(Version::V4, false, &limited), [0, 0, 0x23, 0]);
+        assert_eq!(body(Version::V4, false, &limited(LimitKind::Write, false)), [0, 0, 0x23, 0]);
     }
 }

@@ -5,7 +5,7 @@
 //! segment, which is sealed when it is written (`seal`). The connection writes [`Outbox::slices`],
 //! and reports the written bytes to [`Outbox::written`].
 
-use super::request::PAGE_INFO;
+use super::request::{PAGE_INFO, RATE_LIMIT_INFO};
 use super::{Compression, Event, Opcode, Version, compression, error, flag, result, write};
 use bytes::{BufMut, Bytes};
 use cql::Error;
@@ -36,6 +36,8 @@ pub struct Reply {
     pub trace: Option<Uuid>,
     /// The client negotiated the rate limit error.
     pub rate_limit: bool,
+    /// The client requests the numbers of a refusal by a rate limit.
+    pub rate_limit_info: bool,
     /// The client needs no column descriptions.
     pub skip_metadata: bool,
     /// The id of the result metadata that the client knows, if negotiated.
@@ -55,6 +57,7 @@ impl Reply {
             compression: None,
             trace: None,
             rate_limit: false,
+            rate_limit_info: false,
             skip_metadata: false,
             metadata_id: None,
             metadata_ids: version >= Version::V5,
@@ -66,15 +69,17 @@ impl Reply {
 /// The custom payload of an answer.
 #[derive(Clone, Copy)]
 struct Payload<'a> {
-    tablet: Option<&'a Bytes>,
-    page_info: Option<&'a Bytes>,
+    tablet: Option<&'a [u8]>,
+    page_info: Option<&'a [u8]>,
+    rate_limit: Option<&'a [u8]>,
 }
 
 impl Payload<'_> {
-    const NONE: Payload<'static> = Payload { tablet: None, page_info: None };
+    const NONE: Payload<'static> = Payload { tablet: None, page_info: None, rate_limit: None };
 
     fn entries(self) -> u16 {
-        u16::from(self.tablet.is_some()) + u16::from(self.page_info.is_some())
+        let entry = |value: Option<&[u8]>| u16::from(value.is_some());
+        entry(self.tablet) + entry(self.page_info) + entry(self.rate_limit)
     }
 }
 
@@ -140,7 +145,8 @@ impl Outbox {
     /// Appends the answer of a statement.
     #[inline]
     pub fn answer(&mut self, reply: &Reply, answer: &Answer) {
-        let payload = Payload { tablet: answer.tablet.as_ref(), page_info: answer.page_info.as_ref() };
+        let (tablet, page_info) = (answer.tablet.as_deref(), answer.page_info.as_deref());
+        let payload = Payload { tablet, page_info, ..Payload::NONE };
         let start = self.begin(reply, Opcode::Result, &answer.warnings, payload);
         let rows = result::answer(&mut self.out.tail, reply, &answer.kind);
         self.finish(reply, start, rows);
@@ -155,7 +161,12 @@ impl Outbox {
 
     /// Appends ERROR.
     pub fn error(&mut self, reply: &Reply, why: &Error) {
-        let start = self.begin(reply, Opcode::Error, &[], Payload::NONE);
+        let info = match why {
+            Error::RateLimit(refusal) if reply.rate_limit_info => Some(write::Text::of(refusal.json())),
+            _ => None,
+        };
+        let payload = Payload { rate_limit: info.as_ref().map(write::Text::as_bytes), ..Payload::NONE };
+        let start = self.begin(reply, Opcode::Error, &[], payload);
         error::write(&mut self.out.tail, reply, self.node, why);
         self.finish(reply, start, None);
     }
@@ -216,7 +227,9 @@ impl Outbox {
         }
         if entries > 0 {
             self.out.tail.put_u16(entries);
-            for (key, value) in [("tablets-routing-v1", payload.tablet), (PAGE_INFO, payload.page_info)] {
+            let Payload { tablet, page_info, rate_limit } = payload;
+            for (key, value) in [("tablets-routing-v1", tablet), (PAGE_INFO, page_info), (RATE_LIMIT_INFO, rate_limit)]
+            {
                 if let Some(value) = value {
                     write::string(&mut self.out.tail, key);
                     write::bytes(&mut self.out.tail, value);
@@ -302,7 +315,10 @@ impl Outbox {
 mod tests {
     use super::*;
     use cql::api::{AnswerKind, ResultMetadata, Rows};
+    use cql::rate_limit_error::RateLimitError;
+    use model::TableId;
     use proptest::prelude::*;
+    use replica::{Excess, LimitKind, RateLimited};
     use std::rc::Rc;
 
     fn drain(outbox: &mut Outbox, step: usize) -> Vec<u8> {
@@ -384,6 +400,29 @@ mod tests {
         // Version 3 has neither warnings nor payloads.
         outbox.answer(&Reply::plain(Version::V3, 2), &answer);
         assert_eq!(drain(&mut outbox, 100), [0x83, 0, 0, 2, 8, 0, 0, 0, 4, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_refusal_has_its_numbers_as_payload_if_the_client_asks() {
+        let refused = RateLimited {
+            kind: LimitKind::Read,
+            table: TableId::from_bytes([1; 16]),
+            partition: 1,
+            excess: Excess::default(),
+        };
+        let refusal = RateLimitError { target: "ks.t".into(), refused, rejected_by_coordinator: true };
+        let json = refusal.json().to_string();
+        let error = Error::RateLimit(refusal);
+        let frame = |version, rate_limit_info| {
+            let mut outbox = Outbox::default();
+            outbox.error(&Reply { rate_limit_info, ..Reply::plain(version, 2) }, &error);
+            drain(&mut outbox, 1_000)
+        };
+        let payload = [b"\0\x01\0\x12messina-rate-limit\0\0\0", &[json.len() as u8][..], json.as_bytes()].concat();
+        let (plain, asked) = (frame(Version::V4, false), frame(Version::V4, true));
+        assert_eq!((plain[1], asked[1]), (0, 4));
+        assert_eq!(asked[9..], [&payload[..], &plain[9..]].concat());
+        assert_eq!(frame(Version::V3, true)[1], 0, "version 3 has no payloads");
     }
 
     #[test]

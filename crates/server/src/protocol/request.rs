@@ -32,6 +32,10 @@ const PREPARE_KEYSPACE: i32 = 0x01;
 /// answers it.
 pub const PAGE_INFO: &str = "messina-page-info";
 
+/// The key of the custom payload that requests the numbers of a refusal by a rate limit, and of the
+/// payload that answers it.
+pub const RATE_LIMIT_INFO: &str = "messina-rate-limit";
+
 /// What a connection has negotiated about the encoding of its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dialect {
@@ -104,7 +108,8 @@ impl Request {
         }
         let mut body = Body::new(bytes);
         let has_payload = frame.flags & flag::CUSTOM_PAYLOAD != 0 && version >= Version::V4;
-        let page_info = has_payload && body.bytes_map_has(PAGE_INFO)?;
+        let asked = if has_payload { body.bytes_map_has([PAGE_INFO, RATE_LIMIT_INFO])? } else { [false; 2] };
+        let [page_info, rate_limit_info] = asked;
         let mut keyspace = None;
         Ok(match frame.opcode {
             Opcode::Execute => {
@@ -113,16 +118,17 @@ impl Request {
                 let metadata_id = if with_id { Some(body.metadata_id()?) } else { None };
                 // The keyspace in the parameters is ignored: a prepared statement keeps the
                 // keyspace in which it was prepared.
-                let params = QueryParams { page_info, ..params(&mut body, version, &mut keyspace)? };
+                let params = QueryParams { page_info, rate_limit_info, ..params(&mut body, version, &mut keyspace)? };
                 Request::Execute { id, metadata_id, params }
             }
             Opcode::Query => {
                 let text = body.long_string()?;
-                let params = QueryParams { page_info, ..params(&mut body, version, &mut keyspace)? };
+                let params = QueryParams { page_info, rate_limit_info, ..params(&mut body, version, &mut keyspace)? };
                 Request::Query { text, params, keyspace }
             }
             Opcode::Batch => {
-                let batch = batch(&mut body, version, &mut keyspace)?;
+                let mut batch = batch(&mut body, version, &mut keyspace)?;
+                batch.params.rate_limit_info = rate_limit_info;
                 Request::Batch { batch, keyspace }
             }
             Opcode::Prepare => {

@@ -1,6 +1,8 @@
 //! Encodes the notations of the protocol.
 
 use bytes::BufMut;
+use smallvec::SmallVec;
+use std::fmt::{self, Display, Write};
 use std::net::{IpAddr, SocketAddr};
 
 /// `[string]`. Text that exceeds the 16-bit length is cut at a character.
@@ -11,6 +13,38 @@ pub fn string(out: &mut impl BufMut, text: &str) {
     }
     out.put_u16(end as u16);
     out.put_slice(&text.as_bytes()[..end]);
+}
+
+/// A text that is formatted in place. It is allocated only if it is long.
+#[derive(Default)]
+pub struct Text(SmallVec<[u8; 512]>);
+
+impl Text {
+    /// Formats a value.
+    pub fn of(value: impl Display) -> Text {
+        let mut text = Text::default();
+        // Writing to memory does not fail.
+        let _ = write!(text, "{value}");
+        text
+    }
+
+    /// The bytes, which are UTF-8.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// `[string]` of a value's text.
+pub fn formatted(out: &mut impl BufMut, value: impl Display) {
+    let text = Text::of(value);
+    string(out, str::from_utf8(text.as_bytes()).unwrap_or_default());
 }
 
 /// `[bytes]`

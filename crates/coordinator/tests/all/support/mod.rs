@@ -1,6 +1,7 @@
 //! A cluster in memory: nodes of one shard each on the test's shard, and a transport that can fail.
 
 mod fault;
+pub mod requests;
 
 use bytes::Bytes;
 use cluster::metadata::{
@@ -328,17 +329,6 @@ impl Cluster {
         self.write_as(node, mutation, WriteKind::Simple, consistency).await
     }
 
-    pub async fn write_as(
-        &self,
-        node: usize,
-        mutation: Mutation,
-        kind: WriteKind,
-        consistency: Consistency,
-    ) -> Result<(), CoordinatorError> {
-        let key = mutation.decorated_key();
-        self.nodes[node].coordinator.write(smallvec![(mutation, key)], kind, &self.options(consistency)).await
-    }
-
     /// Applies a change to one replica only.
     pub async fn put(&self, node: usize, mutation: Mutation) {
         self.nodes[node]
@@ -350,28 +340,6 @@ impl Cluster {
 
     pub fn query(&self, partitions: Partitions) -> Query {
         query_on(&self.nodes[0].coordinator, partitions)
-    }
-
-    pub async fn page(
-        &self,
-        node: usize,
-        query: &Query,
-        page: &PageRequest,
-        consistency: Consistency,
-    ) -> Result<QueryPage, CoordinatorError> {
-        // Each node has its own snapshot of the metadata.
-        let metadata = self.nodes[node].coordinator.metadata();
-        let query = Query { table: metadata.table_by_id(table_id()).expect("it is there").clone(), ..query.clone() };
-        self.nodes[node].coordinator.read(&query, page, &self.options(consistency)).await
-    }
-
-    pub async fn reduce(
-        &self,
-        node: usize,
-        query: &Query,
-        consistency: Consistency,
-    ) -> Result<QueryPage, CoordinatorError> {
-        self.nodes[node].coordinator.reduce(query, &self.options(consistency)).await
     }
 
     /// A partition's rows that a node reads at this level: clustering keys and values.

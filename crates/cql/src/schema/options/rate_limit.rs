@@ -1,8 +1,11 @@
-//! `per_partition_rate_limit`: operations per second of each partition. Also its form in
+//! `per_partition_rate_limit`: operations and KiB per second of each partition. Also its form in
 //! `system_schema.tables.extensions`, which is ScyllaDB's.
+//!
+//! ScyllaDB knows `max_reads_per_second` and `max_writes_per_second`. The limits in KiB and the
+//! mode are Messina's. Keys are stored and described in alphabetical order, as ScyllaDB does.
 
 use crate::error::Error;
-use model::options::{MAX_READS, MAX_WRITES, OptionMap};
+use model::options::{ENFORCE, LIMIT_MODE, MAX_READ_KB, MAX_READS, MAX_WRITE_KB, MAX_WRITES, OBSERVE, OptionMap};
 
 /// The name of the option, and of the extension.
 pub const OPTION: &str = "per_partition_rate_limit";
@@ -11,23 +14,42 @@ fn refused(message: String) -> Error {
     Error::Configuration(message)
 }
 
-/// The stored form of the option.
+/// The keys of the option.
+const KEYS: [&str; 5] = [MAX_READS, MAX_WRITES, MAX_READ_KB, MAX_WRITE_KB, LIMIT_MODE];
+
+/// The stored form of the option. The default mode is left out, so that ScyllaDB's keys alone have
+/// ScyllaDB's form.
 pub fn stored(written: OptionMap) -> Result<OptionMap, Error> {
-    let unknown: Vec<&str> =
-        written.keys().map(String::as_str).filter(|name| ![MAX_READS, MAX_WRITES].contains(name)).collect();
+    let unknown: Vec<&str> = written.keys().map(String::as_str).filter(|name| !KEYS.contains(name)).collect();
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");
         return Err(refused(format!("Unknown keys in map for per_partition_rate_limit extension: {unknown}")));
     }
-    let limit = |(name, value): (String, String)| {
-        let wrong = |why: &str| refused(format!("Invalid value for {name} option: {why}"));
-        if value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(wrong("expected a non-negative number"));
-        }
-        let limit: u32 = value.parse().map_err(|_| wrong("out of range accepted by 32-bit numbers"))?;
-        Ok((name, limit.to_string()))
-    };
-    written.into_iter().map(limit).collect()
+    let mut stored = OptionMap::new();
+    for (name, value) in written {
+        let value = if name == LIMIT_MODE { mode(&value)? } else { Some(number(&name, &value)?) };
+        stored.extend(value.map(|value| (name, value)));
+    }
+    Ok(stored)
+}
+
+/// The stored form of a limit.
+fn number(name: &str, value: &str) -> Result<String, Error> {
+    let wrong = |why: &str| refused(format!("Invalid value for {name} option: {why}"));
+    if value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong("expected a non-negative number"));
+    }
+    let limit: u32 = value.parse().map_err(|_| wrong("out of range accepted by 32-bit numbers"))?;
+    Ok(limit.to_string())
+}
+
+/// The stored form of the mode. None for the default.
+fn mode(value: &str) -> Result<Option<String>, Error> {
+    match value.to_ascii_lowercase().as_str() {
+        ENFORCE => Ok(None),
+        OBSERVE => Ok(Some(OBSERVE.to_owned())),
+        _ => Err(refused(format!("Invalid value for {LIMIT_MODE} option: expected '{ENFORCE}' or '{OBSERVE}'"))),
+    }
 }
 
 /// The option as the value of an extension: `u32` number of entries, then the texts of each entry,
@@ -101,6 +123,10 @@ mod tests {
         assert!(of_extensions(&written(&format!("{hex}00"))).is_err());
         assert!(of_extensions(&written("ffffffff")).is_err());
         assert_eq!(of_extensions(&OptionMap::new()), Ok(None));
+        let own =
+            OptionMap::from([(MAX_READ_KB, "5"), (LIMIT_MODE, OBSERVE)].map(|(a, b)| (a.to_owned(), b.to_owned())));
+        let hex: String = extension(&own).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(of_extensions(&written(&hex)), Ok(Some(own)));
         assert!(of_extensions(&OptionMap::from([("paxos".to_owned(), "0x".to_owned())])).is_err());
     }
 }

@@ -202,8 +202,10 @@ proptest! {
 }
 
 #[test]
-fn a_payload_may_ask_why_the_page_ended() {
-    for (key, asked) in [("messina-page-info", true), ("another", false)] {
+fn a_payload_may_ask_why_the_page_ended_and_for_the_numbers_of_a_refusal() {
+    for (key, asked) in
+        [("messina-page-info", (true, false)), ("messina-rate-limit", (false, true)), ("another", (false, false))]
+    {
         let mut body = vec![0, 2, 0, 1, b'x', 0xFF, 0xFF, 0xFF, 0xFF];
         super::super::write::string(&mut body, key);
         body.put_slice(&[0, 0, 0, 1, 9]);
@@ -211,7 +213,7 @@ fn a_payload_may_ask_why_the_page_ended() {
         let mut frame =
             RawFrame { version: Version::V4, flags: 4, stream: 0, opcode: Opcode::Query, body: body.into() };
         match Request::decode(frame.clone(), Dialect::default(), 1 << 20) {
-            Ok(Request::Query { params, .. }) => assert_eq!(params.page_info, asked),
+            Ok(Request::Query { params, .. }) => assert_eq!((params.page_info, params.rate_limit_info), asked),
             other => panic!("{other:?}"),
         }
         frame.body.truncate(8);

@@ -1,0 +1,140 @@
+//! Rate limits in bytes, and the mode `observe`. No test depends on time: an operation costs the
+//! budget of at least ten seconds.
+
+use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster};
+use coordinator::Consistency::*;
+use coordinator::{CoordinatorError, PageRequest, Partitions, WriteKind};
+use model::mutation::Mutation;
+use replica::{Excess, LimitKind, RateLimited};
+
+const FEW_KIB: &[(&str, &str)] = &[("max_read_kb_per_second", "1"), ("max_write_kb_per_second", "1")];
+const OBSERVED: &[(&str, &str)] = &[
+    ("max_read_kb_per_second", "0"),
+    ("max_reads_per_second", "0"),
+    ("max_writes_per_second", "0"),
+    ("mode", "observe"),
+];
+const MANY_KIB: &[(&str, &str)] =
+    &[("max_read_kb_per_second", "4294967295"), ("max_write_kb_per_second", "4294967295")];
+
+/// Node 0 has no replica.
+const OUTSIDE: Shape = Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], copies: &[1, 2, 3], ..Shape::DEFAULT };
+
+fn refused<T>(kind: LimitKind, by_coordinator: bool) -> Result<T, CoordinatorError> {
+    let refused = RateLimited { kind, table: table_id(), partition: 0, excess: Excess::default() };
+    Err(CoordinatorError::RateLimited { refused, by_coordinator })
+}
+
+/// A mutation of many KiB.
+fn large(cluster: &Cluster, k: i32) -> Mutation {
+    (0..1_000).fold(Change::of(cluster, k, 5), |change, c| change.row(c, c)).done()
+}
+
+fn small(cluster: &Cluster, k: i32) -> Mutation {
+    Change::of(cluster, k, 6).row(1, 1).done()
+}
+
+/// Stores a large partition on all replicas, which is not charged.
+async fn store(cluster: &Cluster, nodes: std::ops::Range<usize>, k: i32) {
+    for node in nodes {
+        cluster.put(node, large(cluster, k)).await;
+    }
+}
+
+#[test]
+fn bytes_are_charged_where_they_were_read() {
+    with_cluster("limit_read_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
+        store(&cluster, 0..3, 1).await;
+        store(&cluster, 0..3, 2).await;
+        assert_eq!(cluster.read(0, 1, One).await.expect("nothing was read yet").len(), 1_000);
+        assert_eq!(cluster.read(0, 1, One).await, refused(LimitKind::ReadBytes, true));
+        cluster.write(0, small(&cluster, 1), One).await.expect("writes have a budget of their own");
+        assert_eq!(cluster.read(0, 2, Quorum).await.expect("another partition").len(), 1_000);
+        cluster.read(2, 1, One).await.expect("node 2 has read nothing");
+        let metrics = cluster.nodes[0].coordinator.metrics();
+        assert_eq!((metrics.limited_reads, metrics.limited_writes), ([1, 0], [0, 0]));
+    });
+    with_cluster("limit_read_kib_away", Shape { rate_limits: FEW_KIB, ..OUTSIDE }, |cluster| async move {
+        store(&cluster, 1..4, 1).await;
+        cluster.read(0, 1, All).await.expect("nothing was read yet");
+        for level in [One, Quorum, All] {
+            assert_eq!(cluster.read(0, 1, level).await, refused(LimitKind::ReadBytes, false), "{level:?}");
+        }
+        for node in 1..4 {
+            assert_eq!(
+                cluster.read(node, 1, One).await,
+                refused(LimitKind::ReadBytes, true),
+                "a digest is charged, too"
+            );
+        }
+    });
+}
+
+#[test]
+fn bytes_are_charged_on_each_replica_of_a_write() {
+    with_cluster("limit_write_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
+        cluster.write(0, large(&cluster, 1), Quorum).await.expect("nothing was written yet");
+        cluster.settle().await;
+        for node in 0..3 {
+            assert_eq!(cluster.write(node, small(&cluster, 1), One).await, refused(LimitKind::WriteBytes, true));
+            assert_eq!(cluster.own(node, 1).await.len(), 1_000);
+        }
+        cluster.read(0, 1, One).await.expect("reads have a budget of their own");
+        cluster.write(0, small(&cluster, 2), One).await.expect("another partition");
+    });
+    with_cluster("limit_write_kib_away", Shape { rate_limits: FEW_KIB, ..OUTSIDE }, |cluster| async move {
+        cluster.write(0, large(&cluster, 1), All).await.expect("nothing was written yet");
+        assert_eq!(cluster.write(0, small(&cluster, 1), One).await, refused(LimitKind::WriteBytes, false));
+        cluster.settle().await;
+        assert_eq!(cluster.nodes[1].replica.metrics().rate_limits.refused_writes, 1);
+    });
+}
+
+#[test]
+fn bytes_of_later_parts_of_an_operation_are_charged() {
+    with_cluster("limit_parts_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
+        store(&cluster, 0..3, 1).await;
+        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let part = PageRequest { exempt: true, ..PageRequest::default() };
+        for _ in 0..2 {
+            cluster.page(0, &query, &part, One).await.expect("it is not refused");
+        }
+        assert_eq!(cluster.read(0, 1, One).await, refused(LimitKind::ReadBytes, true));
+    });
+}
+
+#[test]
+fn a_high_limit_of_bytes_refuses_nothing_and_counts_no_operations() {
+    with_cluster("limit_many_kib", Shape { rate_limits: MANY_KIB, ..Shape::DEFAULT }, |cluster| async move {
+        for _ in 0..3 {
+            cluster.write(0, large(&cluster, 1), Quorum).await.expect("accepted");
+            cluster.read(0, 1, Quorum).await.expect("accepted");
+        }
+        cluster.settle().await;
+        let slots = cluster.nodes[0].replica.metrics().rate_limits.slots;
+        assert_eq!(slots.allocations + slots.successful_lookups, 6, "one charge for each");
+    });
+}
+
+#[test]
+fn the_mode_observe_counts_and_refuses_nothing() {
+    for (shape, by) in [(Shape::DEFAULT, 0), (OUTSIDE, 1)] {
+        with_cluster("limit_observe", Shape { rate_limits: OBSERVED, ..shape }, move |cluster| async move {
+            for _ in 0..2 {
+                cluster.write(0, large(&cluster, 1), All).await.expect("nothing is refused");
+                assert_eq!(cluster.read(0, 1, All).await.expect("nothing is refused").len(), 1_000);
+            }
+            let metrics = cluster.nodes[by].replica.metrics().rate_limits;
+            assert_eq!((metrics.observed_reads, metrics.observed_writes), (2, 2));
+            assert_eq!((metrics.refused_reads, metrics.refused_writes), (0, 0));
+            let metrics = cluster.nodes[0].coordinator.metrics();
+            assert_eq!((metrics.limited_reads, metrics.limited_writes), ([0, 0], [0, 0]));
+        });
+    }
+    let counter = Shape { rate_limits: OBSERVED, counter: true, ..Shape::DEFAULT };
+    with_cluster("limit_observe_counter", counter, |cluster| async move {
+        let change = Change::of(&cluster, 1, 5).add(1, 3).done();
+        cluster.write_as(0, change, WriteKind::Counter, Quorum).await.expect("nothing is refused");
+        assert_eq!(cluster.nodes[0].replica.metrics().rate_limits.observed_writes, 1);
+    });
+}

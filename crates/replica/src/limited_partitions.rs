@@ -1,0 +1,186 @@
+//! Log lines about partitions that exceed a limit: one when refusals begin, one when they end.
+//!
+//! A shard watches a fixed number of partitions and writes a few lines per second. If more
+//! partitions exceed their limits, the lines of some are left out; the metrics count all refusals.
+//! A line shows the token: the key may be secret, or large.
+
+use crate::excess::Excess;
+use crate::limiter::LimitKind;
+use model::token::Token;
+use rt::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Partitions that are watched at the same time.
+const PLACES: usize = 128;
+/// Refusals have ended when there was none for this long.
+const QUIET: Duration = Duration::from_secs(5);
+/// How often is checked whether refusals have ended.
+const CHECK: Duration = Duration::from_secs(1);
+/// The most lines about partitions that begin to exceed a limit, and that end to, in each second.
+const LINES: u32 = 4;
+
+/// A refusal, or in mode `observe` what would be one.
+pub(crate) struct Refusal<'a> {
+    /// The full name of the table.
+    pub table: &'a Arc<str>,
+    pub kind: LimitKind,
+    pub observe: bool,
+    pub excess: Excess,
+}
+
+/// A partition whose operations are refused.
+struct Limited {
+    token: Token,
+    table: Arc<str>,
+    kind: LimitKind,
+    observe: bool,
+    /// Refusals so far.
+    refused: u64,
+    began: Instant,
+    /// The last refusal.
+    last: Instant,
+}
+
+impl Limited {
+    fn is(&self, token: Token, refusal: &Refusal<'_>) -> bool {
+        self.token == token
+            && self.kind == refusal.kind
+            && self.observe == refusal.observe
+            && Arc::ptr_eq(&self.table, refusal.table)
+    }
+}
+
+/// The partitions of a shard that exceed a limit.
+#[derive(Default)]
+pub(crate) struct LimitedPartitions {
+    places: RefCell<Vec<Option<Limited>>>,
+    /// Partitions without a line since the last line.
+    omitted: Cell<u64>,
+    /// The second of the last line, and the lines in it.
+    lines: Cell<(Option<Instant>, u32)>,
+}
+
+impl LimitedPartitions {
+    /// Records a refusal.
+    pub fn refused(self: &Rc<Self>, token: Token, refusal: &Refusal<'_>) {
+        let now = rt::time::coarse_now();
+        let mut places = self.places.borrow_mut();
+        if places.is_empty() {
+            places.resize_with(PLACES, || None);
+        }
+        let place = (token.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let place = &mut places[place as usize % PLACES];
+        match place {
+            Some(limited) if limited.is(token, refusal) => {
+                limited.refused += 1;
+                limited.last = now;
+            }
+            // Another partition has the place until its refusals end.
+            Some(_) => {}
+            None => {
+                if !self.begins(token, refusal, now) {
+                    return;
+                }
+                let Refusal { table, kind, observe, .. } = *refusal;
+                let (table, refused) = (table.clone(), 1);
+                *place = Some(Limited { token, table, kind, observe, refused, began: now, last: now });
+                let is_first = places.iter().flatten().count() == 1;
+                drop(places);
+                if is_first {
+                    rt::task::spawn(self.clone().watch()).detach();
+                }
+            }
+        }
+    }
+
+    /// Writes the line about a partition that begins to exceed its limit. False: there are too many
+    /// lines in this second.
+    fn begins(&self, token: Token, refusal: &Refusal<'_>, now: Instant) -> bool {
+        let (since, lines) = match self.lines.get() {
+            (Some(since), lines) if now.saturating_duration_since(since) < CHECK => (since, lines),
+            _ => (now, 0),
+        };
+        if lines >= LINES {
+            self.omitted.set(self.omitted.get() + 1);
+            return false;
+        }
+        self.lines.set((Some(since), lines + 1));
+        let (kind, excess) = (refusal.kind.name(), refusal.excess);
+        let effect = if refusal.observe { "only counted (mode observe)" } else { "refused" };
+        tracing::warn!(
+            table = &**refusal.table,
+            token = token.0,
+            limit_of = kind,
+            limit = excess.limit,
+            observed = excess.observed,
+            omitted = self.omitted.take(),
+            "a partition exceeds its rate limit: the excess is {effect}"
+        );
+        true
+    }
+
+    /// Waits until the refusals of all partitions have ended.
+    async fn watch(self: Rc<Self>) {
+        loop {
+            rt::time::sleep(CHECK).await;
+            if !self.check(rt::time::coarse_now()) {
+                return;
+            }
+        }
+    }
+
+    /// Writes the lines about partitions whose refusals have ended. False: none is left.
+    fn check(&self, now: Instant) -> bool {
+        let (mut places, mut lines) = (self.places.borrow_mut(), 0);
+        for place in places.iter_mut() {
+            let Some(limited) = place else { continue };
+            if lines < LINES && now.saturating_duration_since(limited.last) >= QUIET {
+                lines += 1;
+                let seconds = limited.last.saturating_duration_since(limited.began).as_secs();
+                tracing::info!(
+                    table = &*limited.table,
+                    token = limited.token.0,
+                    limit_of = limited.kind.name(),
+                    refused = limited.refused,
+                    seconds,
+                    "a partition is within its rate limit again"
+                );
+                *place = None;
+            }
+        }
+        places.iter().any(Option::is_some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(partitions: &LimitedPartitions) -> usize {
+        partitions.places.borrow().iter().flatten().count()
+    }
+
+    #[test]
+    fn lines_begin_and_end_and_are_bounded() {
+        rt::block_on(async {
+            let partitions = Rc::new(LimitedPartitions::default());
+            let table: Arc<str> = "ks.t".into();
+            let refusal = Refusal { table: &table, kind: LimitKind::Read, observe: false, excess: Excess::default() };
+            for token in 0..1_000 {
+                partitions.refused(Token(token), &refusal);
+            }
+            let begun = watched(&partitions);
+            assert_eq!(begun, LINES as usize);
+            assert!(partitions.omitted.get() > 500, "{}", partitions.omitted.get());
+            partitions.refused(Token(0), &refusal);
+            let refused = partitions.places.borrow().iter().flatten().map(|limited| limited.refused).max();
+            assert_eq!(refused, Some(2), "no line of its own");
+            let now = rt::time::coarse_now();
+            assert!(partitions.check(now), "they go on");
+            assert_eq!(watched(&partitions), begun);
+            assert!(!partitions.check(now + QUIET * 2));
+        });
+    }
+}

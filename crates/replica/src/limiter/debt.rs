@@ -1,0 +1,207 @@
+//! Debts: the bytes that a partition has used and its budget does not cover yet.
+//!
+//! Bytes are charged after an operation, because only then their number is known. With each window
+//! the budget of one second is paid off. An operation is accepted while the debt is less than that
+//! budget. So over any number of windows, a partition gets the budget of these windows, and more
+//! only by the bytes of operations that were accepted before others were charged. These are paid
+//! off before the next operation is accepted, however many they are. A count that is halved would
+//! forgive them.
+
+use super::{LimitKey, Limiter, MAX_COUNT, Slot};
+
+/// The bytes of a unit of debt. With it, the highest limit, a 32-bit number of KiB, is below the
+/// highest debt.
+pub const UNIT: u64 = 8;
+
+/// Units of a KiB.
+const PER_KIB: u64 = 1024 / UNIT;
+
+/// A debt that was not touched for so many windows is forgotten when it is swept: about 18 hours.
+const FORGOTTEN_AFTER: u64 = 1 << 16;
+
+/// The budget of a window in units, for a limit in KiB per second.
+#[inline]
+pub fn budget(kib: u32) -> u64 {
+    u64::from(kib) * PER_KIB
+}
+
+impl Slot {
+    fn is_debt(self) -> bool {
+        self.tag & 1 == 1
+    }
+
+    /// The slot with the lowest rank is evicted. A KiB of debt ranks like one operation. The limit
+    /// of an untouched debt is unknown, so its rank is halved in each window like a count.
+    pub(super) fn rank(self, window: u64) -> u64 {
+        let count = self.count_at(window);
+        if self.is_debt() { count / PER_KIB } else { count }
+    }
+
+    /// The count after a sweep. None: the slot is left as it is.
+    pub(super) fn swept_at(self, window: u64) -> Option<u64> {
+        match self.is_debt() {
+            true => (self.age(window) >= FORGOTTEN_AFTER).then_some(0),
+            false => Some(self.count_at(window)),
+        }
+    }
+}
+
+impl Limiter {
+    /// Adds bytes to the debt of a key, each started unit as a whole one and at least one.
+    /// `budget`: the units that each window pays off. `window`: see [`Limiter::add`].
+    pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, window: u64) {
+        self.change_debt(key, bytes.div_ceil(UNIT).max(1), budget, window);
+    }
+
+    /// The debt of a key in units.
+    pub fn debt(&mut self, key: LimitKey, budget: u64, window: u64) -> u64 {
+        self.change_debt(key, 0, budget, window)
+    }
+
+    fn change_debt(&mut self, key: LimitKey, units: u64, budget: u64, window: u64) -> u64 {
+        debug_assert!(key.kind.is_bytes(), "counts of operations are halved");
+        if window != self.seen {
+            self.pass(window);
+        }
+        let (tag, lines) = self.place(key);
+        let now = self.window;
+        for line in lines {
+            self.counters.probe_count += 1;
+            for slot in &mut self.lines[line].0 {
+                if slot.tag == tag && slot.count() > 0 {
+                    let left = slot.count().saturating_sub(budget.saturating_mul(slot.age(now)));
+                    let debt = (left + units).min(MAX_COUNT);
+                    slot.set(debt, now);
+                    self.occupied -= usize::from(debt == 0);
+                    self.counters.successful_lookups += u64::from(units > 0);
+                    return debt;
+                }
+            }
+        }
+        if units == 0 { 0 } else { self.take(tag, lines, units) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DEFAULT_BYTES, LimitKind};
+    use super::*;
+    use proptest::prelude::*;
+
+    const SALT: [u64; 4] = [3, 5, 7, 11];
+
+    fn limiter() -> Limiter {
+        Limiter::new(DEFAULT_BYTES, SALT)
+    }
+
+    fn key(token: i64) -> LimitKey {
+        LimitKey { token, table: 7, kind: LimitKind::ReadBytes }
+    }
+
+    /// The KiB that a client gets which tries an operation of `kib` KiB ten times a window.
+    fn accepted(kib: u64, limit: u32, windows: u64) -> u64 {
+        let (mut limiter, budget) = (limiter(), budget(limit));
+        let mut sum = 0;
+        for attempt in 0..windows * 10 {
+            let window = attempt / 10;
+            if limiter.debt(key(1), budget, window) < budget {
+                limiter.charge(key(1), kib << 10, budget, window);
+                sum += kib;
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn the_limit_is_accepted_whatever_the_size_of_operations() {
+        for (kib, limit) in [(1, 5), (10, 100), (100, 100), (1_000, 100), (1_000, 700), (16_384, 100)] {
+            let windows = 1_000;
+            let ratio = accepted(kib, limit, windows) as f64 / (u64::from(limit) * windows) as f64;
+            assert!(
+                (0.99..=1.01 + kib as f64 / (f64::from(limit) * windows as f64)).contains(&ratio),
+                "{kib}: {ratio}"
+            );
+        }
+        assert_eq!(accepted(1, 100, 10), 100, "below the limit nothing is refused");
+        assert_eq!(accepted(1, 0, 10), 0);
+    }
+
+    #[test]
+    fn a_debt_follows_a_changed_limit() {
+        let mut limiter = limiter();
+        limiter.charge(key(1), 1 << 20, budget(1), 0);
+        assert_eq!(limiter.debt(key(1), budget(1), 24), budget(1_000));
+        assert_eq!(limiter.debt(key(1), budget(500), 25), budget(500));
+        assert_eq!(limiter.debt(key(1), budget(500), 26), 0);
+    }
+
+    #[test]
+    fn small_operations_are_rounded_up_and_the_highest_limit_can_take_effect() {
+        let mut limiter = limiter();
+        for bytes in [0, 1, 8, 9] {
+            limiter.charge(key(1), bytes, budget(1), 0);
+        }
+        assert_eq!(limiter.debt(key(1), budget(1), 0), 5);
+        let most = budget(u32::MAX);
+        limiter.charge(key(1), u64::MAX, most, 0);
+        assert!(limiter.debt(key(1), most, 0) > most);
+    }
+
+    #[test]
+    fn a_debt_is_kept_until_it_is_paid_and_its_slot_is_free_then() {
+        let mut limiter = Limiter::new(1 << 12, SALT);
+        limiter.charge(key(1), 1 << 30, budget(16), 0);
+        for window in 1..60_000 {
+            limiter.add(LimitKey { kind: LimitKind::Read, ..key(2) }, 1, window);
+        }
+        assert_eq!(
+            limiter.debt(key(1), budget(16), 60_000),
+            budget((1 << 20) - 16 * 60_000),
+            "the sweep halves no debt"
+        );
+        assert_eq!(limiter.debt(key(1), budget(16), 70_000), 0);
+        assert_eq!(limiter.debt(key(9), budget(16), 70_000), 0, "a question takes no slot");
+        limiter.charge(key(3), 8, budget(1), 70_000);
+        limiter.add(LimitKey { kind: LimitKind::Read, ..key(2) }, 1, 70_000 + (2 << 16));
+        limiter.add(LimitKey { kind: LimitKind::Read, ..key(2) }, 1, 70_001 + (4 << 16));
+        assert!(limiter.load_factor() < 0.01, "an old debt is forgotten");
+    }
+
+    #[test]
+    fn many_small_debts_hide_no_operations_of_a_hot_partition() {
+        let mut limiter = Limiter::new(1 << 12, SALT);
+        let hot = LimitKey { kind: LimitKind::Write, ..key(1) };
+        limiter.add(hot, 50, 0);
+        for token in 0..100_000 {
+            limiter.charge(key(token), 2 << 10, budget(100), 0);
+        }
+        assert_eq!(limiter.add(hot, 1, 0), 51);
+        limiter.charge(key(-1), 1 << 20, budget(100), 0);
+        for token in 0..100_000 {
+            limiter.add(LimitKey { kind: LimitKind::Read, ..key(token) }, 1, 0);
+        }
+        assert_eq!(limiter.debt(key(-1), budget(100), 0), budget(1 << 10));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// No pattern of operations gets more than the budget of its windows and one operation.
+        #[test]
+        fn no_pattern_beats_the_budget(
+            steps in prop::collection::vec((0u64..20_000, 0u64..3), 1..500),
+            limit in 0u32..20,
+        ) {
+            let (mut limiter, budget) = (limiter(), budget(limit));
+            let (mut window, mut got) = (0, 0);
+            for (bytes, passed) in steps {
+                window += passed;
+                if limiter.debt(key(1), budget, window) < budget {
+                    limiter.charge(key(1), bytes, budget, window);
+                    got += bytes.div_ceil(UNIT).max(1);
+                    prop_assert!(got < budget * (window + 1) + bytes.div_ceil(UNIT).max(1));
+                }
+            }
+        }
+    }
+}

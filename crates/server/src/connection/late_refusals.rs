@@ -1,0 +1,303 @@
+//! Refusals by rate limits that are answered late, so that trying again at once buys nothing.
+//!
+//! A refusal says when to try again. If a client tries the same partition again before, and again
+//! for more than [`EARLY_RETRIES`] times in one window, its further refusals are answered when the
+//! next window begins. Until then the client waits instead of costing the shard another refusal.
+//! Requests that were sent before the client knew of a refusal are not counted.
+//!
+//! Late refusals hold no worker and no memory for requests, and do not count as pending statements:
+//! the answers of other requests, also on the same connection, do not wait for them. Their number
+//! is bounded for each connection and shard. Beyond that, a refusal is answered at once.
+
+use super::client::Connection;
+use super::transport::Transport;
+use crate::protocol::Reply;
+use cql::Error;
+use cql::rate_limit_error::RateLimitError;
+use rt::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Early retries of a partition, by one connection in one window, that are answered at once.
+const EARLY_RETRIES: u32 = 100;
+/// The most late refusals of a connection.
+const PER_CONNECTION: u32 = 1_024;
+/// The most late refusals of a shard.
+const PER_SHARD: usize = 8_192;
+/// The partitions of which a connection knows the last refusal.
+const PARTITIONS: usize = 16;
+/// Counts are halved, and budgets renewed, at each full second.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// The last refusal of a partition on a connection.
+#[derive(Clone, Copy, Debug)]
+struct LastRefusal {
+    partition: u32,
+    at: Instant,
+    /// When the client should try again.
+    until: Instant,
+    /// Early retries in the window with this end.
+    retries: u32,
+    window_ends: Instant,
+}
+
+/// The last refusals on a connection.
+#[derive(Debug, Default)]
+pub(super) struct LastRefusals([Option<LastRefusal>; PARTITIONS]);
+
+impl LastRefusals {
+    /// Whether a refusal is beyond what an obedient client causes. `came`: when its request was
+    /// read.
+    fn is_excess(&mut self, refusal: &RateLimitError, came: Instant, now: Instant, window_ends: Instant) -> bool {
+        let partition = refusal.refused.partition;
+        let last = &mut self.0[partition as usize % PARTITIONS];
+        match last {
+            Some(last) if last.partition == partition && now < last.until => {
+                if last.window_ends != window_ends {
+                    (last.window_ends, last.retries) = (window_ends, 0);
+                }
+                last.retries += u32::from(came > last.at);
+                came > last.at && last.retries > EARLY_RETRIES
+            }
+            _ => {
+                let until = now + Duration::from_millis(refusal.refused.excess.retry_after_ms.into());
+                *last = Some(LastRefusal { partition, at: now, until, retries: 0, window_ends });
+                false
+            }
+        }
+    }
+}
+
+struct LateRefusal {
+    due: Instant,
+    connection: Rc<Connection>,
+    reply: Reply,
+    refusal: RateLimitError,
+}
+
+impl LateRefusal {
+    fn answer(self) {
+        let late = &self.connection.late_refusals;
+        late.set(late.get() - 1);
+        self.connection.error(&self.reply, &Error::RateLimit(self.refusal));
+        self.connection.wake();
+    }
+}
+
+/// The late refusals of a shard, in the order in which they are answered.
+pub(super) struct LateRefusals {
+    queue: RefCell<VecDeque<LateRefusal>>,
+    window_ends: Cell<Instant>,
+}
+
+impl Default for LateRefusals {
+    fn default() -> Self {
+        LateRefusals { queue: RefCell::default(), window_ends: Cell::new(rt::time::coarse_now()) }
+    }
+}
+
+impl LateRefusals {
+    /// The end of the current window.
+    fn window_ends(&self, now: Instant) -> Instant {
+        if now < self.window_ends.get() {
+            return self.window_ends.get();
+        }
+        let into_window = Duration::from_nanos(rt::time::wall_nanos().rem_euclid(1_000_000_000) as u64);
+        self.window_ends.set(now + (WINDOW - into_window));
+        self.window_ends.get()
+    }
+
+    /// Answers what is due now, until other tasks should run. Returns when the next one is due.
+    fn answer_due(&self, now: Instant) -> Option<Instant> {
+        loop {
+            let mut queue = self.queue.borrow_mut();
+            let due = queue.front()?.due;
+            if due > now || rt::task::is_time_to_yield() {
+                return Some(due);
+            }
+            let late = queue.pop_front();
+            drop(queue);
+            late.into_iter().for_each(LateRefusal::answer);
+        }
+    }
+
+    /// Answers all of a connection now.
+    fn answer_all_of(&self, connection: &Rc<Connection>) {
+        let is_own = |late: &LateRefusal| Rc::ptr_eq(&late.connection, connection);
+        let (own, others): (VecDeque<_>, VecDeque<_>) = self.queue.take().into_iter().partition(is_own);
+        self.queue.replace(others);
+        own.into_iter().for_each(LateRefusal::answer);
+    }
+}
+
+/// Answers the late refusals of a shard until there are none.
+async fn answer_late(transport: Rc<Transport>) {
+    while let Some(due) = transport.late_refusals.answer_due(rt::time::now()) {
+        rt::time::sleep_until(due).await;
+        rt::task::maybe_yield().await;
+    }
+}
+
+impl Connection {
+    /// Answers a refusal by a rate limit, late if the client has tried too often. `came`: when its
+    /// request was read.
+    #[cold]
+    pub(super) fn refuse(self: &Rc<Self>, reply: &Reply, came: Instant, mut refusal: RateLimitError) {
+        let transport = &self.transport;
+        let (now, late) = (rt::time::coarse_now(), &transport.late_refusals);
+        let window_ends = late.window_ends(now);
+        let mut last = self.last_refusals.borrow_mut();
+        let is_excess = last.get_or_insert_default().is_excess(&refusal, came, now, window_ends);
+        drop(last);
+        let due = window_ends.min(now + transport.limits.late_refusal);
+        let is_full = || self.late_refusals.get() >= PER_CONNECTION || late.queue.borrow().len() >= PER_SHARD;
+        if !is_excess || due <= now || transport.stop().is_cancelled() || is_full() {
+            return self.error(reply, &Error::RateLimit(refusal));
+        }
+        let waits = due.saturating_duration_since(now).as_millis() as u32;
+        let retry_after = &mut refusal.refused.excess.retry_after_ms;
+        *retry_after = retry_after.saturating_sub(waits);
+        transport.stats.late_refusals.add(1);
+        self.late_refusals.set(self.late_refusals.get() + 1);
+        let mut queue = late.queue.borrow_mut();
+        queue.push_back(LateRefusal { due, connection: self.clone(), reply: *reply, refusal });
+        let is_first = queue.len() == 1;
+        drop(queue);
+        if is_first {
+            rt::task::spawn(answer_late(transport.clone())).detach();
+        }
+    }
+
+    /// Answers all late refusals now, because the connection is about to end.
+    pub(super) fn answer_late_refusals(self: &Rc<Self>) {
+        if self.late_refusals.get() > 0 {
+            self.transport.late_refusals.answer_all_of(self);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Client, World, limits, query, run};
+    use super::super::transport::Limits;
+    use super::*;
+    use crate::protocol::Opcode;
+
+    fn late(most: Duration) -> Limits {
+        Limits { late_refusal: most, connection_in_flight: 5_000, ..limits() }
+    }
+
+    /// Refusals of the partition of this number, one after the other. Returns the time that they
+    /// took.
+    async fn refused(client: &mut Client, partition: u32, count: u32) -> Duration {
+        let began = rt::time::now();
+        for stream in 0..count {
+            let answer = client.ask(&query(stream as i16, &format!("limited {partition}"))).await;
+            assert_eq!((answer.code(), answer.stream), (0x2300, stream as i16));
+        }
+        began.elapsed()
+    }
+
+    fn count(world: &World) -> u64 {
+        world.server.transport.stats.late_refusals.get()
+    }
+
+    #[test]
+    fn early_retries_are_answered_late_and_delay_nothing_else() {
+        run(late(WINDOW), |world| async move {
+            let mut client = world.connect();
+            client.start(&[]).await;
+            // One more for each window that begins meanwhile.
+            let mut tried = 0;
+            while count(&world) == 0 {
+                refused(&mut client, 1, 1).await;
+                tried += 1;
+                assert!(tried < 100 * EARLY_RETRIES);
+            }
+            assert!(tried > EARLY_RETRIES);
+            // All are read while they wait, and other requests are answered before them.
+            let mut waiting = 0;
+            while waiting < EARLY_RETRIES as usize {
+                let sent = 2 * EARLY_RETRIES as usize;
+                for stream in 0..sent as i16 {
+                    client.send(&query(1_000 + stream, "limited 1")).await;
+                }
+                client.send(&query(1, "limited 2")).await;
+                client.send(&query(2, "rows 5")).await;
+                let mut streams = Vec::new();
+                while streams.last() != Some(&2) {
+                    streams.push(client.receive().await.stream);
+                }
+                assert!(streams.contains(&1), "another partition");
+                // Fewer wait if a window has begun meanwhile.
+                waiting = sent + 2 - streams.len();
+                for _ in 0..waiting {
+                    assert!(client.receive().await.stream >= 1_000);
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_setting_of_zero_answers_at_once() {
+        run(late(Duration::ZERO), |world| async move {
+            let mut client = world.connect();
+            client.start(&[]).await;
+            refused(&mut client, 1, 5 * EARLY_RETRIES).await;
+            assert_eq!(count(&world), 0);
+        });
+    }
+
+    #[test]
+    fn late_refusals_are_bounded_and_answered_when_the_node_stops() {
+        run(late(WINDOW), |world| async move {
+            let mut client = world.connect();
+            client.start(&[]).await;
+            refused(&mut client, 1, EARLY_RETRIES).await;
+            let (sent, read) = (3 * PER_CONNECTION as i16, Rc::new(Cell::new(0)));
+            let (mut there, mut here) = tokio::io::split(client.stream);
+            let counted = read.clone();
+            let reader = rt::task::spawn(async move {
+                let mut header = [0; 9];
+                while tokio::io::AsyncReadExt::read_exact(&mut there, &mut header).await.is_ok() {
+                    assert_eq!(header[4], Opcode::Error as u8);
+                    let mut body = vec![0; u32::from_be_bytes(header[5..].try_into().expect("four")) as usize];
+                    tokio::io::AsyncReadExt::read_exact(&mut there, &mut body).await.expect("whole");
+                    counted.set(counted.get() + 1);
+                }
+            });
+            for stream in 0..sent {
+                tokio::io::AsyncWriteExt::write_all(&mut here, &query(stream, "limited 1")).await.expect("sent");
+                let connections = world.server.transport.connections();
+                assert!(connections[0].late_refusals.get() <= PER_CONNECTION);
+            }
+            while world.fake.texts.borrow().len() < EARLY_RETRIES as usize + sent as usize {
+                rt::task::yield_now().await;
+            }
+            world.server.stop().await;
+            reader.await.expect("it has read to the end");
+            assert_eq!(read.get(), i32::from(sent), "each has its answer");
+            assert!(world.server.transport.late_refusals.queue.borrow().is_empty());
+        });
+    }
+
+    #[test]
+    fn late_refusals_of_a_client_that_is_gone_are_dropped() {
+        run(late(WINDOW), |world| async move {
+            let mut client = world.connect();
+            client.start(&[]).await;
+            while count(&world) == 0 {
+                for stream in 0..EARLY_RETRIES as i16 {
+                    client.send(&query(stream, "limited 1")).await;
+                    rt::task::yield_now().await;
+                }
+            }
+            drop(client);
+            while !world.server.transport.late_refusals.queue.borrow().is_empty() {
+                rt::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!(world.server.transport.unread(), 0);
+        });
+    }
+}

@@ -243,7 +243,8 @@ impl Row {
         let mut last: Option<ColumnId> = None;
         while !reader.0.is_empty() {
             let cell = reader.try_cell().ok_or(Malformed("cell"))?;
-            if last.is_some_and(|last| last > cell.column) {
+            let has_path = cell.path.is_some() && cell.as_complex_deletion().is_some();
+            if has_path || last.is_some_and(|last| last > cell.column) {
                 return Err(Malformed("order of cells"));
             }
             last = Some(cell.column);

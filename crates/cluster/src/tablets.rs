@@ -66,7 +66,10 @@ impl TabletMap {
         if self.log2_count == 0 {
             return 0;
         }
-        ((token.0 as u64).wrapping_add(1 << 63) >> (64 - self.log2_count)) as u32
+        let tablet = ((token.0 as u64).wrapping_add(1 << 63) >> (64 - self.log2_count)) as u32;
+        debug_assert!(token <= self.last_token(tablet), "a tablet does not end before its tokens");
+        debug_assert!(tablet == 0 || self.first_token(tablet) < token, "a tablet begins before its tokens");
+        tablet
     }
 
     /// The last token of a tablet.
@@ -87,6 +90,7 @@ impl TabletMap {
     /// The partitions of a tablet.
     #[inline]
     pub fn range(&self, tablet: u32) -> PartitionRange {
+        debug_assert!(tablet < self.count(), "the map has the tablet");
         PartitionRange::tokens(self.first_token(tablet), self.last_token(tablet))
     }
 
@@ -152,6 +156,7 @@ impl TabletMap {
 
     /// Begins a tablet's transition, or replaces its stage.
     pub fn set_transition(&mut self, tablet: u32, transition: Transition) {
+        debug_assert!(tablet < self.count(), "a tablet of the map moves");
         self.transitions.insert(tablet, transition);
     }
 
@@ -160,6 +165,7 @@ impl TabletMap {
     pub fn end_transition(&mut self, tablet: u32, moved: bool) -> bool {
         let Some(ended) = self.transitions.remove(&tablet) else { return false };
         if moved {
+            debug_assert!(!ended.new_replicas.is_empty(), "a tablet that has moved has replicas");
             Rc::make_mut(&mut self.replicas)[tablet as usize] = ended.new_replicas;
         }
         true
@@ -199,7 +205,9 @@ pub fn initial_count(shards: u32, replication_factor: u32, at_least: u32, at_mos
     let wanted = at_most.map_or(wanted, |most| wanted.min(most.max(1)));
     let below = 1u32 << wanted.ilog2();
     let nearest = if wanted - below > 2 * below - wanted { 2 * below } else { below };
-    nearest.min(1 << MAX_LOG2_COUNT)
+    let count = nearest.min(1 << MAX_LOG2_COUNT);
+    debug_assert!(count.is_power_of_two(), "the tablets of a table divide the ring evenly");
+    count
 }
 
 /// Distributes the tablets of a table over one node's shards. Each tablet goes to the shard with

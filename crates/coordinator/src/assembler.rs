@@ -189,6 +189,7 @@ impl<'a> PageAssembler<'a> {
 
     /// Continues the same targets from where the last part ended.
     fn resume(&mut self) -> Option<()> {
+        debug_assert!(self.out.rows == 0 || !self.paged, "a page with rows ends instead");
         let (position, rows_in_last) = self.end()?;
         let start = Start::after(self.query, position, rows_in_last);
         self.targets = Targets::new(self.query, Some(&start))?;
@@ -201,6 +202,8 @@ impl<'a> PageAssembler<'a> {
     /// Completes the page. `read_by`: the replicas that read its last part.
     #[inline]
     pub fn finish(mut self, read_by: Option<Box<LastReplicas>>) -> QueryPage {
+        debug_assert!(self.wanted <= self.remaining, "a page is not longer than the statement's LIMIT");
+        debug_assert!(self.out.rows <= self.wanted, "a page has no more rows than are wanted");
         let left = if self.remaining == u64::MAX { self.remaining } else { self.remaining - self.out.rows };
         if self.out.info.stop != PageStop::Exhausted
             && left > 0

@@ -162,6 +162,10 @@ impl PagingState {
         out.extend_from_slice(&key.to_le_bytes());
         out.extend_from_slice(&[0; TAG]);
         self.write_body(now, &mut out);
+        debug_assert!(
+            PagingState::parse(&Bytes::copy_from_slice(&out[HEAD..])) == Some((self.clone(), now)),
+            "a state that is sealed can be read again"
+        );
         // Tables that can be dropped have ids of version 1. Virtual tables do not.
         if binding.table.0.get_version_num() == 1 {
             out.push(TABLE);

@@ -190,6 +190,7 @@ impl Coordinator {
                 spare.push_back(replica);
             }
         }
+        debug_assert_eq!(planned.status(), LevelStatus::Reached, "the answers of all targets suffice for the level");
         let alive = copies.iter().filter(|copy| copy.alive && tracker.counts(copy.datacenter)).count() as u32;
         Ok((QuorumState::new(nodes, tracker, consistency, spare, alive), targets))
     }
@@ -358,6 +359,7 @@ impl Coordinator {
         while let Some((replica, _, answer)) = asked.next().await {
             match answer {
                 Ok(ReplicaAnswer::Fragments(part)) => {
+                    debug_assert!(!sources.contains(&replica), "the data of each replica is merged once");
                     read.counts(replica);
                     parts.push(*part);
                     sources.push(replica);

@@ -77,6 +77,8 @@ impl QuorumState {
 
     /// Records that a replica is asked.
     pub fn asked(&mut self, replica: TabletReplica, kind: ReadKind) {
+        debug_assert!(!self.silent.contains(&replica), "a replica has one request at a time");
+        debug_assert!(!self.spare.contains(&replica), "a replica that is asked is no spare one");
         self.silent.push(replica);
         self.rows_asked += usize::from(kind == ReadKind::Rows);
     }
@@ -99,6 +101,7 @@ impl QuorumState {
         kind: ReadKind,
         answer: Result<ReplicaAnswer, ReplicaFailure>,
     ) -> Next {
+        debug_assert!(self.silent.contains(&replica), "only replicas that were asked answer");
         self.silent.retain(|other| *other != replica);
         let failure = match (kind, answer) {
             (ReadKind::Rows, Ok(ReplicaAnswer::Page(page))) => {
@@ -131,6 +134,7 @@ impl QuorumState {
         } else if self.rows_asked == 0 && self.rows.is_none() {
             instead = self.replacement();
         }
+        debug_assert!(is_distinct(&self.answered()), "the answer of each replica counts once");
         match (self.tracker.status(), instead) {
             (LevelStatus::Unreachable, _) => Next::Unreachable,
             (LevelStatus::Reached, _) if self.rows.is_some() => Next::Enough,
@@ -166,12 +170,18 @@ impl QuorumState {
 
     /// Makes replicas that have not responded spare ones again: reconciliation may need them.
     pub fn return_unanswered(&mut self) {
+        let has_answered = self.answered();
+        debug_assert!(
+            !self.silent.iter().any(|replica| has_answered.contains(replica)),
+            "a silent replica has no answer"
+        );
         self.spare.extend(std::mem::take(&mut self.silent));
     }
 
     /// The page and the replicas that agree on it, if all digests are equal. The page ends where
     /// the first replica ended.
     pub fn agreed(&mut self, order: &ClusteringOrder) -> Option<(Box<Page>, Sources)> {
+        debug_assert_eq!(self.tracker.status(), LevelStatus::Reached, "rows are returned when the level is reached");
         let (_, page, digest) = self.rows.as_ref()?;
         match digest {
             Some(digest) if self.digests.iter().any(|(_, _, other)| other != digest) => return None,
@@ -234,6 +244,10 @@ impl QuorumState {
 }
 
 /// The failure of a replica that sent another kind of answer than was requested.
+/// Whether each replica is there once.
+fn is_distinct(replicas: &[TabletReplica]) -> bool {
+    replicas.iter().enumerate().all(|(i, replica)| !replicas[..i].contains(replica))
+}
 #[cold]
 pub(super) fn unexpected_answer() -> ReplicaFailure {
     ReplicaFailure::Refused(ReplicaError::Storage("a replica sent another kind of answer to a read".into()))

@@ -86,6 +86,7 @@ impl ReplicaWriter {
         } else {
             self.bytes_in_flight.set(self.bytes_in_flight.get() + bytes);
             let outcome = context.deadline.limit(self.client.send(replica, &message, &context)).await;
+            debug_assert!(self.bytes_in_flight.get() >= bytes, "the bytes of each write are counted");
             self.bytes_in_flight.set(self.bytes_in_flight.get() - bytes);
             responses.replica_done();
             let failure = match outcome {

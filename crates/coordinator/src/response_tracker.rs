@@ -149,13 +149,20 @@ impl ResponseTracker {
 
     /// Takes back a response that was counted.
     pub fn withdrawn(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| group.received -= 1);
+        self.each(datacenter, |group| {
+            debug_assert!(group.received > 0, "only an answer that was counted is withdrawn: {group:?}");
+            group.received -= 1;
+        });
     }
 
     /// Removes a replica that cannot respond, because its node is down or did not answer. Unlike
     /// `failed`, it is no failure for the client.
     pub fn absent(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| group.copies -= 1);
+        self.each(datacenter, |group| {
+            debug_assert!(group.copies > 0, "only a replica can be absent: {group:?}");
+            group.copies -= 1;
+            group.check();
+        });
     }
 
     fn each(&mut self, datacenter: DatacenterId, change: impl Fn(&mut Group)) {

@@ -56,7 +56,9 @@ pub(super) fn resumed(query: &Query, start: &Start) -> Slice {
         }
     };
     let resume = Resume { key: start.key.clone(), rows, static_row: slice.static_row };
-    Slice { resume: Some(resume), ..(**slice).clone() }
+    let rest = Slice { resume: Some(resume), ..(**slice).clone() };
+    debug_assert!(rest.is_in_order(order), "the rest of a partition is read in order");
+    rest
 }
 
 fn after(rows: &[RowRange], cut: &ClusteringCut, order: &ClusteringOrder) -> Vec<RowRange> {

@@ -55,6 +55,10 @@ impl<'a> Targets<'a> {
                     return None;
                 }
                 let own = range.intersection(&tablets.range(tablet));
+                debug_assert!(
+                    own.as_ref().is_none_or(|own| own.start == range.start),
+                    "no key between two tablets is left out"
+                );
                 let end = tablets.range(tablet).end;
                 let rest = PartitionRange { start: range.start.max(end), end: range.end };
                 *left = (!rest.is_empty() && tablet + 1 < tablets.count()).then_some(rest);
@@ -66,9 +70,21 @@ impl<'a> Targets<'a> {
         }
     }
 
+    /// Whether a range was returned by [`Targets::next`], and nothing before it is left.
+    fn has_given(&self, range: &PartitionRange) -> bool {
+        match self {
+            Targets::Keys { query, keys } => match (&query.partitions, range.singular_key()) {
+                (Partitions::Keys(all), Some(key)) => all[..all.len() - keys.len()].contains(&key),
+                _ => false,
+            },
+            Targets::Range { left, .. } => left.as_ref().is_none_or(|left| range.end <= left.start),
+        }
+    }
+
     /// Makes a target, and all that come after it, pending again: it was not asked, or its response
     /// was not used.
     pub fn give_back(&mut self, range: &PartitionRange) {
+        debug_assert!(self.has_given(range), "only what was taken is given back");
         match self {
             Targets::Keys { query, keys } => {
                 if let (Partitions::Keys(all), Some(key)) = (&query.partitions, range.singular_key())

@@ -59,6 +59,7 @@ impl Coordinator {
         }
         let limits = command.limits;
         let batch: Vec<_> = std::iter::once((tablet, command)).chain(others).collect();
+        debug_assert!(batch.len() <= WIDEST, "a window has a limit");
         let asked = batch
             .iter()
             .map(|(tablet, command)| Box::pin(self.read_quorum(&query.table, *tablet, command, kept, options)));
@@ -96,6 +97,7 @@ impl Coordinator {
 
 /// Joins two consecutive pages.
 fn joined(mut before: Box<Page>, page: Page) -> Box<Page> {
+    debug_assert!(before.end == PageEnd::Exhausted, "nothing is left out between two pages");
     before.rows += page.rows;
     append(&mut before.body, page.body);
     if page.last.is_some() {

@@ -228,6 +228,8 @@ impl Coordinator {
                 }),
             }
         }
+        let grouped: usize = groups.iter().map(|group| group.mutations.len()).sum();
+        debug_assert_eq!(grouped, mutations.len(), "each mutation is in one group");
         Ok(groups)
     }
 
@@ -247,6 +249,9 @@ impl Coordinator {
             // A node-local table: its data is on shard 0.
             set.replicas.push(TabletReplica { host: self.host, shard: 0 });
         }
+        debug_assert!(set.pending < set.replicas.len(), "a write goes to a replica that is read, too");
+        let is_twice = |i: usize| set.replicas[..i].contains(&set.replicas[i]);
+        debug_assert!(!(0..set.replicas.len()).any(is_twice), "a write set has each replica once");
         let settled = set.replicas.len() - set.pending;
         let copies: SmallVec<[_; 4]> =
             set.replicas.iter().enumerate().map(|(at, replica)| nodes.candidate(*replica, at >= settled)).collect();

@@ -84,6 +84,8 @@ impl WriteResponses {
     ) {
         let datacenter = self.nodes.datacenter(replica.host);
         let mut all = self.groups.borrow_mut();
+        let is_of = |group: &usize| all[*group].replicas.contains(&replica);
+        debug_assert!(groups.iter().all(is_of), "a replica is counted for the groups that it is in");
         groups.iter().for_each(|group| change(&mut all[*group].tracker, datacenter));
         drop(all);
         self.changed.notify_one();
@@ -172,6 +174,7 @@ impl Coordinator {
     ) -> Result<(), Attempt> {
         let consistency = options.consistency;
         let mut targets: SmallVec<[(TabletReplica, GroupIndexes); 4]> = SmallVec::new();
+        debug_assert!(!groups.is_empty(), "a write has mutations");
         for (at, group) in groups.iter().enumerate() {
             for replica in &group.replicas {
                 match targets.iter_mut().find(|(known, _)| known == replica) {
@@ -263,5 +266,6 @@ impl Coordinator {
 
 fn message_of(groups: &[WriteGroup], wanted: &[usize]) -> Rc<Message> {
     let mutations: Mutations = wanted.iter().flat_map(|group| groups[*group].mutations.iter().cloned()).collect();
+    debug_assert!(!mutations.is_empty(), "a message to a replica has mutations");
     Rc::new(Message::new(ReplicaRequest::Write(mutations)))
 }

@@ -308,6 +308,7 @@ impl Cache {
         let before = kept.weight.get();
         kept.set_plan(plan);
         if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
+            debug_assert!(self.weight >= before, "the bytes of each statement are counted");
             self.weight = self.weight - before + kept.weight.get();
             self.evict();
         }
@@ -356,6 +357,9 @@ impl Cache {
                 self.evicted += 1;
             }
         }
+        let weight: usize = self.kept.values().map(|kept| kept.weight.get()).sum();
+        debug_assert_eq!(self.weight, weight, "the bytes of each statement are counted");
+        debug_assert!(self.weight <= self.limit || self.kept.len() <= 1, "the cache stays within its limit");
         self.texts.retain(|_, id| self.kept.contains_key(id));
     }
 

@@ -134,6 +134,14 @@ impl Engine {
             for flush in running {
                 result = result.and(ended(flush).await);
             }
+            debug_assert!(
+                result.is_err()
+                    || !engine
+                        .all_tables()
+                        .iter()
+                        .any(|table| table.tablets().iter().any(|tablet| tablet.needs_old_logs())),
+                "after a replay, nothing needs the old logs"
+            );
             result
         })
         .await

@@ -112,6 +112,10 @@ impl Engine {
         key: &DecoratedKey,
         appended: Appended,
     ) -> Applied {
+        debug_assert!(
+            table.tablets().iter().any(|own| std::ptr::eq(&**own, tablet)),
+            "a logged write goes to a tablet that is served"
+        );
         let memtable = tablet.active();
         memtable.apply(&table.schema(), key, mutation);
         memtable.logged_at(appended.position);

@@ -124,6 +124,7 @@ impl Channel {
         let now = rt::time::coarse_now();
         let other = self.pending.borrow_mut().insert(stream, Pending::Waits(None));
         debug_assert!(other.is_none(), "an answer belongs to one request");
+        debug_assert!(self.pending.borrow().len() <= self.config.in_flight, "each request in flight has a permit");
         if !self.is_owed() {
             self.owed_since.set(now);
         }
@@ -268,6 +269,8 @@ impl Future for ResponseFuture<'_> {
 impl Drop for ResponseFuture<'_> {
     fn drop(&mut self) {
         self.channel.requests.add_permits(1);
+        let free = self.channel.requests.available_permits();
+        debug_assert!(free <= self.channel.config.in_flight, "a request returns its permit once");
         if self.came {
             return;
         }
@@ -321,6 +324,8 @@ impl Role for Asking {
         let of_excess = excess.min(n);
         self.channel.excess.set(excess - of_excess);
         self.channel.room.add_permits(n - of_excess);
+        let all = self.channel.config.queued_bytes.min(u32::MAX as usize >> 1);
+        debug_assert!(self.channel.room.available_permits() <= all, "only bytes that were queued become free");
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) {

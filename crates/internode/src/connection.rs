@@ -77,7 +77,9 @@ impl Connection {
 
     /// Adds a frame and wakes the loop. Returns the frame's length in bytes, as transmitted.
     pub fn push(&self, head: Head, body: Pieces) -> usize {
+        let before = self.unwritten();
         let added = self.outbox.borrow_mut().push(self.version, head, body, self.compress);
+        debug_assert_eq!(self.unwritten(), before + added, "each byte of a frame is counted once");
         self.wake();
         added
     }
@@ -162,6 +164,7 @@ where
         if !connection.waker.borrow().as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             connection.waker.replace(Some(cx.waker().clone()));
         }
+        debug_assert!(!connection.driving.get(), "a connection has one loop");
         connection.driving.set(true);
         let out = turn(stream, &mut frames, connection, role, &mut unflushed, cx);
         connection.driving.set(false);

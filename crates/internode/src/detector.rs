@@ -138,6 +138,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
     let (mut published, mut reported) = (Liveness::default(), rt::time::now());
     loop {
         let (begun, ended) = watch.rounds.get();
+        debug_assert_eq!(begun, ended, "a round ends before the next begins");
         watch.rounds.set((begun + 1, ended));
         let hosts: BTreeSet<HostId> =
             watch.internode.book().peers.keys().copied().filter(|host| *host != own).collect();
@@ -205,7 +206,8 @@ async fn ping(watch: Rc<Watch>, host: HostId) {
     let address = watch.internode.book().peers.get(&host).map(|peer| peer.address);
     let body = encode(rt::time::wall_micros(), None);
     let answer = watch.internode.call(to, Verb::Ping, body, Deadline(began + timeout)).await;
-    watch.asked.borrow_mut().remove(&host);
+    let was_asked = watch.asked.borrow_mut().remove(&host);
+    debug_assert!(was_asked, "a node has one ping at a time");
     let said = answer.as_ref().ok().and_then(|body| decode(body));
     let (Some((wall, report)), Some(address)) = (said, address) else {
         watch.detector.borrow_mut().missed(host);

@@ -121,6 +121,7 @@ pub enum BadFrame {
 /// Appends a frame's header to `tail`, and returns the body that must follow it.
 pub(super) fn put(tail: &mut BytesMut, version: u8, head: Head, body: Pieces, compress: bool) -> Pieces {
     let (flags, body) = if compress { pack(body) } else { (0, body) };
+    debug_assert!(u32::try_from(body.len()).is_ok(), "the length of a frame fits four bytes");
     let mut body_crc = crc32fast::Hasher::new();
     body.iter().for_each(|piece| body_crc.update(piece));
     let start = tail.len();
@@ -131,6 +132,7 @@ pub(super) fn put(tail: &mut BytesMut, version: u8, head: Head, body: Pieces, co
     tail.put_u32_le(body_crc.finalize());
     let crc = crc32fast::hash(&tail[start..]);
     tail.put_u32_le(crc);
+    debug_assert_eq!(tail.len() - start, HEADER, "the body follows a whole header");
     body
 }
 

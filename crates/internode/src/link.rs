@@ -102,6 +102,8 @@ impl Link {
     /// Starts to connect.
     fn open(self: &Rc<Self>, internode: &Internode) -> Result<(), CallError> {
         let internode = internode.this()?;
+        debug_assert!(self.up().is_none(), "an open connection is used");
+        debug_assert!(!matches!(*self.state.borrow(), State::Connecting), "one attempt to connect runs at a time");
         self.state.replace(State::Connecting);
         let (link, generation) = (self.clone(), self.generation.get());
         rt::task::spawn(async move {
@@ -125,6 +127,7 @@ impl Link {
         count(&internode.counters.failed_connects);
         let pause = pause(config.first_pause, config.longest_pause, failures, rt::random::below(1 << 16));
         tracing::debug!(target = ?self.target, %error, failures, ?pause, "no connection");
+        debug_assert!(matches!(*self.state.borrow(), State::Connecting), "an attempt to connect has failed");
         self.state.replace(State::Failed { until: rt::time::now() + pause, error });
         self.changed.notify_waiters();
     }
@@ -136,6 +139,7 @@ impl Link {
         let config = internode.setting.config;
         let connection = Connection::new(version, compress, internode.counters.clone());
         let channel = Channel::new(connection, config, party);
+        debug_assert!(matches!(*self.state.borrow(), State::Connecting), "no open connection is replaced");
         self.state.replace(State::Up(channel.clone()));
         self.changed.notify_waiters();
         let target = self.target.clone();

@@ -59,6 +59,7 @@ impl Work {
 
     fn finished(&self, stream: u64, result: Result<Pieces, Refusal>) {
         let task = self.active.borrow_mut().remove(&stream);
+        debug_assert!(task.is_some(), "a request is answered once");
         drop(task);
         let serving = &self.connection.counters.serving;
         serving.set(serving.get() - 1);
@@ -133,7 +134,8 @@ impl Serving {
                 // A stream that is used twice is an error of the other node. The first request gets
                 // no response.
                 work.cancel(head.stream);
-                work.active.borrow_mut().insert(head.stream, task);
+                let other = work.active.borrow_mut().insert(head.stream, task);
+                debug_assert!(other.is_none(), "a stream has one request");
             }
         }
     }

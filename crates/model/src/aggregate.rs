@@ -59,6 +59,7 @@ impl Accumulator {
 
     /// Counts `rows` rows without reading a value.
     pub fn add_rows(&mut self, rows: u64) {
+        debug_assert!(self.kind == AggregateKind::Count, "only a count needs no values");
         self.count = self.count.saturating_add_unsigned(rows);
     }
 

@@ -110,7 +110,9 @@ impl Rules {
             // Repair does not exist yet, so `repair` means `timeout`.
             _ => as_seconds(now - i64::from(schema.options.gc_grace_seconds)),
         };
-        Rules { now: as_seconds(now.max(0)), gc_before }
+        let rules = Rules { now: as_seconds(now.max(0)), gc_before };
+        debug_assert!(rules.gc_before <= rules.now, "no tombstone of the future is past its grace period");
+        rules
     }
 }
 
@@ -253,6 +255,8 @@ impl Compactor {
             empty = false;
             builder.push(&cell);
         }
-        (!empty).then(|| builder.finish())
+        let kept = (!empty).then(|| builder.finish());
+        debug_assert!(kept.as_ref().is_none_or(|row| !row.is_empty()), "a row that is kept has contents");
+        kept
     }
 }

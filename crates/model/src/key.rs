@@ -43,11 +43,13 @@ impl PartialOrd for DecoratedKey {
 
 /// Appends the serialised partition key of these components.
 pub fn encode_partition_key(components: &[&[u8]], out: &mut Vec<u8>) {
+    debug_assert!(!components.is_empty(), "a partition key has components");
     if let [one] = components {
         out.extend_from_slice(one);
         return;
     }
     for component in components {
+        debug_assert!(component.len() <= MAX_KEY_BYTES, "key components are checked before they get here");
         out.extend_from_slice(&(component.len() as u16).to_be_bytes());
         out.extend_from_slice(component);
         out.push(0);
@@ -57,6 +59,7 @@ pub fn encode_partition_key(components: &[&[u8]], out: &mut Vec<u8>) {
 /// The components of a serialised partition key of `count` columns; `None` if the bytes are
 /// malformed.
 pub fn split_partition_key(key: &[u8], count: usize) -> Option<Vec<&[u8]>> {
+    debug_assert!(count > 0, "a table has partition key columns");
     if count == 1 {
         return Some(vec![key]);
     }

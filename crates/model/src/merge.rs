@@ -126,6 +126,7 @@ pub struct Merger {
 impl Merger {
     /// A merger of `inputs` streams, whose rows are in `order` (the schema's or its reverse).
     pub fn new(schema: Rc<TableSchema>, order: ClusteringOrder, inputs: usize) -> Self {
+        debug_assert_eq!(order.len(), schema.clustering.len(), "rows are compared by all clustering columns");
         Merger {
             schema,
             order,
@@ -164,6 +165,10 @@ impl Merger {
     /// Skips the rest of the current partition, including its end. Returns the inputs whose sources
     /// are still inside it and must skip to their next partition. No `PartitionEnd` is emitted.
     pub fn skip_partition(&mut self) -> Vec<usize> {
+        debug_assert!(
+            self.in_partition || self.inputs.iter().all(|input| !input.active),
+            "only an open partition is skipped"
+        );
         let mut inside = Vec::new();
         for (i, input) in self.inputs.iter_mut().enumerate() {
             if !input.active {
@@ -240,6 +245,9 @@ impl Merger {
     }
 
     fn next_partition(&mut self) -> Step {
+        let is_outside = |input: &Input| !input.active && input.open.is_live();
+        debug_assert!(self.inputs.iter().all(is_outside), "between partitions, no input is inside of one");
+        debug_assert!(self.open.is_live(), "between partitions, no range deletion is open");
         let mut least: Option<DecoratedKey> = None;
         for (i, input) in self.inputs.iter().enumerate() {
             match input.buffer.front() {
@@ -334,6 +342,7 @@ impl Merger {
                         ties -= 1;
                     }
                 }
+                debug_assert_eq!(ties, 0, "all versions of a row are merged");
                 Some(Fragment::Row { key, row })
             }
             Fragment::Change { at, tombstone } => {
@@ -350,6 +359,7 @@ impl Merger {
                         ties -= 1;
                     }
                 }
+                debug_assert_eq!(ties, 0, "all changes at one position are merged");
                 let merged =
                     self.inputs.iter().filter(|i| i.active).fold(Tombstone::LIVE, |t, input| t.max(input.open));
                 if merged == self.open {

@@ -15,7 +15,7 @@
 //! ```
 
 use crate::id::{SchemaVersion, TableId};
-use crate::key::{Clustering, ClusteringCut, DecoratedKey};
+use crate::key::{Clustering, ClusteringCut, DecoratedKey, MAX_KEY_BYTES};
 use crate::row::{self, Malformed, Row};
 use crate::schema::TableSchema;
 use crate::time::{Seconds, Timestamp, Tombstone};
@@ -200,6 +200,7 @@ const USUAL_ROWS: usize = 512;
 impl MutationBuilder {
     /// A mutation of the partition with this key.
     pub fn new(table: TableId, version: SchemaVersion, key: &[u8]) -> Self {
+        debug_assert!(key.len() <= MAX_KEY_BYTES, "partition keys are checked before they get here");
         let mut out = Vec::with_capacity(HEADER + key.len() + USUAL_ROWS);
         out.push(FORMAT);
         out.extend_from_slice(table.as_bytes());
@@ -244,10 +245,13 @@ impl MutationBuilder {
 
     /// The encoded mutation. Rows are sorted, and several changes of one row are merged.
     pub fn finish(mut self, schema: &TableSchema) -> Mutation {
+        debug_assert_eq!(&self.out[1..17], schema.id.as_bytes(), "a mutation is encoded with the schema of its table");
         if self.rows.len() > 1 {
             self.rows.sort_by(|a, b| schema.order.compare_rows(&a.0, &b.0));
             self.rows = merge_equal(schema, self.rows);
         }
+        let is_sorted = |pair: &[(Clustering, Row)]| schema.order.compare_rows(&pair[0].0, &pair[1].0).is_lt();
+        debug_assert!(self.rows.windows(2).all(is_sorted), "a mutation has each row once, in clustering order");
         let static_row = match self.static_rows.len() {
             0 | 1 => self.static_rows.pop(),
             _ => row::merge_all(schema, self.static_rows.into_vec()),
@@ -268,6 +272,7 @@ impl MutationBuilder {
             push_bytes(&mut out, &key.0);
             push_bytes(&mut out, &row.0);
         }
+        debug_assert!(Mutation::parse(Bytes::copy_from_slice(&out)).is_ok(), "an encoded mutation can be parsed");
         Mutation(out.into())
     }
 }

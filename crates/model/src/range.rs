@@ -27,6 +27,7 @@ impl PartitionRange {
     pub fn tokens(first_exclusive: Token, last_inclusive: Token) -> Self {
         let start =
             if first_exclusive == Token(i64::MIN) { RingCut::MIN } else { RingCut::after_token(first_exclusive) };
+        debug_assert!(first_exclusive <= last_inclusive, "a range of tokens does not wrap around");
         PartitionRange { start, end: RingCut::after_token(last_inclusive) }
     }
 
@@ -130,6 +131,12 @@ impl Slice {
         Slice { rows: vec![RowRange::FULL], static_row: true, reversed: false, resume: None }
     }
 
+    /// Whether the wanted rows are in the table's order, and none is wanted twice.
+    pub fn is_in_order(&self, order: &ClusteringOrder) -> bool {
+        let are_apart = |pair: &[RowRange]| pair[0].end.cmp(order, &pair[1].start) != Ordering::Greater;
+        let resumed = self.resume.as_ref().map_or(&[][..], |resume| &resume.rows);
+        self.rows.windows(2).chain(resumed.windows(2)).all(are_apart)
+    }
     /// The rows wanted of this partition, and whether its static row is.
     pub fn of(&self, key: &DecoratedKey) -> (&[RowRange], bool) {
         match &self.resume {

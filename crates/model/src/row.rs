@@ -243,7 +243,8 @@ impl Row {
         let mut last: Option<ColumnId> = None;
         while !reader.0.is_empty() {
             let cell = reader.try_cell().ok_or(Malformed("cell"))?;
-            if last.is_some_and(|last| last > cell.column) {
+            let has_path = cell.path.is_some() && cell.as_complex_deletion().is_some();
+            if has_path || last.is_some_and(|last| last > cell.column) {
                 return Err(Malformed("order of cells"));
             }
             last = Some(cell.column);
@@ -399,6 +400,8 @@ impl RowBuilder {
     #[inline]
     pub fn push(&mut self, cell: &Cell<'_>) {
         let out = &mut self.out;
+        let is_complex = matches!(cell.state, State::ComplexDeletion { .. });
+        debug_assert!(!is_complex || cell.path.is_none(), "a complex deletion covers all paths");
         out.extend_from_slice(&cell.column.0.to_le_bytes());
         let path = if cell.path.is_some() { HAS_PATH } else { 0 };
         match cell.state {
@@ -435,6 +438,7 @@ impl RowBuilder {
 
     /// The finished row.
     pub fn finish(self) -> Row {
+        debug_assert!(Row::check(&self.out).is_ok(), "a row has a header, then whole cells in the order of columns");
         Row(self.out.into())
     }
 

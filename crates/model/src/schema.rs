@@ -141,6 +141,16 @@ impl TableSchema {
         let added_again = statics.iter().chain(&regulars).filter_map(again).collect();
         let order = ClusteringOrder::new(clustering.iter().map(|c| (c.ty.clone(), c.descending)));
         let (keyspace, name) = (keyspace.into(), name.into());
+        let lives = |id: ColumnId| by_id.get(id.0 as usize).is_some_and(Option::is_some);
+        debug_assert!(dropped.iter().all(|column| !lives(column.id)), "the id of a dropped column is not used again");
+        let kinds = [
+            (&partition_key, ColumnKind::PartitionKey),
+            (&clustering, ColumnKind::Clustering),
+            (&statics, ColumnKind::Static),
+            (&regulars, ColumnKind::Regular),
+        ];
+        let is_of = |(columns, kind): &(&Vec<Column>, ColumnKind)| columns.iter().all(|column| column.kind == *kind);
+        debug_assert!(kinds.iter().all(is_of), "a column is in the list of its kind");
         let full_name = format!("{keyspace}.{name}").into();
         TableSchema {
             id,
@@ -189,7 +199,9 @@ impl TableSchema {
     /// The lowest column id that was never used.
     pub fn next_column_id(&self) -> ColumnId {
         let dropped = self.dropped.iter().map(|column| column.id.0 + 1).max().unwrap_or(0);
-        ColumnId(dropped.max(self.by_id.len() as u16))
+        let next = ColumnId(dropped.max(self.by_id.len() as u16));
+        debug_assert!(self.column(next).is_none(), "a new column gets an id that no column has");
+        next
     }
 
     /// Whether this is a counter table: all its static and regular columns are counters.

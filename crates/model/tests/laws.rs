@@ -284,3 +284,17 @@ fn many_changes_of_one_row_are_merged_in_time() {
     assert_eq!(rows[0].1.parts().2.count(), CHANGES as usize);
     assert_eq!(static_row, rows[0].1);
 }
+
+/// Such bytes of another node would be merged into a row that cannot be read.
+#[test]
+fn a_complex_deletion_with_a_path_is_refused() {
+    let deleted = Cell::complex_deletion(ColumnId(1), Tombstone::new(5, 6));
+    let row = row::build(&schema(), None, Tombstone::LIVE, vec![deleted]);
+    assert!(Row::check(&row.0).is_ok());
+    let mut bytes = row.0.to_vec();
+    // The flags of the cell follow those of the row and the id of the column.
+    bytes[3] |= 4;
+    bytes.extend_from_slice(&1u32.to_le_bytes());
+    bytes.push(b'p');
+    assert!(Row::check(&bytes).is_err());
+}

@@ -100,6 +100,8 @@ impl Replica {
                                 let last = part.last.as_ref();
                                 self.keep(reader, head, permit, command, Purpose::Parts, context, range, last);
                             }
+                            debug_assert!(part.last.is_some(), "a part that others follow has a position");
+                            debug_assert!(is_well_formed(&part.fragments), "other nodes accept the part");
                             return Ok(part);
                         }
                     }
@@ -124,6 +126,7 @@ impl Replica {
                 }
             }
         }
+        debug_assert!(part.last.is_none(), "nothing follows the last part");
         Ok(part)
     }
 }

@@ -69,6 +69,10 @@ impl PartitionLocks {
 
 impl Drop for LockWaiter<'_> {
     fn drop(&mut self) {
+        debug_assert!(
+            self.locks.busy.borrow().get(&self.partition).is_some_and(|own| Arc::ptr_eq(own, &self.semaphore)),
+            "all writes to a partition wait for the same lock"
+        );
         // Only the map's reference and this one are left: no other write waits.
         if Arc::strong_count(&self.semaphore) == 2 {
             self.locks.busy.borrow_mut().remove(&self.partition);

@@ -8,7 +8,7 @@ use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::output::{Binding, Output};
 use crate::querier;
-use crate::reduce::Reducer;
+use crate::reduce::{Reducer, values};
 use crate::request::{Limits, ReadCommand};
 use bytes::Bytes;
 use engine::PartitionHead;
@@ -205,6 +205,11 @@ impl<'a> PageBuilder<'a> {
 
     /// Takes the next fragment of the stream.
     pub fn push(&mut self, fragment: Fragment) -> Result<Flow, ReplicaError> {
+        debug_assert!(!self.is_full(), "a full page takes no more");
+        debug_assert!(
+            self.inside || matches!(fragment, Fragment::PartitionStart { .. }),
+            "rows and changes come after the start of their partition"
+        );
         if let Some(digester) = self.digester.as_deref_mut() {
             digester.take(self.schema, &fragment);
         }
@@ -275,6 +280,10 @@ impl<'a> PageBuilder<'a> {
     /// because moving the large builder would copy it.
     #[inline]
     pub fn finish_as(&mut self, result: impl FnOnce(Vec<u8>) -> Bytes) -> Page {
+        let page = &self.page;
+        debug_assert!(page.rows <= self.limits.rows.max(1), "a page has no more rows than are wanted");
+        let has_position = page.last.is_some() || (page.rows == 0 && page.end == PageEnd::Exhausted);
+        debug_assert!(has_position, "a page with rows, or one that others follow, has a position");
         if let Some(reducer) = self.reducer.take().filter(|_| self.page.rows > 0) {
             reducer.finish(&mut self.body);
         }
@@ -379,6 +388,7 @@ impl<'a> PageBuilder<'a> {
         let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
         let clustering = row.as_ref().map(|(key, _)| key);
         let max = self.limits.unpaged_bytes;
+        let before = self.body.len();
         if let Some(reducer) = &mut self.reducer {
             let written =
                 self.binding.write_row(components, clustering, static_cells, cells, self.now, max, &mut reducer.row);
@@ -393,6 +403,10 @@ impl<'a> PageBuilder<'a> {
                 self.binding.write_row(components, clustering, static_cells, cells, self.now, max, &mut self.body);
             written.map_err(|_| too_large(if self.limits.paged { "a row" } else { "unpaged query" }, max))?;
         }
+        debug_assert!(
+            self.reducer.is_some() || values(&self.body[before..]).count() == self.output.columns.len(),
+            "a row has a value for each column of the output"
+        );
         if self.limits.paged && self.body.len() > LARGE_BODY && (self.body.capacity() as u64) < self.limits.bytes {
             let room = self.limits.bytes as usize + 2 * self.body.len() / (self.page.rows as usize + 1);
             self.body.reserve_exact(room.saturating_sub(self.body.len()));

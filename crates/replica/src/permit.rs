@@ -165,6 +165,7 @@ impl State {
         self.count += 1;
         self.memory += BASE_MEMORY;
         self.admitted += 1;
+        debug_assert!(self.count <= self.limits.count, "no more reads run than there are permits");
         Permit { state: own.clone(), memory: BASE_MEMORY, large: None }
     }
 
@@ -201,6 +202,7 @@ impl Permit {
     pub fn set_memory(&mut self, bytes: usize) {
         let memory = BASE_MEMORY + bytes;
         let mut state = self.state.borrow_mut();
+        debug_assert!(state.memory >= self.memory, "the memory of each read is counted");
         state.memory = state.memory - self.memory + memory;
         state.wake_first();
         self.memory = memory;
@@ -212,6 +214,7 @@ impl Drop for Permit {
         let mut state = self.state.borrow_mut();
         state.count -= 1;
         state.memory -= self.memory;
+        debug_assert!(state.count > 0 || state.memory == 0, "without reads, no memory is held");
         state.wake_first();
     }
 }

@@ -127,6 +127,11 @@ impl Querier {
         last: Option<&Position>,
     ) -> Option<Querier> {
         let stop = Stop::of(last?, reader.schema())?;
+        debug_assert!(stop.at.is_none() || head.is_some(), "a reader that stops in a partition has its head");
+        debug_assert!(
+            head.as_ref().is_none_or(|head| head.key.key == stop.key),
+            "a page ends in the partition that its reader is in"
+        );
         let singular = range.singular_key().is_some();
         if singular && stop.at.is_none() {
             return None;

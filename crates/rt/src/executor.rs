@@ -201,6 +201,7 @@ impl Executor {
         }
         let group = self.clock.next()?;
         let mut ready = self.ready[group as usize].borrow_mut();
+        debug_assert!(!ready.is_empty(), "a group that is ready has a task to run");
         if !ctx.clock.is_real() && ready.len() > 1 {
             // Strict first-in first-out order would explore few interleavings.
             let mut rng = ctx.rng.borrow_mut();
@@ -414,6 +415,7 @@ impl Drop for Living {
     fn drop(&mut self) {
         self.ctx.counters.tasks.sub(1);
         let alive = self.ctx.executor.active.borrow_mut().try_remove(self.key);
+        debug_assert!(alive.is_some(), "a task ends once");
         drop(alive);
     }
 }

@@ -218,6 +218,7 @@ impl Mail {
 
     /// Adds a message to the outbox of `to`; the caller must have room.
     pub fn send(&self, to: ShardId, message: Message) {
+        debug_assert_ne!(to, self.own, "a shard calls itself without a message");
         let mut messages = self.outboxes[to.0 as usize].messages.borrow_mut();
         if messages.is_empty() {
             self.dirty.borrow_mut().push(to);
@@ -305,7 +306,9 @@ impl Mail {
     /// The number of calls that may still be sent to `to`.
     fn room_at(&self, to: usize) -> u64 {
         let taken = self.mailboxes[to].taken[self.own.0 as usize].load(Ordering::SeqCst);
-        MAILBOX_LIMIT - (self.outboxes[to].sent.get() - taken)
+        let sent = self.outboxes[to].sent.get();
+        debug_assert!((taken..=taken + MAILBOX_LIMIT).contains(&sent), "a mailbox has no more messages than its limit");
+        MAILBOX_LIMIT - (sent - taken)
     }
 
     fn has_room(&self, to: usize) -> bool {

@@ -80,6 +80,7 @@ impl WriteQueue {
             self.passed = 0;
             self.queue.pop_front();
         }
+        debug_assert_eq!(self.queued, 0, "each byte of an empty queue was written");
         if n < self.tail.len() {
             self.tail.advance(n);
         } else if self.tail.capacity() > KEEP {

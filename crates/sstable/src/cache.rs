@@ -228,6 +228,11 @@ impl PageCache {
     pub fn stats(&self) -> CacheStats {
         let inner = self.inner.borrow();
         let pages = inner.small.len() + inner.main.len() - inner.dead;
+        debug_assert_eq!(
+            pages,
+            inner.files.values().map(HashMap::len).sum::<usize>(),
+            "each page of an open file is in one queue"
+        );
         CacheStats { bytes: inner.bytes, pages, sstables_opened: inner.next_file, ..inner.stats }
     }
 
@@ -252,6 +257,14 @@ impl Inner {
         self.budget.saturating_sub(others.saturating_sub(spare)).max(self.budget / LEAST_PART)
     }
 
+    /// Whether each entry is in one queue or free, and the counts agree.
+    fn is_consistent(&self) -> bool {
+        let queued = self.small.len() + self.main.len();
+        self.entries.len() == queued + self.free.len()
+            && self.dead <= queued
+            && self.small_bytes <= self.bytes
+            && (self.bytes == 0) == (self.dead == queued)
+    }
     fn slot(&self, key: Key) -> Option<u32> {
         self.files.get(&key.file)?.get(&key.page).copied()
     }
@@ -293,6 +306,7 @@ impl Inner {
         if let Some(pages) = self.files.get_mut(&key.file) {
             pages.insert(key.page, slot);
         }
+        debug_assert!(self.bytes + cost <= limit, "the cache stays within its limit");
         self.bytes += cost;
         if small {
             self.small_bytes += cost;
@@ -300,6 +314,7 @@ impl Inner {
         } else {
             self.main.push_back(slot);
         }
+        debug_assert!(self.is_consistent(), "each entry is in one queue or free");
     }
 
     fn evict_to(&mut self, target: usize) {
@@ -393,6 +408,7 @@ impl Inner {
             }
             self.dead = 0;
         }
+        debug_assert!(self.is_consistent(), "a closed file leaves no bytes");
     }
 }
 
@@ -468,12 +484,14 @@ impl CachedFile {
     pub fn claim(&self, kind: Kind, first: u64, end: u64) -> Claim {
         let mut inner = self.cache.inner.borrow_mut();
         let mut keys = Vec::new();
+        debug_assert!(first < end, "a claim has pages");
         for page in first..end {
             let key = self.key(kind, page);
             if page > first && (inner.slot(key).is_some() || inner.flights.contains_key(&key)) {
                 break;
             }
-            inner.flights.insert(key, Rc::default());
+            let other = inner.flights.insert(key, Rc::default());
+            debug_assert!(other.is_none(), "a page is read by one reader at a time: those that wait for it are woken");
             keys.push(key);
         }
         Claim { cache: self.cache.clone(), keys }
@@ -519,6 +537,7 @@ impl Claim {
 
     /// Stores the `i`-th page in the cache, and gives it to the waiting readers.
     pub fn complete(&self, i: usize, bytes: &Bytes) {
+        debug_assert!(i < self.keys.len(), "only claimed pages are completed");
         let mut inner = self.cache.inner.borrow_mut();
         if let Some(&key) = self.keys.get(i) {
             inner.insert(key, bytes.clone());

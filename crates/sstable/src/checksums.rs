@@ -76,6 +76,8 @@ impl Checksums {
 
     pub fn write(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128 + 4 * self.index_pages.len());
+        let pages = self.index_length.div_ceil(PAGE as u64);
+        debug_assert_eq!(self.index_pages.len() as u64, pages, "each page of the index has a checksum");
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_be_bytes());
         out.extend_from_slice(&self.data_length.to_be_bytes());

@@ -163,6 +163,7 @@ impl PackedOffsets {
 
     /// The offset of piece `i`; the end, if `i` is the number of pieces. `i` must not be greater.
     pub fn get(&self, i: usize) -> u64 {
+        debug_assert!(i <= self.len(), "a chunk of the file is asked for");
         if i >= self.len() {
             return self.end;
         }
@@ -256,6 +257,12 @@ impl CompressionInfo {
 
     /// The bytes of the file in version `me`.
     pub fn write(&self) -> Vec<u8> {
+        debug_assert!(CHUNK_LENGTHS.contains(&self.chunk_length), "an sstable that is written can be read");
+        debug_assert_eq!(
+            self.offsets.len() as u64,
+            self.content_length.div_ceil(self.chunk_length as u64),
+            "each chunk has an offset"
+        );
         let mut out = Vec::with_capacity(64 + 8 * self.offsets.len());
         write_utf(self.algorithm.class_name(), &mut out);
         out.extend_from_slice(&0u32.to_be_bytes());

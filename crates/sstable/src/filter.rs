@@ -107,6 +107,11 @@ impl Filter {
     }
 
     pub(crate) fn write(&self) -> Vec<u8> {
+        debug_assert!(
+            u32::try_from(self.words.len()).is_ok(),
+            "the size of a filter fits the four bytes of the format"
+        );
+        debug_assert!((1..=MAX_HASHES).contains(&self.hashes), "a filter that is written can be read");
         let mut out = Vec::with_capacity(8 + 8 * self.words.len());
         out.extend_from_slice(&self.hashes.to_be_bytes());
         out.extend_from_slice(&(self.words.len() as u32).to_be_bytes());
@@ -118,6 +123,7 @@ impl Filter {
 
     /// Halves the size, for the same keys. The number of words must be even.
     fn fold(&mut self) {
+        debug_assert!(self.words.len() >= 2 && self.words.len().is_multiple_of(2), "only an even filter is folded");
         let (low, high) = self.words.split_at(self.words.len() / 2);
         self.words = low.iter().zip(high).map(|(a, b)| a | b).collect();
     }
@@ -169,6 +175,7 @@ impl FilterBuilder {
     pub fn finish(self) -> Filter {
         match self.filter {
             None => {
+                debug_assert_eq!(self.keys, self.kept.len() as u64, "the hash of each key is kept");
                 let mut filter = Filter::with_keys(self.keys, self.bits_per_key, self.hashes);
                 self.kept.into_iter().for_each(|hash| filter.insert(hash));
                 filter

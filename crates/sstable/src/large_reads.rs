@@ -255,10 +255,13 @@ impl Drop for LargeRead {
         let of = &self.of;
         of.used.set(of.used.get() - self.bytes);
         let mut holders = of.holders.borrow_mut();
+        let is_known = holders.iter().any(|(holder, parts)| *holder == self.read && *parts > 0);
+        debug_assert!(is_known, "a read that returns memory holds some");
         if let Some((_, parts)) = holders.iter_mut().find(|(holder, _)| *holder == self.read) {
             *parts -= 1;
         }
         holders.retain(|(_, parts)| *parts > 0);
+        debug_assert!(!holders.is_empty() || of.used.get() == 0, "without readers nothing is held");
         of.room.notify_waiters();
     }
 }

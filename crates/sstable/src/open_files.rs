@@ -105,6 +105,7 @@ impl OpenFiles {
     pub fn give_back(&self) -> usize {
         let before = self.open.get();
         self.close_down_to(before / 2);
+        debug_assert!(self.open.get() <= before, "closing opens no file");
         before - self.open.get()
     }
 
@@ -127,6 +128,7 @@ impl OpenFiles {
     }
 
     fn note_open(&self, slot: &Rc<Slot>) {
+        debug_assert!(slot.file.borrow().is_some(), "only an open file is counted");
         self.open.set(self.open.get() + 1);
         self.opened.set(self.opened.get() + 1);
         let mut clock = self.clock.borrow_mut();

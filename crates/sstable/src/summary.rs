@@ -135,6 +135,8 @@ impl SummaryBuilder {
     /// Adds the next key with its position in Index.db. After 4 GiB of entries, no more keys are
     /// sampled.
     pub fn add(&mut self, key: &Bytes, position: u64) {
+        let last = self.entries.last_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        debug_assert!(last.is_none_or(|last| last < position), "positions in the index ascend");
         if self.first.is_none() {
             self.first = Some(Bytes::copy_from_slice(key));
         }
@@ -150,6 +152,8 @@ impl SummaryBuilder {
 
     /// The bytes of the file; `last` is the last key.
     pub fn finish(self, last: &[u8]) -> Vec<u8> {
+        debug_assert!(self.starts.first().is_none_or(|first| *first == 0), "the first key is sampled");
+        debug_assert!(self.starts.len() as u64 <= self.keys, "a key is sampled once");
         let list = 4 * self.starts.len();
         let mut out = Vec::with_capacity(64 + list + self.entries.len());
         let full = self.keys.div_ceil(self.interval as u64) as u32;

@@ -84,6 +84,7 @@ impl PagingKeys {
         let mac = PagingMac::new_from_slice(&key.secret).expect("keys of any length are taken");
         let at = self.0.partition_point(|(other, _)| other.id < key.id);
         self.0.insert(at, (key, mac));
+        debug_assert!(self.0.is_sorted_by(|(a, _), (b, _)| a.id < b.id), "keys are in order, each once");
     }
 
     /// Removes a key.

@@ -412,6 +412,8 @@ impl MetadataService {
         assert!(old.number <= metadata.number, "the metadata of a shard never go back");
         for table in &touched.put {
             let id = table.schema.id;
+            let is_here = self.own_tablets(table).is_subset(&self.engine.tablets_of(id));
+            debug_assert!(is_here, "a shard has its tablets before it shows them");
             let Some(before) = old.table_by_id(id) else { continue };
             if before.schema.version != table.schema.version {
                 self.engine.update_schema(table.schema.clone());

@@ -129,6 +129,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
                 piece.insert(place, (key, value));
                 if piece.len() > PIECE {
                     let upper = piece.split_off(PIECE / 2);
+                    debug_assert!(piece.last().is_some_and(|(key, _)| *key < upper[0].0), "the pieces are in order");
                     pieces.insert(at + 1, Rc::new(upper));
                 }
             }
@@ -238,6 +239,12 @@ impl<V: Clone> ById<V> {
         }
         let filled = |bucket: Vec<_>| (!bucket.is_empty()).then(|| Rc::new(bucket));
         self.buckets = Rc::new(buckets.into_iter().map(filled).collect());
+        debug_assert!(self.buckets.len().is_power_of_two(), "an id has a bucket");
+        debug_assert_eq!(
+            self.buckets.iter().flatten().map(|bucket| bucket.len()).sum::<usize>(),
+            self.len,
+            "no table is lost"
+        );
     }
 }
 

@@ -150,6 +150,11 @@ impl RaftStateMachine<Types> for Applier {
     {
         let mut outcomes = Vec::new();
         for entry in entries {
+            let last = self.applied.last.get();
+            debug_assert!(
+                last.is_none_or(|last| last.index + 1 == entry.log_id.index),
+                "entries are applied in order, each once"
+            );
             let outcome = match entry.payload {
                 EntryPayload::Blank => Outcome::Applied,
                 EntryPayload::Normal(command) => self

@@ -76,6 +76,12 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError> {
+        let before = self.log.vote().and_then(|bytes| decode::<StoredVote>(&bytes).ok());
+        let term = |vote: &Vote| vote.leader_id().term;
+        debug_assert!(
+            before.is_none_or(|before| term(&Vote::from(before)) <= term(vote)),
+            "a node never votes in an earlier term"
+        );
         let saved = self.log.save_vote(encode(&StoredVote::from(*vote)).into()).await;
         saved.map_err(|error| StorageIOError::write_vote(AnyError::new(&error)).into())
     }
@@ -111,7 +117,8 @@ impl RaftLogStorage<Types> for Store {
         let (mut first, mut bodies, mut alone) = (None, Vec::new(), self.alone.get());
         let mut others_from = None;
         for entry in entries {
-            first.get_or_insert(entry.log_id.index);
+            let from = *first.get_or_insert(entry.log_id.index);
+            debug_assert_eq!(entry.log_id.index, from + bodies.len() as u64, "entries have consecutive indexes");
             if let EntryPayload::Membership(membership) = &entry.payload {
                 let before = std::mem::replace(&mut alone, Members::from(membership).is_only(self.host));
                 if before && !alone {

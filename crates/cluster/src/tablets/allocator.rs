@@ -71,6 +71,9 @@ pub fn place(
                 }
             }
         }
+        let is_twice = |i: usize| replicas[..i].iter().any(|other| other.host == replicas[i].host);
+        debug_assert!(!(0..replicas.len()).any(is_twice), "a node has one replica of a tablet");
+        debug_assert!(replicas.len() <= replication.total() as usize, "a tablet has no more replicas than are wanted");
         tablets.push(replicas);
     }
     Ok(TabletMap::new(tablets).expect("the count is a power of two"))

@@ -235,7 +235,7 @@ impl Transition {
 
     /// The replicas that writes go to.
     pub fn write_set(&self, old: &[TabletReplica]) -> WriteSet {
-        match self.stage.writes() {
+        let set = match self.stage.writes() {
             Set::Old => WriteSet { replicas: old.into(), pending: 0 },
             Set::New => WriteSet { replicas: self.new_replicas.clone(), pending: 0 },
             Set::Both => {
@@ -243,7 +243,10 @@ impl Transition {
                 replicas.extend(self.pending(old));
                 WriteSet { pending: replicas.len() - old.len(), replicas }
             }
-        }
+        };
+        let is_written = |replica: &TabletReplica| set.replicas.contains(replica);
+        debug_assert!(self.read_set(old).iter().all(is_written), "a replica that is read is written");
+        set
     }
 }
 

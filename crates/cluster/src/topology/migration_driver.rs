@@ -251,6 +251,7 @@ impl MigrationDriver {
             let copied = copying.await;
             *done.borrow_mut() = Some(copied);
         });
+        debug_assert!(!copies.contains_key(&session), "a session copies a tablet once at a time");
         copies.insert(session, (task, result));
         false
     }
@@ -298,6 +299,12 @@ fn step(metadata: &Metadata, (table, tablet, seen): &Seen) -> Option<Op> {
 }
 
 fn at_stage(table: TableId, tablet: u32, moving: &Transition, stage: Stage) -> Op {
+    debug_assert!(
+        moving.stage.next() == Next::Stage(stage) || moving.stage.given_up() == Some(stage),
+        "a tablet passes each stage of its move: {} follows {}",
+        stage.name(),
+        moving.stage.name()
+    );
     let session = stage.copies().then(rt::random::uuid_v4);
     let next = Transition { stage, session, ..moving.clone() };
     Op::PutTransition(Box::new(next.written(table, tablet)))
@@ -314,6 +321,7 @@ pub async fn begin(
 ) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         check(metadata, table, tablet, kind, &new_replicas)?;
+        debug_assert!(!new_replicas.is_empty(), "a tablet moves to some node");
         let (stage, new_replicas) = (Stage::AllowWriteBothReadOld, new_replicas.clone());
         let begun = Transition { kind, stage, new_replicas, session: None };
         Ok((vec![Op::PutTransition(Box::new(begun.written(table, tablet)))], ()))

@@ -46,6 +46,8 @@ pub fn choose(candidates: &[Candidate<'_>]) -> BTreeSet<HostId> {
     if chosen.is_empty() {
         chosen = seats(&ranked, wanted, false);
     }
+    debug_assert!(chosen.len() <= MOST, "there are no more voters than are useful");
+    debug_assert!(candidates.is_empty() || !chosen.is_empty(), "a cluster with members has voters");
     chosen
 }
 

@@ -127,7 +127,10 @@ impl WriteMarks {
         let stored = StoredMarks { host: self.host, own, others: self.others.borrow().clone() };
         let written = stored.write(&self.dir).await;
         match &written {
-            Ok(()) => self.own.set(own),
+            Ok(()) => {
+                debug_assert!(self.own.get() <= own, "the mark of a node only rises");
+                self.own.set(own);
+            }
             Err(_) => self.is_behind.set(true),
         }
         written

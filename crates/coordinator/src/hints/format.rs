@@ -59,6 +59,10 @@ pub fn encode(hint: &Hint) -> Vec<u8> {
     out.extend_from_slice(mutation);
     let crc = crc32fast::hash(&out[RECORD_HEAD..]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
+    debug_assert!(
+        parse(&Bytes::copy_from_slice(&out[RECORD_HEAD..])).as_ref() == Some(hint),
+        "a hint that is written can be read again"
+    );
     out
 }
 

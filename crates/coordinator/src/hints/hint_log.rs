@@ -191,6 +191,7 @@ impl HintLog {
             return Err(error);
         }
         if let Some(active) = &mut *self.active.borrow_mut() {
+            debug_assert_eq!(active.len, at, "hints are appended one after another");
             active.len += len;
             active.is_dirty = true;
         }
@@ -207,6 +208,8 @@ impl HintLog {
             self.is_durable.set(true);
         }
         let number = self.next_number.replace(self.next_number.get() + 1);
+        let is_lower = |file: &SealedFile| file.number < number;
+        debug_assert!(self.sealed.borrow().iter().all(is_lower), "no file of hints is written again");
         let path = self.directory.join(format!("{number:020}{EXTENSION}"));
         let file = rt::fs::open(&path, &OpenOptions::create_new()).await?;
         let header = format::header(self.target);
@@ -237,6 +240,7 @@ impl HintLog {
         let Some(ActiveFile { file, path, number, len, .. }) = self.active.take() else { return Ok(()) };
         let synced = file.sync_data().await;
         if synced.is_ok() {
+            debug_assert!(self.manifest.least(self.target, number) <= len, "an open file of hints only grows");
             self.manifest.measure(self.target, number, len);
         }
         let file = SealedFile { path, manifest: self.manifest.clone(), number, bytes: len, delivered: 0 };
@@ -271,6 +275,7 @@ impl HintLog {
 
     pub fn delivered_up_to(&self, position: usize) {
         if let Some(oldest) = self.sealed.borrow_mut().front_mut() {
+            debug_assert!(oldest.delivered <= position, "a hint that was delivered is not delivered again");
             oldest.delivered = position;
         }
     }
@@ -279,6 +284,7 @@ impl HintLog {
     /// writes are noted durably (`is_noted`), the file is removed from the manifest.
     pub fn skip_oldest(&self, is_noted: bool) {
         let Some(oldest) = self.sealed.borrow_mut().pop_front() else { return };
+        debug_assert!(self.shard_bytes.get() >= oldest.bytes, "the bytes of each file of hints are counted");
         self.shard_bytes.set(self.shard_bytes.get().saturating_sub(oldest.bytes));
         if is_noted {
             oldest.manifest.unlist(self.target, oldest.number);
@@ -295,6 +301,10 @@ impl HintLog {
             return Err(error);
         }
         let oldest = self.sealed.borrow_mut().pop_front();
+        debug_assert!(
+            oldest.as_ref().is_some_and(|oldest| oldest.number == number),
+            "hint replay removes its own file"
+        );
         self.shard_bytes.set(self.shard_bytes.get().saturating_sub(oldest.map_or(0, |oldest| oldest.bytes)));
         rt::fs::remove_file(&path).await
     }

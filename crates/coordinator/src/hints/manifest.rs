@@ -198,6 +198,7 @@ impl Manifest {
             return Ok(());
         }
         let upto = self.changes.get();
+        debug_assert!(self.written.get() <= upto, "the sequence of a manifest only grows");
         let bytes = sealed::encode(FORMAT, &(upto, self.listed(), self.min_lengths()));
         let had_changed = self.lengths_changed.replace(false);
         if let Err(error) = rt::fs::write_durably(&self.path, &bytes).await {

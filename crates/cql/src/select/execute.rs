@@ -17,6 +17,7 @@ use model::key::DecoratedKey;
 use model::range::Slice;
 use model::time::stored_seconds;
 use model::token::Token;
+use replica::reduce::values;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -78,6 +79,7 @@ impl Select {
                 let rows = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();
                 let nothing = rows.is_empty();
                 let slice = Slice { rows, static_row: self.static_row, reversed: self.reversed, resume: None };
+                debug_assert!(slice.is_in_order(&self.schema.order), "rows are read in order, each once");
                 if nothing {
                     return Box::pin(self.nothing(emitter(rows_limit, per_partition), request, &options)).await;
                 }
@@ -162,7 +164,10 @@ impl Select {
     }
 
     pub(super) fn rows(&self, count: u64, body: impl Into<Bytes>, paging_state: Option<Bytes>) -> Rows {
-        Rows { metadata: self.metadata.clone(), paging_state, count: count as u32, body: body.into() }
+        let body: Bytes = body.into();
+        let wanted = count * self.metadata.columns.len() as u64;
+        debug_assert_eq!(values(&body).count() as u64, wanted, "a row has a value for each column of the result");
+        Rows { metadata: self.metadata.clone(), paging_state, count: count as u32, body }
     }
 
     /// The answer of a query that selects no partition or no range of rows.

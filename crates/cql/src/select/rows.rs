@@ -341,6 +341,7 @@ impl<'a> Emitter<'a> {
         let Some(left) = self.remaining.checked_sub(1) else { return Ok(None) };
         self.remaining = left;
         self.rows += 1;
+        debug_assert!(self.rows <= self.most_groups, "a page has no more groups than are wanted");
         Ok(Some(Closed { selectors, first, results }))
     }
 

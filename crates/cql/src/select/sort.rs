@@ -57,6 +57,7 @@ pub async fn sorted<T>(
         std::mem::swap(&mut order, &mut merged);
         run *= 2;
     }
+    debug_assert_eq!(order.len(), rows.len(), "each row is sorted in once");
     Ok(order)
 }
 

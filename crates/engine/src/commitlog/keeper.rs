@@ -229,13 +229,13 @@ impl Keeper {
     fn manifest(&self, further: Option<u64>) -> Manifest {
         let state = self.log.state.borrow();
         let next = state.next.as_ref().map(|next| next.id);
-        Manifest {
-            run: self.log.run,
-            segments: state.ledger.ids().chain(next).chain(further).collect(),
-            synced: state.synced,
-            closed: false,
-            host: self.log.config.host,
-        }
+        let segments: Vec<u64> = state.ledger.ids().chain(next).chain(further).collect();
+        debug_assert!(segments.is_sorted_by(|a, b| a < b), "a manifest names each segment once, in order");
+        debug_assert!(
+            !self.free.iter().any(|id| segments.contains(id)),
+            "a free segment holds no record that is needed"
+        );
+        Manifest { run: self.log.run, segments, synced: state.synced, closed: false, host: self.log.config.host }
     }
 
     async fn make_next(&mut self) -> io::Result<()> {
@@ -253,6 +253,8 @@ impl Keeper {
         }
         self.last_id = id;
         let mut state = log.state.borrow_mut();
+        debug_assert!(state.next.is_none(), "a segment that is ready is used first");
+        debug_assert!(state.active.id < id, "segments are used in the order of their ids");
         state.next = Some(segment);
         state.no_space_for_segment = false;
         drop(state);
@@ -337,6 +339,7 @@ pub(super) async fn end_run(log: &Commitlog, end: Position) -> Result<(), LogErr
     let (segments, next) = {
         let mut state = log.state.borrow_mut();
         state.ledger.take_free();
+        debug_assert!(state.synced >= end && state.buffered == 0, "a run that ends is durable");
         (state.ledger.ids().collect::<Vec<_>>(), state.next.take())
     };
     drop(next);

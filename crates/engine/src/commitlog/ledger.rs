@@ -33,7 +33,9 @@ impl Ledger {
     #[inline]
     pub fn dirty(&mut self, slot: SlotId, offset: u32) {
         let Some(segment) = self.segments.back_mut() else { panic!("a record belongs to a segment") };
-        segment.last.insert(slot, offset);
+        let before = segment.last.insert(slot, offset);
+        debug_assert!(before.is_none_or(|before| before <= offset), "the records of a slot are appended in order");
+        debug_assert!(!segment.complete, "no record follows in a complete segment");
     }
 
     /// All records of `slot` up to and including `upto` are durable elsewhere.
@@ -52,6 +54,7 @@ impl Ledger {
     /// All records of segment `id` are in its file.
     pub fn complete(&mut self, id: u64) {
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.id == id) {
+            debug_assert!(!segment.complete, "a segment is completed once");
             segment.complete = true;
         }
     }

@@ -266,6 +266,9 @@ impl Commitlog {
                 }
             }),
         };
+        let is_mapped = |entry: &Entry<'_>| state.mapped.contains(&(entry.schema.id, entry.schema.version));
+        debug_assert!(entries.iter().all(is_mapped), "a segment has the columns of each of its mutations");
+        debug_assert!(position >= state.batch_start, "a record belongs to the batch that is filled");
         for entry in entries {
             state.ledger.dirty(entry.slot, position.offset);
         }

@@ -83,6 +83,8 @@ impl ColumnMapping {
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(u16::try_from(self.columns.len()).is_ok(), "the number of columns fits two bytes");
+        let start = out.len();
         out.push(FORMAT);
         out.extend_from_slice(self.table.as_bytes());
         out.extend_from_slice(self.version.as_bytes());
@@ -101,6 +103,7 @@ impl ColumnMapping {
             push_text(out, &column.name);
             push_text(out, &column.ty);
         }
+        debug_assert_eq!(out.len() - start, self.encoded_len(), "a mapping takes the room that was kept for it");
     }
 
     /// Reads an encoded mapping; `None` if it is malformed.

@@ -101,6 +101,13 @@ impl State {
         let len = self.chunk.len() - before;
         self.offset += len as u32;
         self.buffered += len;
+        debug_assert!(self.offset <= self.active.size, "a record is inside its segment");
+        debug_assert_eq!(
+            self.chunk_start as usize + self.chunk.len(),
+            self.offset as usize,
+            "the writer gets every byte of the segment"
+        );
+        debug_assert!(self.synced <= self.written && self.written <= self.end(), "records are written, then synced");
         position
     }
 

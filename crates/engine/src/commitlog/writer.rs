@@ -57,6 +57,7 @@ pub(super) async fn write(log: Rc<Commitlog>) {
 async fn write_batch(log: &Rc<Commitlog>, batch: Batch) -> Option<()> {
     for chunk in batch.chunks {
         let len = chunk.bytes.len();
+        debug_assert!(chunk.start as usize + len <= chunk.segment.size as usize, "a chunk is inside its segment");
         let bytes = Bytes::from(chunk.bytes);
         write_chunk(log, &chunk.segment.file, chunk.start, &bytes).await?;
         // After the write: a sync that began during it may not include it.
@@ -64,6 +65,7 @@ async fn write_batch(log: &Rc<Commitlog>, batch: Batch) -> Option<()> {
         add(&log.counters.writes, 1);
         add(&log.counters.bytes_written, len as u64);
         let mut state = log.state.borrow_mut();
+        debug_assert!(state.buffered >= len, "each byte is written once");
         state.buffered -= len;
         if chunk.last {
             state.ledger.complete(chunk.segment.id);
@@ -197,6 +199,7 @@ impl Commitlog {
             state.queue.push(Chunk { segment: state.active.clone(), start: state.chunk_start, bytes, last: false });
             state.chunk_start = state.offset;
         }
+        debug_assert!(state.batch_start < state.end(), "a batch has records");
         state.batch_start = state.end();
         self.waiters.borrow_mut().advance();
         Some(Batch { chunks: std::mem::take(&mut state.queue), end: state.batch_start })
@@ -211,6 +214,12 @@ impl Commitlog {
 
     /// Acknowledges all below `end`.
     fn acknowledge(&self, end: Position) {
+        {
+            let state = self.state.borrow();
+            let is_kept = matches!(self.config.mode, SyncMode::Periodic { .. }) || state.synced >= end;
+            assert!(is_kept && state.written >= end, "what is acknowledged is as durable as the mode promises");
+        }
+        debug_assert!(self.acknowledged.get() <= end, "what was acknowledged stays acknowledged");
         self.acknowledged.set(end);
         let mut list = self.waiters.borrow_mut().take_on_its_way();
         waiters::wake(&mut list);

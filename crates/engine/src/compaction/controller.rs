@@ -171,6 +171,7 @@ impl Engine {
         let is_large = bytes > LARGE;
         if is_large {
             self.compactions().large.set(self.compactions().large.get() + 1);
+            debug_assert!(self.compactions().large.get() < COMPACTIONS_AT_ONCE, "a slot is left to small compactions");
         }
         rt::task::spawn(async move {
             let done = engine.compact(&table, &tablet, &plan, &cancel).await;

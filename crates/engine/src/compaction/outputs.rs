@@ -77,6 +77,8 @@ impl<'a> Outputs<'a> {
             self.abandon().await;
             return Err(error);
         }
+        let apart = |pair: &[Unsealed]| pair[0].outcome().last < pair[1].outcome().first;
+        debug_assert!(self.complete.windows(2).all(apart), "the outputs of a compaction do not overlap");
         seal(self.engine, self.table, self.complete, &self.intervals).await
     }
 

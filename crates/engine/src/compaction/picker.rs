@@ -59,6 +59,14 @@ impl Pick {
     fn at_level(self, level: u32, split: u64) -> Pick {
         Pick { level, split: Some(split), ..self }
     }
+    /// Whether the inputs are free candidates, each once.
+    fn is_valid(&self, candidates: &[Candidate]) -> bool {
+        let is_free = |i: &usize| candidates.get(*i).is_some_and(|own| !own.busy);
+        !self.inputs.is_empty()
+            && self.inputs.is_sorted_by(|a, b| a < b)
+            && self.inputs.iter().all(is_free)
+            && (!self.moves || self.inputs.len() == 1)
+    }
 }
 
 /// The next compaction; `None` if there is nothing to do.
@@ -68,7 +76,7 @@ pub(crate) fn pick(candidates: &[Candidate], options: &Options) -> Option<Pick> 
         Strategy::Leveled(leveled) => leveled::pick(candidates, leveled),
         Strategy::TimeWindow(windows) => time_window::pick(candidates, windows),
     };
-    picked.or_else(|| {
+    let picked = picked.or_else(|| {
         let own = rewrite(candidates, options.tombstones.as_ref()?)?;
         let picked = Pick::new(vec![own]);
         match &options.strategy {
@@ -77,7 +85,9 @@ pub(crate) fn pick(candidates: &[Candidate], options: &Options) -> Option<Pick> 
             }
             _ => Some(picked),
         }
-    })
+    });
+    debug_assert!(picked.as_ref().is_none_or(|pick| pick.is_valid(candidates)), "free sstables are picked, each once");
+    picked
 }
 
 /// Merges everything as far as the strategy allows: one or several compactions.
@@ -86,11 +96,13 @@ pub(crate) fn pick_all(candidates: &[Candidate], options: &Options) -> Vec<Pick>
     if free.is_empty() {
         return Vec::new();
     }
-    match &options.strategy {
+    let picks = match &options.strategy {
         Strategy::SizeTiered(_) => vec![Pick::new(free)],
         Strategy::Leveled(leveled) => vec![leveled::pick_all(candidates, free, leveled)],
         Strategy::TimeWindow(windows) => time_window::pick_all(candidates, free, windows),
-    }
+    };
+    debug_assert!(picks.iter().all(|pick| pick.is_valid(candidates)), "free sstables are picked, each once");
+    picks
 }
 
 /// An estimate of the bytes to be written until there is nothing left to merge. It is not 0 in a

@@ -231,6 +231,11 @@ impl Engine {
         inputs: &[Rc<Attached>],
         outputs: Vec<Rc<Attached>>,
     ) -> Result<(), EngineError> {
+        debug_assert!(inputs.iter().all(|input| input.compacting.get()), "inputs are claimed until they are replaced");
+        debug_assert!(
+            outputs.is_empty() || hulls(&outputs) == hulls(inputs),
+            "outputs cover the records of the log that their inputs cover"
+        );
         if outputs.is_empty() {
             // No output records that the commitlog records of the inputs are covered, so the table
             // must.

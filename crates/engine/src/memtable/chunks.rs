@@ -150,6 +150,7 @@ fn upsert(
                     rows.insert(i, (own, row));
                     let split = (rows.len() > FULL).then(|| {
                         let right = rows.split_off(split_point(rows.len(), at_end));
+                        debug_assert!(!rows.is_empty() && !right.is_empty(), "both halves of a chunk have rows");
                         Child { least: right[0].0.clone(), node: Rc::new(Node::Leaf(right)) }
                     });
                     (grew as isize, split)
@@ -157,9 +158,8 @@ fn upsert(
             }
         }
         Node::Inner(children) => {
-            let i = children
-                .partition_point(|child| order.compare_rows(&child.least, key) != Ordering::Greater)
-                .saturating_sub(1);
+            // The first child takes all lesser keys, whatever its least one was.
+            let i = children[1..].partition_point(|child| order.compare_rows(&child.least, key) != Ordering::Greater);
             let (grew, split) = upsert(&mut children[i].node, order, key, make);
             let Some(right) = split else { return (grew, None) };
             let at_end = i + 1 == children.len();
@@ -168,6 +168,10 @@ fn upsert(
                 let right = children.split_off(split_point(children.len(), at_end));
                 Child { least: right[0].least.clone(), node: Rc::new(Node::Inner(right)) }
             });
+            debug_assert!(
+                children[1..].windows(2).all(|pair| order.compare_rows(&pair[0].least, &pair[1].least).is_lt()),
+                "the chunks of a partition are in clustering order"
+            );
             (grew, split)
         }
     }
@@ -188,7 +192,7 @@ fn seek(node: &Rc<Node>, order: &ClusteringOrder, cut: PositionRef<'_>, forward:
             (index < rows.len()).then(|| Cursor { leaf: node.clone(), index })
         }
         Node::Inner(children) => {
-            let i = children.partition_point(|child| is_before(&child.least)).saturating_sub(1);
+            let i = children[1..].partition_point(|child| is_before(&child.least));
             if forward {
                 children[i..].iter().find_map(|child| seek(&child.node, order, cut, true))
             } else {

@@ -71,6 +71,7 @@ impl Interval {
 
     /// As sstables store it. Segment ids are positive there too.
     pub fn to_stats(self) -> LogInterval {
+        debug_assert!(self.first <= self.last, "an interval of the log has its ends in order");
         let pair = |position: Position| (position.segment as i64, position.offset as i32);
         LogInterval { start: pair(self.first), end: pair(self.last) }
     }
@@ -113,6 +114,8 @@ impl Memtable {
 
     /// Merges a mutation into its partition.
     pub fn apply(&self, schema: &TableSchema, key: &DecoratedKey, mutation: &Mutation) {
+        debug_assert_eq!(mutation.table(), schema.id, "a mutation is applied to its own table");
+        debug_assert_eq!(mutation.key(), key.key, "a mutation is applied to its own partition");
         let parts = mutation.parts();
         let (mut partitions, mut arena) = (self.partitions.borrow_mut(), self.arena.borrow_mut());
         let grew = match partitions.get_mut(key) {
@@ -126,6 +129,7 @@ impl Memtable {
         drop((partitions, arena));
         self.written.set(self.written.get() + mutation.as_bytes().len() as u64);
         let bytes = self.bytes.get();
+        debug_assert!(bytes.checked_add_signed(grew).is_some(), "a memtable never holds less than nothing");
         let now = bytes.saturating_add_signed(grew);
         self.bytes.set(now);
         self.pool.change(bytes, now);
@@ -133,6 +137,8 @@ impl Memtable {
 
     /// Extends the log interval to the position of the mutation that was just applied.
     pub fn logged_at(&self, position: Position) {
+        let last = self.logged.get().map(|interval| interval.last);
+        debug_assert!(last.is_none_or(|last| last <= position), "mutations are applied in the order of the log");
         let first = self.logged.get().map_or(position, |interval| interval.first);
         self.logged.set(Some(Interval { first, last: position }));
     }
@@ -219,6 +225,7 @@ impl Memtable {
 impl Drop for Memtable {
     fn drop(&mut self) {
         self.retire();
+        debug_assert_eq!(self.bytes.get(), 0, "a dropped memtable is not charged any more");
         let partitions = std::mem::replace(self.partitions.get_mut(), Partitions::new(&PartitionRange::FULL));
         if self.written.get() > FREED_AT_ONCE {
             rt::task::spawn_in(rt::task::Group::Maintenance, free(partitions)).detach();

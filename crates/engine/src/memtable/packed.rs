@@ -56,6 +56,7 @@ impl Packed {
     /// Merges in a row of the same keys; returns by how many bytes it grew.
     pub fn merge(&mut self, arena: &mut Arena, schema: &TableSchema, row: &Row) -> isize {
         let start = self.row_start();
+        debug_assert!(start < self.0.len(), "a row follows its keys");
         let mut merged = std::mem::take(&mut arena.scratch);
         merged.clear();
         merged.extend_from_slice(&self.0[..start]);
@@ -114,6 +115,10 @@ impl Packed {
 }
 
 fn header(key: usize, clustering: usize) -> [u8; HEADER] {
+    debug_assert!(
+        u16::try_from(key).is_ok() && u32::try_from(clustering).is_ok(),
+        "the lengths of keys fit the header"
+    );
     let (key, clustering) = ((key as u16).to_ne_bytes(), (clustering as u32).to_ne_bytes());
     [0, key[0], key[1], clustering[0], clustering[1], clustering[2], clustering[3]]
 }

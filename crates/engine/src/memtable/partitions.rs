@@ -174,7 +174,10 @@ impl Partitions {
                 continue;
             }
             let leaf = self.leaves.get_mut(self.directory[place]);
-            let (Ok(at) | Err(at)) = leaf.find(token, partition.key());
+            let found = leaf.find(token, partition.key());
+            debug_assert!(found.is_err(), "a partition is added once");
+            debug_assert_eq!(leaf.tokens.len(), leaf.stored.len(), "each partition of a leaf has its token");
+            let (Ok(at) | Err(at)) = found;
             leaf.tokens.insert(at, token);
             leaf.stored.insert(at, partition);
             return;
@@ -204,10 +207,15 @@ impl Partitions {
             tokens: leaf.tokens.drain(at..).collect(),
             stored: leaf.stored.drain(at..).collect(),
         };
+        debug_assert!(
+            right.tokens.first().is_none_or(|first| leaf.tokens.last().is_none_or(|last| last < first)),
+            "the halves of a leaf share no token"
+        );
         let right = self.leaves.push(right);
         let covered = 1 << (self.depth - depth);
         let start = place & !(covered - 1);
         self.directory[start + covered / 2..start + covered].fill(right);
+        debug_assert_eq!(self.directory.len(), 1 << self.depth, "the directory has a place for each value of its bits");
         true
     }
 

@@ -49,6 +49,7 @@ impl Pool {
     /// A memtable that held `before` bytes holds `now`.
     #[inline]
     pub fn change(&self, before: usize, now: usize) {
+        debug_assert!(self.used.get() >= before, "the pool is charged for each memtable");
         let used = self.used.get() + now - before;
         self.used.set(used);
         if now > before {

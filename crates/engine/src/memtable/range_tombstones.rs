@@ -85,9 +85,20 @@ impl RangeTombstones {
             }
         }
         self.changes.extend(rest);
+        debug_assert!(self.is_valid(order), "range deletions do not overlap, and the last one ends");
         grew
     }
 
+    /// Whether the cuts ascend, neighbours differ, and no deletion is open at the end. Long lists
+    /// are not walked: that would cost each of their mutations as much as all before it.
+    fn is_valid(&self, order: &ClusteringOrder) -> bool {
+        let follows = |pair: &[Change]| {
+            pair[0].at.cmp(order, &pair[1].at) == Ordering::Less && pair[0].tombstone != pair[1].tombstone
+        };
+        self.changes.last().is_none_or(|last| last.tombstone.is_live())
+            && self.changes.first().is_none_or(|first| !first.tombstone.is_live())
+            && (self.changes.len() > 256 || self.changes.windows(2).all(follows))
+    }
     /// Appends a change unless its deletion applies already. Returns its bytes.
     fn push(&mut self, at: ClusteringCut, tombstone: Tombstone) -> isize {
         if self.open_before(self.changes.len()) == tombstone {

@@ -115,6 +115,11 @@ impl MemtableSource {
         };
         memtable.for_each(&self.range, self.last.as_ref(), |token, entry| {
             let key = DecoratedKey { token, key: entry.key_bytes() };
+            debug_assert!(
+                last.as_ref().or(self.last.as_ref()).is_none_or(|last| *last < key),
+                "partitions come in order"
+            );
+            debug_assert!(self.range.contains(&key), "only partitions of the range are read");
             last = Some(key.clone());
             let mut next = Inside::new(key, entry.snapshot(), schema, slices);
             let complete = next.fill(schema, slices, out, weight, limit);
@@ -131,6 +136,7 @@ impl MemtableSource {
 
     /// Continues behind the current partition.
     pub fn skip_partition(&mut self) {
+        debug_assert!(self.inside.is_none() || self.last.is_some(), "the partition that is read is the last begun");
         if self.inside.take().is_some() && self.range_is_one_key() {
             self.finished = true;
         }
@@ -230,6 +236,7 @@ impl Inside {
                 State::Range(index) => {
                     let index = *index;
                     let Some(range) = ranges.get(index) else {
+                        debug_assert!(self.open.is_live(), "no range deletion is open at the end of a partition");
                         self.state = State::Ended;
                         return Some(Fragment::PartitionEnd);
                     };

@@ -299,6 +299,7 @@ impl RaftLog {
 
     /// Records that the entries up to `index` are committed. Returns when that is durable.
     pub async fn save_committed(&self, index: u64) -> Result<(), RaftLogError> {
+        debug_assert!(self.committed().is_none_or(|before| before <= index), "what is committed stays committed");
         self.write(&[Record { kind: Kind::Committed, index, body: Bytes::new() }]).await
     }
 
@@ -373,6 +374,8 @@ impl RaftLog {
         armed.finish(None);
         {
             let mut state = self.state.borrow_mut();
+            debug_assert_eq!(state.tail.number, number, "a log is replaced by the next one");
+            debug_assert!(state.content.next() <= content.next(), "a purge removes only the beginning");
             (state.tail, state.file, state.reserved, state.content) = (tail, file, reserved, content);
         }
         self.note_end().await;
@@ -441,6 +444,8 @@ impl RaftLog {
         }
         {
             let mut state = self.state.borrow_mut();
+            debug_assert_eq!(state.tail.at, at, "records are written one after another");
+            debug_assert!(tail.at > at, "a record has a length");
             (state.tail, state.content) = (tail, content);
         }
         self.note_end().await;

@@ -31,6 +31,7 @@ pub(super) struct Filling {
 impl Filling {
     /// Yields the partition. Nothing comes after it.
     pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<(), ReadError> {
+        debug_assert!(!self.sstables.is_empty(), "the cache is filled from sstables");
         match &mut self.sstables[..] {
             [one] => while one.fill(&mut self.fragments).await? {},
             several => {

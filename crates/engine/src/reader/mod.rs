@@ -253,6 +253,7 @@ impl Reader {
         after: u64,
         mut sources: Sources,
     ) {
+        debug_assert!(tablet.range.contains(key), "a key is read from its own tablet");
         tablet.for_each_memtable(|memtable| {
             if let Some(source) = MemtableSource::of_key(memtable, &self.schema, &self.slices, key) {
                 sources.push(Source::Memtable(source));
@@ -310,6 +311,8 @@ impl Reader {
 
     /// As `open_key`, for a range.
     fn open_range(&mut self, tablet: Rc<Tablet>, range: &PartitionRange, after: u64, mut sources: Sources) {
+        let is_within = tablet.range.start <= range.start && range.end <= tablet.range.end;
+        debug_assert!(is_within, "the part of a range is read from its own tablet");
         tablet.for_each_memtable(|memtable| {
             if !memtable.is_empty() {
                 let source =
@@ -341,6 +344,7 @@ impl Reader {
     }
 
     fn set_sources(&mut self, sources: Sources) {
+        debug_assert!(matches!(self.current, Current::Nothing), "a tablet is opened when the one before was read");
         let Sources { first, others } = sources;
         self.current = match first {
             None => Current::Nothing,

@@ -194,6 +194,7 @@ impl Suspended {
                 return Resumed::Stale(Stale::Sstables);
             }
             after = *version;
+            debug_assert!(after <= tablet.sstables().version(), "the version of a set only grows");
             if !self.go_to(slices.order(&schema), cut) {
                 return if self.fills == FILLS_TO_PLACE { Resumed::Stale(Stale::Behind) } else { Resumed::Waits(self) };
             }

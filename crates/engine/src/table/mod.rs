@@ -76,6 +76,7 @@ pub(crate) struct Table {
 
 /// A key in two tablets would be written to one and read from the other.
 fn check_apart(tablets: &[Rc<Tablet>]) {
+    debug_assert!(!tablets.iter().any(|tablet| tablet.range.is_empty()), "a tablet can hold keys");
     let apart = tablets.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start);
     assert!(apart, "tablets are in ring order and do not overlap");
 }
@@ -120,6 +121,7 @@ impl Table {
     /// Sets a newer version.
     pub fn set_schema(&self, schema: Rc<TableSchema>) {
         let before = self.schema.replace(schema);
+        debug_assert_eq!(before.id, self.schema.borrow().id, "a table keeps its id");
         drop(before);
         self.tablets.borrow().iter().for_each(|tablet| tablet.forget_rows());
     }
@@ -131,6 +133,8 @@ impl Table {
 
     /// Adds a tablet.
     pub fn add_tablet(&self, tablet: Rc<Tablet>) {
+        debug_assert!(!self.tablets.borrow().iter().any(|own| own.id == tablet.id), "a tablet is served once");
+        debug_assert!(self.leaving(tablet.id).is_none(), "a tablet returns after its data was removed");
         let mut tablets = self.tablets().to_vec();
         tablets.push(tablet);
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
@@ -152,6 +156,10 @@ impl Table {
 
     /// Forgets a removed tablet whose data is removed.
     pub fn has_left(&self, tablet: &Rc<Tablet>) {
+        debug_assert!(
+            !tablet.is_flushing() && tablet.sstables().len() == 0,
+            "the data of a tablet that has left is removed"
+        );
         self.leaving.borrow_mut().retain(|own| !Rc::ptr_eq(own, tablet));
     }
 
@@ -198,6 +206,8 @@ impl Table {
     /// Replaces the replay filters of a shard.
     pub fn set_filters(&self, shard: ShardId, filters: ReplayFilters) {
         let mut all = self.filters.borrow_mut();
+        let is_newer = |(of, known): &(ShardId, ReplayFilters)| *of != shard || known.sequence < filters.sequence;
+        debug_assert!(all.iter().all(is_newer), "replay filters are replaced by newer ones");
         all.retain(|(of, _)| *of != shard);
         all.push((shard, filters));
     }

@@ -180,9 +180,11 @@ impl RowCache {
         inner.make_room(limit - cost);
         let n = inner.free.pop().unwrap_or_else(|| inner.grow());
         let entry = Entry { tablet, token, stored, version, cost: cost as u32, used: false, may_purge };
+        debug_assert!(inner.pieces[n as usize / PIECE][n as usize % PIECE].is_none(), "a free place has no entry");
         inner.pieces[n as usize / PIECE][n as usize % PIECE] = Some(entry);
         inner.maps[map_of(token)].insert((tablet, token), n);
         inner.bytes += cost;
+        debug_assert!(inner.bytes <= limit, "the cache stays within its limit");
         inner.stats.insertions += 1;
         let taken = inner.bytes.next_multiple_of(BUDGET_STEP);
         if taken != inner.taken {
@@ -206,7 +208,9 @@ fn map_of(token: Token) -> usize {
 impl Inner {
     fn remove(&mut self, n: u32) {
         if let Some(entry) = self.pieces[n as usize / PIECE][n as usize % PIECE].take() {
-            self.maps[map_of(entry.token)].remove(&(entry.tablet, entry.token));
+            let known = self.maps[map_of(entry.token)].remove(&(entry.tablet, entry.token));
+            debug_assert_eq!(known, Some(n), "an entry is found under its own key");
+            debug_assert!(self.bytes >= entry.cost as usize, "the bytes of each entry are counted");
             self.bytes -= entry.cost as usize;
             self.free.push(n);
         }

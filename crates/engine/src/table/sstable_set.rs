@@ -152,6 +152,7 @@ impl SstableSet {
         let version = self.version + 1;
         let contents_since = remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(version);
         let before = sstables.len();
+        debug_assert!(remove.iter().all(|own| own.since.get() <= self.version), "what is removed was added before");
         sstables.extend(add.into_iter().inspect(|own| {
             own.since.set(version);
             own.contents_since.set(contents_since);
@@ -159,9 +160,19 @@ impl SstableSet {
         let shrunk = if remove.is_empty() { self.shrunk } else { version };
         let news = if sstables.len() > before { self.news.max(contents_since) } else { self.news };
         let lost_news = remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(0).max(self.lost_news);
-        SstableSet { sstables, version, shrunk, news, lost_news }
+        let set = SstableSet { sstables, version, shrunk, news, lost_news };
+        debug_assert!(set.is_valid(), "a set has each sstable once, and no version is ahead of its own");
+        set
     }
 
+    /// Whether each sstable is there once, and no version is ahead of the set's.
+    fn is_valid(&self) -> bool {
+        let mut places: Vec<_> = self.sstables.iter().map(|own| (own.generation(), own.sstable.version())).collect();
+        places.sort_unstable();
+        places.is_sorted_by(|a, b| a < b)
+            && [self.shrunk, self.news, self.lost_news].iter().all(|version| *version <= self.version)
+            && self.sstables.iter().all(|own| (1..=self.version).contains(&own.since.get()))
+    }
     /// Bytes on disk.
     pub fn disk_bytes(&self) -> u64 {
         self.sstables.iter().map(|own| own.sstable.total_bytes()).sum()

@@ -121,7 +121,12 @@ impl Tablet {
             return;
         }
         let sealed = self.active.replace(Memtable::new(self.pool.clone(), &self.range));
-        self.flushing.borrow_mut().push(sealed);
+        let mut flushing = self.flushing.borrow_mut();
+        debug_assert!(
+            flushing.iter().all(|before| is_before(before, &sealed)),
+            "memtables are sealed in the order of the log"
+        );
+        flushing.push(sealed);
     }
 
     /// The memtables that wait to be flushed, oldest first.
@@ -136,6 +141,10 @@ impl Tablet {
 
     /// Replaces a flushed memtable by its sstable; `None` if there was nothing to write.
     pub fn attach_flushed(&self, memtable: &Rc<Memtable>, sstable: Option<Rc<Attached>>) {
+        debug_assert!(
+            self.oldest_sealed().is_some_and(|oldest| Rc::ptr_eq(&oldest, memtable)),
+            "memtables are flushed in order, each once"
+        );
         if let Some(sstable) = sstable {
             self.replace(&[], [sstable]);
         }
@@ -144,6 +153,10 @@ impl Tablet {
 
     /// Removes a sealed memtable.
     pub fn forget(&self, memtable: &Rc<Memtable>) {
+        debug_assert!(
+            self.flushing.borrow().iter().any(|own| Rc::ptr_eq(own, memtable)),
+            "a sealed memtable is forgotten once"
+        );
         self.flushing.borrow_mut().retain(|own| !Rc::ptr_eq(own, memtable));
         memtable.retire();
     }
@@ -189,4 +202,9 @@ impl Tablet {
             .iter()
             .any(|own| own.intervals.iter().any(|interval| interval.first <= position && position <= interval.last))
     }
+}
+
+/// Whether all logged records of a memtable are before those of a later one of its tablet.
+fn is_before(memtable: &Memtable, later: &Memtable) -> bool {
+    memtable.logged().is_none_or(|own| later.logged().is_none_or(|later| own.last < later.first))
 }

@@ -50,6 +50,7 @@ impl Engine {
     pub(crate) fn raise_epoch(&self, table: &Table, epoch: u64) {
         table.epoch.set(table.epoch.get().max(epoch));
         self.epochs_up_to().set(self.newest_epoch().max(epoch));
+        debug_assert!(table.epoch.get() <= self.newest_epoch(), "no table is ahead of the newest epoch");
     }
 
     /// Waits until all admitted writes that wait for room are applied or refused: no write of an

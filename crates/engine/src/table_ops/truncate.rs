@@ -90,6 +90,10 @@ impl Engine {
                 tablet.forget(memtable);
             }
         }
+        debug_assert!(
+            !void.iter().any(|(tablet, ..)| tablet.is_flushing()),
+            "nothing that was truncated waits for a flush"
+        );
         drop(turns);
         self.delete_files(table, &sstables).await?;
         Ok(record)

@@ -154,6 +154,8 @@ impl<Q> QuerierCache<Q> {
 
     /// Counts that the querier last taken could not be used.
     pub fn count_drop(&mut self, other_class: bool) {
+        let counters = &self.counters;
+        debug_assert!(counters.misses + counters.drops < counters.lookups, "only a querier that was found is dropped");
         self.counters.drops += 1;
         self.counters.scheduling_group_mismatches += u64::from(other_class);
     }
@@ -206,6 +208,7 @@ impl<Q> QuerierCache<Q> {
             self.counters.memory_based_evictions += 1;
             gone.extend(self.remove(oldest));
         }
+        debug_assert!(self.is_consistent(), "each querier is counted, listed and found");
         gone
     }
 
@@ -259,6 +262,18 @@ impl<Q> QuerierCache<Q> {
         CacheCounters { population, memory: self.memory as u64, ..self.counters }
     }
 
+    /// Whether the lists, the indexes and the memory agree about what is in the cache.
+    fn is_consistent(&self) -> bool {
+        let population = self.entries.len() - self.free.len();
+        let is_oldest = |index: EntryIndex| self.entry(index).older.is_none();
+        let is_newest = |index: EntryIndex| self.entry(index).newer.is_none();
+        self.indexes.is_empty() == (population == 0)
+            && (population > 0 || self.memory == 0)
+            && self.lists.iter().all(|ends| ends.oldest.is_some() == ends.newest.is_some())
+            && self.lists.iter().any(|ends| ends.oldest.is_some()) == (population > 0)
+            && self.lists.iter().filter_map(|ends| ends.oldest).all(is_oldest)
+            && self.lists.iter().filter_map(|ends| ends.newest).all(is_newest)
+    }
     fn find(&self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<EntryIndex> {
         let is_it = |key: &CacheKey| key.purpose == purpose && key.end == *end;
         self.indexes.get(&query)?.iter().copied().find(|index| is_it(&self.entry(*index).key))
@@ -295,6 +310,7 @@ impl<Q> QuerierCache<Q> {
                 self.indexes.remove(&entry.key.query);
             }
         }
+        debug_assert!(self.is_consistent(), "a removed querier leaves nothing behind");
         Some(entry.querier)
     }
 }

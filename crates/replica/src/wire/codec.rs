@@ -35,6 +35,8 @@ impl Writer {
 
     pub(super) fn finish(mut self) -> Pieces {
         let elsewhere: usize = self.elsewhere.iter().map(|(_, bytes)| bytes.len()).sum();
+        debug_assert!(u32::try_from(self.out.len() + elsewhere).is_ok(), "the length of a message fits four bytes");
+        debug_assert!(self.elsewhere.is_sorted_by_key(|(at, _)| *at), "shared bytes are in the order of the message");
         let len = (self.out.len() - FRAME + elsewhere) as u32;
         self.out[1..FRAME].copy_from_slice(&len.to_le_bytes());
         let mut own = Bytes::from(self.out);
@@ -95,6 +97,7 @@ impl Writer {
     }
 
     pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Writer, &T)) {
+        debug_assert!(u32::try_from(items.len()).is_ok(), "the length of a list fits four bytes");
         self.u32(items.len() as u32);
         items.iter().for_each(|item| write(self, item));
     }

@@ -13,6 +13,8 @@ use model::token::Token;
 use std::rc::Rc;
 
 pub(super) fn write(command: &ReadCommand, out: &mut Writer) {
+    debug_assert!(!command.ranges.is_empty(), "a read names partitions");
+    debug_assert!(command.limits.rows > 0, "a read asks for rows");
     out.raw(command.table.as_bytes());
     out.raw(command.schema_version.as_bytes());
     out.list(&command.ranges, |out, range| {

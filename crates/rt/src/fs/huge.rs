@@ -107,7 +107,8 @@ impl Slab {
     fn take(slab: &Arc<Slab>, units: u32) -> Option<Piece> {
         let first = run_of(slab.free.load(Ordering::Acquire), units)?;
         let units = bits(units) << first;
-        slab.free.fetch_and(!units, Ordering::Relaxed);
+        let free = slab.free.fetch_and(!units, Ordering::Relaxed);
+        debug_assert_eq!(free & units, units, "no two buffers share memory");
         Some(Piece { slab: slab.clone(), units })
     }
 }
@@ -126,6 +127,7 @@ impl Drop for Slab {
 
 /// The lowest `count` bits; 1 to 64.
 fn bits(count: u32) -> u64 {
+    debug_assert!((1..=u64::BITS).contains(&count), "a buffer has units of one slab");
     u64::MAX >> (u64::BITS - count)
 }
 
@@ -158,7 +160,8 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.slab.free.fetch_or(self.units, Ordering::Release);
+        let free = self.slab.free.fetch_or(self.units, Ordering::Release);
+        debug_assert_eq!(free & self.units, 0, "a buffer returns its memory once");
     }
 }
 

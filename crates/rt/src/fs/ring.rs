@@ -286,6 +286,7 @@ impl Inner {
             }
             self.waiting[index].pop_front();
             ctx.counters.io[index].queued.sub(1);
+            debug_assert!(self.slots[key].state == State::Waiting, "the kernel gets a request once");
             let slot = &mut self.slots[key];
             slot.state = State::InKernel;
             let entry = entry(&mut slot.request).user_data(key as u64);
@@ -352,8 +353,13 @@ impl Inner {
             let key = entry.user_data() as usize;
             let slot = &mut self.slots[key];
             let index = slot.class as usize;
+            debug_assert!(slot.state == State::InKernel, "the kernel completes requests that it has");
             self.in_kernel[index] -= 1;
             self.bytes_in_kernel[index] -= slot.request.len();
+            debug_assert!(
+                self.in_kernel[index] > 0 || self.bytes_in_kernel[index] == 0,
+                "without requests, no bytes are in the kernel"
+            );
             ctx.counters.io[index].in_flight.sub(1);
             if matches!(-entry.result(), libc::EINTR | libc::EAGAIN) && !slot.abandoned {
                 slot.state = State::Waiting;

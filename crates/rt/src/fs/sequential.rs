@@ -66,6 +66,8 @@ impl SequentialWriter {
     }
 
     async fn write_buffer(&mut self) -> io::Result<()> {
+        debug_assert!(self.buffer.len().is_multiple_of(ALIGN), "only the last write may be padded");
+        debug_assert!(self.flushed.is_multiple_of(ALIGN as u64), "direct writes begin at a block of the disk");
         while self.in_flight.len() >= WRITES_BEHIND {
             self.wait_for_one().await?;
         }

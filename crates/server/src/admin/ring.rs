@@ -322,7 +322,11 @@ fn key_of(schema: &TableSchema, text: &str) -> Result<Vec<u8>, String> {
     let mut values = Vec::with_capacity(parts.len());
     for (column, part) in columns.iter().zip(parts) {
         let value = Value::from_text(&column.ty, part).and_then(|value| value.encode(&column.ty));
-        values.push(value.map_err(|error| error.to_string())?.unwrap_or_default());
+        let value = value.map_err(|error| error.to_string())?.unwrap_or_default();
+        if value.len() > key::MAX_KEY_BYTES {
+            return Err(format!("column {} has more than {} bytes", column.name, key::MAX_KEY_BYTES));
+        }
+        values.push(value);
     }
     let mut out = Vec::new();
     key::encode_partition_key(&values.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut out);

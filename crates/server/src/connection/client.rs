@@ -251,6 +251,7 @@ impl Connection {
     pub(super) fn close(&self) {
         self.closed.set(true);
         self.outbox(Outbox::clear);
+        debug_assert_eq!(self.unread(), 0, "a closed connection holds no answers");
         self.all_taken();
         self.client.cancel.cancel();
     }

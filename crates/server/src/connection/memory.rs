@@ -146,6 +146,7 @@ impl Memory {
         }
         match ticket {
             Some(ticket) => {
+                debug_assert!(queue.iter().any(|(id, _)| *id == ticket.id), "a request with a ticket is in the queue");
                 if let Some((_, waker)) = queue.iter_mut().find(|(id, _)| *id == ticket.id) {
                     waker.clone_from(cx.waker());
                 }
@@ -181,6 +182,7 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let memory = &self.memory;
         let part = if self.is_large { &memory.large } else { &memory.small };
+        debug_assert!(part.get() >= self.bytes, "the memory of each request is counted");
         part.set(part.get() - self.bytes);
         if self.is_large {
             memory.wake_first();

@@ -87,7 +87,8 @@ impl Spread {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.newcomer.stage.store(ENDED, Ordering::SeqCst);
-        self.spread.shards[usize::from(self.newcomer.shard.0)].fetch_sub(1, Ordering::Relaxed);
+        let seats = self.spread.shards[usize::from(self.newcomer.shard.0)].fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(seats > 0, "a connection gives up its own seat");
         self.spread.freed.notify_one();
     }
 }

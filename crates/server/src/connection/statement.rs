@@ -64,6 +64,12 @@ impl Drop for Waiting {
         self.connection.in_flight.set(self.connection.in_flight.get() - 1);
         self.transport.expected.set(self.transport.expected.get() - self.expected);
         self.connection.expected.set(self.connection.expected.get() - self.expected);
+        for (in_flight, expected) in [
+            (&self.transport.in_flight, &self.transport.expected),
+            (&self.connection.in_flight, &self.connection.expected),
+        ] {
+            debug_assert!(in_flight.get() > 0 || expected.get() == 0, "without requests, no answer is expected");
+        }
         self.connection.wake();
     }
 }

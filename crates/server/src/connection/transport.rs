@@ -230,6 +230,7 @@ impl Transport {
     }
 
     pub(super) fn unread_changed(&self, before: usize, after: usize) {
+        debug_assert!(self.unread.get() >= before, "the unread answers of each connection are counted");
         self.unread.set(self.unread.get() + after - before);
     }
 

@@ -69,6 +69,7 @@ impl<S: Service> Workers<S> {
     pub fn start(self: &Rc<Self>, job: Job) -> Option<impl Future<Output = ()> + 'static> {
         let idle = self.idle.borrow_mut().pop();
         let mut worker = idle.unwrap_or_else(|| Worker::new(self.service.clone()));
+        debug_assert!(!worker.desk.busy.get(), "a worker has one job at a time");
         worker.desk.busy.set(true);
         worker.desk.job.set(Some(job));
         // This first poll needs no waker: if the job is not done, the task polls again.
@@ -84,6 +85,7 @@ impl<S: Service> Workers<S> {
     }
 
     fn keep(&self, worker: Worker) {
+        debug_assert!(!worker.desk.busy.get(), "a worker that is kept has no job");
         let mut idle = self.idle.borrow_mut();
         if idle.len() < KEEP {
             idle.push(worker);

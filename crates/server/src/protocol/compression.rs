@@ -53,12 +53,14 @@ impl Compression {
                 out.resize(start + lz4_flex::block::get_maximum_output_size(body.len()), 0);
                 // The output buffer is large enough for any input.
                 let len = lz4_flex::block::compress_into(body, &mut out[start..]).unwrap_or_default();
+                debug_assert!(len > 0, "no answer is lost in its compression");
                 out.truncate(start + len);
             }
             Compression::Snappy => {
                 let start = out.len();
                 out.resize(start + snap::raw::max_compress_len(body.len()), 0);
                 let len = snap::raw::Encoder::new().compress(body, &mut out[start..]).unwrap_or_default();
+                debug_assert!(len > 0, "no answer is lost in its compression");
                 out.truncate(start + len);
             }
         }

@@ -220,6 +220,7 @@ impl Frames {
 
     /// From the next byte on, frames arrive in segments.
     pub fn use_segments(&mut self, form: Form) {
+        debug_assert!(self.opened.is_none(), "segments begin once");
         self.opened = Some(Opened { form, payload: Bytes::new(), long: BytesMut::new(), long_len: 0, skip: 0 });
     }
 

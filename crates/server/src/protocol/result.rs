@@ -46,6 +46,7 @@ pub fn answer<'a>(out: &mut impl BufMut, reply: &Reply, kind: &'a AnswerKind) ->
 }
 
 fn rows_head(out: &mut impl BufMut, reply: &Reply, rows: &Rows) {
+    debug_assert!(rows.count > 0 || rows.body.is_empty(), "a result without rows has no values");
     let encoded = encoded(&rows.metadata);
     let (flags, columns) = split(encoded);
     // If the client's columns may be outdated, it gets the new ones even if it did not ask for any.
@@ -76,6 +77,8 @@ fn rows_head(out: &mut impl BufMut, reply: &Reply, rows: &Rows) {
 
 /// Appends the body of the answer to PREPARE.
 pub fn prepared(out: &mut impl BufMut, reply: &Reply, prepared: &Prepared) {
+    let is_marker = |marker: &u16| usize::from(*marker) < prepared.markers.columns.len();
+    debug_assert!(prepared.partition_key_markers.iter().all(is_marker), "the partition key is bound by markers");
     out.put_i32(PREPARED);
     write::short_bytes(out, &prepared.id);
     if reply.metadata_ids {

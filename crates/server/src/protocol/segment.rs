@@ -66,6 +66,8 @@ pub struct Header {
 impl Header {
     /// Writes the header to `out`, which has [`Form::header_len`] bytes.
     pub fn write(self, form: Form, out: &mut [u8]) {
+        debug_assert!(self.payload <= MAX_PAYLOAD && self.opened <= MAX_PAYLOAD, "lengths fit the bits of the header");
+        debug_assert_eq!(out.len(), form.header_len(), "a header has its own bytes");
         let mut bits = self.payload as u64;
         let mut at = LENGTH_BITS;
         if form == Form::Lz4 {
@@ -163,6 +165,7 @@ fn open(block: &[u8], len: usize) -> Option<Bytes> {
 /// which costs a copy.
 pub fn close(payload: &[u8]) -> Option<Vec<u8>> {
     let closed = if payload.len() < MIN_COMPRESSED { literals(payload) } else { lz4_flex::block::compress(payload) };
+    debug_assert!(open(&closed, payload.len()).as_deref() == Some(payload), "a client can open what is closed");
     (closed.len() <= MAX_PAYLOAD).then_some(closed)
 }
 

@@ -52,6 +52,9 @@ impl Blocks {
         covered: Tombstone,
         widths: &[Option<usize>],
     ) {
+        debug_assert!(start < end, "an unfiltered has bytes");
+        debug_assert!(self.open.is_none_or(|block| block < start), "unfiltereds follow each other");
+        debug_assert!(u32::try_from(self.out.len()).is_ok(), "the offsets of blocks fit the four bytes of the format");
         let block = match self.open {
             Some(block) => block,
             None => {
@@ -92,6 +95,8 @@ impl Blocks {
         if self.offsets.len() < 2 {
             return Vec::new();
         }
+        debug_assert!(header < end, "the blocks of a partition follow its header");
+        debug_assert!(self.offsets.is_sorted_by(|a, b| a < b), "the offsets of blocks ascend");
         let mut out = Vec::with_capacity(32 + self.out.len() + 4 * self.offsets.len());
         write_unsigned(header, &mut out);
         write_deletion(deletion, &mut out);

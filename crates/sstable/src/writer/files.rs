@@ -80,6 +80,7 @@ impl DataFile {
     async fn store(&mut self, all: bool) -> io::Result<()> {
         let length = self.chunk_length();
         let mut at = 0;
+        debug_assert!(self.stored.is_multiple_of(length as u64), "only the last chunk is shorter than others");
         while self.content.len() - at >= length || (all && at < self.content.len()) {
             let piece = at..self.content.len().min(at + length);
             at = piece.end;
@@ -119,6 +120,15 @@ impl DataFile {
     pub async fn finish(mut self) -> Result<DataDone, Error> {
         self.store(true).await.map_err(|error| Error::io(&self.path)(error))?;
         let (stored_length, _) = self.out.finish().await.map_err(Error::io(&self.path))?;
+        debug_assert!(self.content.is_empty(), "all content is stored");
+        debug_assert!(
+            self.compression.is_none_or(|compression| {
+                let chunks = self.stored.div_ceil(compression.chunk_length as u64);
+                self.offsets.len() as u64 == chunks && self.offsets.get(self.offsets.len()) == stored_length
+            }),
+            "the chunks are the whole file, one after another"
+        );
+        debug_assert!(self.compression.is_some() || stored_length == self.stored, "plain content is stored as it is");
         let companion = match self.compression {
             None => CrcFile { chunk: CRC_CHUNK, sums: self.crcs.finish() }.write(),
             Some(compression) => CompressionInfo {

@@ -218,6 +218,7 @@ impl Writer {
         if self.form.is_some() {
             return self.encode(fragment).await;
         }
+        debug_assert!(self.last.is_none(), "no partition is encoded before the minima are chosen");
         match &fragment {
             Fragment::PartitionStart { tombstone, .. } | Fragment::Change { tombstone, .. } => {
                 self.minima.tombstone(*tombstone);
@@ -261,6 +262,13 @@ impl Writer {
     fn start_partition(&mut self, key: DecoratedKey, tombstone: Tombstone) {
         assert!(self.partition.is_none(), "the partition before has ended");
         assert!(self.last.as_ref().is_none_or(|last| *last < key), "partitions come in order");
+        assert!(key.key.len() <= model::key::MAX_KEY_BYTES, "the length of a key fits the two bytes of the format");
+        debug_assert_eq!(
+            key.token,
+            model::token::of_key(&key.key),
+            "partitions are sorted by the tokens of their keys"
+        );
+        debug_assert!(self.first.is_none() || self.last.is_some(), "an sstable with a first key has a last one");
         let start = self.data.position();
         data::partition::write(&key, tombstone, self.data.content());
         self.collector.start_partition(tombstone);
@@ -371,9 +379,11 @@ impl Writer {
         };
         assert!(partition.open.is_live(), "no range deletion is open at the end of a partition");
         let Partition { key, tombstone, start, header, rows, range_tombstones, .. } = partition;
+        debug_assert!(header.is_some_and(|header| start + header < end), "a partition has a header and an end");
         self.large.partition(&key, end - start, rows, range_tombstones);
         let promoted = self.blocks.finish(end - start, header.unwrap_or(0), tombstone, &layout.clustering);
         let position = self.index.position();
+        debug_assert!(self.first.is_none() || position > 0, "index entries follow each other");
         self.entry.clear();
         self.entry.extend_from_slice(&(key.key.len() as u16).to_be_bytes());
         self.entry.extend_from_slice(&key.key);

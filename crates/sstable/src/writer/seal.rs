@@ -1,7 +1,7 @@
 //! The end of writing: the components that are known only then, and sealing.
 
 use super::Writer;
-use crate::checksums::Checksums;
+use crate::checksums::{Checksums, PAGE};
 use crate::error::Error;
 use crate::generation::{Component, Generation, SstablePath};
 use crate::large::{Large, LargeData, LargeKind};
@@ -61,6 +61,8 @@ impl Unsealed {
 
 /// Seals several sstables, with one sync per directory. On an error some may be sealed.
 pub async fn seal_all(all: Vec<Unsealed>) -> Result<Vec<Sealed>, Error> {
+    let is_twice = |i: usize| all[..i].iter().any(|other| other.place == all[i].place);
+    debug_assert!(!(0..all.len()).any(is_twice), "an sstable is sealed once");
     let mut dirs: Vec<PathBuf> = Vec::new();
     for unsealed in &all {
         let place = &unsealed.place;
@@ -178,6 +180,9 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     let index = index.await.unwrap_or_else(|ended| Err(aborted(place.path(Component::Index), &ended)));
     let (data, (index_length, index_pages)) = (data?, index?);
     let mut stats = collector.finish();
+    debug_assert_eq!(stats.partition_sizes.count(), partitions, "each partition is counted once");
+    debug_assert_eq!(index_pages.len() as u64, index_length.div_ceil(PAGE as u64), "each page has a checksum");
+    debug_assert!(data.content_length > 0 && index_length > 0, "an sstable has partitions");
     stats.level = options.level;
     stats.host_id = Some(options.host_id);
     stats.log_intervals = intervals.to_vec();

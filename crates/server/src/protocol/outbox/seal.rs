@@ -33,6 +33,7 @@ impl Sealing {
 impl Outbox {
     /// From the next frame on, frames are sent in segments.
     pub fn use_segments(&mut self, form: Form) {
+        debug_assert!(self.sealing.is_none(), "segments begin once");
         self.sealing = Some(Sealing { form, open: None });
     }
 
@@ -48,6 +49,7 @@ impl Outbox {
 
     /// Ends the frame whose body starts at `start`, with `rows` as the rest of the body.
     pub(super) fn finish_in_segment(&mut self, start: usize, rows: Option<&Bytes>) {
+        debug_assert!(self.sealing.is_some_and(|sealing| sealing.open.is_some()), "a frame is in a segment");
         let Some(Sealing { form, open: Some(open) }) = self.sealing else { return };
         let (frame, payload) = (start - HEADER_LEN, open + form.header_len());
         let body = self.out.tail.len() - start + rows.map_or(0, Bytes::len);
@@ -149,6 +151,8 @@ impl Outbox {
 
     /// Appends a segment with a payload of two pieces.
     fn put_segment(&mut self, form: Form, header: Header, payload: [Bytes; 2]) {
+        let len = payload.iter().map(Bytes::len).sum::<usize>();
+        debug_assert_eq!(header.payload, len, "a header has the length of its payload");
         let at = self.out.tail.len();
         self.out.tail.put_bytes(0, form.header_len());
         header.write(form, &mut self.out.tail[at..]);

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use cql::api::{ClientState, QueryParams};
-use cql::{Answer, Processor};
+use cql::{Answer, Error, Processor};
 use engine::commitlog::SyncMode;
 use server::protocol::outbox::{Outbox, Reply};
 use server::protocol::{Dialect, Frames, Next, Request, Version};
 use server::stack::{self, Layers, Stack, StackConfig};
 use std::cell::{Cell, RefCell};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
@@ -52,7 +52,8 @@ impl Harness {
         let client = ClientState {
             keyspace: RefCell::new(None),
             role: RefCell::new(None),
-            address: None,
+            // Requests without an address are internal: rate limits ignore them.
+            address: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000))),
             tablets_routing: Cell::new(false),
             cancel: rt::sync::Cancel::new(),
             identity: Default::default(),
@@ -76,10 +77,10 @@ impl Harness {
         size_of_val(&self.processor.execute(&self.client, &[0; 16], &QueryParams::default()))
     }
 
-    /// Serves one request, from the bytes of its frame to the bytes of its answer in `out`. Returns
-    /// the answer too.
+    /// Serves one request, from the bytes of its frame to the bytes of its answer or error in
+    /// `out`. Returns the answer too.
     #[inline(never)]
-    pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) -> Answer {
+    pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) -> Result<Answer, Error> {
         let next = frames.borrow_mut().take_next();
         let Next::Frame(frame) = next else { panic!("a whole frame is there") };
         let mut reply = Reply::plain(Version::V4, frame.stream);
@@ -87,8 +88,10 @@ impl Harness {
         let Request::Execute { id, params, .. } = request else { panic!("the harness executes prepared statements") };
         reply.skip_metadata = params.skip_metadata;
         let answer = pin!(self.processor.execute(&self.client, &id, &params)).await;
-        let answer = answer.unwrap_or_else(|error| panic!("{error}"));
-        out.borrow_mut().answer(&reply, &answer);
+        match &answer {
+            Ok(answer) => out.borrow_mut().answer(&reply, answer),
+            Err(error) => out.borrow_mut().error(&reply, error),
+        }
         answer
     }
 }

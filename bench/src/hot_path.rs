@@ -7,12 +7,14 @@
 //!                                   of `paging::Case` (`bench/paging` runs it under callgrind)
 //!
 //! Cases: `write`; `read` of a row in the memtable; `cached`, of a row in the row cache;
-//! `clustered`, of a row in the page cache, by partition key and clustering key. 32 requests are in
-//! progress at a time, as when a connection delivers a batch. A row has a bigint key and a 200 byte
-//! blob.
+//! `clustered`, of a row in the page cache, by partition key and clustering key. With rate limits:
+//! `limited` is `cached` with a limit that is never reached; `refusal` and `refused-write` have a
+//! limit of 0, so each request is refused. 32 requests are in progress at a time, as when a
+//! connection delivers a batch. A row has a bigint key and a 200 byte blob.
 
 use bench::harness::{Harness, LAYERS, execute_frame};
 use bench::paging::{self, Case};
+use cql::Error;
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
 use std::cell::{Cell, RefCell};
@@ -27,13 +29,22 @@ static ALLOCATOR: bench::allocations::Counting = bench::allocations::Counting;
 const ROWS: u64 = 1000;
 const BATCH: u64 = 32;
 
+/// The cases with a rate limit, and their limits.
+const LIMITED: [(&str, &str); 3] = [
+    ("limited", "{'max_reads_per_second': 1000000000}"),
+    ("refusal", "{'max_reads_per_second': 0}"),
+    ("refused-write", "{'max_writes_per_second': 0}"),
+];
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let case = arguments.next().unwrap_or_else(|| "read".into());
     if case == "page" {
         return pages(arguments);
     }
-    assert!(["write", "read", "cached", "clustered"].contains(&case.as_str()), "no such case: {case}");
+    let limit = LIMITED.iter().find(|(name, _)| *name == case).map(|(_, limit)| *limit);
+    let is_known = limit.is_some() || ["write", "read", "cached", "clustered"].contains(&case.as_str());
+    assert!(is_known, "no such case: {case}");
     let count: u64 = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(10_000);
     let dir = std::env::temp_dir().join(format!("messina-hot-path-{}", std::process::id()));
     let clustered = case == "clustered";
@@ -60,7 +71,8 @@ fn main() {
         let value = [7u8; 200];
         let frames = RefCell::new(Frames::new(1 << 20));
         let out = RefCell::new(Outbox::default());
-        let mut workers = Workers::new(&harness, &frames, &out);
+        let refused = Rc::new(Cell::new(false));
+        let mut workers = Workers::new(&harness, &frames, &out, &refused);
         let mut allocations = 0;
         let mut batch = async |from: u64, reads: bool| {
             for i in from..from + BATCH {
@@ -75,26 +87,37 @@ fn main() {
             let before = bench::allocations::count();
             workers.run(BATCH).await;
             let after = bench::allocations::count();
-            out.borrow_mut().clear();
+            // As after writing to a socket: the buffer stays.
+            let mut out = out.borrow_mut();
+            let len = out.len();
+            out.written(len);
             after - before
         };
         for from in (0..ROWS).step_by(BATCH as usize) {
             batch(from, false).await;
         }
-        if clustered || case == "cached" {
+        if clustered || case == "cached" || limit.is_some() {
             LAYERS.engine.get().flush(None).await.expect("the memtable is flushed");
             for from in (0..ROWS).step_by(BATCH as usize) {
                 batch(from, true).await;
             }
         }
-        let reads = case != "write";
+        let reads = !case.contains("write");
+        if let Some(limit) = limit {
+            harness.run(&format!("ALTER TABLE b.t WITH per_partition_rate_limit = {limit}")).await;
+            // Plans the statements for the new version of the table.
+            harness.prepare(statements[1]).await;
+            harness.prepare(statements[2]).await;
+            refused.set(case != "limited");
+            batch(0, reads).await;
+        }
         let began = std::time::Instant::now();
         for from in (0..count).step_by(BATCH as usize) {
             allocations += batch(from, reads).await;
         }
         let each = |total: f64| total / count as f64;
         println!(
-            "{{\"case\": \"{case}\", \"count\": {count}, \"allocations\": {:.1}, \"micros\": {:.3}, \"future_bytes\": {}}}",
+            "{{\"case\": \"{case}\", \"count\": {count}, \"allocations\": {:.4}, \"micros\": {:.3}, \"future_bytes\": {}}}",
             each(allocations as f64),
             each(began.elapsed().as_secs_f64() * 1e6),
             harness.request_size(),
@@ -114,15 +137,25 @@ struct Workers<'a> {
 }
 
 impl<'a> Workers<'a> {
-    fn new(harness: &'a Harness, frames: &'a RefCell<Frames>, out: &'a RefCell<Outbox>) -> Self {
+    /// `refused`: whether each request must be refused by a rate limit. Otherwise it must succeed.
+    fn new(
+        harness: &'a Harness,
+        frames: &'a RefCell<Frames>,
+        out: &'a RefCell<Outbox>,
+        refused: &Rc<Cell<bool>>,
+    ) -> Self {
         let (waiting, unanswered) = <(Rc<Cell<u64>>, Rc<Cell<u64>>)>::default();
         let worker = |_| -> Pin<Box<dyn Future<Output = ()> + 'a>> {
-            let (waiting, unanswered) = (waiting.clone(), unanswered.clone());
+            let (waiting, unanswered, refused) = (waiting.clone(), unanswered.clone(), refused.clone());
             Box::pin(async move {
                 loop {
                     poll_fn(|_| if waiting.get() > 0 { Poll::Ready(()) } else { Poll::Pending }).await;
                     waiting.set(waiting.get() - 1);
-                    pin!(harness.serve(frames, out)).await;
+                    match pin!(harness.serve(frames, out)).await {
+                        Ok(_) => assert!(!refused.get(), "the request exceeds its limit"),
+                        Err(Error::RateLimit { .. }) if refused.get() => {}
+                        Err(error) => panic!("{error}"),
+                    }
                     unanswered.set(unanswered.get() - 1);
                 }
             })

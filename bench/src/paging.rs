@@ -104,13 +104,13 @@ async fn fill(harness: &Harness, case: &Case) {
                 let from = 2 * (n - case.tombstones as i32);
                 let values: [&[u8]; 3] = [&pk, &from.to_be_bytes(), &(from + 1).to_be_bytes()];
                 frames.borrow_mut().push(&page_frame(1, &delete, &values, None, None));
-                harness.serve(&frames, &out).await;
+                harness.serve(&frames, &out).await.expect("deleted");
             }
         }
         for ck in (part..case.rows).step_by(case.sstables as usize) {
             let values: [&[u8]; 3] = [&pk, &ck.to_be_bytes(), &value(ck, case.value)];
             frames.borrow_mut().push(&page_frame(1, &insert, &values, None, None));
-            harness.serve(&frames, &out).await;
+            harness.serve(&frames, &out).await.expect("written");
         }
         out.borrow_mut().clear();
         engine.flush(None).await.expect("the memtable is flushed");
@@ -130,7 +130,7 @@ async fn query(harness: &Harness, case: &Case, read: &[u8; 16], counted: &mut Co
         let frame = page_frame(1, read, &[&pk], Some(case.page_size), state.as_deref());
         frames.borrow_mut().push(&frame);
         let allocations = crate::allocations::count();
-        let answer = harness.serve(&frames, &out).await;
+        let answer = harness.serve(&frames, &out).await.expect("a page");
         counted.allocations += crate::allocations::count() - allocations;
         out.borrow_mut().clear();
         if pages == 0 {

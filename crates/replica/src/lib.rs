@@ -4,21 +4,24 @@
 //! is the only entry: a list of stages. A request has a wire form ([`wire`]) for other shards and
 //! nodes.
 //!
-//! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]).
+//! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]), and perhaps
+//! sampled to find hot partitions ([`hot`]).
 //!
 //! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
 //! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).
 //!
 //! The replica knows no network, no other replica, no consistency level.
 //!
-//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `limiter`, `output`,
-//! `reduce`, `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`,
-//! `lock`, `counter`, `wire`, `trace`.
+//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `limiter`, `hot_requests`,
+//! `hot`, `output`, `reduce`, `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`,
+//! `large_data`, `lock`, `counter`, `wire`, `trace`.
 
 mod counter;
 pub mod digest;
 pub mod error;
 pub mod fragments;
+pub mod hot;
+mod hot_requests;
 pub mod large_data;
 pub mod limiter;
 mod lock;
@@ -37,8 +40,9 @@ pub mod wire;
 mod write;
 
 pub use digest::Digest;
-pub use error::{Overload, RateLimited, ReplicaError, Stale};
+pub use error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 pub use fragments::FragmentPage;
+pub use hot::{HotPartition, HotSettings, PartitionId, ProtectionMode, TopPartitions};
 pub use large_data::LargeKinds;
 pub use limiter::LimitKind;
 pub use output::{Output, OutputColumn};

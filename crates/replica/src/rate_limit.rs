@@ -8,7 +8,8 @@
 //! A scan of more than one token is not limited. Neither are requests of other classes than `User`,
 //! nor reads for reconciliation: their operation was counted when its page was read.
 
-use crate::error::{RateLimited, ReplicaError};
+use crate::error::{LimitedBy, RateLimited, ReplicaError};
+use crate::hot::PartitionId;
 use crate::limiter::{LimitKind, decide};
 use crate::read::Replica;
 use crate::request::{Class, Context, RateLimitMode, ReplicaRequest};
@@ -37,14 +38,18 @@ impl Replica {
         draw: u32,
     ) -> Result<(), RateLimited> {
         let count = self.rate_limiter.add(token, table, kind);
-        if decide(count, limit, draw) { Ok(()) } else { Err(RateLimited { kind, table }) }
+        if decide(count, limit, draw) {
+            return Ok(());
+        }
+        self.hot.refused(PartitionId { table, token }, kind);
+        Err(RateLimited { kind, table, by: LimitedBy::Table })
     }
 
     /// Counts the partitions of a request that has a mode, all of them before the decision.
     #[cold]
     pub(crate) fn check_rate_limit(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
         let draw = match context.rate_limit {
-            RateLimitMode::Off | RateLimitMode::Counted => return Ok(()),
+            RateLimitMode::Off | RateLimitMode::Exempt | RateLimitMode::Counted => return Ok(()),
             // Such a draw is always accepted.
             RateLimitMode::CountOnly => None,
             RateLimitMode::Enforce { draw } => Some(draw),

@@ -2,7 +2,7 @@
 //! another error.
 
 use super::codec::{Reader, Writer};
-use crate::error::{Overload, RateLimited, ReplicaError, Stale};
+use crate::error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 use crate::limiter::LimitKind;
 use crate::request::Class;
 use model::id::TableId;
@@ -29,8 +29,11 @@ pub(super) fn write(error: &ReplicaError, out: &mut Writer) {
         ReplicaError::Stale(Stale::Moved) => out.u8(10),
         ReplicaError::Overloaded(Overload::Counters) => out.u8(11),
         ReplicaError::Overloaded(Overload::Writes) => out.u8(12),
-        ReplicaError::RateLimited(RateLimited { kind, table }) => {
-            out.u8(13);
+        ReplicaError::RateLimited(RateLimited { kind, table, by }) => {
+            out.u8(match by {
+                LimitedBy::Table => 13,
+                LimitedBy::Protection => 20,
+            });
             out.u8(*kind as u8);
             out.raw(table.as_bytes());
         }
@@ -60,13 +63,14 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReplicaError> {
         10 => ReplicaError::Stale(Stale::Moved),
         11 => ReplicaError::Overloaded(Overload::Counters),
         12 => ReplicaError::Overloaded(Overload::Writes),
-        13 => {
+        code @ (13 | 20) => {
             let kind = match reader.u8()? {
                 0 => LimitKind::Read,
                 1 => LimitKind::Write,
                 _ => return None,
             };
-            ReplicaError::RateLimited(RateLimited { kind, table: TableId::from_bytes(reader.array()?) })
+            let by = if code == 13 { LimitedBy::Table } else { LimitedBy::Protection };
+            ReplicaError::RateLimited(RateLimited { kind, table: TableId::from_bytes(reader.array()?), by })
         }
         code => {
             ReplicaError::Storage(format!("the replica failed with the error {code}, which is unknown to this release"))

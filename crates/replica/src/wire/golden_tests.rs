@@ -5,7 +5,7 @@
 use super::header::{Header, Report};
 use super::{Response, decode_request, decode_response, encode_request, encode_response};
 use crate::digest::Digest;
-use crate::error::{Overload, RateLimited, ReplicaError, Stale};
+use crate::error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 use crate::fragments::FragmentPage;
 use crate::large_data::LargeKinds;
 use crate::limiter::LimitKind;
@@ -142,6 +142,11 @@ fn requests() -> Vec<(&'static str, Header, ReplicaRequest)> {
             Header { rate_limit: RateLimitMode::Enforce { draw: 0x0403_0201 }, ..plain.clone() },
             ReplicaRequest::write(mutation()),
         ),
+        (
+            "write-exempt",
+            Header { rate_limit: RateLimitMode::Exempt, ..plain.clone() },
+            ReplicaRequest::write(mutation()),
+        ),
         ("write", plain, ReplicaRequest::write(mutation())),
         ("write-two", header(), ReplicaRequest::Write(two)),
         ("count", header(), ReplicaRequest::CounterUpdate((mutation(), key()))),
@@ -174,6 +179,7 @@ fn responses() -> Vec<(&'static str, Response)> {
     let table = TableId::from_bytes([1; 16]);
     let plain = |answer| Response::new(Ok(answer));
     let plain_error = |error| Response::new(Err(error));
+    let limited = |by| RateLimited { kind: LimitKind::Write, table, by };
     vec![
         ("page", plain(ReplicaAnswer::Page(page.clone().into()))),
         ("written", plain(ReplicaAnswer::Written)),
@@ -187,7 +193,8 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("overloaded-writes", plain_error(ReplicaError::Overloaded(Overload::Writes))),
         ("fenced", plain_error(ReplicaError::stale(3, 5))),
         ("moved", plain_error(ReplicaError::Stale(Stale::Moved))),
-        ("rate-limited", plain_error(ReplicaError::RateLimited(RateLimited { kind: LimitKind::Write, table }))),
+        ("rate-limited", plain_error(ReplicaError::RateLimited(limited(LimitedBy::Table)))),
+        ("protected", plain_error(ReplicaError::RateLimited(limited(LimitedBy::Protection)))),
         ("timeout", plain_error(ReplicaError::Timeout)),
     ]
 }

@@ -27,6 +27,8 @@ const CHECKS_LARGE_DATA: u8 = 2;
 /// How the replica applies rate limits: no bytes if it only counts, else the draw by which it
 /// decides, 4 bytes. Without this field it does neither.
 const RATE_LIMIT: u8 = 3;
+/// The request belongs to an operation that was accepted: nothing counts or refuses it. No bytes.
+const EXEMPT: u8 = 16;
 /// The class of work: one byte, see [`Class`].
 const CLASS: u8 = REQUIRED + 1;
 /// Microseconds until the coordinator stops waiting: 8 bytes.
@@ -92,6 +94,7 @@ impl Header {
         }
         match self.rate_limit {
             RateLimitMode::Off => {}
+            RateLimitMode::Exempt => field(out, EXEMPT, &[]),
             RateLimitMode::Counted | RateLimitMode::CountOnly => field(out, RATE_LIMIT, &[]),
             RateLimitMode::Enforce { draw } => field(out, RATE_LIMIT, &draw.to_le_bytes()),
         }
@@ -110,6 +113,7 @@ impl Header {
                 CHECKS_LARGE_DATA => checks_large_data = true,
                 RATE_LIMIT if value.is_empty() => rate_limit = RateLimitMode::CountOnly,
                 RATE_LIMIT => rate_limit = RateLimitMode::Enforce { draw: u32::from_le_bytes(value.try_into().ok()?) },
+                EXEMPT => rate_limit = RateLimitMode::Exempt,
                 CLASS => class = Some(Class::from_code(*value.first()?)?),
                 TIME_LEFT => time_left_micros = Some(u64::from_le_bytes(value.try_into().ok()?)),
                 METADATA => metadata_number = Some(u64::from_le_bytes(value.try_into().ok()?)),
@@ -223,7 +227,8 @@ mod tests {
     fn a_header_comes_back_as_it_was() {
         let plain = Header { trace: None, checks_large_data: false, rate_limit: RateLimitMode::Off, ..header() };
         let counting = Header { rate_limit: RateLimitMode::CountOnly, ..header() };
-        for header in [header(), plain, counting.clone()] {
+        let exempt = Header { rate_limit: RateLimitMode::Exempt, ..header() };
+        for header in [header(), plain, counting.clone(), exempt] {
             assert_eq!(read(&bytes_of(|out| header.write(out))), Some(header));
         }
         let counted = Header { rate_limit: RateLimitMode::Counted, ..header() };

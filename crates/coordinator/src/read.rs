@@ -111,6 +111,9 @@ impl Coordinator {
         {
             return Err(CoordinatorError::PagingState);
         }
+        if self.replica.protects_itself() {
+            self.protect_read(query, page, options)?;
+        }
         let limited = match query.table.schema.rate_limits().reads {
             None => None,
             Some(_) => self.limit_read(query, page, options)?,

@@ -3,6 +3,7 @@
 use crate::api::Consistency;
 use model::total::TotalError;
 use model::types::shortened;
+use replica::LimitedBy;
 use std::net::IpAddr;
 use std::sync::Arc;
 use thiserror::Error;
@@ -98,14 +99,23 @@ pub enum Error {
     AlreadyExists { keyspace: String, table: String, message: String },
     #[error("No prepared statement with ID {} found.", hex(.0))]
     Unprepared([u8; 16]),
-    /// A partition exceeds a rate limit of its table, the target. Its text is formatted when the
-    /// frame is written.
+    /// A partition exceeds a rate limit of its table, the target, or its share of an overloaded
+    /// shard. The text is formatted when the frame is written.
     #[error(
-        "Per-partition rate limit reached for {} in table {target}, rejected by {}",
+        "{} for {} in table {target}, rejected by {}",
+        refusal(*.by),
         if *.write { "write" } else { "read" },
         if *.rejected_by_coordinator { "coordinator" } else { "replicas" }
     )]
-    RateLimit { target: Arc<str>, write: bool, rejected_by_coordinator: bool },
+    RateLimit { target: Arc<str>, write: bool, rejected_by_coordinator: bool, by: LimitedBy },
+}
+
+/// The beginning of the message of [`Error::RateLimit`].
+fn refusal(by: LimitedBy) -> &'static str {
+    match by {
+        LimitedBy::Table => "Per-partition rate limit reached",
+        LimitedBy::Protection => "Hot partition protection: the partition exceeds its share of an overloaded shard",
+    }
 }
 
 /// The most characters of the message of [`Error::invalid`].

@@ -294,6 +294,7 @@ fn either_error(error: CoordinatorError, schema: &TableSchema) -> Error {
             target: schema.full_name().clone(),
             write: refused.kind == LimitKind::Write,
             rejected_by_coordinator: by_coordinator,
+            by: refused.by,
         },
         CoordinatorError::Invalid(why) => Error::Invalid(why),
         CoordinatorError::PagingState => Error::Protocol(error.to_string()),

@@ -5,7 +5,7 @@ use crate::nodes::NodeView;
 use crate::response_tracker::{Candidate, Factors};
 use model::id::HostId;
 use proptest::prelude::*;
-use replica::{LimitKind, PageEnd, RateLimited, ReplicaError};
+use replica::{LimitKind, LimitedBy, PageEnd, RateLimited, ReplicaError};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -116,7 +116,11 @@ fn a_replica_that_sent_a_digest_is_asked_for_its_rows_when_no_other_is_left() {
 
 fn limited() -> Result<ReplicaAnswer, ReplicaFailure> {
     let table = model::id::TableId(Uuid::from_u128(7));
-    Err(ReplicaFailure::Refused(ReplicaError::RateLimited(RateLimited { kind: LimitKind::Read, table })))
+    Err(ReplicaFailure::Refused(ReplicaError::RateLimited(RateLimited {
+        kind: LimitKind::Read,
+        table,
+        by: LimitedBy::Table,
+    })))
 }
 
 #[test]

@@ -7,7 +7,7 @@ use coordinator::Consistency::{self, *};
 use coordinator::{CoordinatorError, PageRequest, Partitions, RequestOptions, WriteKind};
 use model::id::SchemaVersion;
 use model::range::PartitionRange;
-use replica::{Class, Context, LimitKind, Mutations, RateLimited};
+use replica::{Class, Context, LimitKind, LimitedBy, Mutations, RateLimited};
 use uuid::Uuid;
 
 const NOTHING: &[(&str, &str)] = &[("max_reads_per_second", "0"), ("max_writes_per_second", "0")];
@@ -18,7 +18,10 @@ const VERY_MUCH: &[(&str, &str)] = &[("max_reads_per_second", "4294967295"), ("m
 const OUTSIDE: Shape = Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], copies: &[1, 2, 3], ..Shape::DEFAULT };
 
 fn refused(kind: LimitKind, by_coordinator: bool) -> CoordinatorError {
-    CoordinatorError::RateLimited { refused: RateLimited { kind, table: table_id() }, by_coordinator }
+    CoordinatorError::RateLimited {
+        refused: RateLimited { kind, table: table_id(), by: LimitedBy::Table },
+        by_coordinator,
+    }
 }
 
 /// The operations that each node has counted since the last call.

@@ -9,6 +9,7 @@ mod limits;
 mod moving;
 mod moving_repairs;
 mod paging;
+mod protection;
 mod repairs;
 mod support;
 mod truncating;

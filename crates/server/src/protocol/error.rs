@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use cql::api::Consistency;
     use cql::error::WriteType;
+    use replica::LimitedBy;
 
     fn body(version: Version, rate_limit: bool, error: &Error) -> Vec<u8> {
         let mut out = Vec::new();
@@ -167,7 +168,12 @@ mod tests {
                 b"\0\0\x14\0\0\x01k\0\x01f\0\x01\0\x04text",
             ),
             (
-                Error::RateLimit { target: "ks.t".into(), write: true, rejected_by_coordinator: false },
+                Error::RateLimit {
+                    target: "ks.t".into(),
+                    write: true,
+                    rejected_by_coordinator: false,
+                    by: LimitedBy::Table,
+                },
                 &[0, 0, 0xF0, 0, 1, 0],
             ),
         ];
@@ -196,7 +202,12 @@ mod tests {
         let mut unknown = Vec::new();
         write(&mut unknown, &Reply::plain(Version::V5, 0), None, &failure);
         assert_eq!(&unknown[unknown.len() - 5..], [0, 0, 0, 0, 0], "no node, and no data");
-        let limited = Error::RateLimit { target: "ks.t".into(), write: true, rejected_by_coordinator: false };
+        let limited = Error::RateLimit {
+            target: "ks.t".into(),
+            write: true,
+            rejected_by_coordinator: false,
+            by: LimitedBy::Table,
+        };
         assert_eq!(body(Version::V4, false, &limited), [0, 0, 0x23, 0]);
     }
 }

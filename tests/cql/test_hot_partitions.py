@@ -22,7 +22,7 @@ def test_the_hot_key_is_listed_as_a_literal_with_its_rates(db):
     write = db.prepare(f"INSERT INTO {table} (a, b, v) VALUES (?, ?, 1)")
     read = db.prepare(f"SELECT v FROM {table} WHERE a = ? AND b = ?")
     keys = [(f"other {n}", n) for n in range(200)]
-    execute_concurrent_with_args(db.session, write, keys)
+    execute_concurrent_with_args(db.session, write, keys + [("it's hot", 7)])
     began = time.monotonic()
     for _ in range(10):
         execute_concurrent_with_args(db.session, read, [("it's hot", 7)] * 300 + keys[:100], concurrency=50)
@@ -33,8 +33,8 @@ def test_the_hot_key_is_listed_as_a_literal_with_its_rates(db):
     assert (hot["partition_key"], hot["key"]) == ("('it''s hot', 7)", b"\x00\x08it's hot\x00\x00\x04\x00\x00\x00\x07\x00"), rows[:3]
     # The rates are means of the last seconds, in which the test was not always as fast.
     assert 0.4 * 3000 / seconds < hot["reads_per_second"] < 2.5 * 3000 / seconds, (hot, seconds)
-    assert hot["writes_per_second"] == 0 and hot["bytes_per_second"] > 0 and 0.2 < hot["cpu_share"] <= 1
-    assert abs(hot["accepted_per_second"] - hot["reads_per_second"]) < 1e-6 and hot["refused_per_second"] == 0
+    assert hot["writes_per_second"] < 0.1 * hot["reads_per_second"] and hot["bytes_per_second"] > 0 and 0.2 < hot["cpu_share"] <= 1
+    assert abs(hot["accepted_per_second"] - hot["reads_per_second"] - hot["writes_per_second"]) < 1e-6 and hot["refused_per_second"] == 0
     assert hot["error_per_second"] > 0
     written = next(row for row in rows if row["partition_key"] == "('written', 8)")
     assert written["writes_per_second"] > 5 * written["reads_per_second"]

@@ -20,7 +20,7 @@ fn add(rank: i32, view: HotView, rows: &mut Rows) {
         ("table_name", text(table)),
         ("partition_key", key.map_or(Value::Null, text)),
         ("key", seen.key.map_or(Value::Null, |key| Value::Blob(key.into_vec()))),
-        ("token", Value::Bigint(seen.id.token.0)),
+        ("partition_token", Value::Bigint(seen.id.token.0)),
         ("shard_id", Value::Int(shard.into())),
         ("reads_per_second", Value::Double(seen.reads)),
         ("writes_per_second", Value::Double(seen.writes)),

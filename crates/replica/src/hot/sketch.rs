@@ -3,9 +3,9 @@
 //!
 //! A partition belongs to one set of eight slots. If all slots of the set are taken, a new
 //! partition replaces the one with the smallest weight and starts from that weight. The inherited
-//! part is kept as `missed`: the most that the new partition can have had before. So for each partition of the
-//! sketch, `weight - missed <= true weight <= weight`. The true weight of any other partition is at
-//! most the smallest weight of its set.
+//! part is kept as `missed`: the most that the new partition can have had before. So for each
+//! partition of the sketch, `weight - missed <= true weight <= weight`. The true weight of any
+//! other partition is at most the smallest weight of its set.
 
 use crate::limiter::fold;
 use model::id::TableId;

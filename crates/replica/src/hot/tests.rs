@@ -45,9 +45,9 @@ fn a_recording_counts_every_operation() {
     });
 }
 
-/// Keeps the shard busy with tasks that each wait for the others, while partition 1 wants most of the
-/// time, until `done`. Returns how many operations of partitions 1 and 2 were accepted, and of how
-/// many.
+/// Keeps the shard busy with tasks that each wait for the others, while partition 1 wants most of
+/// the time, until `done`. Returns how many operations of partitions 1 and 2 were accepted, and of
+/// how many.
 async fn attack(hot: &HotPartitions, tasks: usize, done: impl Fn() -> bool) -> [(u64, u64); 2] {
     let stop = Rc::new(Cell::new(false));
     let busy = |_| {

@@ -232,8 +232,8 @@ impl Tracker {
         })
     }
 
-    /// The CPU time of all operations, in seconds per second, and the partitions with enough samples
-    /// that want at least `least` of this time.
+    /// The CPU time of all operations, in seconds per second, and the partitions with enough
+    /// samples that want at least `least` of this time.
     pub fn demands(&self, least: f64) -> (f64, Vec<Demand>) {
         if self.short <= 0.0 {
             return (0.0, Vec::new());

@@ -29,7 +29,7 @@ def test_the_hot_key_is_listed_as_a_literal_with_its_rates(db):
         execute_concurrent_with_args(db.session, write, [("written", 8)] * 100, concurrency=50)
     seconds = time.monotonic() - began
     rows = hottest(db, table)
-    hot = rows[0]
+    hot = max(rows, key=lambda row: row["reads_per_second"])
     assert (hot["partition_key"], hot["key"]) == ("('it''s hot', 7)", b"\x00\x08it's hot\x00\x00\x04\x00\x00\x00\x07\x00"), rows[:3]
     # The rates are means of the last seconds, in which the test was not always as fast.
     assert 0.4 * 3000 / seconds < hot["reads_per_second"] < 2.5 * 3000 / seconds, (hot, seconds)

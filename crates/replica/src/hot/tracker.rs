@@ -20,6 +20,10 @@ const ENOUGH_SAMPLES: f64 = 200.0;
 /// The samples from which the CPU time of a partition is known well enough to refuse some of it.
 const FEWEST_SAMPLES: f64 = 8.0;
 
+/// The samples from which a partition is listed. A single slow one may be an accident: the shard's
+/// thread did not run for some time.
+const FEWEST_LISTED: u64 = 3;
+
 /// Partitions that are tracked.
 const PARTITIONS: usize = 512;
 
@@ -84,8 +88,18 @@ impl Faded {
 #[derive(Default, Debug)]
 struct Known {
     sums: Faded,
+    /// Samples since it has the slot.
+    seen: u64,
     /// The serialised key. Copied at the second sample: most partitions never have one.
     key: Option<Box<[u8]>>,
+}
+
+impl Known {
+    /// Adds a sample.
+    fn add(&mut self, sums: Sums) {
+        self.sums.add(sums);
+        self.seen += 1;
+    }
 }
 
 /// A sampled operation.
@@ -173,17 +187,17 @@ impl Tracker {
         let relative = |of: f64, all: f64| if all > 0.0 { of / all * total.operations() } else { scale };
         let (bytes, cpu) = (relative(sums.bytes, total.bytes), relative(sums.cpu_nanos, total.cpu_nanos));
         let known = &mut self.sketch.add(id, (scale + bytes + cpu) / 3.0).value;
-        if known.key.is_none() && known.sums.long.samples > 0.0 && key.len() <= LONGEST_KEY {
+        if known.key.is_none() && known.seen > 0 && key.len() <= LONGEST_KEY {
             known.key = Some(key.into());
         }
-        known.sums.add(sums);
+        known.add(sums);
     }
 
     /// Adds an operation that was refused and stands for `scale` operations.
     pub fn refused(&mut self, id: PartitionId, kind: LimitKind, scale: f64) {
         let sums = Sums { refused: scale, ..counted(kind, scale) };
         self.total.add(sums);
-        self.sketch.add(id, scale / 3.0).value.sums.add(sums);
+        self.sketch.add(id, scale / 3.0).value.add(sums);
     }
 
     /// Adds that a performed operation would have been refused. It stands for `scale` operations.
@@ -195,14 +209,11 @@ impl Tracker {
 
     /// The hottest partitions as of the last [`Tracker::advance`], the hottest first.
     pub fn hottest(&self, most: usize) -> Vec<HotPartition> {
-        let mut slots: Vec<&Slot<Known>> = self.sketch.iter().collect();
+        let is_listed = |slot: &&Slot<Known>| slot.value.seen >= FEWEST_LISTED;
+        let mut slots: Vec<&Slot<Known>> = self.sketch.iter().filter(is_listed).collect();
         slots.sort_by(|a, b| b.certain().total_cmp(&a.certain()));
         slots.truncate(most);
-        slots
-            .into_iter()
-            .filter(|slot| slot.value.sums.long.samples > 0.0)
-            .filter_map(|slot| self.shown(slot))
-            .collect()
+        slots.into_iter().filter_map(|slot| self.shown(slot)).collect()
     }
 
     fn shown(&self, slot: &Slot<Known>) -> Option<HotPartition> {

@@ -156,6 +156,15 @@ fn refused_operations_keep_a_partition_hot_and_are_told_apart() {
 }
 
 #[test]
+fn a_single_slow_sample_is_no_hot_partition() {
+    let mut tracker = Tracker::default();
+    tracker.performed(id(1), b"key", Operation { cpu_nanos: 1_000_000_000, ..READ }, SCALE);
+    (0..10).for_each(|_| tracker.performed(id(2), b"key", READ, SCALE));
+    tracker.advance(Duration::from_secs(1));
+    assert_eq!(tracker.hottest(10).iter().map(|hot| hot.id).collect::<Vec<_>>(), [id(2)]);
+}
+
+#[test]
 fn memory_is_bounded_by_any_keys() {
     let mut tracker = Tracker::default();
     let long = vec![1; 65_535];

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 fn id(token: i64) -> PartitionId {
     PartitionId { table: TableId::from_bytes([7; 16]), token: Token(token) }
@@ -14,7 +14,7 @@ proptest! {
         stream in prop::collection::vec((0..200i64, 1..20u32), 1..3000),
         slots in 1..64usize,
     ) {
-        let (mut sketch, mut truth) = (Sketch::<()>::new(slots), HashMap::new());
+        let (mut sketch, mut truth) = (Sketch::<()>::new(slots), BTreeMap::new());
         let mut total = 0.0;
         for (token, weight) in stream {
             sketch.add(id(token), f64::from(weight));

@@ -72,11 +72,13 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
         crate::output::print(format_args!("{}", text(&look()?, top)));
         return Ok(());
     }
-    loop {
-        let shown = text(&look()?, top);
-        crate::output::print(format_args!("{CLEAR}{shown}"));
-        std::thread::sleep(LOOK_EVERY);
-    }
+    rt::block_on(async {
+        loop {
+            let shown = text(&look()?, top);
+            crate::output::print(format_args!("{CLEAR}{shown}"));
+            rt::time::sleep(LOOK_EVERY).await;
+        }
+    })
 }
 
 fn list(value: &Value) -> &[Value] {

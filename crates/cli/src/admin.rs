@@ -1,7 +1,7 @@
 //! `messina admin`: commands for a running node, through its REST interface.
 
 use crate::api::{Api, Method, query, quoted};
-use crate::{Failure, cluster, compactions, resync};
+use crate::{Failure, cluster, compactions, hot, resync};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -69,6 +69,7 @@ pub fn command() -> Command {
         )
         .subcommands(cluster::commands())
         .subcommands(compactions::commands())
+        .subcommand(hot::command())
         .subcommand(resync::command())
 }
 
@@ -83,6 +84,9 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     if cluster::is_command(name) {
         return cluster::run(&api, name, arguments, json);
+    }
+    if name == hot::NAME {
+        return hot::run(&api, arguments, json);
     }
     if name == resync::NAME {
         return resync::run(&api, arguments, json);

@@ -8,6 +8,7 @@ mod api;
 mod cluster;
 mod compactions;
 mod failure;
+mod hot;
 mod inspect;
 mod log_writer;
 mod logging;

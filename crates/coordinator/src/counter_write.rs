@@ -48,7 +48,7 @@ impl Coordinator {
     ) -> Result<(), CoordinatorError> {
         // The update is applied: neither guardrails nor limits may refuse its new state on other
         // replicas.
-        let (large_data, rate_limit) = (None, RateLimitMode::Off);
+        let (large_data, rate_limit) = (None, RateLimitMode::Exempt);
         let unchecked = Context { large_data, rate_limit, ..options.context.clone() };
         let unchecked = RequestOptions { context: unchecked, consistency: options.consistency };
         let mut rate_limit = options.context.rate_limit;
@@ -57,7 +57,7 @@ impl Coordinator {
             let number = metadata.number;
             let mut routed = options.routed_by(number);
             // A leader counts the update once.
-            routed.context.rate_limit = std::mem::take(&mut rate_limit);
+            routed.context.rate_limit = std::mem::replace(&mut rate_limit, RateLimitMode::Exempt);
             match self.try_update_counter(&metadata, mutation, key, &routed).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { leader, state, .. }) => {

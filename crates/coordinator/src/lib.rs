@@ -29,6 +29,7 @@ mod nodes;
 mod page_info;
 mod paging;
 mod peers;
+mod protection;
 mod quorum_read;
 mod quorum_state;
 mod rate_limit;

@@ -25,7 +25,7 @@ impl RequestOptions {
 
     /// The same options for work that is not counted.
     pub(super) fn exempt(&self) -> RequestOptions {
-        self.limited(RateLimitMode::Off)
+        self.limited(RateLimitMode::Exempt)
     }
 
     /// Whether the request can be limited, and nothing has decided yet.
@@ -36,7 +36,7 @@ impl RequestOptions {
 
 /// The tokens of the partitions that a page reads, and how many of them count: the first ones.
 /// None: the page is not limited.
-fn tokens_of(query: &Query, page: &PageRequest) -> Option<(SmallVec<[Token; 4]>, usize)> {
+pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<(SmallVec<[Token; 4]>, usize)> {
     let keys = match &query.partitions {
         Partitions::Range(range) => return Some((SmallVec::from_slice(&[only_token(range)?]), 1)),
         Partitions::Keys(keys) => keys,
@@ -138,7 +138,7 @@ impl Coordinator {
     }
 
     /// Whether this shard is a replica of a partition: then it counts the partition's operations.
-    fn owns(&self, table: &Table, token: Token) -> bool {
+    pub(super) fn owns(&self, table: &Table, token: Token) -> bool {
         let own = TabletReplica { host: self.host, shard: rt::shard::this().0 };
         table.tablets.read_set(table.tablets.tablet_of(token)).contains(&own)
     }

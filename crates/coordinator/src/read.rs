@@ -112,6 +112,9 @@ impl Coordinator {
         {
             return Err(CoordinatorError::PagingState);
         }
+        if self.replica.protects_itself() {
+            self.protect_read(query, page, options)?;
+        }
         let limited = match query.table.schema.rate_limits().limits_reads() {
             false => None,
             true => self.limit_read(query, page, options)?,

@@ -55,6 +55,12 @@ impl Coordinator {
         if self.writer.is_full() {
             return Err(CoordinatorError::Overloaded(Overload::Writes));
         }
+        // A logged batch must be applied entirely.
+        let entire = (kind == WriteKind::LoggedBatch && mutations.len() > 1).then(|| Box::new(options.exempt()));
+        let options = entire.as_deref().unwrap_or(options);
+        if self.replica.protects_itself() {
+            self.protect_write(&mutations, options)?;
+        }
         if kind == WriteKind::Counter {
             let limited = self.limit_write(&self.metadata(), &mutations, kind, options)?;
             return Box::pin(self.update_counters(&mutations, limited, options)).await;
@@ -183,7 +189,7 @@ impl Coordinator {
             let mut routed = options.routed_by(number);
             if sent {
                 // Replicas have counted the write.
-                routed.context.rate_limit = RateLimitMode::Off;
+                routed.context.rate_limit = RateLimitMode::Exempt;
             }
             match self.send_groups(groups, nodes, done, &routed).await {
                 Ok(()) => return Ok(()),

@@ -3,7 +3,7 @@
 //! Neither is made before it is written to the client's frame: a refusal must cost less than
 //! serving.
 
-use replica::RateLimited;
+use replica::{LimitedBy, RateLimited};
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
@@ -43,6 +43,14 @@ impl Display for RateLimitError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (target, operation, by) = (&self.target, self.operation(), self.rejected_by());
         let excess = &self.refused.excess;
+        if self.refused.by == LimitedBy::Protection {
+            return write!(
+                f,
+                "Hot partition protection: the partition exceeds its share of an overloaded shard for {operation} in table \
+                 {target}, rejected by {by} (retry after {} ms)",
+                excess.retry_after_ms
+            );
+        }
         write!(f, "Per-partition rate limit reached for {operation} in table {target}, rejected by {by} (")?;
         match self.refused.kind.is_bytes() {
             false => write!(f, "about {} {operation}s per second, limit {}", excess.observed, excess.limit)?,
@@ -76,11 +84,12 @@ impl Display for Json<'_> {
 mod tests {
     use super::*;
     use model::TableId;
-    use replica::{Excess, LimitKind};
+    use replica::{Excess, LimitKind, LimitedBy};
 
     fn error(kind: LimitKind, rejected_by_coordinator: bool) -> RateLimitError {
         let excess = Excess { limit: 100, observed: 250, retry_after_ms: 1340 };
-        let refused = RateLimited { kind, table: TableId::from_bytes([1; 16]), partition: 1, excess };
+        let refused =
+            RateLimited { kind, table: TableId::from_bytes([1; 16]), by: LimitedBy::Table, partition: 1, excess };
         RateLimitError { target: "ks.t".into(), refused, rejected_by_coordinator }
     }
 

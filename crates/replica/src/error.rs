@@ -27,7 +27,17 @@ pub enum Overload {
     Writes,
 }
 
-/// A refusal by a table's rate limit. Small, because refusing must cost less than serving.
+/// What refuses operations of a partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LimitedBy {
+    /// The rate limit of the table.
+    Table,
+    /// The hot partition protection of an overloaded shard.
+    Protection,
+}
+
+/// A refusal by a table's rate limit, or by the hot partition protection. Small, because refusing
+/// must cost less than serving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the per-partition rate limit is reached")]
 pub struct RateLimited {
@@ -39,6 +49,8 @@ pub struct RateLimited {
     pub partition: u32,
     /// By how much the partition exceeds the limit.
     pub excess: Excess,
+    /// What refuses it.
+    pub by: LimitedBy,
 }
 
 /// In what way a request's metadata are outdated.

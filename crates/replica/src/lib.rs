@@ -4,7 +4,8 @@
 //! is the only entry: a list of stages. A request has a wire form ([`wire`]) for other shards and
 //! nodes.
 //!
-//! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]).
+//! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]), and perhaps
+//! sampled to find hot partitions ([`hot`]).
 //!
 //! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
 //! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).
@@ -12,14 +13,16 @@
 //! The replica knows no network, no other replica, no consistency level.
 //!
 //! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `limiter`, `excess`,
-//! `limited_partitions`, `output`, `reduce`, `page`, `digest`, `permit`, `querier`, `read`,
-//! `fragments`, `write`, `large_data`, `lock`, `counter`, `wire`, `trace`.
+//! `limited_partitions`, `hot_requests`, `hot`, `output`, `reduce`, `page`, `digest`, `permit`,
+//! `querier`, `read`, `fragments`, `write`, `large_data`, `lock`, `counter`, `wire`, `trace`.
 
 mod counter;
 pub mod digest;
 pub mod error;
 mod excess;
 pub mod fragments;
+pub mod hot;
+mod hot_requests;
 pub mod large_data;
 mod limited_partitions;
 pub mod limiter;
@@ -39,9 +42,10 @@ pub mod wire;
 mod write;
 
 pub use digest::Digest;
-pub use error::{Overload, RateLimited, ReplicaError, Stale};
+pub use error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 pub use excess::Excess;
 pub use fragments::FragmentPage;
+pub use hot::{HotPartition, HotSettings, PartitionId, ProtectionMode, TopPartitions};
 pub use large_data::LargeKinds;
 pub use limiter::LimitKind;
 pub use output::{Output, OutputColumn};

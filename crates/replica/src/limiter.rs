@@ -291,7 +291,7 @@ impl Limiter {
 }
 
 /// A folded 128-bit product.
-fn fold(a: u64, b: u64) -> u64 {
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }

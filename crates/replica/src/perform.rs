@@ -6,6 +6,7 @@
 //! | deadline | refused after it | the same |
 //! | fence | refused if routed by metadata below the fence | the same |
 //! | rate limit | counted, perhaps refused ([`crate::rate_limit`]) | the same |
+//! | protection | refused if hot, on an overloaded shard ([`crate::hot`]) | the same |
 //! | admission | waits for a permit ([`crate::permit`]) | refused by large-data guardrails |
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]) |
@@ -17,8 +18,11 @@ use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
 use crate::read::Replica;
-use crate::request::{Compared, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use crate::request::{
+    Class, Compared, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest,
+};
 use bytes::Bytes;
+use std::pin::pin;
 use std::slice;
 
 /// A write whose mutations are ready for the commitlog.
@@ -52,13 +56,27 @@ impl Replica {
     /// the work at its next yield.
     ///
     /// # Errors See [`ReplicaError`].
+    #[inline]
     pub async fn perform(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaAnswer, ReplicaError> {
+        // Pinned, so that this large future is not moved.
+        let work = pin!(self.pass_stages(request, context));
+        if self.hot.is_sampled() && context.class == Class::User {
+            return self.sample(work, request).await;
+        }
+        work.await
+    }
+
+    /// Passes the stages of a request.
+    async fn pass_stages(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaAnswer, ReplicaError> {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);
         }
         self.check_fence(request, context)?;
         if context.rate_limit != RateLimitMode::Off {
             self.check_rate_limit(request, context)?;
+        }
+        if self.hot.decides() {
+            self.check_protection(request, context)?;
         }
         if let ReplicaRequest::Read(command) = request {
             let page = self.read(command, context, None).await?;

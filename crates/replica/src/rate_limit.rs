@@ -12,8 +12,9 @@
 //! A scan of more than one token is not limited. Neither are requests of other classes than `User`,
 //! nor reads for reconciliation: their operation was counted when its page was read.
 
-use crate::error::{RateLimited, ReplicaError};
+use crate::error::{LimitedBy, RateLimited, ReplicaError};
 use crate::excess::Excess;
+use crate::hot::PartitionId;
 use crate::limited_partitions::Refusal;
 use crate::limiter::{LimitKind, debt, decide};
 use crate::page::Page;
@@ -33,7 +34,7 @@ pub fn only_token(range: &PartitionRange) -> Option<Token> {
 }
 
 /// A hash of a partition and the kind of a limit.
-fn hash(token: Token, kind: LimitKind) -> u32 {
+pub(crate) fn hash(token: Token, kind: LimitKind) -> u32 {
     ((token.0 as u64 ^ kind as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
@@ -71,7 +72,9 @@ impl Replica {
             context.trace("Rate limit: would be refused, but the mode is observe");
             return Ok(());
         }
-        Err(RateLimited { kind, table, partition: hash(token, kind), excess })
+        self.hot.refused(PartitionId { table, token }, kind);
+        let partition = hash(token, kind);
+        Err(RateLimited { kind, table, by: LimitedBy::Table, partition, excess })
     }
 
     /// The excess of a partition that has used up its budget of bytes.
@@ -117,7 +120,9 @@ impl Replica {
     #[cold]
     pub(crate) fn check_rate_limit(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
         let draw = match context.rate_limit {
-            RateLimitMode::Off | RateLimitMode::Counted | RateLimitMode::ChargeOnly => return Ok(()),
+            RateLimitMode::Off | RateLimitMode::Exempt | RateLimitMode::Counted | RateLimitMode::ChargeOnly => {
+                return Ok(());
+            }
             RateLimitMode::CountOnly => None,
             RateLimitMode::Enforce { draw } => Some(draw),
         };

@@ -4,6 +4,7 @@
 use crate::counter::CounterClock;
 use crate::digest::Digester;
 use crate::error::ReplicaError;
+use crate::hot::{HotPartitions, ProtectionMetrics};
 use crate::large_data::LargeDataThresholds;
 use crate::limiter;
 use crate::lock::PartitionLocks;
@@ -95,6 +96,8 @@ pub struct ReplicaMetrics {
     pub queriers: CacheCounters,
     /// The counters of the rate limiter.
     pub rate_limits: RateLimitMetrics,
+    /// The counters of the hot partition protection.
+    pub protection: ProtectionMetrics,
 }
 
 /// The replica of one shard.
@@ -111,6 +114,7 @@ pub struct Replica {
     /// Requests that were routed by metadata with lower numbers are refused.
     fence: Cell<u64>,
     pub(crate) rate_limiter: RateLimiter,
+    pub(crate) hot: HotPartitions,
 }
 
 /// The least time between two warnings about tombstones.
@@ -154,6 +158,7 @@ impl Replica {
             large_data: Cell::default(),
             fence: Cell::new(0),
             rate_limiter,
+            hot: HotPartitions::new(),
         })
     }
 
@@ -201,6 +206,7 @@ impl Replica {
             permits: [self.permits[0].usage(), self.permits[1].usage(), self.permits[2].usage()],
             queriers: self.queriers.counters(),
             rate_limits: self.rate_limiter.metrics(),
+            protection: self.hot.metrics(),
         }
     }
 

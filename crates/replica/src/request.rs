@@ -52,9 +52,12 @@ impl Class {
 /// How a request is counted against the rate limits of its tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RateLimitMode {
-    /// It is neither counted nor refused.
+    /// It is neither counted nor refused by rate limits. The hot partition protection of an
+    /// overloaded shard may refuse it.
     #[default]
     Off,
+    /// It is neither counted nor refused, because it belongs to an operation that was accepted.
+    Exempt,
     /// The coordinator's shard owns the partitions: it has counted and accepted the request.
     /// Replicas on other shards count it.
     Counted,

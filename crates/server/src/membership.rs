@@ -121,6 +121,7 @@ pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Opt
     join::serve(&internode, &admission);
     barrier::serve(&internode, shards.cluster.metadata);
     coordinator::resync::serve(&internode, shards);
+    crate::admin::hot::serve(&internode, shards.cluster);
     let running = internode::serve(internode.clone(), listener);
     Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone(), admission }))
 }

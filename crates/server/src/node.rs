@@ -407,6 +407,7 @@ async fn bring_up(
             system.clients.set(Rc::new(ClientList(Box::new(move || transport.clients()))));
             let thresholds = stack::large_data_thresholds(&config);
             services.replica.get().set_large_data_thresholds(thresholds);
+            services.replica.get().set_hot_partitions(stack::hot_settings(&config));
             live::set_governor(&config);
             let live = live::Live::new(config, services.live_shards());
             services.live.set(live.clone());

@@ -3,7 +3,7 @@
 //! module directly.
 
 use crate::config::Config;
-use crate::config::setting::{Bytes, Size};
+use crate::config::setting::{Bytes, HotPartitionProtection, Size};
 use crate::counter_id;
 use crate::inventory::{self, InventoryRecord};
 pub use crate::layers::{Layers, Stack};
@@ -26,9 +26,9 @@ use engine::datadir::DataDir;
 use engine::{DescribeSchema, DiskReserve, Engine, EngineConfig, LargeLimits, Unwritten};
 use model::id::{CounterId, HostId, TableId};
 use model::key::DecoratedKey;
-use replica::Replica;
 pub use replica::ReplicaConfig;
 use replica::large_data::{LargeDataThresholds, Thresholds};
+use replica::{HotSettings, ProtectionMode, Replica};
 use rt::ShardId;
 use rt::shard::PerShard;
 use std::path::Path;
@@ -104,6 +104,19 @@ pub fn large_data_thresholds(config: &Config) -> LargeDataThresholds {
         },
         row: large_rows(config),
         collection: large_collections(config),
+    }
+}
+
+/// How hot partitions are treated.
+pub fn hot_settings(config: &Config) -> HotSettings {
+    HotSettings {
+        mode: match config.hot_partition_protection {
+            HotPartitionProtection::Off => ProtectionMode::Off,
+            HotPartitionProtection::Observe => ProtectionMode::Observe,
+            HotPartitionProtection::On => ProtectionMode::On,
+        },
+        patience: config.hot_partition_wait_threshold_in_ms.0,
+        in_metrics: config.hot_partitions_in_metrics as usize,
     }
 }
 

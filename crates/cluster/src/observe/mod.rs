@@ -6,8 +6,9 @@
 //!
 //! For operators and clients only: the database makes no decision by these values.
 //!
-//! Reading order: [`members`], [`storage`].
+//! Reading order: [`members`], [`storage`], [`hot`].
 
+pub mod hot;
 pub mod members;
 pub mod storage;
 

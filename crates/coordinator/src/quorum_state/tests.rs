@@ -5,7 +5,7 @@ use crate::nodes::NodeView;
 use crate::response_tracker::{Candidate, Factors};
 use model::id::HostId;
 use proptest::prelude::*;
-use replica::{Excess, LimitKind, PageEnd, RateLimited, ReplicaError};
+use replica::{Excess, LimitKind, LimitedBy, PageEnd, RateLimited, ReplicaError};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -121,6 +121,7 @@ fn limited() -> Result<ReplicaAnswer, ReplicaFailure> {
         table,
         partition: 1,
         excess: Excess::default(),
+        by: LimitedBy::Table,
     })))
 }
 

@@ -8,7 +8,7 @@ use coordinator::Consistency::{self, *};
 use coordinator::{CoordinatorError, PageRequest, Partitions, RequestOptions, WriteKind};
 use model::id::SchemaVersion;
 use model::range::PartitionRange;
-use replica::{Class, Context, Excess, LimitKind, Mutations, RateLimited};
+use replica::{Class, Context, Excess, LimitKind, LimitedBy, Mutations, RateLimited};
 use uuid::Uuid;
 
 const NOTHING: &[(&str, &str)] = &[("max_reads_per_second", "0"), ("max_writes_per_second", "0")];
@@ -19,7 +19,8 @@ const VERY_MUCH: &[(&str, &str)] = &[("max_reads_per_second", "4294967295"), ("m
 const OUTSIDE: Shape = Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], copies: &[1, 2, 3], ..Shape::DEFAULT };
 
 fn refused(kind: LimitKind, by_coordinator: bool) -> CoordinatorError {
-    let refused = RateLimited { kind, table: table_id(), partition: 0, excess: Excess::default() };
+    let (by, excess) = (LimitedBy::Table, Excess::default());
+    let refused = RateLimited { kind, table: table_id(), by, partition: 0, excess };
     CoordinatorError::RateLimited { refused, by_coordinator }
 }
 

@@ -5,7 +5,7 @@ use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster};
 use coordinator::Consistency::*;
 use coordinator::{CoordinatorError, PageRequest, Partitions, WriteKind};
 use model::mutation::Mutation;
-use replica::{Excess, LimitKind, RateLimited};
+use replica::{Excess, LimitKind, LimitedBy, RateLimited};
 
 const FEW_KIB: &[(&str, &str)] = &[("max_read_kb_per_second", "1"), ("max_write_kb_per_second", "1")];
 const OBSERVED: &[(&str, &str)] = &[
@@ -21,7 +21,8 @@ const MANY_KIB: &[(&str, &str)] =
 const OUTSIDE: Shape = Shape { datacenters: &["dc1", "dc1", "dc1", "dc1"], copies: &[1, 2, 3], ..Shape::DEFAULT };
 
 fn refused<T>(kind: LimitKind, by_coordinator: bool) -> Result<T, CoordinatorError> {
-    let refused = RateLimited { kind, table: table_id(), partition: 0, excess: Excess::default() };
+    let refused =
+        RateLimited { kind, table: table_id(), by: LimitedBy::Table, partition: 0, excess: Excess::default() };
     Err(CoordinatorError::RateLimited { refused, by_coordinator })
 }
 

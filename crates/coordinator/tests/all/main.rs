@@ -10,6 +10,7 @@ mod limits_in_bytes;
 mod moving;
 mod moving_repairs;
 mod paging;
+mod protection;
 mod repairs;
 mod support;
 mod truncating;

@@ -10,6 +10,7 @@
 mod clients;
 mod compactions;
 pub mod config;
+mod hot;
 mod large;
 mod numbers;
 mod peers;
@@ -113,6 +114,8 @@ enum Generator {
     ClusterStatus,
     /// The compactions of all shards.
     Compactions,
+    /// The hot partitions of all shards.
+    HotPartitions,
     /// The large data in the sstables of all shards.
     Large(large::Kind),
     /// The data of all shards.
@@ -134,6 +137,7 @@ impl Generator {
             Generator::Clients => clients::fill(known, rows).await,
             Generator::ClusterStatus => peers::cluster_status(known, rows).await,
             Generator::Compactions => compactions::fill(known, rows).await,
+            Generator::HotPartitions => hot::fill(known, rows).await,
             Generator::Large(kind) => large::fill(kind, known, rows).await,
             Generator::Sizes => sizes::fill(known, rows).await,
             Generator::Snapshots => numbers::snapshots(known, rows).await,

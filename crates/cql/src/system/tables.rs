@@ -172,6 +172,16 @@ const TABLES: &[Entry] = &[
     ),
     (
         "system",
+        "hot_partitions",
+        "keyspace_name text, rank int, table_name text, partition_key text, key blob, partition_token bigint, shard_id int, \
+         reads_per_second double, writes_per_second double, bytes_per_second double, cpu_share double, \
+         accepted_per_second double, refused_per_second double, would_be_refused_per_second double, error_per_second double, \
+         PRIMARY KEY (keyspace_name, rank)",
+        "the hottest partitions of each shard of the local node",
+        Generator::HotPartitions,
+    ),
+    (
+        "system",
         "versions",
         "key text PRIMARY KEY, build_id text, build_mode text, compatible_version text, version text",
         "version of the server",

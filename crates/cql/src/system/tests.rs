@@ -212,6 +212,7 @@ fn tables_are_found_by_name_and_the_same_each_time() {
                 "clients",
                 "cluster_status",
                 "compaction_history",
+                "hot_partitions",
                 "large_cells",
                 "large_partitions",
                 "large_rows",

@@ -2,7 +2,7 @@
 //! another error.
 
 use super::codec::{Reader, Writer};
-use crate::error::{Overload, RateLimited, ReplicaError, Stale};
+use crate::error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 use crate::excess::Excess;
 use crate::limiter::LimitKind;
 use crate::request::Class;
@@ -30,8 +30,11 @@ pub(super) fn write(error: &ReplicaError, out: &mut Writer) {
         ReplicaError::Stale(Stale::Moved) => out.u8(10),
         ReplicaError::Overloaded(Overload::Counters) => out.u8(11),
         ReplicaError::Overloaded(Overload::Writes) => out.u8(12),
-        ReplicaError::RateLimited(RateLimited { kind, table, partition, excess }) => {
-            out.u8(13);
+        ReplicaError::RateLimited(RateLimited { kind, table, by, partition, excess }) => {
+            out.u8(match by {
+                LimitedBy::Table => 13,
+                LimitedBy::Protection => 20,
+            });
             out.u8(*kind as u8);
             out.raw(table.as_bytes());
             if (*partition, *excess) != Default::default() {
@@ -67,7 +70,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReplicaError> {
         10 => ReplicaError::Stale(Stale::Moved),
         11 => ReplicaError::Overloaded(Overload::Counters),
         12 => ReplicaError::Overloaded(Overload::Writes),
-        13 => {
+        code @ (13 | 20) => {
             let (kind, table) = (LimitKind::from_code(reader.u8()?)?, TableId::from_bytes(reader.array()?));
             let (partition, excess) = match reader.u32() {
                 Some(partition) => {
@@ -76,7 +79,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<ReplicaError> {
                 }
                 None => Default::default(),
             };
-            ReplicaError::RateLimited(RateLimited { kind, table, partition, excess })
+            let by = if code == 13 { LimitedBy::Table } else { LimitedBy::Protection };
+            ReplicaError::RateLimited(RateLimited { kind, table, by, partition, excess })
         }
         code => {
             ReplicaError::Storage(format!("the replica failed with the error {code}, which is unknown to this release"))

@@ -5,7 +5,7 @@
 use super::header::{Header, Report};
 use super::{Response, decode_request, decode_response, encode_request, encode_response};
 use crate::digest::Digest;
-use crate::error::{Overload, RateLimited, ReplicaError, Stale};
+use crate::error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 use crate::excess::Excess;
 use crate::fragments::FragmentPage;
 use crate::large_data::LargeKinds;
@@ -148,6 +148,11 @@ fn requests() -> Vec<(&'static str, Header, ReplicaRequest)> {
             Header { rate_limit: RateLimitMode::Enforce { draw: 0x0403_0201 }, ..plain.clone() },
             ReplicaRequest::write(mutation()),
         ),
+        (
+            "write-exempt",
+            Header { rate_limit: RateLimitMode::Exempt, ..plain.clone() },
+            ReplicaRequest::write(mutation()),
+        ),
         ("write", plain, ReplicaRequest::write(mutation())),
         ("write-two", header(), ReplicaRequest::Write(two)),
         ("count", header(), ReplicaRequest::CounterUpdate((mutation(), key()))),
@@ -180,8 +185,8 @@ fn responses() -> Vec<(&'static str, Response)> {
     let table = TableId::from_bytes([1; 16]);
     let plain = |answer| Response::new(Ok(answer));
     let plain_error = |error| Response::new(Err(error));
-    let limited = |kind, partition, excess| {
-        plain_error(ReplicaError::RateLimited(RateLimited { kind, table, partition, excess }))
+    let limited = |kind, by, partition, excess| {
+        plain_error(ReplicaError::RateLimited(RateLimited { kind, table, by, partition, excess }))
     };
     vec![
         ("page", plain(ReplicaAnswer::Page(page.clone().into()))),
@@ -196,8 +201,12 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("overloaded-writes", plain_error(ReplicaError::Overloaded(Overload::Writes))),
         ("fenced", plain_error(ReplicaError::stale(3, 5))),
         ("moved", plain_error(ReplicaError::Stale(Stale::Moved))),
-        ("rate-limited", limited(LimitKind::Write, 0, Excess::default())),
-        ("rate-limited-bytes", limited(LimitKind::ReadBytes, 3, Excess { limit: 5, observed: 7, retry_after_ms: 900 })),
+        ("rate-limited", limited(LimitKind::Write, LimitedBy::Table, 0, Excess::default())),
+        (
+            "rate-limited-bytes",
+            limited(LimitKind::ReadBytes, LimitedBy::Table, 3, Excess { limit: 5, observed: 7, retry_after_ms: 900 }),
+        ),
+        ("protected", limited(LimitKind::Write, LimitedBy::Protection, 0, Excess::default())),
         ("timeout", plain_error(ReplicaError::Timeout)),
     ]
 }

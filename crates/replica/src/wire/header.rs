@@ -29,6 +29,8 @@ const CHECKS_LARGE_DATA: u8 = 2;
 const RATE_LIMIT: u8 = 3;
 /// The value of [`RATE_LIMIT`] if the replica only charges bytes.
 const CHARGE_ONLY: u8 = 1;
+/// The request belongs to an operation that was accepted: nothing counts or refuses it. No bytes.
+const EXEMPT: u8 = 16;
 /// The class of work: one byte, see [`Class`].
 const CLASS: u8 = REQUIRED + 1;
 /// Microseconds until the coordinator stops waiting: 8 bytes.
@@ -94,6 +96,7 @@ impl Header {
         }
         match self.rate_limit {
             RateLimitMode::Off => {}
+            RateLimitMode::Exempt => field(out, EXEMPT, &[]),
             RateLimitMode::Counted | RateLimitMode::CountOnly => field(out, RATE_LIMIT, &[]),
             RateLimitMode::ChargeOnly => field(out, RATE_LIMIT, &[CHARGE_ONLY]),
             RateLimitMode::Enforce { draw } => field(out, RATE_LIMIT, &draw.to_le_bytes()),
@@ -114,6 +117,7 @@ impl Header {
                 RATE_LIMIT if value.is_empty() => rate_limit = RateLimitMode::CountOnly,
                 RATE_LIMIT if *value == [CHARGE_ONLY] => rate_limit = RateLimitMode::ChargeOnly,
                 RATE_LIMIT => rate_limit = RateLimitMode::Enforce { draw: u32::from_le_bytes(value.try_into().ok()?) },
+                EXEMPT => rate_limit = RateLimitMode::Exempt,
                 CLASS => class = Some(Class::from_code(*value.first()?)?),
                 TIME_LEFT => time_left_micros = Some(u64::from_le_bytes(value.try_into().ok()?)),
                 METADATA => metadata_number = Some(u64::from_le_bytes(value.try_into().ok()?)),
@@ -228,7 +232,8 @@ mod tests {
         let plain = Header { trace: None, checks_large_data: false, rate_limit: RateLimitMode::Off, ..header() };
         let counting = Header { rate_limit: RateLimitMode::CountOnly, ..header() };
         let charging = Header { rate_limit: RateLimitMode::ChargeOnly, ..header() };
-        for header in [header(), plain, counting.clone(), charging] {
+        let exempt = Header { rate_limit: RateLimitMode::Exempt, ..header() };
+        for header in [header(), plain, counting.clone(), charging, exempt] {
             assert_eq!(read(&bytes_of(|out| header.write(out))), Some(header));
         }
         let counted = Header { rate_limit: RateLimitMode::Counted, ..header() };

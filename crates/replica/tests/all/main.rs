@@ -4,6 +4,7 @@
 
 mod counters;
 mod digests;
+mod hot;
 mod invisible;
 mod queriers;
 mod support;

@@ -7,6 +7,7 @@
 
 pub mod compactions;
 mod extract;
+pub mod hot;
 pub mod nodes;
 pub mod operations;
 pub mod process;

@@ -80,6 +80,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/system/logger", get(loggers).post(set_root_logger))
         .route("/system/logger/{name}", get(logger).post(set_logger))
         .merge(super::compactions::routes())
+        .merge(super::hot::routes())
         .merge(super::nodes::routes())
         .merge(super::process::routes())
         .merge(super::ring::routes())

@@ -7,8 +7,8 @@ use super::hosts::HostName;
 use super::internode::{InternodeCompression, ServerEncryption};
 use super::seeds::Seeds;
 use super::setting::{
-    Authenticator, Authorizer, BadValue, Bytes, CommitlogSync, CpuSet, KiB, LogFormat, MiB, Micros, Millis, Range, Raw,
-    Seconds, Setting, Size, Time, within,
+    Authenticator, Authorizer, BadValue, Bytes, CommitlogSync, CpuSet, HotPartitionProtection, KiB, LogFormat, MiB,
+    Micros, Millis, Range, Raw, Seconds, Setting, Size, Time, within,
 };
 use super::source::Sources;
 use coordinator::hints::KeptFor;
@@ -353,6 +353,15 @@ settings! {
         /// The maximum number of pending requests of a shard; more are refused as overload. Without
         /// a value: no limit except memory.
         max_concurrent_requests_per_shard ("1" to ""): Option<u64> = None;
+        /// Whether a shard refuses requests of its hot partitions while other requests wait for it.
+        /// `off`: no. `observe`: no, but it counts what it would refuse. `on`: partitions that take
+        /// more than their fair share of the shard's time are refused down to that share.
+        hot_partition_protection: HotPartitionProtection = HotPartitionProtection::Observe;
+        /// How long requests must wait for a shard, on average, until it protects itself against
+        /// hot partitions.
+        hot_partition_wait_threshold_in_ms ["hot_partition_wait_threshold"] ("1ms" to "10s"): Millis = millis(5);
+        /// How many of its hottest partitions each shard shows in metrics.
+        hot_partitions_in_metrics ("0" to "64"): u64 = 3;
     }
     section "Nodes that are down" {
         /// Whether writes that a replica misses are kept as hints and replayed when it is up again:

@@ -9,7 +9,7 @@ use super::handoff::Handoff;
 use super::keys::{Config, KEYS, Key};
 use super::setting::Raw;
 use super::source::{DEFAULT, Source};
-use crate::stack::{hints_settings, language, large_data_thresholds, large_limits, page_limits};
+use crate::stack::{hints_settings, hot_settings, language, large_data_thresholds, large_limits, page_limits};
 use cluster::MetadataService;
 use coordinator::Coordinator;
 use cql::Processor;
@@ -68,6 +68,9 @@ const LIVE: &[(&str, ApplySetting)] = &[
     ("restrict_twcs_without_default_ttl", apply_to_query_processor),
     ("schema_size_fail_threshold_in_mb", apply_to_query_processor),
     ("foreground_p99_target_in_ms", apply_governor),
+    ("hot_partition_protection", apply_hot_partitions),
+    ("hot_partition_wait_threshold_in_ms", apply_hot_partitions),
+    ("hot_partitions_in_metrics", apply_hot_partitions),
     ("hinted_handoff_enabled", apply_hints),
     ("max_hint_window_in_ms", apply_hints),
     ("hinted_handoff_throttle_in_kb", apply_hints),
@@ -104,6 +107,10 @@ fn apply_hints(shards: LiveShards, config: &Config) {
         let metadata = shards.metadata.get().current();
         Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.topology.datacenters());
     }
+}
+
+fn apply_hot_partitions(shards: LiveShards, config: &Config) {
+    shards.replica.get().set_hot_partitions(hot_settings(config));
 }
 
 fn apply_governor(_: LiveShards, config: &Config) {

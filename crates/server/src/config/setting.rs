@@ -458,6 +458,20 @@ choice!(
 );
 
 choice!(
+    /// Whether hot partitions of overloaded shards are refused.
+    HotPartitionProtection,
+    "off, observe or on",
+    {
+        /// Nothing is decided.
+        Off = "off",
+        /// What would be refused is counted.
+        Observe = "observe",
+        /// They are refused.
+        On = "on",
+    }
+);
+
+choice!(
     /// The format of log lines.
     LogFormat,
     "auto, text or json",

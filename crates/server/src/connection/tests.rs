@@ -12,7 +12,7 @@ use cql::api::{
 };
 use cql::rate_limit_error::RateLimitError;
 use model::TableId;
-use replica::{Excess, LimitKind, RateLimited};
+use replica::{Excess, LimitKind, LimitedBy, RateLimited};
 use rt::shard::PerShard;
 use rt::sync::{Notify, Semaphore};
 use rt::time::{Duration, Instant, timeout};
@@ -97,7 +97,13 @@ impl Service for Fake {
             ("limited", partition) => {
                 let excess = Excess { limit: 1, observed: 9, retry_after_ms: 60_000 };
                 let (kind, table) = (LimitKind::Read, TableId::from_bytes([1; 16]));
-                let refused = RateLimited { kind, table, partition: partition.parse().expect("a number"), excess };
+                let refused = RateLimited {
+                    kind,
+                    table,
+                    by: LimitedBy::Table,
+                    partition: partition.parse().expect("a number"),
+                    excess,
+                };
                 let target = "ks.t".into();
                 Err(Error::RateLimit(RateLimitError { target, refused, rejected_by_coordinator: true }))
             }

@@ -3,6 +3,7 @@
 use super::sample::Sample;
 use super::text::{Family, Kind, Put, Value};
 use crate::protocol::Opcode;
+use cluster::observe::hot::HotView;
 use coordinator::Consistency;
 use cql::guardrails::Guardrail;
 use replica::Class;
@@ -137,6 +138,12 @@ families! {
     counter "scylla_per_partition_rate_limiter_probe_count" "Cache lines of the rate limiter that were searched." |s| s.replica.rate_limits.slots.probe_count;
     gauges "scylla_per_partition_rate_limiter_load_factor" "Share of the slots that are taken, from 0 to 1, at most." |s, put| put("", s.replica.rate_limits.load_factor);
     gauge "scylla_per_partition_rate_limiter_memory_bytes" "Bytes of the counts of the rate limiter." |s| s.replica.rate_limits.bytes;
+    counters "scylla_database_hot_partition_refused" "Operations refused by the hot partition protection." |s, put| by_kind(put, s.replica.protection.refused);
+    counters "scylla_database_hot_partition_would_refuse" "Operations that the hot partition protection would have refused." |s, put| by_kind(put, s.replica.protection.would_refuse);
+    gauge "scylla_database_hot_partition_protected" "Partitions that exceed their share of this overloaded shard now." |s| s.replica.protection.partitions;
+    gauges "scylla_database_hot_partition_operations" "Operations per second of the hottest partitions, with refused ones." |s, put| by_partition(s, put, HotView::operations);
+    gauges "scylla_database_hot_partition_bytes" "Bytes per second of the hottest partitions." |s, put| by_partition(s, put, |hot| hot.seen.bytes);
+    gauges "scylla_database_hot_partition_cpu_share" "Share of the CPU time of this shard's operations, from 0 to 1, of the hottest partitions." |s, put| by_partition(s, put, |hot| hot.seen.cpu_share);
     counter "scylla_database_short_data_queries" "Pages cut by bytes or tombstones." |s| s.replica.short_reads;
     counter "scylla_database_tombstones_read" "Tombstones read." |s| s.replica.tombstones;
     gauges "scylla_database_active_reads" "Reads that hold a permit." |s, put| by_class(s, put, |p| p.count as u64);
@@ -306,6 +313,31 @@ fn violations(sample: &Sample, of: Guardrail) -> u64 {
 fn conditional(put: Put, without: u64) {
     put("conditional=\"no\"", without as f64);
     put("conditional=\"yes\"", 0.0);
+}
+
+/// Values of reads and writes.
+fn by_kind(put: Put, counts: [u64; 2]) {
+    put("kind=\"read\"", counts[0] as f64);
+    put("kind=\"write\"", counts[1] as f64);
+}
+
+/// The longest key in a label, in characters.
+const LONGEST_LABEL: usize = 100;
+
+/// Values of the hottest partitions. The token tells apart keys whose labels are equal.
+fn by_partition(sample: &Sample, put: Put, value: fn(&HotView) -> f64) {
+    for hot in &sample.hot {
+        let (keyspace, table, token) = (&hot.keyspace, &hot.table, hot.seen.id.token.0);
+        let key = label(hot.key.as_deref().unwrap_or_default());
+        let labels = format!("keyspace=\"{keyspace}\",table=\"{table}\",key=\"{key}\",token=\"{token}\"");
+        put(&labels, value(hot));
+    }
+}
+
+/// A text as the value of a label: shortened, without control characters, and escaped.
+fn label(text: &str) -> String {
+    let shown = text.chars().take(LONGEST_LABEL).map(|char| if char.is_control() { '?' } else { char });
+    shown.collect::<String>().replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 fn by_refuser(put: Put, [by_coordinator, by_replicas]: [u64; 2]) {

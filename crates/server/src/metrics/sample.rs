@@ -5,6 +5,7 @@ use crate::connection::{Server, Transport};
 use crate::protocol::Opcode;
 use cluster::ClusterShards;
 use cluster::observe::ShardStorage;
+use cluster::observe::hot::{self, HotView};
 use coordinator::{Coordinator, CoordinatorMetrics};
 use cql::{Processor, StatementNumbers};
 use internode::{InternodeMetrics, NodeStatus};
@@ -41,6 +42,8 @@ pub struct Sample {
     pub storage: ShardStorage,
     /// Metrics of the replica.
     pub replica: ReplicaMetrics,
+    /// Its hottest partitions, as many as `hot_partitions_in_metrics`.
+    pub hot: Vec<HotView>,
     /// Metrics of the coordinator.
     pub coordinator: CoordinatorMetrics,
     /// Metrics of the prepared statement cache.
@@ -120,6 +123,10 @@ impl Sample {
             transport: server.try_get().map(|server| transport_numbers(&server.transport)).unwrap_or_default(),
             storage: cluster.engine.try_get().map(|engine| ShardStorage::of(&engine)).unwrap_or_default(),
             replica: cluster.replica.try_get().map(|replica| replica.metrics()).unwrap_or_default(),
+            hot: cluster
+                .replica
+                .try_get()
+                .map_or_else(Vec::new, |replica| hot::of_shard(cluster, replica.hot_settings().in_metrics)),
             prepared: processor.try_get().map(|processor| processor.prepared_statements()).unwrap_or_default(),
             statements: processor.try_get().map(|processor| processor.statistics()).unwrap_or_default(),
             coordinator: coordinator.try_get().map(|coordinator| coordinator.metrics()).unwrap_or_default(),

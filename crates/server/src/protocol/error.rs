@@ -113,11 +113,11 @@ mod tests {
     use cql::error::WriteType;
     use cql::rate_limit_error::RateLimitError;
     use model::TableId;
-    use replica::{Excess, LimitKind, RateLimited};
+    use replica::{Excess, LimitKind, LimitedBy, RateLimited};
 
     fn limited(kind: LimitKind, rejected_by_coordinator: bool) -> Error {
-        let refused =
-            RateLimited { kind, table: TableId::from_bytes([1; 16]), partition: 1, excess: Excess::default() };
+        let (table, by, excess) = (TableId::from_bytes([1; 16]), LimitedBy::Table, Excess::default());
+        let refused = RateLimited { kind, table, by, partition: 1, excess };
         Error::RateLimit(RateLimitError { target: "ks.t".into(), refused, rejected_by_coordinator })
     }
 

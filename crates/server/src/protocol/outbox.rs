@@ -318,7 +318,7 @@ mod tests {
     use cql::rate_limit_error::RateLimitError;
     use model::TableId;
     use proptest::prelude::*;
-    use replica::{Excess, LimitKind, RateLimited};
+    use replica::{Excess, LimitKind, LimitedBy, RateLimited};
     use std::rc::Rc;
 
     fn drain(outbox: &mut Outbox, step: usize) -> Vec<u8> {
@@ -407,6 +407,7 @@ mod tests {
         let refused = RateLimited {
             kind: LimitKind::Read,
             table: TableId::from_bytes([1; 16]),
+            by: LimitedBy::Table,
             partition: 1,
             excess: Excess::default(),
         };

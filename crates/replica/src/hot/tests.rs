@@ -1,0 +1,143 @@
+//! When operations are sampled, and when a shard protects itself.
+
+use super::*;
+use model::token::Token;
+use std::rc::Rc;
+
+fn id(token: i64) -> PartitionId {
+    PartitionId { table: TableId::from_bytes([7; 16]), token: Token(token) }
+}
+
+const READ: Operation = Operation { kind: LimitKind::Read, bytes: 100, cpu_nanos: 1_000_000 };
+
+#[test]
+fn one_of_sixteen_operations_is_sampled_whatever_their_pattern() {
+    rt::block_on(async {
+        let hot = HotPartitions::new();
+        let mut of_each = [0u32; 48];
+        for at in 0..480_000 {
+            of_each[at % 48] += u32::from(hot.is_sampled());
+        }
+        let all: u32 = of_each.iter().sum();
+        assert!((all as f64 / 30_000.0 - 1.0).abs() < 0.02, "{all}");
+        assert!(of_each.iter().all(|count| (500..750).contains(count)), "{of_each:?}");
+    });
+}
+
+#[test]
+fn a_recording_counts_every_operation() {
+    rt::block_on(async {
+        let hot = HotPartitions::new();
+        let operation = |token: i64| {
+            if hot.is_sampled() {
+                hot.performed(id(token), &token.to_be_bytes(), READ);
+            }
+        };
+        (0..1_000).for_each(|_| operation(1));
+        let number = hot.record(vec![id(1).table], 10);
+        (0..300).for_each(|at| operation(at % 3));
+        let top = hot.finish(number).expect("it was begun");
+        let counts: Vec<_> = top.reads.iter().map(|one| (one.count, one.error)).collect();
+        assert_eq!((counts, top.writes.len()), (vec![(100, 0); 3], 0));
+        assert_eq!(hot.finish(number), None);
+        let sampled = (0..1_600).filter(|_| hot.is_sampled()).count();
+        assert!(sampled < 200, "sampling is back: {sampled}");
+    });
+}
+
+/// Keeps the shard busy with tasks that each wait for the others, while partition 1 wants most of
+/// the time, until `done`. Returns how many operations of partitions 1 and 2 were accepted, and of
+/// how many.
+async fn attack(hot: &HotPartitions, tasks: usize, done: impl Fn() -> bool) -> [(u64, u64); 2] {
+    let stop = Rc::new(Cell::new(false));
+    let busy = |_| {
+        let stop = stop.clone();
+        rt::task::spawn(async move {
+            while !stop.get() {
+                let began = rt::time::now();
+                while began.elapsed() < Duration::from_millis(1) {
+                    std::hint::spin_loop();
+                }
+                rt::task::yield_now().await;
+            }
+        })
+    };
+    let busy: Vec<_> = (0..tasks).map(busy).collect();
+    let mut counts = [(0, 0); 2];
+    while !done() {
+        for token in [1, 1, 1, 1, 1, 1, 1, 1, 1, 2].repeat(20) {
+            let (accepted, all) = &mut counts[token as usize - 1];
+            *all += 1;
+            if !hot.decides() || hot.performs(id(token), LimitKind::Read) {
+                *accepted += 1;
+                if hot.is_sampled() {
+                    hot.performed(id(token), b"key", READ);
+                    hot.look();
+                }
+            }
+        }
+        rt::task::yield_now().await;
+    }
+    stop.set(true);
+    for task in busy {
+        let _ = task.await;
+    }
+    counts
+}
+
+/// After some time.
+fn after(time: Duration) -> impl Fn() -> bool {
+    let end = rt::time::now() + time;
+    move || rt::time::now() >= end
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn settings(mode: ProtectionMode, patience: Duration) -> HotSettings {
+    HotSettings { mode, patience, in_metrics: 3 }
+}
+
+const SHORT: Duration = Duration::from_millis(5);
+
+#[test]
+fn an_overloaded_shard_refuses_only_its_hot_partitions() {
+    rt::block_on(async {
+        let hot = HotPartitions::new();
+        hot.set(settings(ProtectionMode::On, SHORT));
+        let late = after(LONG);
+        let done = || hot.metrics().refused[0] > 100 || late();
+        let [(hot_accepted, hot_all), (other_accepted, other_all)] = attack(&hot, 30, done).await;
+        assert_eq!(other_accepted, other_all);
+        assert!(hot_accepted + 100 < hot_all, "{hot_accepted} of {hot_all}");
+        let metrics = hot.metrics();
+        assert_eq!((metrics.refused, metrics.would_refuse), ([hot_all - hot_accepted, 0], [0, 0]));
+        hot.set(settings(ProtectionMode::Off, SHORT));
+        assert!(!hot.decides() && !hot.refuses() && hot.admits(id(1), LimitKind::Read));
+    });
+}
+
+#[test]
+fn a_shard_that_observes_only_counts() {
+    rt::block_on(async {
+        let hot = HotPartitions::new();
+        hot.set(settings(ProtectionMode::Observe, SHORT));
+        let late = after(LONG);
+        let counts = attack(&hot, 30, || hot.metrics().would_refuse[0] > 100 || late()).await;
+        assert!(counts.iter().all(|(accepted, all)| accepted == all), "{counts:?}");
+        let metrics = hot.metrics();
+        assert!(metrics.would_refuse[0] > 100 && metrics.refused == [0, 0], "{metrics:?}");
+        assert!(!hot.refuses());
+    });
+}
+
+#[test]
+fn a_shard_without_waiting_requests_or_without_protection_decides_nothing() {
+    rt::block_on(async {
+        for (mode, patience, tasks) in [(ProtectionMode::On, LONG, 1), (ProtectionMode::Off, SHORT, 30)] {
+            let hot = HotPartitions::new();
+            hot.set(settings(mode, patience));
+            let counts = attack(&hot, tasks, after(Duration::from_millis(500))).await;
+            assert!(!hot.decides() && counts.iter().all(|(accepted, all)| accepted == all), "{mode:?} {counts:?}");
+        }
+    });
+}

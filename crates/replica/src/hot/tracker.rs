@@ -1,0 +1,273 @@
+//! The rates of a shard's hottest partitions, by samples of its operations. Pure: the caller says
+//! how much time has passed.
+//!
+//! A partition is heavy by its operations, its bytes or its CPU time: its weight is the mean of its
+//! shares of the three. Sums fade exponentially, over a long time and over a short one. Rates of a
+//! partition with enough samples are those of the short time, so that a new hot partition is shown
+//! within a second. Rates of others are those of the long time, which has more samples.
+
+use super::sketch::{PartitionId, Sketch, Slot};
+use crate::limiter::LimitKind;
+use rt::time::Duration;
+
+/// The time constants of the sums, in seconds.
+const LONG: f64 = 8.0;
+const SHORT: f64 = 1.0;
+
+/// The samples in the short sums from which they are used: the error is then about 5 %.
+const ENOUGH_SAMPLES: f64 = 200.0;
+
+/// The samples from which the CPU time of a partition is known well enough to refuse some of it.
+const FEWEST_SAMPLES: f64 = 8.0;
+
+/// The samples from which a partition is listed. A single slow one may be an accident: the shard's
+/// thread did not run for some time.
+const FEWEST_LISTED: u64 = 3;
+
+/// Partitions that are tracked.
+const PARTITIONS: usize = 512;
+
+/// The longest key that is kept, in bytes. So memory is bounded.
+const LONGEST_KEY: usize = 1024;
+
+/// What operations did, each counted as the number of operations that its sample stands for.
+#[derive(Clone, Copy, Default, Debug)]
+struct Sums {
+    samples: f64,
+    reads: f64,
+    writes: f64,
+    bytes: f64,
+    cpu_nanos: f64,
+    refused: f64,
+    would_refuse: f64,
+}
+
+impl Sums {
+    fn all(&mut self) -> [&mut f64; 7] {
+        let Sums { samples, reads, writes, bytes, cpu_nanos, refused, would_refuse } = self;
+        [samples, reads, writes, bytes, cpu_nanos, refused, would_refuse]
+    }
+
+    fn add(&mut self, mut more: Sums) {
+        self.all().into_iter().zip(more.all()).for_each(|(sum, more)| *sum += *more);
+    }
+
+    fn scale(&mut self, factor: f64) {
+        self.all().into_iter().for_each(|sum| *sum *= factor);
+    }
+
+    fn operations(&self) -> f64 {
+        self.reads + self.writes
+    }
+
+    fn accepted(&self) -> f64 {
+        (self.operations() - self.refused).max(0.0)
+    }
+}
+
+/// Sums over the long and the short time.
+#[derive(Clone, Copy, Default, Debug)]
+struct Faded {
+    long: Sums,
+    short: Sums,
+}
+
+impl Faded {
+    fn add(&mut self, sums: Sums) {
+        self.long.add(sums);
+        self.short.add(sums);
+    }
+
+    fn scale(&mut self, long: f64, short: f64) {
+        self.long.scale(long);
+        self.short.scale(short);
+    }
+}
+
+/// What is known of a partition.
+#[derive(Default, Debug)]
+struct Known {
+    sums: Faded,
+    /// Samples since it has the slot.
+    seen: u64,
+    /// The serialised key. Copied at the second sample: most partitions never have one.
+    key: Option<Box<[u8]>>,
+}
+
+impl Known {
+    /// Adds a sample.
+    fn add(&mut self, sums: Sums) {
+        self.sums.add(sums);
+        self.seen += 1;
+    }
+}
+
+/// A sampled operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// Its kind.
+    pub kind: LimitKind,
+    /// Bytes of its result or mutation.
+    pub bytes: u64,
+    /// CPU time of the replica for it.
+    pub cpu_nanos: u64,
+}
+
+/// A hot partition of a shard, and its rates per second.
+#[derive(Clone, PartialEq, Debug)]
+pub struct HotPartition {
+    /// The partition.
+    pub id: PartitionId,
+    /// The serialised partition key. None if it is longer than 1 KiB, or not yet known.
+    pub key: Option<Box<[u8]>>,
+    /// Reads, also those that were refused.
+    pub reads: f64,
+    /// Writes, also those that were refused.
+    pub writes: f64,
+    /// Bytes of results and mutations.
+    pub bytes: f64,
+    /// Its share of the CPU time that the shard's replica uses for operations, from 0 to 1.
+    pub cpu_share: f64,
+    /// Operations that were accepted.
+    pub accepted: f64,
+    /// Operations that were refused.
+    pub refused: f64,
+    /// Operations that would have been refused.
+    pub would_refuse: f64,
+    /// The most by which the true number of operations differs, at 95 % confidence.
+    pub error: f64,
+}
+
+/// How much of a shard's time a partition takes, in seconds per second.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Demand {
+    /// The partition.
+    pub id: PartitionId,
+    /// What it would take if nothing was refused.
+    pub wanted: f64,
+    /// What it takes.
+    pub got: f64,
+}
+
+/// Tracks the hottest partitions of a shard.
+#[derive(Debug)]
+pub struct Tracker {
+    sketch: Sketch<Known>,
+    /// Sums over all partitions.
+    total: Faded,
+    /// The faded seconds that the sums stand for.
+    long: f64,
+    short: f64,
+}
+
+impl Default for Tracker {
+    fn default() -> Tracker {
+        Tracker { sketch: Sketch::new(PARTITIONS), total: Faded::default(), long: 0.0, short: 0.0 }
+    }
+}
+
+impl Tracker {
+    /// Lets time pass.
+    pub fn advance(&mut self, passed: Duration) {
+        let seconds = passed.as_secs_f64();
+        let (long, short) = ((-seconds / LONG).exp(), (-seconds / SHORT).exp());
+        self.long = (self.long + seconds) * long;
+        self.short = (self.short + seconds) * short;
+        self.total.scale(long, short);
+        self.sketch.scale(long, |known| known.sums.scale(long, short));
+    }
+
+    /// Adds an operation that was performed and stands for `scale` operations.
+    pub fn performed(&mut self, id: PartitionId, key: &[u8], operation: Operation, scale: f64) {
+        let Operation { kind, bytes, cpu_nanos } = operation;
+        let sums = Sums { bytes: bytes as f64 * scale, cpu_nanos: cpu_nanos as f64 * scale, ..counted(kind, scale) };
+        self.total.add(sums);
+        let total = &self.total.long;
+        // Relative to the mean of all operations.
+        let relative = |of: f64, all: f64| if all > 0.0 { of / all * total.operations() } else { scale };
+        let (bytes, cpu) = (relative(sums.bytes, total.bytes), relative(sums.cpu_nanos, total.cpu_nanos));
+        let known = &mut self.sketch.add(id, (scale + bytes + cpu) / 3.0).value;
+        if known.key.is_none() && known.seen > 0 && key.len() <= LONGEST_KEY {
+            known.key = Some(key.into());
+        }
+        known.add(sums);
+    }
+
+    /// Adds an operation that was refused and stands for `scale` operations.
+    pub fn refused(&mut self, id: PartitionId, kind: LimitKind, scale: f64) {
+        let sums = Sums { refused: scale, ..counted(kind, scale) };
+        self.total.add(sums);
+        self.sketch.add(id, scale / 3.0).value.add(sums);
+    }
+
+    /// Adds that a performed operation would have been refused. It stands for `scale` operations.
+    pub fn would_refuse(&mut self, id: PartitionId, scale: f64) {
+        if let Some(slot) = self.sketch.get_mut(id) {
+            slot.value.sums.add(Sums { would_refuse: scale, ..Sums::default() });
+        }
+    }
+
+    /// The hottest partitions as of the last [`Tracker::advance`], the hottest first.
+    pub fn hottest(&self, most: usize) -> Vec<HotPartition> {
+        let is_listed = |slot: &&Slot<Known>| slot.value.seen >= FEWEST_LISTED;
+        let mut slots: Vec<&Slot<Known>> = self.sketch.iter().filter(is_listed).collect();
+        slots.sort_by(|a, b| b.certain().total_cmp(&a.certain()));
+        slots.truncate(most);
+        slots.into_iter().filter_map(|slot| self.shown(slot)).collect()
+    }
+
+    fn shown(&self, slot: &Slot<Known>) -> Option<HotPartition> {
+        let is_enough = slot.value.sums.short.samples >= ENOUGH_SAMPLES;
+        let (sums, total, seconds) = match is_enough {
+            true => (&slot.value.sums.short, &self.total.short, self.short),
+            false => (&slot.value.sums.long, &self.total.long, self.long),
+        };
+        if seconds <= 0.0 {
+            return None;
+        }
+        // What a sample stands for, times the deviation of a faded number of samples.
+        let sampled = sums.operations() / sums.samples.max(1.0) * (2.0 * sums.samples).sqrt();
+        // An operation adds at least a third to the weight.
+        let missed = 3.0 * slot.missed / self.long;
+        Some(HotPartition {
+            id: slot.id,
+            key: slot.value.key.clone(),
+            reads: sums.reads / seconds,
+            writes: sums.writes / seconds,
+            bytes: sums.bytes / seconds,
+            cpu_share: if total.cpu_nanos > 0.0 { sums.cpu_nanos / total.cpu_nanos } else { 0.0 },
+            accepted: sums.accepted() / seconds,
+            refused: sums.refused / seconds,
+            would_refuse: sums.would_refuse / seconds,
+            error: sampled / seconds + missed,
+        })
+    }
+
+    /// The CPU time of all operations, in seconds per second, and the partitions with enough
+    /// samples that want at least `least` of this time.
+    pub fn demands(&self, least: f64) -> (f64, Vec<Demand>) {
+        if self.short <= 0.0 {
+            return (0.0, Vec::new());
+        }
+        let seconds = |nanos: f64| nanos / 1e9 / self.short;
+        let demand = |slot: &Slot<Known>| {
+            let Faded { long, short } = slot.value.sums;
+            let each = if long.accepted() > 0.0 { long.cpu_nanos / long.accepted() } else { 0.0 };
+            let got = seconds(short.cpu_nanos);
+            Demand { id: slot.id, wanted: seconds(each * short.operations()).max(got), got }
+        };
+        let total = seconds(self.total.short.cpu_nanos);
+        let is_certain = |slot: &&Slot<Known>| slot.value.sums.long.samples >= FEWEST_SAMPLES;
+        let demands = self.sketch.iter().filter(is_certain).map(demand);
+        (total, demands.filter(|demand| demand.wanted >= least * total).collect())
+    }
+}
+
+/// The sums of one operation.
+fn counted(kind: LimitKind, scale: f64) -> Sums {
+    let (reads, writes) = if kind == LimitKind::Read { (scale, 0.0) } else { (0.0, scale) };
+    Sums { samples: 1.0, reads, writes, ..Sums::default() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Samples the requests of a replica for its hot partitions, and refuses requests of hot partitions
+//! on an overloaded shard ([`crate::hot`]).
+//!
+//! Only requests of class `User` are sampled and refused. Never refused is the work for operations
+//! that were accepted before: repairs, repetitions, logged batches ([`RateLimitMode::Exempt`]).
+
+use crate::error::{LimitedBy, RateLimited, ReplicaError};
+use crate::excess::Excess;
+use crate::hot::tracker::Operation;
+use crate::hot::{HotPartition, HotSettings, PartitionId, TopPartitions};
+use crate::limiter::LimitKind;
+use crate::rate_limit::hash;
+use crate::read::Replica;
+use crate::request::{Class, Context, RateLimitMode, ReplicaAnswer, ReplicaRequest};
+use model::id::TableId;
+use rt::time::Duration;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+
+/// Calls `each` with the partitions of a request, and with their keys and kind. A scan of several
+/// partitions has none.
+fn partitions(request: &ReplicaRequest, mut each: impl FnMut(PartitionId, &[u8], LimitKind)) {
+    match request {
+        ReplicaRequest::Read(command) | ReplicaRequest::Digest(command) | ReplicaRequest::ReadAndDigest(command) => {
+            for key in command.ranges.iter().filter_map(|range| range.singular_key()) {
+                each(PartitionId { table: command.table, token: key.token }, &key.key, LimitKind::Read);
+            }
+        }
+        // Its operation was counted when its page was read.
+        ReplicaRequest::MutationRead(_) => {}
+        ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => {
+            for (mutation, key) in request.mutations() {
+                each(PartitionId { table: mutation.table(), token: key.token }, &key.key, LimitKind::Write);
+            }
+        }
+    }
+}
+
+/// The bytes of a request's result, or of its mutations.
+fn bytes_of(request: &ReplicaRequest, answer: &ReplicaAnswer) -> u64 {
+    match answer {
+        ReplicaAnswer::Page(page) | ReplicaAnswer::Digested(page, _) => page.body.len() as u64,
+        _ => request.mutations().iter().map(|(mutation, _)| mutation.as_bytes().len() as u64).sum(),
+    }
+}
+
+/// Ends a recording that nobody waits for any more.
+struct Recorder<'a> {
+    replica: &'a Replica,
+    id: u64,
+}
+
+impl Drop for Recorder<'_> {
+    fn drop(&mut self) {
+        self.replica.hot.finish(self.id);
+    }
+}
+
+/// When a client should try again, in ms: the load of the shard is judged again by then.
+const RETRY_AFTER_MS: u32 = 1_000;
+
+/// The refusal of an operation of a hot partition.
+fn refusal(id: PartitionId, kind: LimitKind) -> RateLimited {
+    let excess = Excess { retry_after_ms: RETRY_AFTER_MS, ..Excess::default() };
+    RateLimited { kind, table: id.table, by: LimitedBy::Protection, partition: hash(id.token, kind), excess }
+}
+
+impl Replica {
+    /// Performs a request as a sample: measures the CPU time of its polls.
+    pub(crate) async fn sample<F>(
+        &self,
+        mut work: Pin<&mut F>,
+        request: &ReplicaRequest,
+    ) -> Result<ReplicaAnswer, ReplicaError>
+    where
+        F: Future<Output = Result<ReplicaAnswer, ReplicaError>>,
+    {
+        let mut cpu = Duration::ZERO;
+        let result = poll_fn(|context| {
+            let began = rt::time::now();
+            let polled = work.as_mut().poll(context);
+            cpu += rt::time::now().saturating_duration_since(began);
+            polled
+        })
+        .await;
+        if let Ok(answer) = &result {
+            self.add_sample(request, answer, cpu);
+        }
+        result
+    }
+
+    #[cold]
+    fn add_sample(&self, request: &ReplicaRequest, answer: &ReplicaAnswer, cpu: Duration) {
+        // Of several partitions, each gets an equal part.
+        let count = match request {
+            ReplicaRequest::Read(command)
+            | ReplicaRequest::Digest(command)
+            | ReplicaRequest::ReadAndDigest(command)
+            | ReplicaRequest::MutationRead(command) => command.ranges.len(),
+            ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => request.mutations().len(),
+        };
+        let count = count.max(1) as u64;
+        let (bytes, cpu_nanos) = (bytes_of(request, answer) / count, cpu.as_nanos() as u64 / count);
+        partitions(request, |id, key, kind| self.hot.performed(id, key, Operation { kind, bytes, cpu_nanos }));
+        self.hot.look();
+    }
+
+    /// Whether requests of hot partitions are refused now.
+    #[inline]
+    pub fn protects_itself(&self) -> bool {
+        self.hot.refuses()
+    }
+
+    /// Decides about an operation of a partition that this shard coordinates and owns. If it is
+    /// accepted here, it is not refused in [`Replica::perform`].
+    ///
+    /// # Errors [`RateLimited`]
+    pub fn protect(&self, id: PartitionId, kind: LimitKind) -> Result<(), RateLimited> {
+        match self.hot.admits(id, kind) {
+            true => Ok(()),
+            false => Err(refusal(id, kind)),
+        }
+    }
+
+    /// Refuses a request with a hot partition, as long as this shard is overloaded.
+    #[cold]
+    pub(crate) fn check_protection(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
+        if context.class != Class::User || context.rate_limit == RateLimitMode::Exempt {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        partitions(request, |id, _, kind| {
+            if !self.hot.performs(id, kind) {
+                result = Err(ReplicaError::RateLimited(refusal(id, kind)));
+            }
+        });
+        if result.is_err() {
+            context.trace("Hot partition protection: refused by the replica");
+        }
+        result
+    }
+
+    /// Sets how hot partitions are treated.
+    pub fn set_hot_partitions(&self, settings: HotSettings) {
+        self.hot.set(settings);
+    }
+
+    /// How hot partitions are treated.
+    pub fn hot_settings(&self) -> HotSettings {
+        self.hot.settings()
+    }
+
+    /// The hottest partitions of this shard, the hottest first.
+    pub fn hot_partitions(&self, most: usize) -> Vec<HotPartition> {
+        self.hot.hottest(most)
+    }
+
+    /// Counts the operations of these tables by partition for some time. About `capacity`
+    /// partitions are counted at once. Dropping the future ends it.
+    pub async fn top_partitions(&self, tables: Vec<TableId>, capacity: usize, duration: Duration) -> TopPartitions {
+        let recorder = Recorder { replica: self, id: self.hot.record(tables, capacity) };
+        rt::time::sleep(duration).await;
+        self.hot.finish(recorder.id).unwrap_or_default()
+    }
+}

@@ -1,0 +1,217 @@
+//! Hot partitions for administrators.
+//!
+//! `/cluster/hot_partitions` is our own path: the hot partitions of all nodes that are up, for
+//! `messina admin hot`. Each node answers for itself ([`serve`]). ScyllaDB's `toppartitions` paths
+//! count all operations of this node for some time.
+
+use super::RemoteServices;
+use super::extract::{Path, Query};
+use super::operations::{self, Refusal, TableName, observed};
+use super::rest::AdminState;
+use super::tables::named;
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use bytes::Bytes;
+use cluster::ClusterShards;
+use cluster::observe::hot::{self, HotView, TopView};
+use cluster::observe::members;
+use internode::{Internode, Peer, Verb};
+use rt::Pieces;
+use rt::sync::Deadline;
+use rt::time::Duration;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// How long another node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The limits of a recording.
+const MOST_MILLIS: u64 = 600_000;
+const MOST_CAPACITY: usize = 65_536;
+
+/// The paths of this file.
+pub fn routes() -> Router<AdminState> {
+    Router::new()
+        .route("/cluster/hot_partitions", get(all_nodes))
+        .route("/storage_service/toppartitions/", get(top_of_tables))
+        .route("/storage_service/toppartitions", get(top_of_tables))
+        .route("/column_family/toppartitions/{name}", get(top_of_table))
+}
+
+/// Answers other nodes.
+pub fn serve(internode: &Internode, shards: ClusterShards) {
+    internode.serve(Verb::HotPartitions, move |_, _| async move {
+        let rows = own_rows(shards).await;
+        Ok(Pieces::from(Bytes::from(Value::from(rows).to_string())))
+    });
+}
+
+/// The hot partitions of this node.
+async fn own_rows(shards: ClusterShards) -> Vec<Value> {
+    hot::partitions(shards).await.iter().map(row).collect()
+}
+
+fn row(view: &HotView) -> Value {
+    let seen = &view.seen;
+    let rounded = |rate: f64| (rate * 10.0).round() / 10.0;
+    json!({
+        "keyspace": view.keyspace,
+        "table": view.table,
+        "key": view.key,
+        "token": seen.id.token.0,
+        "shard": view.shard,
+        "reads_per_second": rounded(seen.reads),
+        "writes_per_second": rounded(seen.writes),
+        "bytes_per_second": rounded(seen.bytes),
+        "cpu_share": (seen.cpu_share * 10_000.0).round() / 10_000.0,
+        "accepted_per_second": rounded(seen.accepted),
+        "refused_per_second": rounded(seen.refused),
+        "would_be_refused_per_second": rounded(seen.would_refuse),
+        "error_per_second": rounded(seen.error),
+    })
+}
+
+/// The hot partitions of all nodes. A node that does not answer has an error instead.
+async fn all_nodes(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+    let nodes = observed(&state.remote, |services| async move {
+        let shards = services.cluster;
+        let asked = members::nodes(shards).into_iter().map(|seen| async move {
+            let found = if seen.is_own { Ok(Value::from(own_rows(shards).await)) } else { ask(shards, &seen).await };
+            let (partitions, error) = match found {
+                Ok(partitions) => (partitions, Value::Null),
+                Err(why) => (json!([]), Value::from(why)),
+            };
+            let (address, host) = (super::nodes::address(&seen.node), seen.node.host.to_string());
+            json!({ "address": address, "host_id": host, "error": error, "partitions": partitions })
+        });
+        futures_util::future::join_all(asked).await
+    });
+    nodes.await.map(Json)
+}
+
+/// Asks another node.
+async fn ask(shards: ClusterShards, seen: &members::NodeView) -> Result<Value, String> {
+    if !seen.is_up {
+        return Err("the node is down".to_owned());
+    }
+    let internode = shards.internode.try_get().ok_or("this node has no transport to other nodes")?;
+    let peer = Peer { host: seen.node.host, shard: 0 };
+    let answer = internode.call(peer, Verb::HotPartitions, Bytes::new(), Deadline::after(PATIENCE)).await;
+    let answer = answer.map_err(|error| error.to_string())?;
+    serde_json::from_slice(&answer).map_err(|error| format!("the answer is not JSON: {error}"))
+}
+
+/// The query of `toppartitions`, with ScyllaDB's names and defaults.
+#[derive(Deserialize)]
+struct Top {
+    /// Tables as `keyspace:table`, separated by commas.
+    table_filters: Option<String>,
+    /// Keyspaces, separated by commas.
+    keyspace_filters: Option<String>,
+    /// Milliseconds.
+    duration: Option<String>,
+    /// How many partitions are returned of each kind.
+    list_size: Option<String>,
+    /// How many partitions are counted at once.
+    capacity: Option<String>,
+}
+
+/// A partition in an answer.
+#[derive(Serialize)]
+struct TopPartition {
+    partition: String,
+    count: u64,
+    error: u64,
+}
+
+#[derive(Serialize)]
+struct TopAnswer {
+    read_cardinality: usize,
+    write_cardinality: usize,
+    read: Vec<TopPartition>,
+    write: Vec<TopPartition>,
+}
+
+/// A number of the query.
+fn number(name: &str, text: Option<&str>, default: u64, most: u64) -> Result<u64, Refusal> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(default) };
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| Refusal::Bad(format!("{name} must be a number from 1 to {most}, not {text}")))
+}
+
+impl Top {
+    /// The tables that the filters name; without filters, all.
+    async fn tables(&self, remote: &RemoteServices) -> Result<Vec<TableName>, Refusal> {
+        let words = |list: &Option<String>| -> Vec<String> {
+            let words = list.iter().flat_map(|list| list.split(',')).map(str::trim);
+            words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+        };
+        let (tables, keyspaces) = (words(&self.table_filters), words(&self.keyspace_filters));
+        if tables.is_empty() && keyspaces.is_empty() {
+            return operations::all_tables(remote).await;
+        }
+        let mut chosen = Vec::new();
+        for name in &tables {
+            chosen.push(named(remote, name).await?);
+        }
+        for keyspace in &keyspaces {
+            chosen.extend(operations::tables(remote, keyspace, None).await?);
+        }
+        Ok(chosen)
+    }
+
+    /// Records the tables. `shown` is the text of a partition.
+    async fn record(
+        &self,
+        remote: &RemoteServices,
+        tables: Vec<TableName>,
+        shown: fn(&TopView) -> String,
+    ) -> Answer<TopAnswer> {
+        let duration = number("duration", self.duration.as_deref(), 1_000, MOST_MILLIS)?;
+        let list_size = number("list_size", self.list_size.as_deref(), 10, MOST_CAPACITY as u64)? as usize;
+        let capacity = number("capacity", self.capacity.as_deref(), 256, MOST_CAPACITY as u64)? as usize;
+        let tables: Vec<_> = tables.into_iter().map(|table| table.id).collect();
+        let (capacity, duration) = (capacity.max(list_size), Duration::from_millis(duration));
+        let recorded = observed(remote, move |services| hot::record(services.cluster, tables, capacity, duration));
+        let [read, write] = recorded.await?;
+        let top = |list: &[TopView]| {
+            let top = list.iter().take(list_size);
+            top.map(|one| TopPartition { partition: shown(one), count: one.count, error: one.error }).collect()
+        };
+        let (read_cardinality, write_cardinality) = (read.len(), write.len());
+        Ok(Json(TopAnswer { read_cardinality, write_cardinality, read: top(&read), write: top(&write) }))
+    }
+}
+
+async fn top_of_tables(State(state): State<AdminState>, Query(query): Query<Top>) -> Answer<TopAnswer> {
+    let tables = query.tables(&state.remote).await?;
+    query.record(&state.remote, tables, |one| format!("({}:{}) {}", one.keyspace, one.table, one.key)).await
+}
+
+async fn top_of_table(
+    State(state): State<AdminState>,
+    Path(name): Path<String>,
+    Query(query): Query<Top>,
+) -> Answer<TopAnswer> {
+    let table = named(&state.remote, &name).await?;
+    query.record(&state.remote, vec![table], |one| one.key.clone()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_defaults_and_bounds() {
+        assert_eq!(number("duration", None, 7, 9), Ok(7));
+        assert_eq!(number("duration", Some(""), 7, 9), Ok(7));
+        assert_eq!(number("duration", Some("9"), 7, 9), Ok(9));
+        for wrong in ["0", "10", "-1", "1.5", "x", "99999999999999999999999"] {
+            let why = format!("duration must be a number from 1 to 9, not {wrong}");
+            assert_eq!(number("duration", Some(wrong), 7, 9), Err(Refusal::Bad(why)));
+        }
+    }
+}

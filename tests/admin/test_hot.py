@@ -1,0 +1,125 @@
+"""Hot partitions for operators: ScyllaDB's toppartitions paths, `messina admin hot`, and metrics."""
+
+import json
+import re
+import subprocess
+import threading
+import time
+
+import pytest
+from cassandra.concurrent import execute_concurrent_with_args
+from database import Database
+from launch import Node, binary
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture(scope="module")
+def node():
+    node = Node(shards=2)
+    try:
+        node.start()
+        yield node
+        assert node.alive(), node.log_tail()
+    finally:
+        node.close()
+
+
+@pytest.fixture(scope="module")
+def db(node):
+    db = Database(node.address)
+    for name in ["t", "u"]:
+        db.table("pk text PRIMARY KEY, v int", name=name)
+    yield db
+    db.close()
+
+
+def get(node, path, status=200):
+    got, body = node.admin("GET", path)
+    assert got == status, f"{path}: {got} {body}"
+    return json.loads(body)
+
+
+def load(db, reads, writes):
+    """Reads and writes keys so many times."""
+    for table, keys in reads.items():
+        read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")
+        execute_concurrent_with_args(db.session, read, [(key,) for key, count in keys.items() for _ in range(count)])
+    for table, keys in writes.items():
+        write = db.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, 1)")
+        execute_concurrent_with_args(db.session, write, [(key,) for key, count in keys.items() for _ in range(count)])
+
+
+def recorded(node, path, load):
+    """The answer of a recording during which there was a load, and its seconds."""
+    answer, began = [], time.monotonic()
+
+    def ask():
+        answer.extend([get(node, path), time.monotonic() - began])
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(0.3)
+    load()
+    asking.join()
+    return answer
+
+
+def test_toppartitions_counts_what_happens_within_its_duration(node, db):
+    load(db, {"t": {"before": 50}}, {})
+    some = lambda: load(db, {"t": {"a": 30, "b": 20, "c": 10}, "u": {"x": 40}}, {"t": {"w": 15}})
+    of_table, seconds = recorded(node, f"/column_family/toppartitions/{db.keyspace}:t?duration=2000&list_size=2", some)
+    assert 2 <= seconds < 10
+    assert of_table == {
+        "read_cardinality": 3, "write_cardinality": 1,
+        "read": [{"partition": "'a'", "count": 30, "error": 0}, {"partition": "'b'", "count": 20, "error": 0}],
+        "write": [{"partition": "'w'", "count": 15, "error": 0}],
+    }
+    named = lambda table, key: f"({db.keyspace}:{table}) '{key}'"
+    of_all, _ = recorded(node, f"/storage_service/toppartitions/?duration=2000&keyspace_filters={db.keyspace}", some)
+    assert [(one["partition"], one["count"]) for one in of_all["read"]] == [
+        (named("u", "x"), 40), (named("t", "a"), 30), (named("t", "b"), 20), (named("t", "c"), 10)]
+    of_u, _ = recorded(node, f"/storage_service/toppartitions/?duration=2000&table_filters={db.keyspace}:u", some)
+    assert [one["partition"] for one in of_u["read"]] == [named("u", "x")] and of_u["write"] == []
+
+
+@pytest.mark.parametrize("query, why", [
+    ("duration=0", "duration must be a number from 1 to 600000, not 0"),
+    ("list_size=x", "list_size must be a number from 1 to 65536, not x"),
+    ("capacity=-1", "capacity must be a number from 1 to 65536, not -1"),
+    ("table_filters=none", "keyspace:column_family format"),
+    ("table_filters=a:b", "Can't find a column family b in keyspace a"),
+    ("keyspace_filters=none", "Can't find a keyspace none"),
+])
+def test_wrong_queries_are_refused(node, db, query, why):
+    assert why in get(node, f"/storage_service/toppartitions/?{query}", 400)["message"]
+
+
+def test_the_command_shows_the_hot_partition(node, db):
+    load(db, {"t": {"the 'hot' one": 3000, "cold": 100}}, {})
+
+    def run(*options):
+        command = [str(binary()), "admin", "--api", node.address, "hot", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    plain = run()
+    first = plain.splitlines()[1]
+    assert "'the ''hot'' one'" in first and f"{db.keyspace}.t" in first and node.address in first, plain
+    assert "\x1b" not in plain
+    assert len(run("--once", "--top", "1").splitlines()) == 2
+    [shown] = json.loads(run("--json"))
+    hot = max(shown["partitions"], key=lambda one: one["reads_per_second"])
+    assert (shown["address"], shown["error"], hot["key"], hot["table"]) == (node.address, None, "'the ''hot'' one'", "t")
+
+
+def test_metrics_show_so_many_partitions_of_each_shard_as_are_set(node, db):
+    load(db, {"t": {f"key \\ \"{n}\"": 300 for n in range(10)}}, {})
+    pattern = r'^scylla_database_hot_partition_operations\{shard="(\d+)",keyspace="\w+",table="\w+",key="((?:[^"\\]|\\.)*)",token="-?\d+"\} [\d.]+$'
+
+    def shown():
+        return re.findall(pattern, node.metrics(), re.M)
+
+    for count in [3, 1, 0]:
+        db.execute(f"UPDATE system.config SET value = '{count}' WHERE name = 'hot_partitions_in_metrics'")
+        shards = [shard for shard, _ in shown()]
+        assert all(shards.count(shard) == count for shard in "01"), shown()

@@ -1,5 +1,6 @@
 //! Hot partition protection of an overloaded shard: who is refused, and what is not.
 
+use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within};
 use coordinator::Consistency::{self, *};
 use coordinator::{CoordinatorError, WriteKind};
@@ -83,7 +84,7 @@ fn an_overloaded_shard_refuses_its_hot_partition_until_it_keeps_up() {
         };
         let write = |keys: &[DecoratedKey], kind| {
             let (coordinator, keys) = (cluster.nodes[0].coordinator.clone(), writes(keys));
-            async move { coordinator.write(keys, kind, &within(Quorum)).await }.now_or_never()
+            async move { coordinator.write(keys, kind, &within(Quorum)).await.map_err(without_excess) }.now_or_never()
         };
         let results: Vec<_> = (0..200).filter_map(|_| write(&[key(1)], WriteKind::Simple)).collect();
         assert!(!results.is_empty() && results.iter().all(|result| *result == Err(refused(LimitKind::Write))));

@@ -25,7 +25,7 @@ pub(crate) async fn choose(data_dir: &DataDir, loses: bool) -> Result<ChosenCoun
             tolerate_full_disk(stored)?;
             Ok(ChosenCounterId { id, is_kept: true })
         }
-        Ok(_) => renew(data_dir, "the start gives up what is missing").await,
+        Ok(_) => renew(data_dir, "the start accepts the loss of files").await,
         Err(why) => renew(data_dir, &why).await,
     }
 }
@@ -42,7 +42,7 @@ impl ChosenCounterId {
 
 async fn renew(data_dir: &DataDir, why: &str) -> Result<ChosenCounterId, StartError> {
     let id = CounterId(rt::random::uuid_v4());
-    tracing::info!(%id, why, "this node counts under a new counter id: what it counted before stays in the sums");
+    tracing::info!(%id, why, "this node uses a new counter id: the sums of its earlier ids are kept");
     tolerate_full_disk(data_dir.begin_counting(id).await)?;
     Ok(ChosenCounterId { id, is_kept: false })
 }
@@ -73,6 +73,6 @@ pub(crate) async fn keep(engines: PerShard<Engine>, replicas: PerShard<Replica>)
     }
     let kept = datadir::leave_counter_id(engine.data_dir(), engine.host_id(), replica.counter_id(), all).await;
     if let Err(error) = kept {
-        tracing::warn!(%error, "the counter id is not kept: the next start takes a new one");
+        tracing::warn!(%error, "the counter id could not be saved: the next start takes a new one");
     }
 }

@@ -62,15 +62,15 @@ async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[
             false => "",
         };
         return Err(StartError(format!(
-            "the data directory {path} lacks what it held when the node last ran: {list}. A member of a cluster cannot go on without \
-             its metadata log, because its votes are in it; --accept-loss does not help here. Restore the files as they were when \
-             the node stopped. If they are lost, replace the node: start a new one with an empty data directory{alone}"
+            "the data directory {path} lacks files that it had when the node last ran: {list}. A member of a cluster cannot start \
+             without its metadata log, which holds the node's votes; --accept-loss does not help here. Restore the files as they \
+             were when the node stopped. If they are lost, replace the node: start a new one with an empty data directory{alone}"
         )));
     }
     if !config.accept_loss {
         return Err(StartError(format!(
-            "the data directory {path} lacks what it held when the node last ran: {list}. Restore the files as they were when the \
-             node stopped; or start once with --accept-loss to go on without them: what they held is lost then"
+            "the data directory {path} lacks files that it had when the node last ran: {list}. Restore the files as they were when \
+             the node stopped; or start once with --accept-loss: the contents of the missing files are then lost"
         )));
     }
     for missing in missing {
@@ -121,7 +121,7 @@ pub async fn note_given_up(
     let notes = hints::notes_directory(&config.data_dir);
     hints::note_accepted_loss(&notes, own, &tables).await.map_err(|error| {
         StartError(format!(
-            "that this node lacks writes which other nodes have cannot be noted in {}: {error}; start it again with --accept-loss",
+            "cannot record in {} that this node misses writes: {error}; start the node again with --accept-loss",
             notes.display()
         ))
     })
@@ -133,7 +133,7 @@ pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) 
     let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
     for table in unknown.map_err(StartError::because)? {
         tracing::error!(dir = %table.dir.display(), id = %table.id,
-            "the directory has sstables of a table that the metadata does not have: they are kept, and not served");
+            "the directory has sstables of a table that is not in the metadata: the sstables are kept, and not served");
     }
     Ok(())
 }

@@ -137,7 +137,8 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
         let found = begins().await?;
         if !found.log.is_alone() {
             let why =
-                "the data directory is that of a node of a larger cluster: set `seeds` to the addresses of other nodes";
+                "the data directory belongs to a member of a cluster of several nodes: set `seeds` to the addresses of other \
+                members";
             return Err(StartError(why.into()));
         }
         return Ok(found);
@@ -165,8 +166,8 @@ fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError>
     let metadata = found.recovered.metadata().map_err(StartError::because)?;
     match metadata.topology.node(info.host_id) {
         Some(known) if !found.log.is_alone() && usize::from(known.shards) > info.shards => Err(StartError(format!(
-            "this node has had {0} shards and is started with {1}: in a cluster of several nodes their number can only grow; start it \
-             with --shards {0}",
+            "this node had {0} shards and is started with {1}: in a cluster of several nodes the number of shards can only grow; \
+             start the node with --shards {0}",
             known.shards, info.shards
         ))),
         _ => Ok(()),
@@ -207,7 +208,7 @@ pub async fn join_group(
     let until = Deadline::after(LEARN);
     while joins && service.current().topology.node(own).is_none() {
         if until.is_past() {
-            return Err(StartError("the cluster let this node in, and does not tell it what is in it".into()));
+            return Err(StartError("the cluster admitted this node, but did not send it the metadata in time".into()));
         }
         rt::time::sleep(Duration::from_millis(5)).await;
     }
@@ -269,8 +270,8 @@ async fn announce_self(service: Rc<MetadataService>) {
         });
         match made.await {
             Ok(()) => return,
-            Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster does not take this node back"),
-            Err(error) => tracing::warn!(%error, "this node could not be announced to the cluster; trying again"),
+            Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster refuses the return of this node"),
+            Err(error) => tracing::warn!(%error, "the cluster could not record the new description of this node; retrying"),
         }
         if rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
             return;
@@ -330,7 +331,7 @@ pub async fn warn_of_hints(config: &Config, metadata: &MetadataService) {
         && let Err(error) = rt::fs::create_dir_all(directory).await
     {
         tracing::warn!(directory = %directory.display(), %error,
-            "hints cannot be kept in hints_directory: with other nodes (`seeds`) this node would not start");
+            "hints cannot be stored in hints_directory: with `seeds` set, this node would not start");
     }
 }
 

@@ -88,7 +88,7 @@ impl Plan {
         let cpus = usable_cpus(config.cpuset.as_ref(), rt::host::cpus())?;
         let shards = config.shards.map_or(cpus.len().max(1), usize::from);
         let limit =
-            rt::host::memory_limit().map_err(|error| StartError(format!("cannot tell the memory's size: {error}")))?;
+            rt::host::memory_limit().map_err(|error| StartError(format!("cannot read the size of the machine's memory: {error}")))?;
         let memory = config.memory.map_or(limit.bytes() / 2, |Size(bytes)| bytes);
         memory::check(memory, shards)?;
         check_descriptors(rt::host::open_files().unwrap_or(u64::MAX), shards)?;
@@ -298,7 +298,7 @@ pub fn run(
             signal = &mut signals => {
                 // Replay can take a while. Ending during replay is as safe as a crash: the next
                 // start replays again.
-                tracing::info!(signal, "leaving before the node was up");
+                tracing::info!(signal, "stopping before the node was ready");
                 stopping::exit(0);
             }
         };

@@ -142,7 +142,8 @@ pub async fn begin(
     let Some(group) = service.group().cloned() else { return Ok(()) };
     let moved_from = known_elsewhere(&service);
     if let Some(known) = moved_from {
-        tracing::warn!(%known, "the cluster knows this node at another address: clients are served when it knows the new one");
+        tracing::warn!(%known, "the metadata have another address of this node: it serves clients once the cluster has recorded \
+            the new address");
     }
     let has_others = service.current().topology.members().count() > 1;
     let claim = RunClaim::new(keeper.runs());
@@ -180,11 +181,11 @@ pub async fn begin(
             Standing::Displaced(why) => return Err(StartError(why)),
             Standing::Open if moved_from.is_some() => {}
             Standing::Open if is_majority_down(&group, internode) => {
-                tracing::warn!("no majority of the cluster is up: the node serves what it can");
+                tracing::warn!("no majority of the cluster is up: the node serves requests with the metadata on its disk");
                 return Ok(());
             }
             Standing::Open if began.elapsed() >= MAJORITY_WAIT => {
-                tracing::warn!("the metadata of the cluster cannot be read: the node serves what it can");
+                tracing::warn!("the metadata of the cluster cannot be read: the node serves requests with the metadata on its disk");
                 return Ok(());
             }
             Standing::Open => {}
@@ -254,14 +255,14 @@ impl Runs {
         let raised = self.admission.marks().raise(&self.service.current().topology).await;
         let has_failed = self.has_no_mark.replace(raised.is_err());
         if let (Err(error), false) = (&raised, has_failed) {
-            tracing::warn!(%error, "the write mark cannot be raised: an older copy of the data directory may not be noticed");
+            tracing::warn!(%error, "the write mark cannot be raised: an older copy of the data directory may not be detected");
         }
         raised.is_ok()
     }
 
     fn displace(&self, why: String) {
         if !self.is_displaced() {
-            tracing::error!(why, "another process has this node's place in the cluster");
+            tracing::error!(why, "another process has replaced this node in the cluster");
             self.standing.send_replace(Standing::Displaced(why));
         }
     }
@@ -273,7 +274,7 @@ impl Runs {
             let named = self.claim.named();
             match self.keeper.change_runs(|runs| *runs = named).await {
                 Ok(()) => self.is_named.set(true),
-                Err(error) => tracing::warn!(%error, "the run of this node cannot be noted; trying again"),
+                Err(error) => tracing::warn!(%error, "the run of this node cannot be written to messina.stamp; retrying"),
             }
         }
         self.is_named.get()
@@ -304,7 +305,7 @@ impl Runs {
                 Attempt::Checked
             }
             Err(error) => {
-                tracing::warn!(%error, "the run of this node could not be recorded; trying again");
+                tracing::warn!(%error, "the cluster could not record the run of this node; retrying");
                 Attempt::Checked
             }
         }
@@ -324,7 +325,7 @@ impl Runs {
             Ok(true) => Attempt::Recorded,
             Ok(false) => Attempt::Failed,
             Err(why) => {
-                tracing::error!(why, "the cluster does not take this node back");
+                tracing::error!(why, "the cluster refuses the return of this node");
                 Attempt::Failed
             }
         }
@@ -345,7 +346,7 @@ async fn keep_claiming(runs: Rc<Runs>, group: Rc<Group>) {
                 let run = runs.claim.run;
                 // The stamp names it already, with earlier ones.
                 if let Err(error) = runs.keeper.change_runs(|runs| *runs = vec![run]).await {
-                    tracing::debug!(%error, "earlier runs stay in the stamp");
+                    tracing::debug!(%error, "earlier runs could not be removed from messina.stamp");
                 }
                 tracing::info!(run = run.number, "the cluster has recorded this run of the node");
                 return runs.accept();
@@ -393,7 +394,7 @@ async fn keep_comparing(runs: Rc<Runs>, group: Rc<Group>, engines: PerShard<Engi
         } else if saved.elapsed() >= SAVE_EVERY {
             saved = rt::time::now();
             if let Err(error) = runs.admission.marks().save(&runs.service.current().topology).await {
-                tracing::debug!(%error, "the write marks of other nodes are not on the disk");
+                tracing::debug!(%error, "the write marks of other nodes could not be written to disk");
             }
         }
         if is_raised || asked.elapsed() >= ASK_EVERY {

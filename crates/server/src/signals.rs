@@ -100,7 +100,7 @@ impl LiveSettings {
         match changed.await {
             Ok(changed) => {
                 let changed = changed.first().map(|names| names.join(", ")).unwrap_or_default();
-                tracing::info!(changed, "SIGHUP: the configuration was read again");
+                tracing::info!(changed, "SIGHUP: the configuration was reloaded");
             }
             Err(_) => tracing::info!("SIGHUP: the node is stopping, and no setting is changed"),
         }

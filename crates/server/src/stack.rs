@@ -191,8 +191,8 @@ async fn lack_of_room(dir: &Path) -> Option<String> {
             Some(format!("the disk of {at} has {free} MiB free, and a start needs {needs} MiB"))
         }
         (_, Ok(Some(0))) => Some(format!(
-            "the disk of {at} has free space, but no inodes: it takes no more files. Remove files from it (snapshots are the first place to \
-             look), or use a file system with more inodes"
+            "the disk of {at} has free space, but no inodes: no more files can be created. Remove files from it (snapshots first), \
+             or use a file system with more inodes"
         )),
         _ => None,
     }
@@ -208,7 +208,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     config.info.shards = shards;
     if config.accept_loss {
         tracing::warn!(
-            "accept_loss is set: missing files are given up; take it out of the configuration after this start"
+            "accept_loss is set: the node starts without missing files; remove the setting after this start"
         );
     }
     let mut given_up = inventory::check_logs(&data_dir, &config).await?;
@@ -419,7 +419,7 @@ async fn replay(shards: ClusterShards, logs: &OldLogs, ignore_corruption: bool) 
     }
     for skipped in &report.skipped {
         tracing::error!(file = %skipped.file.display(), offset = skipped.offset, why = skipped.why,
-            "commitlog damage was skipped, as commitlog_ignore_corruption says: acknowledged writes may be lost");
+            "commitlog damage was skipped (commitlog_ignore_corruption): acknowledged writes may be lost");
     }
     Ok(report)
 }

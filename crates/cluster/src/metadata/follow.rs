@@ -280,7 +280,7 @@ impl AllShards {
         let service = self.0.get();
         let following = &service.leading().following;
         let change: Change = decode(&bytes).map_err(|why| {
-            format!("what follows version {} of the metadata cannot be understood: {why}", service.current().version)
+            format!("the change after version {} of the metadata cannot be decoded: {why}", service.current().version)
         })?;
         if following.refused.borrow().contains(&change.previous) {
             return Err(format!("the cluster has applied change {}, which this node refused", change.previous));

@@ -43,8 +43,8 @@ pub enum OpenError {
     /// A change is based on a refused one: this release interprets the log differently from the
     /// release that wrote it.
     #[error(
-        "metadata: change {change} builds upon {refused}, which does not fit what this release knows ({why}); start the \
-         release that wrote it"
+        "metadata: change {change} is based on change {refused}, which this release refuses ({why}); start the release that wrote \
+         it"
     )]
     Diverged {
         /// The version that the change leads to.

@@ -364,7 +364,7 @@ impl Metadata {
         let known = known.ok_or_else(|| MetadataError::Broken(format!("no tablet {tablet} of table {table}")))?;
         let mut tablets = (*known.tablets).clone();
         if !edit(&mut tablets) {
-            return Err(MetadataError::Broken(format!("tablet {tablet} of table {table} is not on the move")));
+            return Err(MetadataError::Broken(format!("tablet {tablet} of table {table} is not moving")));
         }
         let load = Rc::make_mut(&mut self.load);
         let mut weigh = |replica: TabletReplica, change: fn(u32, u32) -> u32| {

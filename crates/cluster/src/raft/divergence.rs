@@ -21,9 +21,9 @@ use rt::sync::Notify;
 use std::cell::{Cell, RefCell};
 
 /// The end of both messages: what the operator can do.
-const WAY_OUT: &str = "A backup of `raft/` is no copy as of the last stop. Replace the node whose `raft/` is older than its last run: leave it \
-                       stopped, and start a new node with an empty data directory at another address (docs/faults.md, \"The metadata log is \
-                       lost\")";
+const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older `raft/` than in \
+                       its last run: leave the node stopped, and start a new node with an empty data directory at another address \
+                       (docs/faults.md, \"The metadata log is lost\")";
 
 /// Why this node must not take part any more, once known.
 #[derive(Default)]
@@ -124,10 +124,10 @@ fn contradicting(log: &RaftLog, request: &RaftRequest) -> Option<(Position, Posi
 pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) -> Option<String> {
     let (theirs, ours) = contradicting(log, request)?;
     Some(format!(
-        "the metadata of this node and those of node {from}, which leads, have different committed changes (change {} of term {} there, \
-         change {} of term {} here): a member of the cluster was started with an older `raft/` than it had, so changes that were \
-         acknowledged are lost on one side. {WAY_OUT}. If that node is among those that lead now, stop them first, and start this node with \
-         the members that have its changes",
+        "this node and the leader, node {from}, have different committed changes of the metadata (change {} of term {} there, \
+         change {} of term {} here): a member of the cluster was started with an older `raft/`, so acknowledged changes are lost \
+         on one side. {WAY_OUT}. If the node to be replaced is in the present majority, stop the nodes of that majority first, and \
+         start this node with the members that have its changes",
         theirs.index, theirs.term, ours.index, ours.term
     ))
 }
@@ -135,8 +135,8 @@ pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) 
 /// The error of a node that once acknowledged more than its log contains.
 pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> String {
     format!(
-        "this node lacks changes of the metadata that it had acknowledged: change {} of term {}, and its log ends at {}. Its `raft/` \
-         is older than its last run. {WAY_OUT}",
+        "this node lacks acknowledged changes of the metadata: it acknowledged change {} of term {}, and its log ends at {}. Its \
+         `raft/` is older than its last run. {WAY_OUT}",
         acknowledged.index,
         acknowledged.term,
         last.map_or_else(|| "nothing".to_owned(), |last| format!("change {} of term {}", last.index, last.term))

@@ -59,7 +59,7 @@ pub struct Proposed {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum GroupError {
     /// Nothing was done.
-    #[error("no majority of the {voters} nodes that decide on metadata answers ({why})")]
+    #[error("no majority of the {voters} voters of the metadata group answers ({why})")]
     NoMajority {
         /// The number of voters.
         voters: usize,
@@ -165,7 +165,7 @@ impl Group {
             Ok(())
         };
         let settled = rt::time::timeout(SETTLE, leads).await;
-        settled.unwrap_or_else(|_| Err("this node does not lead although it is alone".into()))
+        settled.unwrap_or_else(|_| Err("this node is alone, and is not the leader".into()))
     }
 
     /// Gives the group its transport to the other nodes, and starts heartbeats and elections.
@@ -324,7 +324,7 @@ impl Group {
             let link = self.link.clone();
             let report = async move { link.ask(from, &RaftRequest::Forgotten(acknowledged), QUESTION).await };
             rt::task::spawn(report).detach();
-            return Err("it has lost what it had acknowledged".into());
+            return Err("it has lost acknowledged changes".into());
         }
         let sent = match &request {
             RaftRequest::Append { vote, previous, entries, committed } => {
@@ -413,7 +413,7 @@ impl Group {
             Ok(response) => Ok(Proposed { outcome: response.data, index: response.log_id.index }),
             // Also the result of commands that were in progress when this node lost the leadership.
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
-                Err(GroupError::Unknown("this node does not lead any more".into()))
+                Err(GroupError::Unknown("this node is no longer the leader".into()))
             }
             Err(error) => Err(GroupError::Ended(error.to_string())),
         }
@@ -435,12 +435,12 @@ impl Group {
                             self.wait_for(index, until).await?;
                             return Ok(Proposed { outcome, index });
                         }
-                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
+                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => return Err(GroupError::NoSpace(failed)),
                         Ok(RaftResponse::Unknown(unknown)) => return Err(GroupError::Unknown(unknown)),
                         Ok(other) => return Err(GroupError::Unknown(format!("node {leader} answers {other:?}"))),
                         Err(failed) if failed.may_have_been_done => return Err(GroupError::Unknown(failed.why)),
-                        Err(failed) => why = format!("node {leader}, which leads: {}", failed.why),
+                        Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
                 }
                 None => {}
@@ -468,10 +468,10 @@ impl Group {
                             self.wait_for(index, until).await?;
                             return Ok(index);
                         }
-                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
+                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => why = failed,
                         Ok(other) => why = format!("node {leader} answers {other:?}"),
-                        Err(failed) => why = format!("node {leader}, which leads: {}", failed.why),
+                        Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
                 }
                 None => {}
@@ -510,7 +510,7 @@ impl Group {
                 }
             }
         };
-        let late = |_| Err(GroupError::Unknown(format!("this node has not learned entry {index} in time")));
+        let late = |_| Err(GroupError::Unknown(format!("this node has not received entry {index} in time")));
         until.limit(self.unless_stuck(reached)).await.unwrap_or_else(late)
     }
 

@@ -123,7 +123,7 @@ impl Link {
         };
         let answer = transport.call(to, encode(request).into(), limit).await?;
         decode(&answer).map_err(|why| CallFailed {
-            why: format!("the answer of node {to} cannot be understood: {why}"),
+            why: format!("the answer of node {to} cannot be decoded: {why}"),
             may_have_been_done: true,
         })
     }
@@ -163,11 +163,11 @@ impl Connection {
     /// Informs the node that it has lost entries that it had acknowledged. openraft gets the error
     /// that the node is unreachable, because it asserts that this loss never happens.
     async fn forgot(&self, acknowledged: Position, limit: Duration) -> Failed<Infallible> {
-        let why = format!("it has lost what it had acknowledged, up to change {}", acknowledged.index);
+        let why = format!("it has lost acknowledged changes, up to change {}", acknowledged.index);
         match self.link.ask(self.to, &RaftRequest::Forgotten(acknowledged), limit).await {
             Ok(RaftResponse::Failed(_)) | Err(_) => {}
             Ok(other) => {
-                tracing::warn!(node = %self.to, why, answer = ?other, "a member of the metadata group is left out")
+                tracing::warn!(node = %self.to, why, answer = ?other, "this leader ignores a member of the metadata group")
             }
         }
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))

@@ -242,7 +242,7 @@ pub struct Opened {
 }
 
 fn damaged(dir: &Path, what: &str, why: String) -> RaftLogError {
-    RaftLogError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be understood: {why}") }
+    RaftLogError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be decoded: {why}") }
 }
 
 /// Opens the group of this node in `dir`. If there is none, creates a group of this node alone. Its

@@ -90,7 +90,7 @@ async fn look(
             Ok((Party { host, .. }, JoinResponse::InCluster)) => {
                 let service = services.get();
                 if service.current().topology.node(host).is_none() {
-                    found.insert(seed, format!("node {host} is there, in a cluster without this node"));
+                    found.insert(seed, format!("node {host} answers there, in a cluster without this node"));
                 }
             }
             Err(NoAnswer::Ever(why)) => {

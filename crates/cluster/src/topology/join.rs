@@ -268,11 +268,11 @@ fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
     (is_full && node.state == NodeState::Joining).then(|| {
         format!(
-            "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its data \
-             directory is missing or empty. It holds the node's votes: restore it exactly as it was when the node stopped. An older \
-             copy, such as one of a backup, is unsafe: the node could vote twice. Without it, replace the node: leave it stopped, and \
-             start a new node with an empty data directory at another address. Sstables of this one can be loaded into the cluster \
-             with `messina admin refresh`",
+            "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its \
+             data directory is missing or empty. The directory holds the node's votes: restore it exactly as it was when the node \
+             stopped. An older copy, such as a backup, is unsafe: the node could vote twice. If there is no exact copy, replace \
+             the node: leave it stopped, and start a new node with an empty data directory at another address. Sstables of the old \
+             node can be loaded into the cluster with `messina admin refresh`",
             node.host
         )
     })
@@ -468,7 +468,7 @@ async fn search_with(
         if reported.elapsed() >= REPORT_EVERY {
             reported = rt::time::now();
             let silent = search().silent();
-            let why = last_error.as_deref().unwrap_or("all answer, and another one begins the cluster");
+            let why = last_error.as_deref().unwrap_or("all seeds answer, and another node creates the cluster");
             tracing::warn!(?silent, why, "still looking for a cluster");
         }
         rt::time::sleep(PAUSE).await;
@@ -504,7 +504,7 @@ pub(super) async fn ask(
             RejectionCode::Itself => NoAnswer::Own,
             RejectionCode::Twin => NoAnswer::Twin(error.to_string()),
             RejectionCode::Cluster | RejectionCode::Version | RejectionCode::Left => {
-                NoAnswer::Ever(format!("the node at {address}, which is to lead to the cluster: {error}"))
+                NoAnswer::Ever(format!("the seed or member at {address}: {error}"))
             }
             _ => NoAnswer::Yet(error.to_string()),
         },

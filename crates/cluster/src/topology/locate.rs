@@ -192,7 +192,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
             Finding::Several => {
                 tracing::warn!(
                     node = %host, addresses = ?answered,
-                    "several nodes have the id of this member: none of them is accepted; is a data directory a copy of the other's?"
+                    "several nodes have the host id of this member, and none is accepted: a data directory may have been copied"
                 );
                 None
             }

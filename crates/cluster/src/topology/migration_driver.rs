@@ -198,7 +198,7 @@ impl MigrationDriver {
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
         match self.streaming.try_get() {
             Some(streaming) => streaming.0.copy(what),
-            None => Box::pin(async { Err("data cannot be copied between nodes yet".to_owned()) }),
+            None => Box::pin(async { Err("copying data between nodes is not implemented yet".to_owned()) }),
         }
     }
 
@@ -329,8 +329,8 @@ pub async fn give_up(
 ) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         let known = metadata.table_by_id(table).and_then(|known| known.tablets.transition(tablet));
-        let moving = known.ok_or_else(|| "the tablet is not on the move".to_owned())?;
-        let back = moving.stage.given_up().ok_or_else(|| format!("it is too late: {}", moving.stage.name()))?;
+        let moving = known.ok_or_else(|| "the tablet is not moving".to_owned())?;
+        let back = moving.stage.given_up().ok_or_else(|| format!("the move can no longer be cancelled: {}", moving.stage.name()))?;
         Ok((vec![at_stage(table, tablet, moving, back)], ()))
     })
     .await
@@ -350,7 +350,7 @@ pub fn check(
         return Err(format!("the table has {} tablets", tablets.count()));
     }
     if let Some(moving) = tablets.transition(tablet) {
-        return Err(format!("the tablet is on the move already: {}", moving.stage.name()));
+        return Err(format!("the tablet is already moving: {}", moving.stage.name()));
     }
     let old = tablets.replicas(tablet);
     for (at, replica) in new.iter().enumerate() {
@@ -360,24 +360,24 @@ pub fn check(
             return Err(format!("node {} has {} shards", replica.host, node.shards));
         }
         if new[..at].iter().any(|other| other.host == replica.host) {
-            return Err(format!("node {} would have two copies", replica.host));
+            return Err(format!("node {} would have two replicas", replica.host));
         }
         if old.iter().any(|other| other.host == replica.host && other.shard != replica.shard) {
-            return Err("a copy cannot move between the shards of its node yet".into());
+            return Err("moving a replica between the shards of its node is not implemented yet".into());
         }
     }
     let stay = old.iter().filter(|replica| new.contains(replica)).count();
     match kind {
         TransitionKind::Migration if new.len() == old.len() && stay + 1 == old.len() => Ok(()),
-        TransitionKind::Migration => Err("one copy moves at a time".into()),
+        TransitionKind::Migration => Err("only one replica can move at a time".into()),
         TransitionKind::Rebuild if !new.is_empty() && stay > 0 && new.len().abs_diff(old.len()) == 1 => {
             match stay == new.len().min(old.len()) {
                 true => Ok(()),
-                false => Err("one copy is made or given up at a time".into()),
+                false => Err("only one replica can be added or removed at a time".into()),
             }
         }
-        TransitionKind::Rebuild => Err("one copy is made or given up at a time".into()),
-        _ => Err(format!("{} is not there yet", kind.name())),
+        TransitionKind::Rebuild => Err("only one replica can be added or removed at a time".into()),
+        _ => Err(format!("{} is not implemented yet", kind.name())),
     }
 }
 

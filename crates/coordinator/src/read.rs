@@ -229,6 +229,6 @@ fn outside() -> CoordinatorError {
 #[cold]
 fn trace_resuming(info: &PageInfo, options: &RequestOptions) {
     if let Some(trace) = &options.context.trace {
-        trace.event(format!("No row yet after {} tombstones: reading on", info.tombstones));
+        trace.event(format!("No row yet after {} tombstones: continuing to read", info.tombstones));
     }
 }

@@ -60,14 +60,14 @@ pub(super) fn failed(replica: TabletReplica, failure: &ReplicaFailure, options: 
 pub(super) fn agreed(replicas: &[TabletReplica], options: &RequestOptions) {
     let Some((first, others)) = replicas.split_first() else { return };
     record(options, || match others {
-        [] => format!("The rows are those of node {}", first.host),
-        others => format!("The rows are those of node {}; the same digest: {}", first.host, hosts(others)),
+        [] => format!("The rows are from node {}", first.host),
+        others => format!("The rows are from node {}; the same digest: {}", first.host, hosts(others)),
     });
 }
 
 /// The page is built from the merged data of these replicas.
 pub(super) fn merged(replicas: &[TabletReplica], options: &RequestOptions) {
-    record(options, || format!("The rows are of the data of {}", hosts(replicas)));
+    record(options, || format!("The rows are merged from {}", hosts(replicas)));
 }
 
 fn hosts(replicas: &[TabletReplica]) -> String {

@@ -132,7 +132,7 @@ impl ReplicaWriter {
         let mut kept = true;
         for (mutation, _) in mutations {
             if let Err(refused) = hints.store(replica.host, mutation, context.metadata_number, down_for).await {
-                tracing::debug!(target_node = %replica.host, %refused, "a hint was not kept");
+                tracing::debug!(target_node = %replica.host, %refused, "a hint was not stored");
                 kept = false;
             }
         }
@@ -216,7 +216,7 @@ impl ReplicaWriter {
             if !is_hinted {
                 hints.note_missed(host, mutation.table(), Cause::Refused).await;
             } else if let Err(refused) = hints.store(host, mutation, number, down_for).await {
-                tracing::debug!(target_node = %host, %refused, "a hint was not kept");
+                tracing::debug!(target_node = %host, %refused, "a hint was not stored");
             }
         }
     }

@@ -238,7 +238,8 @@ pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Re
     let is_down = || !coordinator.nodes().is_alive(target);
     if is_down() {
         return Err(format!(
-            "nothing was read: node {target} is down. Start it first: then the hints for it are delivered, and what no hint brings is read"
+            "nothing was read: node {target} is down. Start it first: then its hints are delivered, and a resync reads the other \
+            missed writes"
         ));
     }
     let mark = rt::random::uuid_v4();
@@ -314,8 +315,8 @@ async fn forget_marked(
         return Ok(());
     }
     Err(format!(
-        "the tables were read, but hints for node {target} are still pending on {}: the node is shown as missing writes until a resync \
-         finds them delivered. Run `messina admin resync {target}` again later",
+        "the tables were read, but hints for node {target} are still pending on {}: the node is shown as missing writes until a \
+         resync after their delivery. Run `messina admin resync {target}` again later",
         pending.join(", ")
     ))
 }
@@ -334,10 +335,11 @@ fn too_late(target: HostId, tables: &[&TableSchema]) -> String {
     let names: Vec<String> = tables.iter().map(name).collect();
     let first = tables.first().map_or_else(String::new, |table| format!("{} {}", table.keyspace, table.name));
     format!(
-        "nothing was read: node {target} has missed writes for longer than gc_grace_seconds of {}. Other nodes may have purged deletions \
-         that it missed, so rows deleted meanwhile would spread from it to all nodes. Rebuild these tables on the node instead: run \
-         `messina admin flush {first}` there, stop the node, remove the directory of the table from its data directory, start it once \
-         with --accept-loss, and run `messina admin resync {target} --force`. With --force the rows of the node count as they are",
+        "nothing was read: node {target} has missed writes for longer than gc_grace_seconds of {}. Other nodes may have purged \
+         deletions that this node missed, so deleted rows would spread from it to all nodes. Rebuild these tables on the node \
+         instead: run `messina admin flush {first}` there, stop the node, remove the directory of the table from its data \
+         directory, start it once with --accept-loss, and run `messina admin resync {target} --force`. With --force, rows that \
+         only this node has count as live",
         names.join(", ")
     )
 }

@@ -69,10 +69,10 @@ pub fn open(file: &Bytes) -> Result<Records, &'static str> {
     }
     let head = file.get(..HEAD).ok_or("its header is cut off")?;
     if &head[..8] != MAGIC {
-        return Err("it is no file of hints");
+        return Err("it is not a hint file");
     }
     if head[8] != VERSION {
-        return Err("its version is not known");
+        return Err("its version is unknown");
     }
     let more = u32::from_le_bytes([head[9], head[10], head[11], head[12]]) as usize;
     let at = HEAD.checked_add(more).filter(|at| *at <= file.len()).ok_or("its header is cut off")?;
@@ -127,7 +127,7 @@ impl Iterator for Records {
             return None;
         }
         let Some(hint) = parse(&body) else {
-            self.damage = Some("a record cannot be understood");
+            self.damage = Some("a record cannot be decoded");
             return None;
         };
         self.at = end;

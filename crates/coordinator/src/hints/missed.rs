@@ -51,7 +51,7 @@ impl Cause {
     pub fn text(self) -> &'static str {
         match self {
             Cause::WindowOver => "it was down for longer than max_hint_window_in_ms",
-            Cause::Full => "the hints took all the disk space that they may take",
+            Cause::Full => "the hints reached the limit of their disk space",
             Cause::NotWritten => "hints could not be written",
             Cause::Damaged => "hints were damaged or are missing",
             Cause::Expired => "it was down for longer than gc_grace_seconds",

@@ -51,7 +51,7 @@ pub enum Refused {
     #[error("the node has been down for longer than max_hint_window_in_ms")]
     TooLongDown,
     /// The hints take all the disk space that they may take.
-    #[error("hints take all the disk space that they may take")]
+    #[error("the hints have reached the limit of their disk space")]
     Full,
     /// The disk failed.
     #[error("{0}")]
@@ -246,8 +246,8 @@ impl Hints {
             let file = self.config.notes.join(name);
             tracing::warn!(
                 file = %file.display(), nodes = nodes.len(),
-                "a file of notes of hints {why}: the nodes that it named may miss writes, and are recorded. For each node that \
-                 `messina admin status` shows, run `messina admin resync NODE`"
+                "a file of notes of hints {why}: the nodes in it are recorded as missing writes. For each node that `messina admin \
+                 status` shows, run `messina admin resync NODE`"
             );
             self.count(|metrics| metrics.corrupted += 1);
             for (target, since) in nodes {

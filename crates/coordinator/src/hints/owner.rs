@@ -33,7 +33,7 @@ pub async fn claim_directory(directory: &Path, own: HostId) -> io::Result<()> {
         None => "the file with the owner of the directory cannot be read".to_owned(),
     };
     Err(io::Error::other(format!(
-        "{why}. Give each node a directory of its own. If the directory was of a node that is gone, remove {}",
+        "{why}. Give each node a directory of its own. If the directory belonged to a node that no longer exists, remove {}",
         path.display()
     )))
 }

@@ -18,7 +18,7 @@ pub enum EngineError {
     #[error(transparent)]
     NoSuchTable(#[from] NoSuchTable),
     /// A table was added twice.
-    #[error("table {0} is here already")]
+    #[error("table {0} already exists on this shard")]
     TableExists(TableId),
     /// An sstable belongs to several tablets: [`crate::Engine::reshard`] has to come first.
     #[error("{0} spans several tablets")]
@@ -66,7 +66,7 @@ pub enum EngineError {
     SnapshotName(String),
     /// Replayed data is not durable yet, so nothing may be compacted.
     #[error(
-        "the old commitlogs are still needed, because replayed data could not be flushed: nothing is compacted before"
+        "compaction is disabled until replayed data is flushed; the old commitlogs are still needed"
     )]
     OldLogsNeeded,
     /// The work was cancelled: the table is being dropped or truncated, or the shard stops.

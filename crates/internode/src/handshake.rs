@@ -204,7 +204,7 @@ pub fn judge(
         return reject(
             RejectionCode::Version,
             format!(
-                "node {} at {} speaks versions {oldest} to {newest} between nodes, node {} at {} versions {} to {}",
+                "node {} at {} supports protocol versions {oldest} to {newest}, node {} at {} versions {} to {}",
                 from.host,
                 from.address,
                 own.host,
@@ -228,7 +228,7 @@ pub fn judge(
     if let Some(to) = hello.to
         && to != own.host
     {
-        let why = format!("node {to} is looked for at {}, but there is node {} now", own.address, own.host);
+        let why = format!("node {to} is expected at {}, but node {} answers there", own.address, own.host);
         return reject(RejectionCode::Host, why);
     }
     if book.left.contains(&from.host) {
@@ -261,7 +261,7 @@ pub fn check(own: &Identity, to: Option<HostId>, welcome: &Welcome) -> Result<()
     if let Some(to) = to
         && to != from.host
     {
-        let why = format!("node {to} is looked for at {}, but there is node {} now", from.address, from.host);
+        let why = format!("node {to} is expected at {}, but node {} answers there", from.address, from.host);
         return Err(Rejection::new(RejectionCode::Host, why));
     }
     if !(frame::OLDEST..=frame::VERSION).contains(&welcome.version) {
@@ -269,7 +269,7 @@ pub fn check(own: &Identity, to: Option<HostId>, welcome: &Welcome) -> Result<()
         return Err(Rejection::new(RejectionCode::Version, why));
     }
     if from.shards == 0 {
-        return Err(Rejection::new(RejectionCode::Garbage, format!("node {} says it has no shards", from.host)));
+        return Err(Rejection::new(RejectionCode::Garbage, format!("node {} reports no shards", from.host)));
     }
     Ok(())
 }

@@ -119,7 +119,7 @@ pub enum DeletionLogError {
         error: io::Error,
     },
     /// An output is missing, and its inputs may be removed: data is lost.
-    #[error("{file} names the sstable {generation}, of which there is no table of contents")]
+    #[error("{file} names the sstable {generation}, which has no table of contents")]
     Lost {
         /// The replacement.
         file: PathBuf,
@@ -128,8 +128,8 @@ pub enum DeletionLogError {
     },
     /// A file of an sstable that was replaced by others could not be removed.
     #[error(
-        "{path} cannot be removed: {error}. The sstable was replaced by others and must not be read. Find out what \
-         keeps the file (`lsattr`: then `chattr -i`; owner and mode of its directory), make it removable, and start again"
+        "{path} cannot be removed: {error}. The sstable was replaced by others and must not be read. Find the cause (`lsattr`: \
+         then `chattr -i`; owner and mode of its directory), make it removable, and start again"
     )]
     NotRemoved {
         /// The file.
@@ -138,7 +138,7 @@ pub enum DeletionLogError {
         error: io::Error,
     },
     /// A table of contents could not be written again.
-    #[error("{path}: its table of contents is lost and cannot be rebuilt: {error}")]
+    #[error("{path}: the sstable's table of contents is lost and cannot be rebuilt: {error}")]
     Rebuild {
         /// Of which sstable.
         path: PathBuf,

@@ -508,7 +508,7 @@ fn number_of(name: &str) -> Option<u64> {
 async fn check_there(path: &Path) -> Result<(), String> {
     match fs::metadata(path).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
-            "{} was removed while the node ran: what it held is lost (docs/faults.md, \"The metadata log is lost\")",
+            "{} was removed while the node ran: its contents are lost (docs/faults.md, \"The metadata log is lost\")",
             path.display()
         )),
         _ => Ok(()),

@@ -49,7 +49,7 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     }
     if finished.in_quarantine > 0 {
         tracing::warn!(dir = %dir.join(QUARANTINE).display(), files = finished.in_quarantine,
-            "files are in quarantine: what they hold is not served; restore their sstables from a snapshot, or remove them");
+            "files are in quarantine, and their rows are not served: restore their sstables from a snapshot, or remove the files");
     }
     if finished != Finished::default() {
         names = names_in(dir).await?;

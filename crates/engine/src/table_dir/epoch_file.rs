@@ -14,7 +14,7 @@ const FILE: &str = "epoch";
 
 /// What the file holds, for error messages.
 pub(crate) const HOLDS: &str =
-    "the proof that the rows of the table are not truncated ones: without it this node removes all it has of the table";
+    "the epoch of the table's rows: without it the node treats them as truncated, and removes all its rows of the table";
 
 /// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ const FORMAT: u32 = 1;
 const PREFIX: &str = "replay-marks-";
 
 /// What the file holds, for error messages.
-pub(crate) const HOLDS: &str = "what of the commitlog was truncated or removed: it returns";
+pub(crate) const HOLDS: &str = "the truncated or removed parts of the commitlog: without it, these rows return";
 
 /// When a table was truncated, and at which position of a shard's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

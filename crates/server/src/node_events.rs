@@ -2,8 +2,8 @@
 //!
 //! A node is new when it is a full member and its port for clients is open, because a driver
 //! connects at once. It is down when it does not answer pings, or reports that it does not serve
-//! clients. A node sends no events about itself to its own clients, which see their connection. On
-//! shard 0.
+//! clients. A node sends no events about itself to its own clients, because they see their
+//! connection. On shard 0.
 
 use crate::connection::Server;
 use crate::events;
@@ -29,7 +29,7 @@ struct Place {
     serving: bool,
 }
 
-/// The state of nodes that clients were told.
+/// The state of nodes that was last sent to clients.
 #[derive(Default)]
 struct Told {
     nodes: BTreeMap<HostId, Place>,

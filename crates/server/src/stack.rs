@@ -36,7 +36,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-/// The schema may take one in this many bytes of the memory.
+/// The schema may take 1/32 of the memory.
 const SCHEMA_PART: u64 = 32;
 /// The minimum of this limit, in bytes.
 const LEAST_SCHEMA: u64 = 4 << 20;
@@ -77,7 +77,7 @@ pub fn cluster_settings(config: &Config) -> ClusterSettings {
     }
 }
 
-/// What counts as large in sstables, with this configuration.
+/// The thresholds for large data in sstables, with this configuration.
 pub fn large_limits(config: &Config) -> LargeLimits {
     LargeLimits {
         partition_bytes: config.compaction_large_partition_warning_threshold_mb.0,
@@ -119,7 +119,7 @@ fn large_collections(config: &Config) -> Thresholds {
     }
 }
 
-/// How large the schema may be, in bytes.
+/// The size limit of the schema, in bytes.
 fn schema_bytes(config: &Config) -> usize {
     let of_memory = |memory: Option<Bytes>| memory.map_or(u64::MAX, |Size(bytes)| bytes / SCHEMA_PART);
     let most = config.schema_size_fail_threshold_in_mb.map(|Size(bytes)| bytes);
@@ -286,8 +286,8 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
 }
 
 /// Stops the layers on every shard, top down: running work ends, and the logs are synced. Must be
-/// called on shard 0. The error says what could not be written, and whether acknowledged writes may
-/// be lost.
+/// called on shard 0. The error names the data that could not be written, and whether acknowledged
+/// writes may be lost.
 pub async fn stop(layers: Layers) -> Result<(), StopError> {
     stop_in(layers, &Phase::default()).await
 }

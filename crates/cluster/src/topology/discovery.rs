@@ -147,8 +147,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any seeds and any order of questions: of the nodes that learn of each other, exactly
-        /// one creates the cluster, the one with the lowest id.
+        /// For any seeds and any order of questions, exactly one of the nodes that learn of each
+        /// other creates the cluster: the node with the lowest id.
         #[test]
         fn exactly_one_begins(
             seeds in prop::collection::vec(prop::collection::vec(0..5u8, 1..3), 2..6),

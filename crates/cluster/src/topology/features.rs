@@ -25,8 +25,8 @@ const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
 ];
 
 /// Replicas apply rate limits to requests of other coordinators, and report a refusal. Until all
-/// members do, no table may have a limit. The name is ScyllaDB's for what its rate limits depend
-/// on.
+/// members do, no table may have a limit. The name is ScyllaDB's, for the feature that its rate
+/// limits depend on.
 pub const RATE_LIMITS: &str = "TYPED_ERRORS_IN_READ_RPC";
 
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of

@@ -1,8 +1,8 @@
 //! Joining a cluster: the requests of the joining node, and the answers of the cluster.
 //!
 //! A node without metadata searches ([`super::discovery`]). It either creates a cluster or asks to
-//! be admitted. The leader of the Raft group checks the node's description ([`admit`]), adds it to
-//! the topology as joining, and adds it to the group as a learner. From the group the node receives
+//! be admitted. The leader of the Raft group checks the node's description ([`admit`]). It adds the
+//! node to the topology as joining, and to the group as a learner. From the group the node receives
 //! all metadata. A node must not be admitted twice under two identities, nor with an address that
 //! another node has.
 
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const QUESTION: Duration = Duration::from_secs(2);
 /// The time limit of an admission.
 const ADMISSION: Duration = Duration::from_secs(60);
-/// The interval at which the log reports what the node waits for.
+/// The interval of log lines while the node waits.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// A request to another node. Append-only.
@@ -51,9 +51,9 @@ pub(super) enum JoinRequest {
     Locate(BTreeSet<SocketAddr>),
     /// A member asks for admission at a new address, and claims a new run.
     Return(Box<Node>, RunClaim),
-    /// Asks what is known of the sender's runs.
+    /// Asks for the receiver's records of the sender's runs.
     OwnRuns,
-    /// Announces the write mark of the sender, and asks what is known of its runs.
+    /// Announces the write mark of the sender, and asks for the receiver's records of its runs.
     Marked(MarkAnnouncement),
 }
 
@@ -74,7 +74,7 @@ pub(super) enum JoinResponse {
     Refused(String),
     /// The addresses that the node knows, including its own.
     Located(BTreeSet<SocketAddr>),
-    /// What is known of the runs of the node that asked.
+    /// The receiver's records of the sender's runs.
     Runs(KnownNode),
 }
 
@@ -261,8 +261,8 @@ fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: Host
     }
 }
 
-/// Why a node cannot join that is a full member already and has lost its metadata. It may only vote
-/// again with its last votes: with older ones it could vote twice in one term.
+/// Why a full member that has lost its metadata cannot join again. It may only vote again with its
+/// last votes: with older votes it could vote twice in one term.
 fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     let known = topology.node(node.host)?;
     let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);

@@ -6,9 +6,9 @@
 //! So two nodes are never more than one stage apart.
 //!
 //! All state is in the metadata, so a new leader resumes where the previous one was. A former
-//! leader that does not know of its replacement does no harm. What it has observed stays true,
-//! because nodes follow and never go back. Its change has no effect if the tablet has advanced
-//! since, or if another leader has raised the fence.
+//! leader that does not know of its replacement does no harm. Its observations stay true, because a
+//! node never returns to older metadata. Its change has no effect if the tablet has advanced since,
+//! or if another leader has raised the fence.
 //!
 //! # While a member is down
 //!
@@ -20,18 +20,18 @@
 //! * refuses requests that are based on metadata older than the completed stage, because the fence
 //!   is part of the metadata of the second barrier, and
 //! * has finished all such requests that it had admitted, because a replica (`coordinator::answer`)
-//!   holds the metadata for as long as it works on a request. The feature `ANSWERS_HOLD_METADATA`
-//!   stands for this; all nodes have it.
+//!   holds the metadata while it works on a request. All nodes do so: the feature
+//!   `ANSWERS_HOLD_METADATA` is required.
 //!
-//! All replicas of such a tablet are on nodes that took part. So it does not matter what the
-//! excluded member believes, nor whether it is really down. It may be alive behind a partition and
-//! serve clients, or return at any moment with its last metadata. With metadata older than the
-//! completed stage, it can neither read nor write a replica, so it reaches no consistency level
-//! until it has newer metadata. A barrier would not have required more of it. The member holds no
-//! replica of the tablet itself. If it once had one, it has followed to the end of the transition
-//! that removed it, because until then the tablet was among its own. A replica that restarts knows
-//! the fence before it serves, because a node stores the metadata to which it has followed
-//! (`raft::store`).
+//! All replicas of such a tablet are on nodes that took part. So neither the excluded member's
+//! metadata nor its real state matters. It may be alive behind a partition and serve clients, or
+//! return at any moment with its last metadata. With metadata older than the completed stage, it
+//! can neither read nor write a replica, so it reaches no consistency level until it has newer
+//! metadata. A barrier would not have required more of the member. The member holds no replica of
+//! the tablet itself. If it had a replica once, it has followed until the end of the transition
+//! that removed the replica: until then the tablet could not proceed without it. A replica that
+//! restarts knows the fence before it serves, because a node stores the metadata to which it has
+//! followed (`raft::store`).
 //!
 //! None of this holds for a tablet with a replica on the member that is down, because that member
 //! would not refuse its own requests. Such a tablet waits until the member is up again or has left.
@@ -60,7 +60,7 @@ use uuid::Uuid;
 const LOOK: Duration = Duration::from_millis(200);
 /// The minimum interval between equal log lines.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// The time limit of a barrier. After that a new one begins.
+/// The time limit of a barrier. After that the driver begins a new barrier.
 const BARRIER: Duration = Duration::from_secs(30);
 
 /// A tablet whose data is to be streamed to new replicas.
@@ -72,7 +72,7 @@ pub struct StreamTask {
     pub tablet: u32,
     /// The replicas that have the data.
     pub from: Replicas,
-    /// The pending replicas. They receive writes already.
+    /// The pending replicas, which already receive writes.
     pub to: Replicas,
     /// Once the metadata no longer contains this session, nothing may be streamed.
     pub session: Uuid,
@@ -282,8 +282,8 @@ fn steps(metadata: &Metadata, number: u64, ready: &[Seen]) -> Vec<Op> {
     fence.into_iter().chain(steps).collect()
 }
 
-/// The operation that advances a tablet. `None` if its transition is no longer the one that was
-/// seen.
+/// The operation that advances a tablet. `None` if the tablet's transition has changed since it was
+/// read.
 fn step(metadata: &Metadata, (table, tablet, seen): &Seen) -> Option<Op> {
     let known = metadata.table_by_id(*table)?;
     let moving = known.tablets.transition(*tablet).filter(|moving| *moving == seen)?;

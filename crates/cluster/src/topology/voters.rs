@@ -53,8 +53,8 @@ fn odd(n: usize) -> usize {
     if n > 2 && n.is_multiple_of(2) { n - 1 } else { n }
 }
 
-/// The nodes of a datacenter in the order in which they become voters: one of each rack in turn,
-/// and present voters first within a rack.
+/// The nodes of a datacenter in the order in which they become voters: a node of each rack in turn,
+/// present voters first within a rack.
 fn by_rack(nodes: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     let mut racks: BTreeMap<&str, Vec<Candidate<'_>>> = BTreeMap::new();
     for node in nodes {

@@ -1,25 +1,25 @@
 //! Write marks: detect a start on an older copy of a data directory that was made in the same run.
 //!
 //! A run ([`super::runs`]) does not change while a process runs, and the metadata need not change
-//! either. So a member that has writes to lose counts them, coarsely: every 2 s in which its
-//! commitlogs or its Raft log have grown, it raises its *write mark* by one. It makes the mark
-//! durable in its own data directory first, and then announces it to all members, which keep it in
-//! memory and, a little later, on their disks. At a start, the member asks the others. If one of
-//! them knows a higher mark than the data directory has, the directory is older than the member's
-//! data.
+//! either. So a member counts its writes, coarsely: it raises its *write mark* by one for every 2 s
+//! in which its commitlogs or its Raft log have grown. It first makes the mark durable in its own
+//! data directory, and then announces it to all members. They keep the mark in memory and, a little
+//! later, on their disks. At a start, the member asks the others. If one of them knows a higher
+//! mark than the data directory has, the directory is older than the member's data.
 //!
-//! - **A legal restart is never refused.** A mark is durable before another node hears of it, so
-//!   the directory has it after kill -9 and after power loss.
-//! - **It costs one small file and one small message to each member every 2 s**, on a member that
-//!   takes writes. An idle cluster writes and sends nothing for it. The same by entries of the
-//!   metadata log would cost an fsync on every node, and only the leader knows what a member has.
-//! - **The order of two processes is judged by the node that is told**, not by the sender: an
-//!   announcement names the mark that the process began with. If a node knows a higher one from
-//!   another process, it keeps that one, and says so. So a process on an older copy cannot count up
-//!   until its mark looks right.
+//! - **A legal restart is never refused.** A mark is durable before it is announced, so the
+//!   directory has it after kill -9 and after power loss.
+//! - **The cost is one small file and one small message to each member every 2 s**, on a member
+//!   that takes writes. An idle cluster writes and sends nothing for it. Entries of the metadata
+//!   log instead would cost an fsync on every node, and only the leader knows the log position of a
+//!   member.
+//! - **The receiver of an announcement judges the order of two processes**, not the sender: an
+//!   announcement names the mark that the process began with. If the receiver knows a higher mark
+//!   from another process, it keeps the higher mark, and reports it in its answer. So a process on
+//!   an older copy cannot count up until its mark looks right.
 //!
-//! A copy is not noticed if the member has announced no mark since. It lacks at most the writes of
-//! the last 2 s before the member ended.
+//! A copy is not detected if the member announced no mark after the copy was made. Such a copy
+//! lacks at most the writes of the last 2 s before the member ended.
 
 use super::Topology;
 use engine::datadir::{HeardMark, StoredMarks};
@@ -44,7 +44,7 @@ pub struct MarkAnnouncement {
     mark: u64,
 }
 
-/// The write marks of this node and those that others announced. On shard 0.
+/// The write marks of this node, and the marks that other nodes announced. On shard 0.
 pub struct WriteMarks {
     dir: PathBuf,
     host: HostId,
@@ -54,7 +54,7 @@ pub struct WriteMarks {
     first: Cell<u64>,
     own: Cell<u64>,
     others: RefCell<BTreeMap<HostId, HeardMark>>,
-    /// Others have announced marks that are not on the disk.
+    /// Whether other nodes have announced marks that are not on this node's disk.
     is_behind: Cell<bool>,
     /// Held while the file is written.
     turn: Semaphore,
@@ -98,14 +98,14 @@ impl WriteMarks {
         self.found
     }
 
-    /// Begins with a mark that others know, because the directory has none and the operator accepts
-    /// that.
+    /// Begins with a mark that other nodes know, because the directory has none and the operator
+    /// accepts the loss.
     pub fn adopt(&self, mark: u64) {
         self.first.set(self.first.get().max(mark));
         self.own.set(self.own.get().max(mark));
     }
 
-    /// What this process announces.
+    /// The announcement of this process.
     pub fn announcement(&self) -> MarkAnnouncement {
         MarkAnnouncement { process: self.process, first: self.first.get(), mark: self.own.get() }
     }
@@ -143,12 +143,12 @@ impl WriteMarks {
         }
     }
 
-    /// The highest mark of another node that this one has heard.
+    /// The highest mark that another node has announced to this one.
     pub(super) fn heard(&self, host: HostId) -> Option<HeardMark> {
         self.others.borrow().get(&host).copied()
     }
 
-    /// The mark of this node that another one heard, if the data directory lacked it when this
+    /// The mark of this node that another node knows, if the data directory lacked it when this
     /// process began.
     pub(super) fn lacked(&self, heard: Option<HeardMark>) -> Option<u64> {
         heard.filter(|heard| heard.process != self.process && heard.mark > self.first.get()).map(|heard| heard.mark)
@@ -178,7 +178,7 @@ mod tests {
             // An older copy counts up.
             (said(3, 5, 6), false, 7),
             (said(3, 5, 99), false, 7),
-            // What the process before says late.
+            // A delayed announcement of the previous process.
             (said(1, 0, 4), false, 7),
             (said(4, 7, 7), true, 7),
             (said(4, 7, 8), true, 8),

@@ -1,4 +1,4 @@
-//! Hint replay: sends the hints of a replica to it once its node is up again.
+//! Hint replay: sends hints to a replica once its node is up again.
 
 use super::Coordinator;
 use super::client::Message;

@@ -100,7 +100,7 @@ pub struct MetadataService {
     removing: rt::sync::Semaphore,
     /// Tables that are no longer in the metadata, and that the engine is removing.
     dropping: RefCell<Vec<Rc<Table>>>,
-    /// Dropped tables whose directories must be removed.
+    /// Dropped tables with directories that must be removed.
     just_dropped: RefCell<Vec<Dropped>>,
     listeners: RefCell<Vec<TopologyListener>>,
     change_listeners: RefCell<Vec<ChangeListener>>,
@@ -168,8 +168,9 @@ impl MetadataService {
     ) -> Result<Rc<Self>, StartError> {
         let (metadata, gone) = recovered.metadata_and_gone(info.host_id)?;
         if log.is_some() {
-            // Before any shard opens tables, shard 0 finishes what a crash interrupted, and splits
-            // files that span tablets (an operator may have put them there).
+            // Before any shard opens tables, shard 0 completes the file operations that a crash
+            // interrupted. It also splits files that span tablets: an operator may have added such
+            // files.
             let prepare = |table: Rc<Table>| {
                 let engine = engine.clone();
                 async move {

@@ -136,8 +136,8 @@ impl Metadata {
         self.tables.get(id)
     }
 
-    /// The salt of the ids of statements that are prepared for the table of this name, if an
-    /// earlier table of this name retired the ids without it.
+    /// The salt of statement ids for the table of this name. `None` unless an earlier table of this
+    /// name retired the ids without salt.
     pub fn id_salt(&self, keyspace: &str, table: &str) -> Option<Uuid> {
         if self.retired_ids.is_empty() {
             return None;

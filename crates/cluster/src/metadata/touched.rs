@@ -51,7 +51,8 @@ impl Touched {
                 .table_by_id(table.schema.id)
                 .is_some_and(|known| known.definition == table.definition && known.tablets == table.tablets)
         };
-        // A table whose id now has another name counts as dropped: its directory must be removed.
+        // If another table now has the id of a table, the earlier table counts as dropped: its
+        // directory must be removed.
         let gone =
             |table: &&Rc<Table>| after.table_by_id(table.schema.id).is_none_or(|now| !now.has_directory_of(table));
         Touched {

@@ -1,16 +1,15 @@
 //! Detects contradicting histories: a member was started with an older copy of its `raft/`
 //! directory.
 //!
-//! Raft relies on members never losing what they acknowledged. After such a loss, a majority may
-//! have committed other entries at the same indexes, and openraft asserts that this does not
-//! happen. So the group checks for it before openraft sees a message. A follower checks what a
-//! leader sends ([`contradiction`]). All nodes check what they know of each other
+//! Raft relies on members never losing acknowledged entries. After such a loss, a majority may have
+//! committed other entries at the same indexes, and openraft asserts that this does not happen. So
+//! the group checks for it before openraft sees a message. A follower checks the messages of a
+//! leader ([`contradiction`]). All nodes check the entries that other nodes have acknowledged
 //! ([`Acknowledged`]).
 //!
-//! A node that learns that it has lost entries, or that others have committed different ones, stops
-//! taking part: it ends with the reason. The knowledge of other members is only in memory. If all
-//! nodes with that knowledge are down, a member with an older log stays undetected until one of
-//! them is up again.
+//! A node exits, with the reason, if it has lost entries, or if others have committed different
+//! entries. The knowledge about other members is only in memory. If all nodes with that knowledge
+//! are down, a member with an older log is not detected until one of these nodes is up again.
 
 use super::group::Group;
 use super::network::RaftRequest;
@@ -20,7 +19,7 @@ use model::id::HostId;
 use rt::sync::Notify;
 use std::cell::{Cell, RefCell};
 
-/// The end of both messages: what the operator can do.
+/// The end of both messages: the remedy.
 const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older `raft/` than in \
                        its last run: leave the node stopped, and start a new node with an empty data directory at another address \
                        (docs/faults.md, \"The metadata log is lost\")";
@@ -78,8 +77,8 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
 ///
 /// Such a leader may have uncommitted entries at indexes where its successor has committed others,
 /// and its message may arrive late. That is no contradiction: openraft refuses it because of its
-/// vote. What a leader commits becomes durable after the vote for it. So the stored vote is never
-/// older than the committed entries.
+/// vote. The entries that a leader commits become durable after the vote for it. So the stored vote
+/// is never older than the committed entries.
 fn is_of_a_former_leader(log: &RaftLog, request: &RaftRequest) -> bool {
     let leader = match request {
         RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.leader(),
@@ -143,10 +142,10 @@ pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> Strin
     )
 }
 
-/// What another member is known to have had on disk.
+/// The entries that another member is known to have had on disk.
 #[derive(Default)]
 pub(super) struct Acknowledged {
-    /// What it acknowledged to a leader. A later leader may overwrite it.
+    /// The entries that it acknowledged to a leader. A later leader may overwrite them.
     to_leader: Cell<Option<(Leader, Position)>>,
     /// Its committed entries, which are never overwritten.
     committed: Cell<Option<Position>>,

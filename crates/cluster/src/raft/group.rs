@@ -95,7 +95,7 @@ pub struct Group {
     pub(super) saved: Rc<Saved>,
     pub(super) link: Rc<Link>,
     alone: Rc<Cell<bool>>,
-    /// When this node last heard from a leader.
+    /// When this node last received a message of a leader.
     heard: Cell<Option<Instant>>,
     watcher: RefCell<Option<Task<()>>>,
     divergence: Divergence,
@@ -252,7 +252,7 @@ impl Group {
         self.voter_lists().into_iter().flatten().collect()
     }
 
-    /// The voters: two lists during a membership change, each of which needs a majority.
+    /// The voters. During a membership change there are two lists, and each needs a majority.
     pub(super) fn voter_lists(&self) -> Vec<BTreeSet<HostId>> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -296,7 +296,7 @@ impl Group {
         let _ = self.raft.trigger().elect().await;
     }
 
-    /// Whether this node grants a pre-vote to a node whose log ends at `last`.
+    /// Whether this node grants a pre-vote to a node with a log that ends at `last`.
     fn grants_pre_vote(&self, last: Option<Position>) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -372,8 +372,8 @@ impl Group {
         Ok(encode(&answer).into())
     }
 
-    /// Refuses a message for which the disk has no room: a full disk must not end the group here.
-    /// The other node retries later. `len`: bytes of the message.
+    /// Refuses a message of `len` bytes if the disk has no room for it: a full disk must not end
+    /// the group on this node. The sender retries later.
     async fn make_room_for(&self, request: &RaftRequest, len: u64) -> Result<(), String> {
         if let RaftRequest::Snapshot { offset, .. } = request
             && let Ok((_, free)) = rt::fs::disk_space(&self.dir).await
@@ -480,8 +480,8 @@ impl Group {
         }
     }
 
-    /// Waits until the other members have applied the entry of an index, for at most `limit`.
-    /// Members that do not answer are not waited for.
+    /// Waits until the other members have applied the entry of an index, for at most `limit`. Does
+    /// not wait for members that do not answer.
     pub async fn wait_for_members(&self, index: u64, limit: Duration) {
         let others = self.members().into_iter().filter(|host| *host != self.host);
         let request = RaftRequest::Reached(index);

@@ -18,8 +18,7 @@ use model::mutation::Mutation;
 
 const MAGIC: &[u8; 8] = b"MSNHINTS";
 const VERSION: u8 = 1;
-/// The length of a file whose hints were all delivered but which could not be removed: the magic
-/// alone.
+/// The length of a file that has no hints left and could not be removed: the magic alone.
 pub const EMPTIED: u64 = MAGIC.len() as u64;
 /// The version of records that this release writes. It also reads earlier versions.
 const RECORD_VERSION: u8 = 2;
@@ -197,7 +196,7 @@ mod tests {
             let Ok(mut records) = open(&bad.into()) else { continue };
             let found: Vec<Hint> = records.by_ref().collect();
             assert!(found.len() <= 3 && found.iter().all(|hint| hints().contains(hint)), "byte {at}");
-            // Of the header only the target is not looked at here.
+            // All of the header is checked here except the target.
             let in_target = (HEAD..HEAD + 16).contains(&at);
             assert!(found.len() < 3 || in_target, "byte {at} is in no record");
         }

@@ -1,4 +1,5 @@
-//! The node that a `hints_directory` belongs to. Nodes that share one would mix up their files.
+//! The node that a `hints_directory` belongs to. Nodes that share a directory would mix up their
+//! files.
 
 use super::sealed;
 use model::id::HostId;
@@ -9,7 +10,7 @@ use std::path::Path;
 const NAME: &str = "owner";
 const FORMAT: u8 = 1;
 
-/// Makes a directory that node's own for hints, durably.
+/// Records, durably, that a directory belongs to this node.
 ///
 /// # Errors If it belongs to another node.
 pub async fn claim_directory(directory: &Path, own: HostId) -> io::Result<()> {

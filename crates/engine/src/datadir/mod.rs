@@ -106,7 +106,7 @@ pub enum DataDirError {
     CorruptStamp {
         /// The stamp.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         why: String,
     },
     /// A state of the development before 0.1.0 wrote it, with the metadata in `journal`.

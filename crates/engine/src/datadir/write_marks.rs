@@ -1,5 +1,5 @@
-//! The file `messina.write-marks`: the write mark of this node, and those of others that it knows.
-//! `cluster::topology::write_marks` explains what they are for.
+//! The file `messina.write-marks`: the write mark of this node, and the marks that other nodes have
+//! announced to it. `cluster::topology::write_marks` explains their purpose.
 
 use crate::files::sealed;
 use model::HostId;
@@ -41,7 +41,7 @@ fn path(dir: &Path) -> PathBuf {
 
 impl StoredMarks {
     /// The marks in the data directory of a node. `None` if the file is missing, is damaged or
-    /// belongs to another node: the other members know whether the node had one.
+    /// belongs to another node. The other members know whether the node had a mark.
     pub async fn read(dir: &Path, host: HostId) -> io::Result<Option<StoredMarks>> {
         let path = path(dir);
         Ok(match sealed::read::<StoredMarks>(&path, KIND, FORMAT).await? {

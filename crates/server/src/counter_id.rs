@@ -15,8 +15,8 @@ pub(crate) struct ChosenCounterId {
     is_kept: bool,
 }
 
-/// Chooses the counter id of this run, and stores it. `loses`: the start gives up something that is
-/// missing. Before anything changes in the data directory but its stamp. On shard 0.
+/// Chooses the counter id of this run, and stores it. `loses`: the start accepts the loss of files.
+/// Must be called before other files than the stamp change in the data directory. On shard 0.
 pub(crate) async fn choose(data_dir: &DataDir, loses: bool) -> Result<ChosenCounterId, StartError> {
     let proven = data_dir.proven_counter_id().await.map_err(StartError::because)?;
     match proven {
@@ -47,8 +47,8 @@ async fn renew(data_dir: &DataDir, why: &str) -> Result<ChosenCounterId, StartEr
     Ok(ChosenCounterId { id, is_kept: false })
 }
 
-/// A node starts on a full disk, too. The file of the last run may stay: no later start finds the
-/// commitlogs as that run has left them, because this run has begun its own.
+/// A node starts on a full disk, too. The file of the last run may remain: it cannot match at a
+/// later start, because this run has begun commitlogs of its own.
 fn tolerate_full_disk(stored: Result<(), DataDirError>) -> Result<(), StartError> {
     match stored {
         Err(error) if error.may_pass() => {

@@ -1,8 +1,8 @@
-//! The inventory of the data directory: what a start must find, and what is recorded for the next
-//! start.
+//! The inventory of the data directory: checks that required files exist at a start, and records
+//! the files for the next start.
 //!
-//! If data is missing that the node held when it last ran, the start is refused. With `accept_loss`
-//! it continues, and logs what is lost. The inventory itself is the engine's ([`engine::datadir`]).
+//! If data of the last run is missing, the start is refused. With `accept_loss` it continues, and
+//! logs the loss. The inventory itself is the engine's ([`engine::datadir`]).
 
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
@@ -87,10 +87,10 @@ async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[
     Ok(())
 }
 
-/// Records that this node lacks writes which other nodes have, because the start accepted a loss:
-/// missing files, or parts of the commitlog that replay skipped. This is durable before anything is
-/// removed from the inventory or the old logs, so that a crash does not lose the record. On shard
-/// 0, once the metadata is loaded.
+/// Records that this node misses writes, because the start accepted the loss of files or of
+/// commitlog parts that replay skipped. This is durable before anything is removed from the
+/// inventory or the old logs, so that a crash does not lose the record. On shard 0, once the
+/// metadata is loaded.
 pub async fn note_given_up(
     config: &StackConfig,
     service: &MetadataService,
@@ -247,9 +247,9 @@ pub struct InventoryRecord {
 }
 
 impl InventoryRecord {
-    /// Records what the next start must find: the logs of this run and the `old` ones, the durable
-    /// end of the metadata log, and the tables with a directory. Logs that are not listed any more
-    /// may be removed afterwards.
+    /// Records the files that the next start requires: the logs of this run and the `old` logs, the
+    /// durable end of the metadata log, and the tables with a directory. Logs that are not listed
+    /// any more may be removed afterwards.
     pub async fn write(&self, old: &OldLogs) -> Result<(), DataDirError> {
         let mut runs = self.engines.call_all(|engine| async move { engine.logged_run() }).await;
         runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));

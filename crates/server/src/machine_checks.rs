@@ -44,7 +44,7 @@ pub fn check_descriptors(limit: u64, shards: usize) -> Result<(), StartError> {
     )))
 }
 
-/// What the operator should know if `memory` is larger than the memory that there is.
+/// The warning if `memory` is larger than the available memory.
 pub fn memory_warning(memory: Option<Size<1>>, limit: MemoryLimit) -> Option<String> {
     let Size(wanted) = memory?;
     (wanted > limit.bytes()).then(|| {
@@ -61,7 +61,7 @@ pub fn memory_warning(memory: Option<Size<1>>, limit: MemoryLimit) -> Option<Str
     })
 }
 
-/// What the operator should know of the sizes of logs.
+/// The warning if the commitlogs of all shards need more space than configured.
 pub fn log_size_warning(config: &Config, shards: usize) -> Option<String> {
     let Size(total) = config.commitlog_total_space_in_mb?;
     let segment = config.commitlog_segment_size_in_mb;
@@ -77,7 +77,7 @@ pub fn log_size_warning(config: &Config, shards: usize) -> Option<String> {
     })
 }
 
-/// What the operator should know of segments that are smaller than configured.
+/// The warning if segments are smaller than configured.
 pub fn segment_size_note(wanted: &Config, used: &Config) -> Option<String> {
     let (wanted, used) = (wanted.commitlog_segment_size_in_mb, used.commitlog_segment_size_in_mb);
     (used != wanted).then(|| {

@@ -80,7 +80,7 @@ impl LiveSettings {
         LiveSettings { started: started.clone(), remote }
     }
 
-    /// Changes the settings that can be changed while the node runs to those of `read`.
+    /// Sets the settings that can be changed while the node runs to their values in `read`.
     pub async fn reload(&self, read: Result<Config, String>) {
         let new = match read {
             Ok(new) => new,

@@ -70,7 +70,7 @@ impl<V> Entry<V> {
     }
 }
 
-/// What the node reports about itself, and the version of the schema.
+/// The state that the node reports about itself, and the version of the schema.
 pub struct Facts {
     /// The node.
     pub node: NodeInfo,

@@ -66,8 +66,8 @@ pub struct LivenessConfig {
     pub most_answers_to_be_up: u32,
     /// After this much uptime, the failure history of a node is cleared.
     pub flapping: Duration,
-    /// How long a member must be silent at its address before a node of the same id is accepted at
-    /// another one, which may run on a copy of its data directory (`address_change_delay_in_ms`).
+    /// How long a member must be silent before a node with its host id is accepted at another
+    /// address (`address_change_delay_in_ms`). That node may run on a copy of the data directory.
     pub address_change_delay: Duration,
 }
 

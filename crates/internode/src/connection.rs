@@ -36,7 +36,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// The reason as text, for those who wait for a response.
+    /// The reason as text, for callers that wait for a response.
     pub fn why(&self) -> Arc<str> {
         match self {
             End::Closed => "the other node closed the connection".into(),
@@ -139,7 +139,7 @@ impl Timer {
     }
 }
 
-/// What one end of a connection does with frames.
+/// The handling of frames by one end of a connection.
 pub(super) trait Role {
     /// Handles a frame. An error ends the connection.
     fn frame(&mut self, frame: Frame) -> Result<(), BadFrame>;

@@ -22,7 +22,7 @@ pub(super) struct Dialled {
     pub party: Party,
     /// The version of its frames.
     pub version: u8,
-    /// Whether this node compresses what it sends.
+    /// Whether this node compresses the frames that it sends.
     pub compress: bool,
 }
 

@@ -26,8 +26,8 @@ pub enum LogLeft {
     Removed {
         /// The files.
         what: String,
-        /// The run of the log. The next start must neither report it as missing nor replay what
-        /// is left of it.
+        /// The run of the log. The next start must neither report it as missing nor replay its
+        /// remaining files.
         run: OldRun,
     },
 }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A log that was removed, or cut off at a record, looks like a log that was never longer. This
-//! file shows the difference at the next start. It is written after each fsync of the log, and
-//! not synced itself: after a power loss it may name an earlier end, never a later one. After a
+//! file shows the difference at the next start. The file is written after each fsync of the log,
+//! and not synced itself. After a power loss it may name an earlier end, never a later one. After a
 //! kill it is exact. Losing the file loses only this check, so its errors do not end the log.
 
 use super::error::{RaftLogError, io_error};

@@ -15,8 +15,8 @@
 //! to durable data is an error. A failed fsync ends the log: every later call fails, and the node
 //! must stop. The log must never read a body.
 //!
-//! After room was reserved, the log has space on the device beyond its end, also after a purge:
-//! votes and marks can be written on a full disk.
+//! After [`RaftLog::reserve`], the log has space on the device beyond its end, also after a purge.
+//! So votes and marks can be written on a full disk.
 
 mod end;
 mod error;

@@ -9,8 +9,8 @@
 //! and read-ahead, and its open deletion. Memtables are cheap to find, so they are opened again.
 //! The head of the partition (deletion, static row) is kept merged, memtables included: their
 //! contents are still there or were flushed, and merging the same data twice changes nothing.
-//! Sstables that were attached meanwhile are opened at the position. So the sources are those of
-//! a new reader. If the tablet lost an sstable (to a compaction or TRUNCATE) the reader is
+//! Sstables that were attached meanwhile are opened at the position. So the sources are the same as
+//! for a new reader. If the tablet lost an sstable (to a compaction or TRUNCATE) the reader is
 //! [`Stale`], and a new one is needed.
 //!
 //! If nothing has changed and one sstable is left, resuming costs no seek, no index read and no

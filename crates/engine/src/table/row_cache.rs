@@ -1,5 +1,5 @@
-//! The row cache: the merged contents of all sstables of a tablet for a partition, for tables
-//! whose partitions are one row.
+//! The row cache: the merged contents of all sstables of a tablet for a partition. It serves tables
+//! with one row in each partition.
 //!
 //! Without it, a point read of such a table asks filter, summary, index and data of every sstable
 //! for a few hundred bytes. Here it is one lookup. Partitions of tables with clustering columns
@@ -103,13 +103,14 @@ struct Inner {
     free: Vec<u32>,
     hand: u32,
     bytes: usize,
-    /// The memory that the page cache was told to give up.
+    /// The memory that the page cache has given up for rows.
     taken: usize,
     stats: RowCacheStats,
 }
 
 impl RowCache {
-    /// A cache that takes up to three quarters of `budget` bytes from that of the pages.
+    /// A cache that takes up to three quarters of the `budget` bytes that it shares with the page
+    /// cache.
     pub fn new(budget: usize, pages: Rc<PageCache>) -> Rc<RowCache> {
         let inner = Inner {
             maps: (0..MAPS).map(|_| HashMap::default()).collect(),

@@ -228,7 +228,7 @@ pub struct Rows {
     pub body: Bytes,
 }
 
-/// What a schema change applies to.
+/// The object of a schema change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum SchemaTarget {
@@ -237,7 +237,7 @@ pub enum SchemaTarget {
     Type(String),
 }
 
-/// What a schema change did.
+/// The kind of a schema change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum SchemaAction {
@@ -249,9 +249,9 @@ pub enum SchemaAction {
 /// A schema change, as a result and as an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SchemaChange {
-    /// What it did.
+    /// The kind of change.
     pub action: SchemaAction,
-    /// What it changed.
+    /// The changed object.
     pub target: SchemaTarget,
     /// The keyspace.
     pub keyspace: String,

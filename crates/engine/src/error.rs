@@ -40,9 +40,9 @@ pub enum EngineError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong, after the path.
+        /// The defect, as a text after the path.
         why: String,
-        /// What is lost without it.
+        /// The content of the file, which is lost without it.
         holds: &'static str,
     },
     /// The operating system refused.
@@ -61,7 +61,7 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
-    /// The name is not that of a snapshot: letters, digits, `-`, `_` and `.` only.
+    /// The name is not valid for a snapshot: letters, digits, `-`, `_` and `.` only.
     #[error("bad snapshot name {0:?}")]
     SnapshotName(String),
     /// Replayed data is not durable yet, so nothing may be compacted.

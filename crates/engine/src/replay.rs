@@ -92,9 +92,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies a mutation that was at `position` in an earlier log, unless a sealed sstable
-    /// covers it, it was truncated, or its table or tablet is not on this shard. Whether it was
-    /// applied.
+    /// Applies a mutation that was at `position` in an earlier log. Skips it if a sealed sstable
+    /// covers it, if it was truncated, or if its table or tablet is not on this shard. Whether it
+    /// was applied.
     pub fn replayed(&self, mutation: &Mutation, key: &DecoratedKey, position: Position) -> bool {
         let taken = self.table(mutation.table()).and_then(|table| {
             let tablet = table.tablet_of(key)?;

@@ -9,8 +9,8 @@
 //!
 //! A statement may consist of several reads, and keep the results of the first ones until the last
 //! one ends. If the results of several statements fill the budget, none of them could end. So, when
-//! no read of another statement is admitted, one waiting statement is admitted over the budget: the
-//! one that has kept results for the longest time.
+//! no read of another statement is admitted, one waiting statement is admitted over the budget. It
+//! is the statement that has kept results for the longest time.
 //!
 //! This memory is taken from the page cache, since one large row may take more than the budget.
 
@@ -43,7 +43,7 @@ pub struct ReadId {
 }
 
 impl ReadId {
-    /// Stands for reads that are not bounded here, such as those of compactions.
+    /// The id of reads that are not bounded here, such as reads of compactions.
     pub const NONE: ReadId = ReadId { number: 0, statement: None };
 
     /// Whether the read is not bounded here.
@@ -70,7 +70,7 @@ pub struct LargeReads {
     last: Cell<u64>,
     /// The statements with results that are still kept, in the order of their first ones.
     statements: RefCell<Vec<Statement>>,
-    /// Does without what is held.
+    /// The page cache, which shrinks by the held memory.
     cache: Weak<PageCache>,
 }
 

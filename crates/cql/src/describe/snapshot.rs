@@ -1,8 +1,8 @@
 //! The `schema.cql` of a table's snapshot: statements that create a table into which the snapshot's
 //! sstables can be loaded.
 //!
-//! It contains the user types, the table without its id (an id is never used again), and the
-//! dropped columns, because older sstables may still contain them.
+//! It contains the user types, the table, and the dropped columns, because older sstables may still
+//! contain them. The table's id is left out, because an id is never used again.
 
 use super::statement;
 use cluster::MetadataService;

@@ -217,7 +217,7 @@ impl BoundFilter {
                 if at.iter().any(|at| slots[*at].is_none()) {
                     return false;
                 }
-                // The columns stand on the left side: what is looked for is their place.
+                // The columns are on the left side: the search is for their position.
                 let order = |wanted: &Vec<Option<Bytes>>| {
                     self.compare_all(slots, at, wanted).unwrap_or(Ordering::Equal).reverse()
                 };

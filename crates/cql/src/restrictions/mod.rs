@@ -1,6 +1,6 @@
 //! WHERE clauses: the partitions, the clustering ranges, and the filters of a statement.
 //!
-//! [`analyse`] groups the relations of a statement by column, and refuses those that cannot be
+//! [`analyse`] groups the relations of a statement by column, and refuses relations that cannot be
 //! evaluated. The result is evaluated once per request: [`Partition`] to keys or a range of the
 //! ring, [`Clustering`] to rows or ranges of rows in the table's order. [`filter::Filter`]s are
 //! checked for each row that is read. Several relations on one column must all hold.

@@ -45,7 +45,7 @@ pub enum LogError {
         file: PathBuf,
         /// Where.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         why: &'static str,
     },
     /// A segment or manifest is missing that replay needs.
@@ -65,7 +65,7 @@ pub enum LogError {
     Newer {
         /// The file.
         file: PathBuf,
-        /// What is newer.
+        /// The part with a newer version.
         what: &'static str,
         /// Its version.
         found: u32,

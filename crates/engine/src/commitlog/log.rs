@@ -88,7 +88,7 @@ enum Room {
 /// One mutation of a group.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// The current schema: the version of the mutation, or another one that has its columns.
+    /// The current schema: the version of the mutation, or another version that has its columns.
     pub schema: &'a Rc<TableSchema>,
     /// The memtable it goes to.
     pub slot: SlotId,

@@ -22,7 +22,7 @@ const SPACE_RETRY: Duration = Duration::from_millis(500);
 /// The allocator gets larger buffers than this back.
 const MAX_KEPT_BUFFER: usize = 1 << 20;
 
-/// What one round of the writer writes.
+/// The records that one round of the writer writes.
 struct Batch {
     chunks: Vec<Chunk>,
     /// Behind the last record of the batch.
@@ -136,7 +136,7 @@ pub(super) async fn sync_each(log: Rc<Commitlog>, period: Duration) {
     }
 }
 
-/// Makes durable what the kernel has. `None`: the log has failed.
+/// Makes all data that the kernel has durable. `None`: the log has failed.
 async fn sync(log: &Rc<Commitlog>) -> Option<()> {
     let (files, upto, before) = {
         let mut state = log.state.borrow_mut();

@@ -97,7 +97,7 @@ pub enum DeletionLogError {
     Corrupt {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The damage.
         why: &'static str,
     },
     /// A later release wrote it.
@@ -140,7 +140,7 @@ pub enum DeletionLogError {
     /// A table of contents could not be written again.
     #[error("{path}: the sstable's table of contents is lost and cannot be rebuilt: {error}")]
     Rebuild {
-        /// Of which sstable.
+        /// The sstable.
         path: PathBuf,
         /// Why.
         error: sstable::Error,

@@ -49,9 +49,8 @@ impl Engine {
         self.compactions.wake();
     }
 
-    /// Stops flushes and compactions, waits for those that run, and syncs the log. Memtables stay
-    /// in the log only; they are flushed if the log has failed. Returns what could not be
-    /// written.
+    /// Stops flushes and compactions, waits for running ones, and syncs the log. Memtables stay in
+    /// the log only; they are flushed if the log has failed. Returns what could not be written.
     pub async fn stop(&self) -> Unwritten {
         let removed = self.log.check_there().await;
         let without_log = self.log.has_failed() && self.flush_all_tablets().await;

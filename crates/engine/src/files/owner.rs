@@ -73,8 +73,8 @@ impl FileOwner {
     }
 }
 
-/// Reads a sealed file of this kind and format in a table's directory. One that names another owner
-/// than the node `host` and that table is unusable.
+/// Reads a sealed file of this kind and format in a table's directory. A file is unusable if it
+/// names another owner than the node `host` and that table.
 pub(crate) async fn read_owned<T: DeserializeOwned>(
     path: &Path,
     host: HostId,

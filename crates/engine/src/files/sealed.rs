@@ -1,4 +1,4 @@
-//! Small checksummed text files: one line that says what the file is, then JSON.
+//! Small checksummed text files: one line with the kind of the file, then JSON.
 //!
 //! ```text
 //! messina <kind> <format> <crc32 of the rest, 8 hex digits>\n

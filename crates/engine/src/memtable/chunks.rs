@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// The most rows in a chunk, and the most children of an inner node.
 const FULL: usize = 48;
 
-/// What one row costs beside its bytes: its place in a chunk (three quarters full) and two
+/// The memory of one row besides its bytes: its place in a chunk (three quarters full) and two
 /// allocations.
 pub(super) const ROW_OVERHEAD: usize = std::mem::size_of::<(Clustering, Row)>() * 4 / 3 + 2 * super::ALLOCATION;
 

@@ -78,7 +78,7 @@ pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, RaftLogE
     Ok(Some(FoundLog { end: LogEnd { number, at: scan.tail.at }, marked: scan.marked }))
 }
 
-/// What the file at `path` says of the log of the node `host`.
+/// The record in the file at `path` about the log of the node `host`.
 pub async fn read_end(path: &Path, host: HostId) -> io::Result<NotedEnd> {
     read_end_of(path, NodeDigest::of(host)).await
 }

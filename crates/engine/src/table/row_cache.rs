@@ -18,7 +18,7 @@
 //! - Where data is removed (TRUNCATE), and where the schema changes, the tablet gets another
 //!   number here, and its entries are not found any more.
 //!
-//! Eviction is CLOCK: a hand passes over the entries and evicts those that were not used since
+//! Eviction is CLOCK: a hand passes over the entries and evicts entries that were not used since
 //! its last pass. The page cache gives up the memory of rows, up to three quarters of the budget.
 //! No step takes long: the maps are many and small, the entries are in pieces, and the hand stops
 //! after a number of steps.
@@ -66,7 +66,7 @@ pub struct RowCacheStats {
 
 /// The contents of a partition.
 pub(crate) struct Content {
-    /// What the sstables hold, merged.
+    /// The merged contents of the sstables.
     pub stored: Stored,
     /// Its bytes.
     pub bytes: usize,
@@ -150,8 +150,8 @@ impl RowCache {
             return None;
         }
         if set.news() > entry.version {
-            // A tombstone that was added since then may have been purged together with what it
-            // covers, and be in no filter.
+            // A tombstone that was added since then may have been purged together with the data
+            // that it covers, and be in no filter.
             let untold = set.lost_news() > entry.version;
             if untold || set.news_after(entry.version).any(|attached| attached.may_contain(key)) {
                 inner.stats.misses += 1;

@@ -110,7 +110,7 @@ pub(crate) async fn defect(path: &Path, sequence: u64, host: HostId) -> io::Resu
     })
 }
 
-/// Whether a name is that of a file of replay filters.
+/// Whether a file with this name has replay filters.
 pub(crate) fn is_name_of_filters(name: &str) -> bool {
     shard_of_name(name).is_some()
 }

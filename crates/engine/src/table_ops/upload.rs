@@ -2,8 +2,8 @@
 //!
 //! The files may come from anywhere: a snapshot of this node, another node, Cassandra. So nothing
 //! in them is trusted. Each sstable is read entirely and verified, then copied by tablet into new
-//! sstables without commitlog intervals: the intervals of a foreign file may refer to another
-//! node's log, or to records of another table. A record in the deletion log
+//! sstables. The copies have no commitlog intervals: the intervals of a foreign file may refer to
+//! another node's log, or to records of another table. A record in the deletion log
 //! ([`deletion_log::load`]) then seals all copies and removes all originals. After a crash at any
 //! moment either all are loaded, or all are still in `upload`.
 //!
@@ -226,7 +226,7 @@ impl Engine {
     }
 }
 
-/// Whether a name is that of an sstable of an unknown version.
+/// Whether the name belongs to an sstable of an unknown version.
 fn is_foreign(name: &str) -> bool {
     unreadable_format(name).is_some() || name.ends_with(&format!("-{}", Component::Data.name()))
 }

@@ -122,7 +122,7 @@ fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether paths are those of a simulated disk, which has neither links nor owners.
+/// Whether paths belong to a simulated disk, which has neither links nor owners.
 fn is_simulated() -> bool {
     #[cfg(feature = "sim")]
     return crate::ctx::try_with(|ctx| matches!(ctx.io, super::Io::Disk { .. })).unwrap_or(false);

@@ -1,5 +1,5 @@
-//! The oracle of counters. A read shows at least what was acknowledged or read before it began, and
-//! at most what was begun before it ended. Pure.
+//! The oracle of counters. A read shows at least the increments that were acknowledged or read
+//! before it began, and at most the increments that were begun before it ended. Pure.
 
 use super::workload::COUNTERS;
 

@@ -95,7 +95,7 @@ pub fn clustering_key_texts(schema: &TableSchema, key: &Clustering) -> Vec<Strin
     key.components().zip(&schema.clustering).map(|(bytes, column)| plain(&column.ty, bytes)).collect()
 }
 
-/// The clustering columns as JSON values. Those that a prefix lacks are shown as stars, or not at
+/// The clustering columns as JSON values. Columns that a prefix lacks are shown as stars, or not at
 /// all with `all`.
 pub fn clustering_texts(schema: &TableSchema, prefix: &Clustering, all: bool) -> Vec<String> {
     let mut components = prefix.components();

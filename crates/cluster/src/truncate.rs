@@ -84,7 +84,8 @@ async fn begin_epoch(shards: ClusterShards, table: TableId, deadline: Deadline) 
         None => Err("the table is gone".to_owned()),
     });
     let changed = deadline.limit(changed).await;
-    let changed = changed.map_err(|_| "the metadata could not be changed in time; the change may still be applied".to_owned())?;
+    let changed =
+        changed.map_err(|_| "the metadata could not be changed in time; the change may still be applied".to_owned())?;
     let epoch = changed.map_err(|error| error.to_string())?;
     let internode = shards.internode.try_get();
     let without = lost_while_joining(&shards.metadata.get().current(), internode.as_deref());

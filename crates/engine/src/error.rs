@@ -65,9 +65,7 @@ pub enum EngineError {
     #[error("bad snapshot name {0:?}")]
     SnapshotName(String),
     /// Replayed data is not durable yet, so nothing may be compacted.
-    #[error(
-        "compaction is disabled until replayed data is flushed; the old commitlogs are still needed"
-    )]
+    #[error("compaction is disabled until replayed data is flushed; the old commitlogs are still needed")]
     OldLogsNeeded,
     /// The work was cancelled: the table is being dropped or truncated, or the shard stops.
     #[error("cancelled")]

@@ -194,7 +194,7 @@ impl Channel {
     /// Whether no bytes have arrived since a frame was sent. A cancelled call does not change that,
     /// because the peer answers any frame with a keep-alive.
     fn is_owed(&self) -> bool {
-        self.connection.heard() < self.owed_since.get()
+        self.connection.last_received() < self.owed_since.get()
     }
 
     /// Whether a frame is expected.
@@ -205,7 +205,7 @@ impl Channel {
     /// How long the connection has been silent although a frame is expected.
     fn silent_for(&self, now: Instant) -> Duration {
         match self.expects() {
-            true => now.saturating_duration_since(self.connection.heard().max(self.owed_since.get())),
+            true => now.saturating_duration_since(self.connection.last_received().max(self.owed_since.get())),
             false => Duration::ZERO,
         }
     }

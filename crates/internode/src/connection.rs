@@ -57,7 +57,7 @@ pub(super) struct Connection {
     /// The loop must end, with a reason: at once if true, else once everything is written.
     ending: RefCell<Option<(Arc<str>, bool)>>,
     /// When bytes last arrived.
-    heard: Cell<Instant>,
+    last_received: Cell<Instant>,
     pub counters: Rc<Counters>,
 }
 
@@ -70,7 +70,7 @@ impl Connection {
             waker: RefCell::default(),
             driving: Cell::new(false),
             ending: RefCell::default(),
-            heard: Cell::new(rt::time::coarse_now()),
+            last_received: Cell::new(rt::time::coarse_now()),
             counters,
         })
     }
@@ -88,8 +88,8 @@ impl Connection {
     }
 
     /// When bytes last arrived.
-    pub fn heard(&self) -> Instant {
-        self.heard.get()
+    pub fn last_received(&self) -> Instant {
+        self.last_received.get()
     }
 
     /// Ends the loop: at once, or once everything is written.
@@ -234,7 +234,7 @@ where
             Poll::Pending => return Ok(Poll::Pending),
             Poll::Ready(0) => return Ok(Poll::Ready(End::Closed)),
             Poll::Ready(n) => {
-                connection.heard.set(rt::time::coarse_now());
+                connection.last_received.set(rt::time::coarse_now());
                 connection.counters.received.set(connection.counters.received.get() + n as u64);
             }
         }

@@ -54,8 +54,8 @@ fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
     let (front, rest) = body.split_first_chunk::<5>()?;
     let len = u32::from_le_bytes([front[1], front[2], front[3], front[4]]) as usize;
     // A later version may append fields.
-    let (wall, said) = rest.split_first_chunk::<8>().filter(|_| front[0] > 0 && len == rest.len())?;
-    let report = said.first_chunk::<REPORT>().filter(|_| front[0] > 1).and_then(|report| {
+    let (wall, tail) = rest.split_first_chunk::<8>().filter(|_| front[0] > 0 && len == rest.len())?;
+    let report = tail.first_chunk::<REPORT>().filter(|_| front[0] > 1).and_then(|report| {
         let (flags, rest) = report.split_first()?;
         let (schema, load) = rest.split_first_chunk::<16>()?;
         Some(SelfReport {
@@ -206,8 +206,8 @@ async fn ping(watch: Rc<Watch>, host: HostId) {
     let body = encode(rt::time::wall_micros(), None);
     let answer = watch.internode.call(to, Verb::Ping, body, Deadline(began + timeout)).await;
     watch.asked.borrow_mut().remove(&host);
-    let said = answer.as_ref().ok().and_then(|body| decode(body));
-    let (Some((wall, report)), Some(address)) = (said, address) else {
+    let decoded = answer.as_ref().ok().and_then(|body| decode(body));
+    let (Some((wall, report)), Some(address)) = (decoded, address) else {
         watch.detector.borrow_mut().missed(host);
         if answer == Err(CallError::Timeout) {
             watch.internode.end_if_silent(to, Verb::Ping, timeout);

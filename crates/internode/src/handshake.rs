@@ -342,10 +342,10 @@ mod tests {
     fn a_rejection_says_who_and_what() {
         let book = AddressBook::default();
         let foreign = Hello { cluster: "Other".into(), ..hello() };
-        let said = judge(&identity(1), (0, 1), &book, (Between::None, false), &foreign).expect_err("foreign");
-        let text = said.to_string();
+        let rejection = judge(&identity(1), (0, 1), &book, (Between::None, false), &foreign).expect_err("foreign");
+        let text = rejection.to_string();
         assert!(text.contains("'Other'") && text.contains("'Test'") && text.contains("127.0.0.2:7000"), "{text}");
-        assert_eq!(Reply::of(&Err(said)), Reply::Rejected(1, text));
+        assert_eq!(Reply::of(&Err(rejection)), Reply::Rejected(1, text));
     }
 
     #[test]

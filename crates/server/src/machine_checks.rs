@@ -48,12 +48,12 @@ pub fn check_descriptors(limit: u64, shards: usize) -> Result<(), StartError> {
 pub fn memory_warning(memory: Option<Size<1>>, limit: MemoryLimit) -> Option<String> {
     let Size(wanted) = memory?;
     (wanted > limit.bytes()).then(|| {
-        let whose = match limit.control_group {
+        let source = match limit.control_group {
             Some(_) => "the limit of the process's control group",
             None => "the memory of the machine",
         };
         format!(
-            "memory (--memory) is {}, more than {whose}: {}. The kernel will end the process when it uses that much. Set memory \
+            "memory (--memory) is {}, more than {source}: {}. The kernel will end the process when it uses that much. Set memory \
              to less than this limit, or raise the limit",
             Size::<1>(wanted).show(),
             Size::<1>(limit.bytes() >> 20 << 20).show()

@@ -137,8 +137,7 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
     let Some(wire) = wire else {
         let found = begins().await?;
         if !found.log.is_alone() {
-            let why =
-                "the data directory belongs to a member of a cluster of several nodes: set `seeds` to the addresses of other \
+            let why = "the data directory belongs to a member of a cluster of several nodes: set `seeds` to the addresses of other \
                 members";
             return Err(StartError(why.into()));
         }
@@ -272,7 +271,9 @@ async fn announce_self(service: Rc<MetadataService>) {
         match made.await {
             Ok(()) => return,
             Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster refuses the return of this node"),
-            Err(error) => tracing::warn!(%error, "the cluster could not record the new description of this node; retrying"),
+            Err(error) => {
+                tracing::warn!(%error, "the cluster could not record the new description of this node; retrying")
+            }
         }
         if rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
             return;

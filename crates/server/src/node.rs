@@ -87,8 +87,8 @@ impl Plan {
     pub fn of(config: &Config) -> Result<Plan, StartError> {
         let cpus = usable_cpus(config.cpuset.as_ref(), rt::host::cpus())?;
         let shards = config.shards.map_or(cpus.len().max(1), usize::from);
-        let limit =
-            rt::host::memory_limit().map_err(|error| StartError(format!("cannot read the size of the machine's memory: {error}")))?;
+        let limit = rt::host::memory_limit()
+            .map_err(|error| StartError(format!("cannot read the size of the machine's memory: {error}")))?;
         let memory = config.memory.map_or(limit.bytes() / 2, |Size(bytes)| bytes);
         memory::check(memory, shards)?;
         check_descriptors(rt::host::open_files().unwrap_or(u64::MAX), shards)?;

@@ -181,11 +181,15 @@ pub async fn begin(
             Standing::Displaced(why) => return Err(StartError(why)),
             Standing::Open if moved_from.is_some() => {}
             Standing::Open if is_majority_down(&group, internode) => {
-                tracing::warn!("no majority of the cluster is up: the node serves requests with the metadata on its disk");
+                tracing::warn!(
+                    "no majority of the cluster is up: the node serves requests with the metadata on its disk"
+                );
                 return Ok(());
             }
             Standing::Open if began.elapsed() >= MAJORITY_WAIT => {
-                tracing::warn!("the metadata of the cluster cannot be read: the node serves requests with the metadata on its disk");
+                tracing::warn!(
+                    "the metadata of the cluster cannot be read: the node serves requests with the metadata on its disk"
+                );
                 return Ok(());
             }
             Standing::Open => {}
@@ -275,7 +279,9 @@ impl Runs {
             let named = self.claim.named();
             match self.keeper.change_runs(|runs| *runs = named).await {
                 Ok(()) => self.is_named.set(true),
-                Err(error) => tracing::warn!(%error, "the run of this node cannot be written to messina.stamp; retrying"),
+                Err(error) => {
+                    tracing::warn!(%error, "the run of this node cannot be written to messina.stamp; retrying")
+                }
             }
         }
         self.is_named.get()

@@ -84,7 +84,9 @@ impl StopError {
             format!("the commitlog could not be closed ({why}); all writes are on disk, and the next start replays it")
         }));
         let removed = left_of(|log| if let LogLeft::Removed { what, .. } = log { Some(what) } else { None });
-        left.extend(removed.map(|what| format!("{what}; all writes are on disk, because they were flushed to sstables")));
+        left.extend(
+            removed.map(|what| format!("{what}; all writes are on disk, because they were flushed to sstables")),
+        );
         if left.is_empty() { Ok(()) } else { Err(StopError::Replays(format!("stopped, but {}", left.join("; ")))) }
     }
 }

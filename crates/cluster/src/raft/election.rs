@@ -31,11 +31,11 @@ pub(super) async fn watch(group: Weak<Group>) {
     let mut began = rt::time::now();
     loop {
         let timeout = ELECTION_TIMEOUT_MIN + random_part(ELECTION_TIMEOUT_MAX - ELECTION_TIMEOUT_MIN);
-        let heard = match group.upgrade() {
-            Some(group) => group.heard().unwrap_or(began).max(began),
+        let seen_at = match group.upgrade() {
+            Some(group) => group.leader_seen_at().unwrap_or(began).max(began),
             None => return,
         };
-        let until = heard + timeout;
+        let until = seen_at + timeout;
         if rt::time::now() < until {
             rt::time::sleep_until(until).await;
             continue;

@@ -96,7 +96,7 @@ pub struct Group {
     pub(super) link: Rc<Link>,
     alone: Rc<Cell<bool>>,
     /// When this node last received a message of a leader.
-    heard: Cell<Option<Instant>>,
+    leader_seen_at: Cell<Option<Instant>>,
     watcher: RefCell<Option<Task<()>>>,
     divergence: Divergence,
 }
@@ -145,7 +145,7 @@ impl Group {
             saved,
             link,
             alone,
-            heard: Cell::new(None),
+            leader_seen_at: Cell::new(None),
             watcher: RefCell::default(),
             divergence: Divergence::default(),
         });
@@ -264,8 +264,8 @@ impl Group {
         &self.link
     }
 
-    pub(super) fn heard(&self) -> Option<Instant> {
-        self.heard.get()
+    pub(super) fn leader_seen_at(&self) -> Option<Instant> {
+        self.leader_seen_at.get()
     }
 
     /// The position of the last entry of this node's log.
@@ -304,7 +304,7 @@ impl Group {
             ServerState::Leader => {
                 metrics.millis_since_quorum_ack.is_some_and(|millis| millis < ELECTION_TIMEOUT_MAX.as_millis() as u64)
             }
-            _ => self.heard.get().is_some_and(|heard| heard.elapsed() < ELECTION_TIMEOUT_MAX),
+            _ => self.leader_seen_at.get().is_some_and(|at| at.elapsed() < ELECTION_TIMEOUT_MAX),
         };
         !led && election::is_up_to_date(last, self.last_position())
     }
@@ -359,7 +359,7 @@ impl Group {
                 let answer = network::answer(&self.raft, request).await;
                 let refused = matches!(answer, RaftResponse::HigherVote(_) | RaftResponse::Failed(_));
                 if from_leader && !refused {
-                    self.heard.set(Some(rt::time::now()));
+                    self.leader_seen_at.set(Some(rt::time::now()));
                 }
                 if let (RaftResponse::Appended, Some((leader, last, committed))) = (&answer, sent) {
                     self.link.acknowledged(from).upto(leader, last, committed);

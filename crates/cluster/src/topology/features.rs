@@ -85,7 +85,7 @@ mod tests {
         topology.put(with(3, &[]));
         assert!(to_enable(&topology).is_empty());
         topology.put(Node { state: NodeState::Left, ..with(3, &[]) });
-        assert_eq!(to_enable(&topology), ["a"], "who has left does not count");
+        assert_eq!(to_enable(&topology), ["a"], "a node that has left does not count");
     }
 
     #[test]

@@ -125,7 +125,7 @@ async fn answer(admission: &Admission, caller: Caller, request: JoinRequest) -> 
             let book = admission.shards.internode.try_get().map(|internode| internode.book());
             let known = book.and_then(|book| book.peers.get(&caller.host).map(|peer| peer.address));
             if known == Some(caller.address) {
-                admission.marks.hear(caller.host, announcement);
+                admission.marks.record(caller.host, announcement);
             }
             JoinResponse::Runs(KnownNode::of(caller.host, member, &admission.marks))
         }
@@ -435,18 +435,20 @@ async fn search_with(
             let mut search = search();
             match answer {
                 Ok((Party { host, .. }, JoinResponse::InCluster)) => {
-                    search.heard(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
+                    search.record_answer(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
                 }
                 Ok((Party { host, .. }, JoinResponse::Searching(known))) => {
-                    search.heard(address, DiscoveryAnswer { host, known, in_cluster: false });
+                    search.record_answer(address, DiscoveryAnswer { host, known, in_cluster: false });
                 }
                 Ok((_, other)) => {
                     search.lost(address);
                     last_error = Some(format!("{address}: {other:?}"));
                 }
                 Err(NoAnswer::Own) => {
-                    search
-                        .heard(address, DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false });
+                    search.record_answer(
+                        address,
+                        DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false },
+                    );
                 }
                 Err(NoAnswer::Ever(why)) => return Err(why),
                 Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {

@@ -330,7 +330,10 @@ pub async fn give_up(
     change(services, move |metadata, _| {
         let known = metadata.table_by_id(table).and_then(|known| known.tablets.transition(tablet));
         let moving = known.ok_or_else(|| "the tablet is not moving".to_owned())?;
-        let back = moving.stage.given_up().ok_or_else(|| format!("the move can no longer be cancelled: {}", moving.stage.name()))?;
+        let back = moving
+            .stage
+            .given_up()
+            .ok_or_else(|| format!("the move can no longer be cancelled: {}", moving.stage.name()))?;
         Ok((vec![at_stage(table, tablet, moving, back)], ()))
     })
     .await

@@ -198,7 +198,7 @@ mod tests {
         let other_port = Node { storage_port: 7777, ..newcomer.clone() };
         assert!(topology.with_address_of(&other_port).is_none());
         topology.put(Node { state: NodeState::Left, ..node(2, "dc1", "r2") });
-        assert!(topology.with_address_of(&newcomer).is_none(), "who has left needs no address");
+        assert!(topology.with_address_of(&newcomer).is_none(), "a node that has left needs no address");
     }
 
     #[test]

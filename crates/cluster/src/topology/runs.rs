@@ -15,7 +15,7 @@ use super::join::{JoinRequest, JoinResponse, ask};
 use super::write_marks::{MarkAnnouncement, WriteMarks};
 use super::{NodeState, Topology};
 use crate::metadata::{MetadataService, Op};
-use engine::datadir::HeardMark;
+use engine::datadir::AnnouncedMark;
 use internode::Internode;
 use model::id::{HostId, NodeRun};
 use rt::time::Duration;
@@ -85,7 +85,7 @@ pub struct KnownNode {
     /// The recorded run, if there is one.
     pub run: Option<NodeRun>,
     /// The write mark that it announced last.
-    mark: Option<HeardMark>,
+    mark: Option<AnnouncedMark>,
     /// The index of the last committed entry of the Raft log that it has acknowledged.
     index: Option<u64>,
 }
@@ -95,7 +95,7 @@ impl KnownNode {
     pub(super) fn of(host: HostId, service: Option<Rc<MetadataService>>, marks: &WriteMarks) -> KnownNode {
         KnownNode {
             run: service.as_ref().and_then(|service| service.current().topology.run(host)),
-            mark: marks.heard(host),
+            mark: marks.announced_by(host),
             index: service.as_ref().and_then(|service| service.group()?.acknowledged_by(host)),
         }
     }
@@ -115,7 +115,7 @@ impl KnownNode {
 
     /// The write mark that the node announced last.
     pub fn mark(&self) -> Option<u64> {
-        self.mark.map(|heard| heard.mark)
+        self.mark.map(|known| known.mark)
     }
 
     /// Checks the end of the Raft log of this node, `host`, before the log grows in this run.

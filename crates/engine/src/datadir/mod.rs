@@ -32,7 +32,7 @@ pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Ma
 pub use layout::{table_dir_name, table_of_dir_name};
 pub use snapshots::{FoundSnapshot, directories, entries, find_snapshots};
 pub use stamp::{FORMAT, Stamp};
-pub use write_marks::{HeardMark, StoredMarks};
+pub use write_marks::{AnnouncedMark, StoredMarks};
 
 use crate::files::may_pass;
 use crate::files::sealed::{self, Unsealed};

@@ -17,7 +17,7 @@ const FORMAT: u32 = 1;
 
 /// A write mark that another node announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct HeardMark {
+pub struct AnnouncedMark {
     /// The process that announced it.
     pub process: Uuid,
     /// The mark.
@@ -32,7 +32,7 @@ pub struct StoredMarks {
     /// Its own write mark.
     pub own: u64,
     /// The marks of other nodes.
-    pub others: BTreeMap<HostId, HeardMark>,
+    pub others: BTreeMap<HostId, AnnouncedMark>,
 }
 
 fn path(dir: &Path) -> PathBuf {

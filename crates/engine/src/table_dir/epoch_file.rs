@@ -13,8 +13,7 @@ const FORMAT: u32 = 1;
 const FILE: &str = "epoch";
 
 /// The content of the file, for error messages.
-pub(crate) const HOLDS: &str =
-    "the epoch of the table's rows: without it the node treats them as truncated, and removes all its rows of the table";
+pub(crate) const HOLDS: &str = "the epoch of the table's rows: without it the node treats them as truncated, and removes all its rows of the table";
 
 /// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

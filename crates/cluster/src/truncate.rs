@@ -81,7 +81,7 @@ async fn begin_epoch(shards: ClusterShards, table: TableId, deadline: Deadline) 
             let epoch = metadata.number + 1;
             Ok((vec![Op::Truncate { table, epoch }], epoch))
         }
-        None => Err("the table is gone".to_owned()),
+        None => Err("the table was dropped".to_owned()),
     });
     let changed = deadline.limit(changed).await;
     let changed =

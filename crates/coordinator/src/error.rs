@@ -67,10 +67,10 @@ pub enum CoordinatorError {
     #[error("Invalid value for the paging state")]
     PagingState,
     /// The table was dropped.
-    #[error("the table is gone")]
+    #[error("the table was dropped")]
     NoSuchTable,
     /// The client disconnected: nothing waits for the response.
-    #[error("the client is gone")]
+    #[error("the client has disconnected")]
     Cancelled,
 }
 

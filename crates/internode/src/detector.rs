@@ -72,7 +72,7 @@ fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
 pub(super) fn pong(body: &[u8], report: Option<SelfReport>) -> Result<Bytes, Refusal> {
     match decode(body) {
         Some(_) => Ok(encode(rt::time::wall_micros(), report)),
-        None => Err(Refusal::malformed("a ping that is none")),
+        None => Err(Refusal::malformed("a malformed ping")),
     }
 }
 

@@ -244,7 +244,7 @@ pub fn judge(
 
 /// The text for a node that connects without encryption.
 pub fn needs_tls(own: &Identity) -> String {
-    format!("node {} at {} takes encrypted connections only (internode_encryption)", own.host, own.address)
+    format!("node {} at {} accepts only encrypted connections (internode_encryption)", own.host, own.address)
 }
 
 /// The text for a node that connects with encryption.

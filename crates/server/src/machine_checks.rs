@@ -53,8 +53,8 @@ pub fn memory_warning(memory: Option<Size<1>>, limit: MemoryLimit) -> Option<Str
             None => "the memory of the machine",
         };
         format!(
-            "memory (--memory) is {}, more than {source}: {}. The kernel will end the process when it uses that much. Set memory \
-             to less than this limit, or raise the limit",
+            "memory (--memory) is {}, more than {source}: {}. The kernel kills the process when it exceeds the limit. Set memory \
+             to less than the limit, or raise the limit",
             Size::<1>(wanted).show(),
             Size::<1>(limit.bytes() >> 20 << 20).show()
         )

@@ -85,7 +85,7 @@ fn encode<T: Serialize>(value: &T) -> Bytes {
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     match bytes.split_first() {
         Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
-        _ => Err("it is of another release".into()),
+        _ => Err("the message is of another release".into()),
     }
 }
 

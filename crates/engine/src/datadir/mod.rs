@@ -119,7 +119,7 @@ pub enum DataDirError {
     #[error(
         "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp \
          identifies the node and lists its files: restore the stamp as it was when the node stopped. An older copy may need a \
-         start with --accept-loss. A member of a cluster can be replaced by a new node with an empty data directory"
+         start with --accept-loss. If no copy is left, replace a member of a cluster by a new node with an empty data directory"
     )]
     NoStamp(PathBuf),
     /// The operating system refused.

@@ -33,7 +33,8 @@ pub fn way_out(path: &Path, error: &io::Error) -> String {
     }
 }
 
-const PUT_BACK: &str = "move it away, and restore what was there when the node stopped. If that is lost, the next start reports what it held";
+const PUT_BACK: &str = "move it away, and restore the original as it was when the node stopped. If the original is lost, the next \
+    start reports its content";
 
 fn in_its_place() -> String {
     format!(". A file or directory of the node was replaced by something else: {PUT_BACK}")

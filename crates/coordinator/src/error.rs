@@ -52,8 +52,7 @@ pub enum CoordinatorError {
         received: u32,
         /// Replicas that failed.
         failures: u32,
-        /// The addresses of the replicas that failed, as far as known. Empty: the replica is on
-        /// this node.
+        /// The known addresses of the replicas that failed. Empty: the replica is on this node.
         nodes: Vec<IpAddr>,
         /// Reads: whether the rows have arrived.
         data_present: bool,

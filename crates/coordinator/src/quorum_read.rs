@@ -136,7 +136,7 @@ impl Coordinator {
         let other = OtherSet::of(metadata, &read.nodes, table, tablet, options);
         // Boxed, because it is rare: it must not enlarge the future of other reads.
         let reconciled = Box::pin(self.reconcile(table, command, sources, other, &mut read, options));
-        // Repairs that were sent are completed also if the client is gone.
+        // Repairs that were sent are completed also if the client has disconnected.
         match limit.limit_unless(&options.context.cancel, reconciled).await {
             Ok(Ok(Reconciled { page, has_more, sources })) => {
                 read_trace::merged(&sources, options);

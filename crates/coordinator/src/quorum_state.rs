@@ -34,7 +34,7 @@ pub(super) enum Next {
     AskAgain(TabletReplica),
     /// Done: the level is reached, and the rows have arrived.
     Enough,
-    /// Give up: the level cannot be reached.
+    /// Fail: the level cannot be reached.
     Unreachable,
 }
 

@@ -38,8 +38,8 @@ pub(super) fn compare(order: &ClusteringOrder, a: &Position, b: &Position) -> Or
     })
 }
 
-/// The page that ends first, of those that do not reach the end of the requested ranges. None: all
-/// reach it.
+/// The page that ends first, of the pages that do not reach the end of the requested ranges. None:
+/// all reach it.
 pub(super) fn first_end<'a>(order: &ClusteringOrder, pages: impl Iterator<Item = &'a Page>) -> Option<&'a Page> {
     let cut = pages.filter(|page| page.end != PageEnd::Exhausted);
     let ends = cut.filter_map(|page| page.last.as_ref().map(|last| (page, last)));

@@ -187,7 +187,7 @@ impl ResponseTracker {
         self.groups.iter().map(|group| group.received.min(group.required)).sum()
     }
 
-    /// The replicas that failed, of those that count.
+    /// The failed replicas, of the replicas that count.
     pub fn failures(&self) -> u32 {
         self.groups.iter().map(|group| group.failed).sum()
     }

@@ -344,7 +344,7 @@ fn too_late(target: HostId, tables: &[&TableSchema]) -> String {
     )
 }
 
-/// Reads all of a table. Nothing, if it is gone.
+/// Reads all of a table. Nothing, if the table was dropped.
 async fn read_all(coordinator: &Rc<Coordinator>, table: TableId) -> Option<(String, Result<(), CoordinatorError>)> {
     let first = query(&coordinator.metadata(), table)?;
     let name = format!("{}.{}", first.table.schema.keyspace, first.table.schema.name);

@@ -79,13 +79,13 @@ pub struct QueryParams {
     pub page_size: Option<i32>,
     /// Where the previous page ended, as the client sent it. Not verified yet.
     pub paging_state: Option<Bytes>,
-    /// The client needs no column descriptions. It uses those that it got with the prepared
+    /// The client needs no column descriptions. It uses the columns that it got with the prepared
     /// statement.
     pub skip_metadata: bool,
     /// The client's timestamp, in microseconds.
     pub timestamp: Option<i64>,
-    /// The client's time, in seconds since 1970. It decides what has expired, for reads and writes.
-    /// Meant for tests of clients.
+    /// The client's time, in seconds since 1970. It decides which data has expired, for reads and
+    /// writes. Meant for tests of clients.
     pub now_in_seconds: Option<i32>,
     /// The id under which the request is traced.
     pub trace: Option<Uuid>,

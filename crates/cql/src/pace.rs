@@ -2,7 +2,7 @@
 //!
 //! A value can have megabytes, and a statement thousands of conditions and expressions. Work is
 //! counted in bytes that are read. After some work the statement yields if the time of its poll is
-//! used up. It fails if its deadline is past or its client is gone.
+//! used up. It fails if its deadline is past or its client has disconnected.
 
 use crate::error::{Error, WriteType};
 use coordinator::{CoordinatorError, RequestOptions};
@@ -133,7 +133,8 @@ impl<'a> PlanPace<'a> {
         Ok(())
     }
 
-    /// Drops a syntax tree. That of a long statement has many parts, and is dropped off the shard.
+    /// Drops a syntax tree. The syntax tree of a long statement has many parts, and is dropped off
+    /// the shard.
     pub fn discard<T: Send + 'static>(&self, tree: T) {
         match self.pauses() {
             true => rt::offload::discard(tree),

@@ -328,7 +328,7 @@ impl Cache {
     pub fn drop_plan(&mut self, id: &StatementId, kept: &Rc<CachedStatement>) {
         let before = kept.weight.get();
         if kept.plan.borrow_mut().take().is_some() {
-            // The connections knew the plan, but none of them knows that it is gone.
+            // The connections knew the plan, but no connection knows that it was removed.
             *kept.informed.borrow_mut() = None;
         }
         kept.changed.set(Changed::Variables);

@@ -24,7 +24,7 @@
 //! | `flush` | memtables to sstables; small memtables are relogged instead |
 //! | `compaction` | fewer and larger sstables |
 //! | `replay` | what earlier runs logged comes back into memtables |
-//! | `table_ops` | add, truncate, drop, snapshot, upload; tablets that come and go |
+//! | `table_ops` | add, truncate, drop, snapshot, upload; adding and removing tablets |
 
 pub mod commitlog;
 pub mod datadir;

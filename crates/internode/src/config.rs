@@ -203,7 +203,7 @@ pub enum Verb {
     Stream = 7,
     /// The calling node stops and must get no more requests. Answered by internode itself.
     Stopping = 8,
-    /// Missed writes: those that hint replay will not deliver.
+    /// Missed writes: writes that hint replay will not deliver.
     Missed = 9,
 }
 

@@ -52,7 +52,7 @@ pub(super) struct Connection {
     compress: bool,
     outbox: RefCell<Outbox>,
     waker: RefCell<Option<Waker>>,
-    /// The loop is running, and will see what is added.
+    /// The loop is running, and will process the additions.
     driving: Cell<bool>,
     /// The loop must end, with a reason: at once if true, else once everything is written.
     ending: RefCell<Option<(Arc<str>, bool)>>,

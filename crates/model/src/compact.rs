@@ -144,8 +144,8 @@ impl Compactor {
         tombstone.timestamp < self.max_purgeable && tombstone.deletion_time < self.rules.gc_before
     }
 
-    /// Takes the next fragment. Passes what is left of it to `out`, after the start of its
-    /// partition. Calls `max_purgeable` at the start of each partition.
+    /// Takes the next fragment. Passes the rest of it to `out`, after the start of its partition.
+    /// Calls `max_purgeable` at the start of each partition.
     pub fn push(
         &mut self,
         fragment: Fragment,

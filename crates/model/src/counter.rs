@@ -179,7 +179,7 @@ mod tests {
             assert!(cut == UPDATE || [0, 3].contains(&sum), "{cut}: {sum}");
         }
         assert_eq!(total(&[0x7f, 0xff, 1]), 0);
-        // Shards of old counters have no header, and count all the same.
+        // Shards of old counters have no header, and count nevertheless.
         let mut bare = vec![0, 0];
         bare.extend_from_slice(&whole[6..]);
         assert_eq!(total(&bare), 7);

@@ -144,7 +144,7 @@ fn place_of(fragment: &Fragment, partition: &mut Bytes) -> Option<Position> {
     }
 }
 
-/// Whether a position among rows is that of a cut.
+/// Whether a position among rows is the position of a cut.
 fn is_at(position: &Position, cut: &ClusteringCut) -> bool {
     position.weight == weight_of(cut) && position.prefix == cut.prefix
 }

@@ -34,7 +34,7 @@ pub enum Region {
     End = 3,
 }
 
-/// A position in a reader's stream: the last one that a page consumed.
+/// A position in a reader's stream: the last position that a page consumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Position {
     /// The partition's key.
@@ -85,7 +85,7 @@ pub struct Page {
     pub body: Bytes,
     /// The last position consumed. None if the ranges had no data.
     pub last: Option<Position>,
-    /// Rows returned of the partition of `last`, including those of earlier pages.
+    /// Rows returned of the partition of `last`, including rows of earlier pages.
     pub rows_in_last: u64,
     /// Why the page ended.
     pub end: PageEnd,

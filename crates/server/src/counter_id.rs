@@ -59,7 +59,8 @@ fn tolerate_full_disk(stored: Result<(), DataDirError>) -> Result<(), StartError
     }
 }
 
-/// Lets the next start count under the same id. After all shards were stopped in order. On shard 0.
+/// Records that the next start can use the same id. After all shards were stopped in order. On
+/// shard 0.
 pub(crate) async fn keep(engines: PerShard<Engine>, replicas: PerShard<Replica>) {
     let (Some(engine), Some(replica)) = (engines.try_get(), replicas.try_get()) else { return };
     let of_shards = rt::shard::call_all(move || async move {

@@ -1,6 +1,6 @@
 //! Values of the configuration that do not fit the machine: its CPUs, its disk, its files.
 //!
-//! An error names the key, and what the machine has.
+//! An error names the key, and the value that the machine allows.
 
 use crate::config::map::{self, MapSetting};
 use crate::config::setting::{Setting, Size};
@@ -10,7 +10,7 @@ use engine::commitlog::CommitlogConfig;
 use rt::host::MemoryLimit;
 use rt::tls::TlsError;
 
-/// The CPUs to use, of those that the process may run on.
+/// The CPUs to use, of the CPUs that the process may run on.
 pub fn usable_cpus(wanted: Option<&CpuSet>, allowed: Vec<usize>) -> Result<Vec<usize>, StartError> {
     let Some(CpuSet(wanted)) = wanted else { return Ok(allowed) };
     // The system may not say which there are.

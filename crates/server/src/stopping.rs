@@ -211,7 +211,7 @@ impl FailureReceiver {
         let why = self.first.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
         match why {
             Ok(why) => why,
-            // All senders are gone: nothing is left that could fail.
+            // All senders were dropped, so no failure can follow.
             Err(_) => std::future::pending().await,
         }
     }

@@ -2,8 +2,8 @@
 //! compactions of large rows have another budget.
 //!
 //! The memory for a large row is not known before the row is found, so a permit cannot include it.
-//! A read requests the memory when it meets something large, and waits until there is room. Reads
-//! are admitted in order of arrival. The read that was admitted first always gets more memory, so
+//! A read requests the memory when it reads a large row, and waits until there is room. Reads are
+//! admitted in order of arrival. The read that was admitted first always gets more memory, so
 //! admitted reads cannot deadlock. A result counts from the time it is built until its last byte is
 //! dropped, usually by the socket of the client, on any shard.
 //!
@@ -33,7 +33,7 @@ const LARGE_RESULT: usize = 2 << 20;
 /// interval.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A read, as this budget knows it.
+/// The identity of a read in this budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadId {
     /// From 1; 0 for reads that are not bounded here.
@@ -89,7 +89,7 @@ impl LargeReads {
         LargeReads::beside(budget, Weak::new())
     }
 
-    /// A budget of so many bytes. `cache` shrinks by what is held.
+    /// A budget of so many bytes. `cache` shrinks by the held memory.
     pub(crate) fn beside(budget: usize, cache: Weak<PageCache>) -> Rc<LargeReads> {
         Rc::new(LargeReads {
             budget,
@@ -155,7 +155,8 @@ impl LargeReads {
         is_next && (used + bytes <= self.budget || used == 0 || is_alone)
     }
 
-    /// Of the statements whose reads wait, the one that has kept results for the longest time.
+    /// Of the statements with waiting reads, the statement that has kept results for the longest
+    /// time.
     fn first_statement(&self, queue: &VecDeque<ReadId>) -> Option<Instant> {
         let mut statements = self.statements.borrow_mut();
         statements.retain(Statement::keeps_results);

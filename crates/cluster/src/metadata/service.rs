@@ -239,7 +239,7 @@ impl MetadataService {
         self.current.borrow().number
     }
 
-    /// A table of the newest metadata, or one that is being dropped.
+    /// A table of the newest metadata, or a table that is being dropped.
     pub fn table_even_if_dropping(&self, id: TableId) -> Option<Rc<Table>> {
         let dropping = self.dropping.borrow();
         let found = dropping.iter().find(|table| table.schema.id == id).cloned();
@@ -273,7 +273,7 @@ impl MetadataService {
         }
     }
 
-    /// Whether this node is the leader, as far as it knows. On shard 0 only.
+    /// Whether this node is the leader, by its own knowledge. On shard 0 only.
     pub fn is_leader(&self) -> bool {
         self.group().is_some_and(|group| group.is_leader())
     }

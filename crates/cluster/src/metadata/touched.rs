@@ -5,7 +5,7 @@ use super::state::{Metadata, Table};
 use model::id::TableId;
 use std::rc::Rc;
 
-/// The tables that a change affects, so that applying it need not look at all tables.
+/// The tables that a change affects, so that applying it need not examine all tables.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// The created or altered tables, as they are after the change.

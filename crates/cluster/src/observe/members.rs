@@ -1,5 +1,5 @@
 //! The members as this node sees them: their description in the metadata, whether they are up, and
-//! what they report about themselves.
+//! their reports about themselves.
 
 use super::storage;
 use crate::metadata::{ClusterShards, Metadata, NodeInfo, own_node};
@@ -18,7 +18,7 @@ pub struct NodeView {
     pub is_own: bool,
     /// Whether it is up.
     pub is_up: bool,
-    /// Whether it serves clients, as far as is known.
+    /// Whether it is known to serve clients.
     pub serving: bool,
     /// The version of its schema, once it has reported it.
     pub schema: Option<Uuid>,
@@ -37,7 +37,7 @@ pub struct NodeView {
 pub struct Member {
     /// The member. Of this node, the load is known on every shard.
     pub seen: NodeView,
-    /// The number of tablets of which it has a replica.
+    /// The number of tablets with a replica on it.
     pub tablets: u64,
 }
 
@@ -53,7 +53,7 @@ pub async fn members(metadata: &Metadata, info: &NodeInfo, shards: ClusterShards
     nodes_of(metadata, info, shards).into_iter().map(member).collect()
 }
 
-/// The number of tablets of which each node has a replica.
+/// The number of tablets with a replica on each node.
 fn tablets_by_node(metadata: &Metadata) -> BTreeMap<HostId, u64> {
     let mut tablets = BTreeMap::new();
     for table in metadata.tables() {

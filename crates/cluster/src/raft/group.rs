@@ -218,7 +218,7 @@ impl Group {
         self.host
     }
 
-    /// The leader, as far as this node knows.
+    /// The leader that this node knows.
     pub fn leader(&self) -> Option<HostId> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -230,7 +230,7 @@ impl Group {
         self.raft.metrics().borrow().current_term
     }
 
-    /// Whether this node is the leader, as far as it knows.
+    /// Whether this node is the leader, by its own knowledge.
     pub fn is_leader(&self) -> bool {
         self.leader() == Some(self.host)
     }

@@ -37,12 +37,12 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// All nodes in the order of their ids, including those that have left.
+    /// All nodes in the order of their ids, including nodes that have left.
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values()
     }
 
-    /// The members: all nodes except those that have left.
+    /// The members: all nodes except nodes that have left.
     pub fn members(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values().filter(|node| node.state.is_member())
     }
@@ -74,7 +74,7 @@ impl Topology {
         self.runs.iter().map(|(host, run)| (*host, *run))
     }
 
-    /// The number of nodes, including those that have left.
+    /// The number of nodes, including nodes that have left.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }

@@ -25,7 +25,7 @@ pub struct Candidate<'a> {
     pub datacenter: &'a str,
     /// Its rack.
     pub rack: &'a str,
-    /// Whether it is up, as far as is known.
+    /// Whether it is known to be up.
     pub alive: bool,
     /// Whether it is a voter now.
     pub votes: bool,

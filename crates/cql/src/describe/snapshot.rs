@@ -27,7 +27,7 @@ pub fn snapshot_schema(services: PerShard<MetadataService>, schema: &TableSchema
     statements.join("\n\n") + "\n"
 }
 
-/// The user types of a type, each after those that it uses.
+/// The user types of a type, each after the types that it uses.
 fn collect<'t>(ty: &'t CqlType, types: &mut Vec<&'t UserType>) {
     match ty {
         CqlType::List { elem, .. } | CqlType::Set { elem, .. } | CqlType::Vector { elem, .. } => collect(elem, types),

@@ -183,7 +183,7 @@ impl BoundFilter {
         Some(Ordering::Equal)
     }
 
-    /// Work for a row beside that of the row's bytes, in bytes that are looked at.
+    /// Work for a row in addition to the work of its bytes, counted in examined bytes.
     pub fn work(&self) -> usize {
         match &self.test {
             BoundTest::Tuples(tuples) => tuples.with_nulls.len() * size_of::<Vec<Option<Bytes>>>(),

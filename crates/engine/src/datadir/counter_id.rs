@@ -86,8 +86,8 @@ impl DataDir {
     }
 }
 
-/// Lets the next start count under the same id, if it finds these sstables and the commitlogs as
-/// they are now. Call it when everything was stopped in order.
+/// Records the present state for the next start. It uses the same id if the sstables and commitlogs
+/// are unchanged. Call it when everything was stopped in order.
 pub async fn leave_counter_id(
     data_dir: &Path,
     host: HostId,

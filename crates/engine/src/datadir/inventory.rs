@@ -372,7 +372,7 @@ impl DataDir {
         Ok(unusable)
     }
 
-    /// Moves away the path of a part that is given up. Returns the new path.
+    /// Moves away the path of a part after its loss was accepted. Returns the new path.
     pub async fn move_away(&self, path: &Path) -> Result<PathBuf, DataDirError> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".given-up-{}", rt::time::wall_micros() / 1000));

@@ -50,7 +50,7 @@ impl NodeDigest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileOwner {
     pub host: HostId,
-    /// `None` in a directory whose name is not that of a table's directory.
+    /// `None` unless the name of the directory is the name of a table's directory.
     pub table: Option<TableId>,
 }
 

@@ -1,8 +1,8 @@
 //! The rows of a large partition: a tree of chunks, each behind an `Rc`, that is shared between
 //! versions.
 //!
-//! Cloning [`Chunks`] costs one pointer: this is how a reader keeps a snapshot. A writer that
-//! meets a shared node copies that node and those above it, never the partition. Rows are never
+//! Cloning [`Chunks`] costs one pointer: this is how a reader keeps a snapshot. To change a shared
+//! node, a writer copies that node and the nodes above it, never the partition. Rows are never
 //! removed: a memtable only grows until it is flushed.
 
 use model::key::{Clustering, PositionRef};

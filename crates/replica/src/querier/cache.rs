@@ -30,7 +30,7 @@ pub struct CacheLimits {
 /// Counters, with ScyllaDB's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
-    /// Pages that looked for a querier. First pages do not.
+    /// Pages that searched for a querier. First pages do not.
     pub lookups: u64,
     /// Lookups that found none.
     pub misses: u64,

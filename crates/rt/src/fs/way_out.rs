@@ -2,7 +2,7 @@
 //! path and the error.
 //!
 //! The system's own words name no cause: "No such file or directory" may mean a link to a disk that
-//! is not mounted, "Permission denied" any directory of the path. So the path is looked at again.
+//! is not mounted, "Permission denied" any directory of the path. So the path is examined again.
 //! That blocks, which is fine for what ends a start.
 
 use std::ffi::CString;

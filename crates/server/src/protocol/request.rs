@@ -32,7 +32,7 @@ const PREPARE_KEYSPACE: i32 = 0x01;
 /// answers it.
 pub const PAGE_INFO: &str = "messina-page-info";
 
-/// What a connection has negotiated about the encoding of its requests.
+/// The encoding of requests that a connection has negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dialect {
     /// The compression of bodies, before version 5.

@@ -26,8 +26,8 @@ pub const ROWS: i32 = 6;
 /// A row of a partition by its partition key and clustering key, or the static column ([`STATIC`]).
 pub type RowKey = (i32, i32);
 
-/// A group of replicas of which a majority has a write: 0 is all replicas, n those of the n-th
-/// datacenter.
+/// A group of replicas, of which a majority has a write: 0 is all replicas, n the replicas of the
+/// n-th datacenter.
 pub type Majority = usize;
 /// The number of such groups.
 const MAJORITIES: usize = 3;
@@ -228,8 +228,8 @@ impl Row {
             }
             Some(number) => Ok(number),
             None => {
-                // A read that shows nothing has met the floor, if that is a deletion or has
-                // expired, or else a later deletion.
+                // A read without a row is correct if the floor is a deletion or has expired, or if
+                // there is a later deletion.
                 let mut deletions = self.writes.range(floor..).filter(|(_, write)| write.may_be_empty(ended));
                 match deletions.next() {
                     _ if floor == 0 => Ok(0),

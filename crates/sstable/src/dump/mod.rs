@@ -27,7 +27,7 @@ use std::rc::Rc;
 use text::{hex, json, plain, quoted};
 
 /// Writes all partitions to `out`. `now` decides which cells are shown as expired. `progress` is
-/// called now and then with the bytes of content read.
+/// called repeatedly, with the bytes of content read.
 pub async fn dump_json(
     table: &Rc<Sstable>,
     now: Seconds,

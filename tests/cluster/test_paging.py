@@ -186,7 +186,7 @@ def test_a_node_that_stands_still_is_replaced_by_another(three, speculation):
         assert f"node {stopped}, as for the page before" in said[0], said
         assert said[1].endswith("as well" if speculation == "20ms" else "instead"), said
         answered = next(step for step in traced[0] if step.startswith("The rows are from node"))
-        assert stopped not in answered, "who served the page is told"
+        assert stopped not in answered, "the trace names the serving node"
         assert not any(stopped in step for step in traced[1] if step.startswith("Asking for")), "it is not asked any more"
         three.wait_up(2)
         eventually(lambda: three.sessions[2].execute("SELECT key FROM system.local").one())

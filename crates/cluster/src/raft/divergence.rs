@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((known.lost(by(2, 1), at(7)), known.lost(by(2, 1), at(8))), (at(7), None));
         assert_eq!(known.lost(by(3, 1), at(7)), None, "another leader may have taken it back");
         assert_eq!(known.lost(by(2, 2), at(7)), None, "so may another leader of the same term");
-        assert_eq!(known.lost(by(3, 1), at(2)), at(2), "what is committed stays");
+        assert_eq!(known.lost(by(3, 1), at(2)), at(2), "committed entries remain known");
         assert_eq!((known.is_beyond(at(1)), known.is_beyond(at(2)), known.is_beyond(None)), (at(2), None, at(2)));
         known.upto(by(3, 1), at(4), at(9));
         assert_eq!((known.lost(by(3, 1), at(4)), known.lost(by(3, 1), at(5))), (at(4), None));

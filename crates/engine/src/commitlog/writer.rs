@@ -160,7 +160,7 @@ async fn sync(log: &Rc<Commitlog>) -> Option<()> {
         if state.failed.is_some() {
             return None;
         }
-        assert!(state.synced <= upto, "what is durable stays durable");
+        assert!(state.synced <= upto, "the synced position never moves back");
         state.synced = upto;
     }
     log.signals.progress.notify_waiters();

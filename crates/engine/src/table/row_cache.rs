@@ -278,7 +278,7 @@ mod tests {
         let stats = cache.stats();
         assert!(stats.bytes <= 75 << 20 && stats.bytes > 74 << 20 && stats.evictions > 100_000, "{stats:?}");
         assert_eq!(stats.insertions, stats.partitions + stats.evictions);
-        assert_eq!(pages.budget(), 25 << 20, "what rows take, pages give up");
+        assert_eq!(pages.budget(), 25 << 20, "the page cache shrinks by the memory of rows");
         assert!(cache.get(cache.register(), &key(1), &set).is_none(), "another tablet");
         cache.insert(tablet, key(0).token, 0, content(0, LARGEST + 1));
         let after = cache.stats();

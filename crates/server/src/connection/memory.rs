@@ -253,7 +253,10 @@ mod tests {
         assert!(!memory.is_full());
         let more = memory.charge(75);
         assert!(memory.is_full());
-        assert!(reserve(&memory, &mut None, 1000).is_some(), "what others hold does not count for large ones");
+        assert!(
+            reserve(&memory, &mut None, 1000).is_some(),
+            "memory of other requests does not count for large requests"
+        );
         drop((small, more));
         assert_eq!(memory.used(), 0);
     }

@@ -81,6 +81,6 @@ mod tests {
             let floor = counters.floor(0).min(1);
             assert_eq!(counters.check(0, found, floor).is_ok(), fine, "{found}");
         }
-        assert_eq!(counters.floor(0), 3, "what was shown is there for later reads");
+        assert_eq!(counters.floor(0), 3, "later reads include increments that a read has shown");
     }
 }

@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(read(&mut history, &floors, Some(second)), Ok(()));
         let later = history.floors(ALL, 0);
         assert!(read(&mut history, &later, Some(first)).is_err());
-        assert_eq!(read(&mut history, &floors, Some(first)), Ok(()), "one that ran beside it may be behind");
+        assert_eq!(read(&mut history, &floors, Some(first)), Ok(()), "a concurrent read may be behind");
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(read(&mut history, &floors, None).is_err(), must, "majority {majority}");
         }
         let floors = history.floors(EVERY, 0);
-        assert!(read(&mut history, &floors, None).is_err(), "who asks everybody meets all of them");
+        assert!(read(&mut history, &floors, None).is_err(), "a read from all replicas meets every floor");
     }
 
     #[test]

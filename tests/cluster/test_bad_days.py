@@ -224,7 +224,7 @@ def test_fewer_shards_than_before(nodes):
     second.start()
     second.stop()
     second.shards = 1
-    ends(second, "number can only grow", "--shards 2")
+    ends(second, "number of shards can only grow", "--shards 2")
     second.shards = 2
     second.start()
     cluster, session = connect(second.address)

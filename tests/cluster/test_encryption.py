@@ -86,7 +86,7 @@ def test_what_nodes_say_to_each_other_is_encrypted(two, tmp_path):
         eventually(lambda: "closing a connection that is not another node's" in log(one))
 
         plain = node(tmp_path, "plain", one.address, {})
-        turned_away(plain, one, "takes encrypted connections only", "takes encrypted connections only")
+        turned_away(plain, one, "accepts only encrypted connections", "accepts only encrypted connections")
         strangers = tmp_path / "strangers"
         strangers.mkdir()
         stranger = node(tmp_path, "stranger", one.address, options(Authority(strangers, "other"), "stranger"))

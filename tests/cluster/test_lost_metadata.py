@@ -16,7 +16,7 @@ def test_a_member_without_its_metadata_log_does_not_start(trio):
     shutil.move(raft, aside)
     for extra in ([], ["--accept-loss"]):
         node.extra = extra
-        with pytest.raises(StartFailed, match="cannot go on without its metadata log"):
+        with pytest.raises(StartFailed, match="cannot start without its metadata log"):
             node.start()
     shutil.rmtree(raft, ignore_errors=True)
     shutil.move(aside, raft)

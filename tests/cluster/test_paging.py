@@ -111,7 +111,7 @@ def test_traces_are_found_by_drivers_that_ask_another_node_for_them(three):
             result = driver.execute(statement, trace=True, paging_state=state)
             state = result.paging_state
             trace = result.get_query_trace(max_wait_sec=20)
-            assert any(event.description.startswith("The rows are those of node") for event in trace.events), trace.events
+            assert any(event.description.startswith("The rows are from node") for event in trace.events), trace.events
             sources = {event.source for event in trace.events if event.description == "Querier cache: kept for the next page"}
             assert len(sources) >= 2, "both replicas tell of it"
 
@@ -185,8 +185,8 @@ def test_a_node_that_stands_still_is_replaced_by_another(three, speculation):
         said = [step for step in traced[0] if "sking for" in step]
         assert f"node {stopped}, as for the page before" in said[0], said
         assert said[1].endswith("as well" if speculation == "20ms" else "instead"), said
-        answered = next(step for step in traced[0] if step.startswith("The rows are those of node"))
-        assert stopped not in answered, "who served the page is told"
+        answered = next(step for step in traced[0] if step.startswith("The rows are from node"))
+        assert stopped not in answered, "the trace names the serving node"
         assert not any(stopped in step for step in traced[1] if step.startswith("Asking for")), "it is not asked any more"
         three.wait_up(2)
         eventually(lambda: three.sessions[2].execute("SELECT key FROM system.local").one())

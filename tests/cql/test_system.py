@@ -234,7 +234,7 @@ def test_large_things(db, server, low_limits):
     assert status == 200, answer
     assert found() == large
     db.execute(f"TRUNCATE {t}")
-    assert found() == nothing, "what is large went with its sstable"
+    assert found() == nothing, "the large data was removed with its sstable"
 
 
 @pytest.mark.scylla

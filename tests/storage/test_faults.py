@@ -159,7 +159,7 @@ def test_too_many_open_files():
         for pk in range(10, 20):
             session.execute(f"INSERT INTO k.t (pk, v) VALUES ({pk}, 'v')")
         assert node.alive(), node.log_tail()
-        assert session.execute("SELECT v FROM k.t WHERE pk = 15").one().v == "v", "what is in memory can be read"
+        assert session.execute("SELECT v FROM k.t WHERE pk = 15").one().v == "v", "rows in memory can be read"
         for connection in connections:
             connection.close()
         end = time.monotonic() + 30
@@ -413,7 +413,7 @@ def test_a_change_that_the_disk_refuses_is_not_acknowledged_and_comes_later(node
         session.execute("CREATE TABLE other.u (pk int PRIMARY KEY, v int)")
     assert node.metric("scylla_metadata_change_stuck") == 1
     session.execute("INSERT INTO other.t (pk, v) VALUES (1, 1)")
-    assert session.execute("SELECT v FROM other.t WHERE pk = 1").one().v == 1, "what was there is served"
+    assert session.execute("SELECT v FROM other.t WHERE pk = 1").one().v == 1, "the existing rows are served"
     assert not list(session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'"))
     obstacle.unlink()
     end = time.monotonic() + 30
@@ -534,7 +534,7 @@ def test_a_failed_commitlog_stops_the_node_in_order():
         node.start()
         db = Database(node.address)
         there = {row.pk for row in db.session.execute(f"SELECT pk FROM {table}")}
-        assert acknowledged <= there, "what was acknowledged was flushed"
+        assert acknowledged <= there, "acknowledged writes were flushed"
         db.cluster.shutdown()
     finally:
         node.close()

@@ -183,7 +183,7 @@ def test_a_member_of_a_cluster_without_its_raft_log_is_refused(template, tmp_pat
     node = Node(shards=2, data_dir=directory, extra=["--accept-loss"])
     node.config["seeds"] = node.address
     try:
-        with pytest.raises(StartFailed, match="A member of a cluster cannot go on without its metadata log"):
+        with pytest.raises(StartFailed, match="A member of a cluster cannot start without its metadata log"):
             node.start()
     finally:
         node.close()

@@ -86,12 +86,13 @@ impl Api {
     }
 }
 
-/// The value in an answer. The error is the node's, or says what else answered.
+/// The value in an answer. The error is the node's. If another program answered, the error shows
+/// its response.
 fn interpret(base: &str, status: StatusCode, text: String) -> Result<Value, String> {
     let value = serde_json::from_str::<Value>(&text);
     match value {
         Ok(value) if status.is_success() => return Ok(value),
-        // What has no result has no text.
+        // A request without a result has no text.
         Err(_) if status.is_success() && text.is_empty() => return Ok(Value::String(text)),
         Ok(value) => {
             if let Some(why) = value.get("message").and_then(Value::as_str) {

@@ -20,7 +20,7 @@ type Levels = BTreeMap<String, String>;
 /// How long the end of the process waits until all lines are written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// Writes what the process says, once logging has started.
+/// The writer of all output of the process, once logging has started.
 static WRITER: OnceLock<LogWriter> = OnceLock::new();
 
 /// Waits until all lines are written, for at most [`FLUSH_LIMIT`].

@@ -32,7 +32,7 @@ const LARGE_OBJECT: usize = 4 << 20;
 
 fn command() -> Command {
     Command::new("messina")
-        .about("A distributed CQL database: serve runs a node, admin administers one, inspect shows sstables")
+        .about("A distributed CQL database: serve runs a node, admin administers a node, inspect shows sstables")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)

@@ -33,12 +33,13 @@ pub struct Output {
 }
 
 impl Output {
-    /// Without a reader, the process ends with status 0: what is left to do is for the reader.
+    /// Without a reader, the process ends with status 0: the rest of the output has no reader.
     pub fn ending() -> Output {
         Output { to: io::stdout().lock(), ends: true }
     }
 
-    /// Without a reader, output is dropped: the exit status of the command says something, too.
+    /// Without a reader, output is dropped, and the command continues: its exit status matters,
+    /// too.
     pub fn dropping() -> Output {
         Output { to: io::stdout().lock(), ends: false }
     }

@@ -179,7 +179,7 @@ fn settings_that_do_not_work_are_warned_of() {
     let logged = std::fs::read_to_string(&log).expect("read");
     for warning in [
         "hinted_handoff_enabled lists datacenters without nodes",
-        "hints cannot be kept in hints_directory",
+        "hints cannot be stored in hints_directory",
         "1MiB is not enough for 2 shards",
     ] {
         assert!(logged.lines().any(|line| line.contains("WARN") && line.contains(warning)), "{warning}: {logged}");

@@ -81,10 +81,11 @@ async fn begin_epoch(shards: ClusterShards, table: TableId, deadline: Deadline) 
             let epoch = metadata.number + 1;
             Ok((vec![Op::Truncate { table, epoch }], epoch))
         }
-        None => Err("the table is gone".to_owned()),
+        None => Err("the table was dropped".to_owned()),
     });
     let changed = deadline.limit(changed).await;
-    let changed = changed.map_err(|_| "the metadata could not be changed in time; they may change yet".to_owned())?;
+    let changed =
+        changed.map_err(|_| "the metadata could not be changed in time; the change may still be applied".to_owned())?;
     let epoch = changed.map_err(|error| error.to_string())?;
     let internode = shards.internode.try_get();
     let without = lost_while_joining(&shards.metadata.get().current(), internode.as_deref());

@@ -33,7 +33,7 @@ pub(super) struct PageAssembler<'a> {
     query: &'a Query,
     limits: &'a PageLimits,
     paged: bool,
-    /// Rows that the query may still return, including those of this page.
+    /// Rows that the query may still return, including the rows of this page.
     remaining: u64,
     /// The most rows of this page.
     wanted: u64,
@@ -168,7 +168,7 @@ impl<'a> PageAssembler<'a> {
         Some(if is_empty && !self.limits.tombstones_are_set { Step::Empty } else { Step::Done })
     }
 
-    /// Ends the page for another reason than that of its last part.
+    /// Ends the page for another reason than the end of its last part.
     pub fn stop(&mut self, stop: PageStop) {
         self.out.info.stop = stop;
     }

@@ -64,7 +64,8 @@ impl Coordinator {
                     let state = Mutations::from_iter([(state, key.clone())]);
                     let counted = self.route(metadata, state, Some(leader), &unchecked);
                     return counted.await.map_err(|error| match error {
-                        // The update is applied: the client must not be told that it was not.
+                        // The update is applied, so the error to the client must not claim that it
+                        // was not.
                         CoordinatorError::Unavailable { consistency, required, .. } => {
                             CoordinatorError::Timeout { consistency, required, received: 1, data_present: false }
                         }
@@ -79,7 +80,7 @@ impl Coordinator {
         }
     }
 
-    /// Applies the update on one replica: the nearest one that receives the request.
+    /// Applies the update on one replica: the nearest replica that receives the request.
     async fn try_update_counter(
         &self,
         metadata: &Metadata,

@@ -65,8 +65,7 @@ pub enum CoordinatorError {
         received: u32,
         /// Replicas that failed.
         failures: u32,
-        /// The addresses of the replicas that failed, as far as known. Empty: the replica is on
-        /// this node.
+        /// The known addresses of the replicas that failed. Empty: the replica is on this node.
         nodes: Vec<IpAddr>,
         /// Reads: whether the rows have arrived.
         data_present: bool,
@@ -80,10 +79,10 @@ pub enum CoordinatorError {
     #[error("Invalid value for the paging state")]
     PagingState,
     /// The table was dropped.
-    #[error("the table is gone")]
+    #[error("the table was dropped")]
     NoSuchTable,
     /// The client disconnected: nothing waits for the response.
-    #[error("the client is gone")]
+    #[error("the client has disconnected")]
     Cancelled,
 }
 

@@ -1,4 +1,4 @@
-//! Hint replay: sends the hints of a replica to it once its node is up again.
+//! Hint replay: sends hints to a replica once its node is up again.
 
 use super::Coordinator;
 use super::client::Message;
@@ -30,7 +30,8 @@ impl Coordinator {
             match hints.replay(target, deliver).await {
                 Ok(true) if hints.missed().iter().any(|one| one.target == target) => tracing::warn!(
                     target_node = %target,
-                    "the hints for a node were delivered, but it also missed writes that were not kept: run `messina admin resync {target}`"
+                    "the hints for a node were delivered, but the node also misses writes without hints: run `messina admin resync \
+                    {target}`"
                 ),
                 Ok(true) => tracing::info!(target_node = %target, "all hints for a node were delivered"),
                 Ok(false) => {}
@@ -80,7 +81,7 @@ impl Coordinator {
         for (host, failure) in refusals {
             if !is_logged.replace(true) {
                 let why = failure.why();
-                tracing::error!(target_node = %host, table = %table.0, why, "a node refuses a hint: it misses the write");
+                tracing::error!(target_node = %host, table = %table.0, why, "a node refuses a hint, and misses the write");
             }
             hints.note_missed(host, table, Cause::Refused).await;
         }

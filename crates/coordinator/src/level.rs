@@ -1,4 +1,4 @@
-//! What a consistency level needs for the replication options of a keyspace.
+//! The responses that a consistency level needs, given the replication options of a keyspace.
 //! [`super::response_tracker`] counts the responses.
 
 use super::Consistency;

@@ -1,9 +1,9 @@
 //! The coordinator's view of the nodes: where they are, whether they are up, and which of them to
 //! ask first. Pure.
 //!
-//! The view is an immutable snapshot, replaced as a whole. The topology says where nodes are, the
-//! failure detector whether they are up. Both may change at any moment; a request that was sent by
-//! an older view is still correct.
+//! The view is an immutable snapshot, which is replaced entirely. The topology says where nodes
+//! are, the failure detector whether they are up. Both may change at any moment; a request that was
+//! sent by an older view is still correct.
 
 use super::response_tracker::{Candidate, DatacenterId, Factors};
 use cluster::tablets::TabletReplica;
@@ -220,9 +220,9 @@ const ELSEWHERE: u8 = 3;
 
 /// A node is slow only if its response time exceeds three times the fastest one's by this much.
 const SLOW_MARGIN: Duration = Duration::from_millis(2);
-/// A node that may keep a reader is passed over only if its response time exceeds three times the
-/// fastest one's by this much: a new reader elsewhere takes time as well. A node that does not
-/// respond exceeds it after its first timeout.
+/// The same margin for a node that may have the querier. It is larger, because a new reader on
+/// another node takes time as well. A node that does not respond exceeds it after its first
+/// timeout.
 const KEPT_MARGIN: Duration = Duration::from_millis(200);
 
 /// Recent response times of nodes.

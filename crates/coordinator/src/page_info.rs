@@ -1,4 +1,4 @@
-//! Why a page ended, what was read for it, and the budget of a page that has no row yet.
+//! Why a page ended, the amount of data read, and the budget of a page that has no row yet.
 
 use super::{PageLimits, RequestOptions};
 use replica::Page;
@@ -55,7 +55,7 @@ pub struct PageInfo {
 }
 
 impl PageInfo {
-    /// Adds what a replica's page cost.
+    /// Adds the costs of a replica's page.
     pub(super) fn add(&mut self, page: &Page) {
         self.asked += 1;
         self.rows += page.examined_rows;

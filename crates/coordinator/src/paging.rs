@@ -1,6 +1,6 @@
 //! The paging state: the position from which the next page of a query resumes. For the client it is
-//! an opaque blob, and only this cluster can make one: the coordinator authenticates a state before
-//! it decodes a byte of it.
+//! an opaque blob. Only this cluster can make one: the coordinator authenticates a state before it
+//! decodes it.
 //!
 //! ```text
 //! u8 version (2), u32 number of the key (all numbers are little-endian), 16 bytes of HMAC-SHA-256
@@ -21,10 +21,10 @@
 //!     4: 16 bytes table id, u32 CRC32 of it; not of virtual tables
 //! ```
 //!
-//! The signature binds a state to a table, a role and a statement: a state of another one does not
-//! verify. The state also has the table's id, only to choose the error. A client that continues a
-//! query of a table that was dropped, and perhaps created again, has not violated the protocol, and
-//! drivers close connections after protocol errors.
+//! The signature binds a state to a table, a role and a statement: a state of another statement
+//! does not verify. The state also has the table's id, only to choose the error. If the table was
+//! dropped, and perhaps created again, the client must not get a protocol error: it has not
+//! violated the protocol, and drivers close connections after such errors.
 
 use super::{Coordinator, CoordinatorError};
 use bytes::Bytes;
@@ -59,12 +59,12 @@ const TABLE: u8 = 4;
 /// Bytes of the table's field.
 const TABLE_FIELD: usize = 16 + 4;
 
-/// A hash of all that decides the rows of a statement and their order. It is the same for a literal
-/// and an equal bound value.
+/// A hash of all parts of a statement that determine its rows and their order. It is the same for a
+/// literal and an equal bound value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatementHash(pub [u8; 32]);
 
-/// What a paging state is bound to.
+/// The table, role and statement of a paging state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Binding {
     /// The table.

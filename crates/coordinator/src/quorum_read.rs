@@ -2,9 +2,9 @@
 //! needs.
 //!
 //! If the digests agree, the rows are the result, up to where the first replica stopped. If they
-//! differ, the replicas that responded are asked for the data itself. The data is merged, each
-//! replica receives what it lacks before the client is answered ([`super::repair`]), and the page
-//! is built from the merged data.
+//! differ, the replicas that responded are asked for the data itself. The data is merged, and the
+//! page is built from the merged data. Before the client is answered, each replica receives the
+//! data that it lacks ([`super::repair`]).
 //!
 //! A replica that fails is replaced by the next one. If a replica is slow, another one is asked
 //! too, after the delay that the table's `speculative_retry` sets.
@@ -57,7 +57,7 @@ type Asked =
 struct Reconciled {
     page: Box<Page>,
     has_more: bool,
-    /// The replicas whose data was merged.
+    /// The replicas that contributed to the merged data.
     sources: Sources,
 }
 
@@ -136,7 +136,7 @@ impl Coordinator {
         let other = OtherSet::of(metadata, &read.nodes, table, tablet, options);
         // Boxed, because it is rare: it must not enlarge the future of other reads.
         let reconciled = Box::pin(self.reconcile(table, command, sources, other, &mut read, options));
-        // Repairs that were sent are completed also if the client is gone.
+        // Repairs that were sent are completed also if the client has disconnected.
         match limit.limit_unless(&options.context.cancel, reconciled).await {
             Ok(Ok(Reconciled { page, has_more, sources })) => {
                 read_trace::merged(&sources, options);
@@ -326,7 +326,7 @@ impl Coordinator {
                 LevelStatus::Unreachable => return Err(None),
                 LevelStatus::Open => {}
             }
-            // Repeat with spare replicas in place of those that could not be repaired.
+            // Repeat with spare replicas in place of the replicas that could not be repaired.
             let others: Replicas = repaired.missed.iter().map_while(|_| read.next_spare()).collect();
             if others.is_empty() {
                 return Err(None);

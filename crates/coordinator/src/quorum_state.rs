@@ -1,5 +1,5 @@
-//! The state of a read of several replicas: which were asked, what they returned, which to ask
-//! next. Pure.
+//! The state of a read of several replicas: the replicas that were asked, their answers, and the
+//! next replicas. Pure.
 //!
 //! Rows come from one replica, digests from as many others as the level needs. A replica that fails
 //! is replaced by the next one. If only digests arrived, a replica that sent one is asked for its
@@ -23,18 +23,18 @@ use std::rc::Rc;
 /// The replicas of one read.
 pub(super) type Sources = SmallVec<[TabletReplica; 3]>;
 
-/// What a read must do next.
+/// The next step of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Wait for the replicas that were asked.
     Wait,
-    /// Ask this replica in place of one that failed.
+    /// Ask this replica in place of a failed replica.
     Ask(TabletReplica, ReadKind),
     /// Ask this replica for its rows. It has sent a digest.
     AskAgain(TabletReplica),
     /// Done: the level is reached, and the rows have arrived.
     Enough,
-    /// Give up: the level cannot be reached.
+    /// Fail: the level cannot be reached.
     Unreachable,
 }
 
@@ -88,7 +88,7 @@ impl QuorumState {
         !self.spare.is_empty()
     }
 
-    /// The replica to ask in addition because those that were asked are slow.
+    /// The additional replica to ask because the asked replicas are slow.
     pub fn next_speculative(&mut self) -> Option<(TabletReplica, ReadKind)> {
         let replica = self.spare.pop_front()?;
         Some((replica, if self.rows.is_none() { ReadKind::Rows } else { ReadKind::Digest }))
@@ -145,7 +145,7 @@ impl QuorumState {
         }
     }
 
-    /// The replica to ask in place of one that failed.
+    /// The replica to ask in place of a failed replica.
     fn replacement(&mut self) -> Option<Next> {
         if let Some(spare) = self.next_spare() {
             return Some(Next::Ask(spare, if self.rows_asked == 0 { ReadKind::Rows } else { ReadKind::Digest }));
@@ -159,8 +159,8 @@ impl QuorumState {
         Some(Next::AskAgain(replica))
     }
 
-    /// Asks no other replica in place of one that refuses by a rate limit: refusing must not cause
-    /// work elsewhere.
+    /// Asks no other replica in place of a replica that refuses by a rate limit: a refusal must not
+    /// cause work elsewhere.
     #[cold]
     fn give_up_spare(&mut self) {
         for spare in std::mem::take(&mut self.spare) {
@@ -214,7 +214,7 @@ impl QuorumState {
         rows.chain(self.digests.iter().map(|(replica, ..)| *replica)).collect()
     }
 
-    /// The next spare replica whose answer would count.
+    /// The next spare replica with an answer that would count.
     pub fn next_spare(&mut self) -> Option<TabletReplica> {
         let counts = |replica: &TabletReplica| self.tracker.needs(self.nodes.datacenter(replica.host));
         let at = self.spare.iter().position(counts)?;

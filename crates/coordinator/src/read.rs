@@ -1,10 +1,10 @@
 //! The read path: reads one page of a query from the shards that own its partitions, in order.
 //!
-//! Where a replica's page ends is a pure function of the data and the command. A replica that reads
-//! too many tombstones returns what it has, perhaps no row at all. The coordinator then asks for
+//! The end of a replica's page is a pure function of the data and the command. A replica that reads
+//! too many tombstones returns an early page, perhaps without a row. The coordinator then asks for
 //! the rest itself, within a time and memory budget ([`PageBudget`]). So a client receives an empty
-//! page that has a successor in two cases only: the budget is used up, or the operator has set
-//! `query_tombstone_page_limit`, which ends pages itself.
+//! page before the last one in two cases only: the budget is used up, or the operator has set
+//! `query_tombstone_page_limit`.
 
 use super::assembler::{PageAssembler, Step};
 use super::client::Message;
@@ -83,7 +83,7 @@ pub struct QueryPage {
     pub body: Bytes,
     /// The paging state of the next page. None: this is the last page.
     pub next: Option<Box<PagingState>>,
-    /// Why the page ended, and what was read for it.
+    /// Why the page ended, and the amount of data read.
     pub info: PageInfo,
 }
 
@@ -185,8 +185,8 @@ impl Coordinator {
         Ok(assembler.finish(read_by))
     }
 
-    /// The only replica of a tablet, if it is on this node, the level needs one response, and the
-    /// query was planned by the newest metadata.
+    /// The only replica of a tablet. `None` unless it is on this node, the level needs one
+    /// response, and the query was planned with the newest metadata.
     ///
     /// The caller must hold the returned metadata until the response arrives. A wait for these
     /// metadata to become unused then also waits for this read.
@@ -240,6 +240,6 @@ fn outside() -> CoordinatorError {
 #[cold]
 fn trace_resuming(info: &PageInfo, options: &RequestOptions) {
     if let Some(trace) = &options.context.trace {
-        trace.event(format!("No row yet after {} tombstones: reading on", info.tombstones));
+        trace.event(format!("No row yet after {} tombstones: continuing to read", info.tombstones));
     }
 }

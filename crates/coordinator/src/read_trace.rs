@@ -1,5 +1,5 @@
-//! Trace events of a read of several replicas: which were asked, which failed, whose rows the page
-//! has.
+//! Trace events of a read of several replicas: the replicas that were asked, the failed replicas,
+//! and the sources of the page's rows.
 
 use super::RequestOptions;
 use super::replica_failure::ReplicaFailure;
@@ -7,7 +7,7 @@ use cluster::tablets::TabletReplica;
 use model::id::HostId;
 use std::fmt;
 
-/// What a replica is asked for.
+/// The requested data: rows, a digest, or a part for reconciliation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ReadKind {
     /// Rows, with their digest if other replicas are asked for digests.
@@ -46,7 +46,7 @@ pub(super) fn asked_speculatively(kind: ReadKind, replica: TabletReplica, option
     record(options, || format!("A replica is slow: asking for {kind} of node {} as well", replica.host));
 }
 
-/// Another replica is asked in place of one that failed.
+/// Another replica is asked in place of a failed replica.
 pub(super) fn asked_instead(kind: ReadKind, replica: TabletReplica, options: &RequestOptions) {
     record(options, || format!("Asking for {kind} of node {} instead", replica.host));
 }
@@ -60,14 +60,14 @@ pub(super) fn failed(replica: TabletReplica, failure: &ReplicaFailure, options: 
 pub(super) fn agreed(replicas: &[TabletReplica], options: &RequestOptions) {
     let Some((first, others)) = replicas.split_first() else { return };
     record(options, || match others {
-        [] => format!("The rows are those of node {}", first.host),
-        others => format!("The rows are those of node {}; the same digest: {}", first.host, hosts(others)),
+        [] => format!("The rows are from node {}", first.host),
+        others => format!("The rows are from node {}; the same digest: {}", first.host, hosts(others)),
     });
 }
 
 /// The page is built from the merged data of these replicas.
 pub(super) fn merged(replicas: &[TabletReplica], options: &RequestOptions) {
-    record(options, || format!("The rows are of the data of {}", hosts(replicas)));
+    record(options, || format!("The rows are merged from {}", hosts(replicas)));
 }
 
 fn hosts(replicas: &[TabletReplica]) -> String {

@@ -1,12 +1,12 @@
-//! Reconciliation: merges the data of replicas up to where all of them are complete, and computes
-//! what each of them lacks. Pure.
+//! Reconciliation: merges the data of replicas up to the position where all are complete, and
+//! computes the data that each replica lacks. Pure.
 //!
-//! A replica's part is complete up to its last position. Data beyond the least of these positions
-//! is not known of every replica, so it is cut off: a page ends there at the latest, and the next
-//! one begins there. The same rule ends a page whose digests agree.
+//! A replica's part is complete up to its last position. Beyond the least of these positions, the
+//! data of some replica is unknown, so the merged data is cut off there. The page ends there at the
+//! latest, and the next page begins there. The same rule ends a page if the digests agree.
 //!
-//! The data that a replica lacks is computed row by row under the merged deletions: data that these
-//! delete is not sent.
+//! The data that a replica lacks is computed row by row after the merged deletions are applied:
+//! deleted data is not sent.
 
 use model::compact::{Compactor, Cover, Rules};
 use model::fragment::Fragment;
@@ -38,8 +38,8 @@ pub(super) fn compare(order: &ClusteringOrder, a: &Position, b: &Position) -> Or
     })
 }
 
-/// The page that ends first, of those that do not reach the end of the requested ranges. None: all
-/// reach it.
+/// The page that ends first, of the pages that do not reach the end of the requested ranges. None:
+/// all reach it.
 pub(super) fn first_end<'a>(order: &ClusteringOrder, pages: impl Iterator<Item = &'a Page>) -> Option<&'a Page> {
     let cut = pages.filter(|page| page.end != PageEnd::Exhausted);
     let ends = cut.filter_map(|page| page.last.as_ref().map(|last| (page, last)));

@@ -4,7 +4,7 @@
 //! While a tablet moves, reads first use one set of replicas and later another. A result must hold
 //! in both sets. So replicas that are not read now are repaired too, and the level is counted in
 //! each set. If too few replicas of the other set have all data, sources that are only in this set
-//! do not count, and others are asked.
+//! do not count, and more replicas are asked.
 
 use super::client::Message;
 use super::level::factors;

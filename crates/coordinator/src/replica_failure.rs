@@ -15,7 +15,7 @@ pub enum SendError {
     Refused(String),
 }
 
-/// Why a replica did not perform a request, as far as the coordinator knows.
+/// The reason, known to the coordinator, why a replica did not perform a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ReplicaFailure {
     /// The replica responded with an error.

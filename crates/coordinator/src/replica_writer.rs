@@ -127,13 +127,14 @@ impl ReplicaWriter {
             responses.begin_hint();
         }
         let Some(hints) = hints else { return responses.end_hint() };
-        // A hint may apply the write later, so the client must not be told that it was not applied.
+        // A hint may apply the write later, so the error to the client must not claim that the
+        // write was not applied.
         responses.was_sent.set(true);
         let down_for = responses.nodes.down_for(replica.host, rt::time::now());
         let mut kept = true;
         for (mutation, _) in mutations {
             if let Err(refused) = hints.store(replica.host, mutation, context.metadata_number, down_for).await {
-                tracing::debug!(target_node = %replica.host, %refused, "a hint was not kept");
+                tracing::debug!(target_node = %replica.host, %refused, "a hint was not stored");
                 kept = false;
             }
         }
@@ -185,7 +186,7 @@ impl ReplicaWriter {
     }
 
     /// Sends a write, which is accepted now, to a replica that refused it by a rate limit. The
-    /// replica has counted it. Returns what the replica still lacks.
+    /// replica has counted it. Returns the writes that the replica still lacks.
     async fn send_again(&self, lacking: Lacking, context: &Context) -> Option<Lacking> {
         let Lacking { replica, message, .. } = lacking;
         let unlimited = Context { rate_limit: RateLimitMode::Exempt, ..context.clone() };
@@ -199,13 +200,12 @@ impl ReplicaWriter {
         Some(Lacking { replica, message, failure })
     }
 
-    /// Keeps a hint for a replica that did not accept a write. The hint may be accepted later: it
-    /// is not checked against guardrails, and the replica may have time or room again. If the hint
-    /// is refused as well, replay records the write as missed.
+    /// Stores a hint for a replica that did not accept a write. The replica may accept the hint
+    /// later: hints are not checked against guardrails, and the replica may have time or room
+    /// again. If the hint is refused as well, replay records the write as missed.
     ///
-    /// Records the write as missed at once in two cases: no hints are kept for the replica's
-    /// datacenter, or this node's own disk failed, because hints are on the same disk in most
-    /// configurations.
+    /// Records the write as missed at once in two cases: the replica's datacenter gets no hints, or
+    /// this node's own disk failed. In most configurations hints are on the same disk.
     async fn hint_one(&self, nodes: &Nodes, lacking: Lacking, number: u64) {
         let Some(hints) = self.hints() else { return };
         let Lacking { replica: TabletReplica { host, .. }, message, failure } = lacking;
@@ -217,7 +217,7 @@ impl ReplicaWriter {
             if !is_hinted {
                 hints.note_missed(host, mutation.table(), Cause::Refused).await;
             } else if let Err(refused) = hints.store(host, mutation, number, down_for).await {
-                tracing::debug!(target_node = %host, %refused, "a hint was not kept");
+                tracing::debug!(target_node = %host, %refused, "a hint was not stored");
             }
         }
     }

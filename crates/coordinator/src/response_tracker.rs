@@ -52,7 +52,7 @@ struct Group {
 }
 
 impl Group {
-    /// A replica that was counted twice would stand for one that lacks the data.
+    /// Counting a replica twice would hide that another replica lacks the data.
     fn check(&self) {
         debug_assert!(self.received + self.failed <= self.copies, "each replica is counted once: {self:?}");
     }
@@ -194,7 +194,7 @@ impl ResponseTracker {
         self.groups.iter().map(|group| group.received.min(group.required)).sum()
     }
 
-    /// The replicas that failed, of those that count.
+    /// The failed replicas, of the replicas that count.
     pub fn failures(&self) -> u32 {
         self.groups.iter().map(|group| group.failed).sum()
     }
@@ -249,7 +249,7 @@ mod tests {
             (EachQuorum, "AAaBB", Ok(4)),
             (EachQuorum, "AAABb", Err((2, 1))),
             (EachQuorum, "AaaBB", Err((2, 1))),
-            // A pending replica adds one to what is required, where it counts.
+            // A pending replica adds one to the required responses, where it counts.
             (Quorum, "AAABBA+", Ok(4)),
             (One, "AAABBA+", Ok(2)),
             (LocalQuorum, "AAABBA+", Ok(3)),

@@ -6,15 +6,14 @@
 //! deletion. Digests are not compared, because they leave tombstones out.
 //!
 //! Every node records the writes that other nodes missed ([`crate::hints`]). A resync requests
-//! these entries from all nodes. It marks the entries before it reads the tables, and removes those
-//! that are still marked afterwards: an entry that was noted again meanwhile stays. No clocks are
-//! compared. Entries of a node for which hints are pending stay, too.
+//! these entries from all nodes. It marks the entries before it reads the tables, and removes the
+//! entries that are still marked afterwards. An entry that was noted again meanwhile is kept. No
+//! clocks are compared. Entries of a node with pending hints are kept, too.
 //!
-//! A node that missed writes for longer than `gc_grace_seconds` may have missed deletions whose
-//! tombstones other replicas have purged. The deleted data would spread from the node to all
-//! others. So such a resync is refused, unless it is forced. If no node has an entry for the
-//! target, a forced resync reads all tables of the target: an operator may know of a loss that no
-//! node recorded. Runs on shard 0.
+//! A node that missed writes for longer than `gc_grace_seconds` may lack tombstones that other
+//! replicas have purged. The deleted data would spread from the node to all others. So such a
+//! resync is refused, unless it is forced. If no node has an entry for the target, a forced resync
+//! reads all tables of the target. This is for losses that no node detected. Runs on shard 0.
 
 use crate::hints::{Cause, Hints, MissedWrites};
 use crate::{Consistency, Coordinator, CoordinatorError, PageRequest, Partitions, Query, RequestOptions};
@@ -37,7 +36,7 @@ use uuid::Uuid;
 
 /// The version of the messages.
 const FORMAT: u8 = 1;
-/// How long another node may take to say what it knows.
+/// The time limit for the answer of another node.
 const ANSWER: Duration = Duration::from_secs(2);
 /// How long a node may take to deliver its hints at the end of a resync.
 const DELIVERY: Duration = Duration::from_secs(20);
@@ -45,25 +44,25 @@ const DELIVERY: Duration = Duration::from_secs(20);
 const PAGE: u64 = 1000;
 /// How long a page may take.
 const PAGE_TIME: Duration = Duration::from_secs(30);
-/// How often a page is read that failed.
+/// The number of attempts to read a page.
 const TRIES: u32 = 3;
 
-/// What a node is asked. Append-only.
+/// A request to another node. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 enum Request {
-    /// Which nodes miss writes, as far as it knows.
+    /// List the nodes that are recorded as missing writes.
     List,
     /// Remove the entries of a node that were noted last at `by` (the receiver's clock) or before:
     /// of these tables, or all.
     Forget { target: HostId, tables: Option<Vec<Option<TableId>>>, by: i64 },
-    /// To mark what it noted of a node.
+    /// Mark the entries of a node.
     Mark { target: HostId, mark: Uuid },
     /// Remove the marked entries of a node for these tables, unless hints for the node are pending.
     /// The answer is [`Kept`].
     ForgetMarked { target: HostId, tables: Vec<Option<TableId>>, mark: Uuid },
 }
 
-/// What a node still has of a node after [`Request::ForgetMarked`]. Append-only.
+/// The remaining entries and hints for a node after [`Request::ForgetMarked`]. Append-only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 struct Kept {
     /// Notes that are not forgotten.
@@ -75,7 +74,7 @@ struct Kept {
 /// The services of every shard of a node that a resync uses.
 #[derive(Clone, Copy, Debug)]
 pub struct ResyncShards {
-    /// Those of the control plane.
+    /// The services of the control plane.
     pub cluster: ClusterShards,
     /// The coordinators. Not set while the node starts.
     pub coordinator: PerShard<Coordinator>,
@@ -116,7 +115,7 @@ pub fn serve(internode: &Internode, shards: ResyncShards) {
     });
 }
 
-/// What the shards of this node know, without tables that are gone.
+/// The entries of this node's shards, without entries for dropped tables.
 async fn here(shards: ResyncShards) -> Vec<MissedWrites> {
     let known =
         rt::shard::call_all(move || async move { shards.own_hints().map_or_else(Vec::new, |hints| hints.missed()) });
@@ -206,7 +205,7 @@ fn decoded<T: serde::de::DeserializeOwned>(answer: &Bytes) -> Option<T> {
     postcard::from_bytes(body).ok()
 }
 
-/// What this node and those that answer have noted.
+/// The entries of this node and of all nodes that answer.
 async fn all_notes(shards: ResyncShards) -> Vec<MissedWrites> {
     let mut all = here(shards).await;
     for (_, answer) in ask_others(shards, &Request::List, ANSWER).await {
@@ -215,8 +214,8 @@ async fn all_notes(shards: ResyncShards) -> Vec<MissedWrites> {
     all
 }
 
-/// Which nodes miss writes, as far as this node and those that answer know: each node and table
-/// once.
+/// The nodes that miss writes, according to this node and all nodes that answer. Each node and
+/// table is listed once.
 pub async fn missed(shards: ResyncShards) -> Vec<MissedWrites> {
     let mut all = all_notes(shards).await;
     all.sort_by_key(|one| (one.target, one.table, one.since));
@@ -224,21 +223,22 @@ pub async fn missed(shards: ResyncShards) -> Vec<MissedWrites> {
     all
 }
 
-/// Forgets that a node missed writes: an operator says that it has them.
+/// Removes all entries of a node at an operator's request: the node was repaired in another way.
 pub async fn forget(shards: ResyncShards, target: HostId) {
     forget_here(shards, target, None, i64::MAX).await;
     ask_others(shards, &Request::Forget { target, tables: None, by: i64::MAX }, ANSWER).await;
 }
 
 /// Repairs a node that missed writes. Returns the names of the tables that were read. The error
-/// names the tables that could not be read, or says why none was read: the node is down, or it
+/// names the tables that could not be read, or the reason if none was read: the node is down, or it
 /// missed writes for longer than `gc_grace_seconds` and the resync is not forced.
 pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Result<Vec<String>, String> {
     let coordinator = shards.coordinator.get();
     let is_down = || !coordinator.nodes().is_alive(target);
     if is_down() {
         return Err(format!(
-            "nothing was read: node {target} is down. Start it first: then the hints for it are delivered, and what no hint brings is read"
+            "nothing was read: node {target} is down. Start it first: then its hints are delivered, and a resync reads the other \
+            missed writes"
         ));
     }
     let mark = rt::random::uuid_v4();
@@ -294,7 +294,8 @@ pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Re
     if failures.is_empty() { Ok(names) } else { Err(failures.join("; ")) }
 }
 
-/// Forgets everywhere what is marked. An error says which nodes keep notes, and why.
+/// Removes the marked entries on all nodes. An error names the nodes that keep entries, and the
+/// reasons.
 async fn forget_marked(
     shards: ResyncShards,
     target: HostId,
@@ -314,8 +315,8 @@ async fn forget_marked(
         return Ok(());
     }
     Err(format!(
-        "the tables were read, but hints for node {target} are still pending on {}: the node is shown as missing writes until a resync \
-         finds them delivered. Run `messina admin resync {target}` again later",
+        "the tables were read, but hints for node {target} are still pending on {}: the node is shown as missing writes until a \
+         resync after their delivery. Run `messina admin resync {target}` again later",
         pending.join(", ")
     ))
 }
@@ -334,15 +335,16 @@ fn too_late(target: HostId, tables: &[&TableSchema]) -> String {
     let names: Vec<String> = tables.iter().map(name).collect();
     let first = tables.first().map_or_else(String::new, |table| format!("{} {}", table.keyspace, table.name));
     format!(
-        "nothing was read: node {target} has missed writes for longer than gc_grace_seconds of {}. Other nodes may have purged deletions \
-         that it missed, so rows deleted meanwhile would spread from it to all nodes. Rebuild these tables on the node instead: run \
-         `messina admin flush {first}` there, stop the node, remove the directory of the table from its data directory, start it once \
-         with --accept-loss, and run `messina admin resync {target} --force`. With --force the rows of the node count as they are",
+        "nothing was read: node {target} has missed writes for longer than gc_grace_seconds of {}. Other nodes may have purged \
+         deletions that this node missed, so deleted rows would spread from it to all nodes. Rebuild these tables on the node \
+         instead: run `messina admin flush {first}` there, stop the node, remove the directory of the table from its data \
+         directory, start it once with --accept-loss, and run `messina admin resync {target} --force`. With --force, rows that \
+         only this node has count as live",
         names.join(", ")
     )
 }
 
-/// Reads all of a table. Nothing, if it is gone.
+/// Reads all of a table. Nothing, if the table was dropped.
 async fn read_all(coordinator: &Rc<Coordinator>, table: TableId) -> Option<(String, Result<(), CoordinatorError>)> {
     let first = query(&coordinator.metadata(), table)?;
     let name = format!("{}.{}", first.table.schema.keyspace, first.table.schema.name);

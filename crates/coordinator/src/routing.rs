@@ -1,12 +1,12 @@
 //! The value of the custom payload `tablets-routing-v1`, which gives drivers the replicas of a
 //! tablet.
 //!
-//! A request that arrives at the wrong shard is answered with all replicas. Drivers send the next
-//! page of a query to any of them, and a replica without the querier must fetch the page from one
-//! that has it. So while a client pages, the payload names only the replicas that keep its querier.
-//! After the last page it names all replicas again, unless other queries page through the table
-//! here. A client that abandons a query uses the shorter list until it pages through that tablet
-//! again, or until a request arrives at the wrong shard.
+//! A request that arrives at the wrong shard is answered with all replicas. Drivers request the
+//! next page from any of these replicas, and a replica without the querier must fetch the page from
+//! a replica that has it. So while a client pages, the payload names only the replicas that keep
+//! its querier. After the last page it names all replicas again, unless other queries page through
+//! the table here. If a client abandons a query, it keeps the shorter list until it pages through
+//! that tablet again, or until a request arrives at the wrong shard.
 
 use super::Coordinator;
 use super::paging::PagingState;

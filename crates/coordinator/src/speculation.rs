@@ -1,5 +1,5 @@
-//! Speculative retry: when to ask one more replica although those that were asked may still
-//! respond. Pure.
+//! Speculative retry: when to ask one more replica although the asked replicas may still respond.
+//! Pure.
 //!
 //! The table option `speculative_retry` decides: after a percentile of the table's read times,
 //! after a fixed time, at once, or never. Read times are kept in a histogram whose counts are

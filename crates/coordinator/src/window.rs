@@ -1,7 +1,7 @@
-//! Reads several tablets in parallel, where reading one after the other would take long: scans that
-//! find few rows in each, or many partitions by key.
+//! Reads several tablets in parallel if a sequential read would take long: scans that find few rows
+//! in each tablet, or reads of many partitions by key.
 //!
-//! Responses are used in order. Those behind the end of the page are discarded.
+//! Responses are used in order. Responses behind the end of the page are discarded.
 
 use super::paging::LastReplicas;
 use super::quorum_read::QuorumPage;
@@ -36,7 +36,7 @@ impl Window {
 
 impl Coordinator {
     /// Reads the first tablet and, in parallel, as many of the next targets as the window allows.
-    /// Makes one page of the responses. Targets whose responses are not in the page are given back.
+    /// Makes one page of the responses. Targets without a response in the page are given back.
     /// `kept`: the replicas that read the previous page.
     pub(super) async fn read_window(
         &self,

@@ -1,6 +1,6 @@
 //! The write path: sends mutations to their replicas and waits until the level is reached.
 //!
-//! A write whose only replica is on this node is performed without any allocation
+//! A write with a single replica on this node is performed without any allocation
 //! ([`Coordinator::only_replica`]). Any other write is sent by [`super::write_responses`]. Counter
 //! updates are first applied by one replica ([`super::counter_write`]).
 
@@ -123,9 +123,9 @@ impl Coordinator {
         Err(error)
     }
 
-    /// The only replica of all mutations, if it is on this node, the level needs one response, and
-    /// the request was planned by the newest metadata. None also if a table has a limit of writes
-    /// and nothing has decided yet.
+    /// The only replica of all mutations. `None` unless it is on this node, the level needs one
+    /// response, and the request was planned with the newest metadata. None also if a table has a
+    /// limit of writes and nothing has decided yet.
     #[inline]
     fn only_replica(
         &self,

@@ -110,8 +110,8 @@ impl WriteResponses {
         status
     }
 
-    /// The write is acknowledged once its level is reached and the hints for replicas that are
-    /// known to lack it are stored: the coordinator may be killed right after that.
+    /// Acknowledges the write once its level is reached and hints are stored for all replicas that
+    /// are known to lack it. The coordinator may be killed right after that.
     async fn outcome(&self) -> Outcome {
         loop {
             match self.status() {

@@ -79,13 +79,13 @@ pub struct QueryParams {
     pub page_size: Option<i32>,
     /// Where the previous page ended, as the client sent it. Not verified yet.
     pub paging_state: Option<Bytes>,
-    /// The client needs no column descriptions. It uses those that it got with the prepared
+    /// The client needs no column descriptions. It uses the columns that it got with the prepared
     /// statement.
     pub skip_metadata: bool,
     /// The client's timestamp, in microseconds.
     pub timestamp: Option<i64>,
-    /// The client's time, in seconds since 1970. It decides what has expired, for reads and writes.
-    /// Meant for tests of clients.
+    /// The client's time, in seconds since 1970. It decides which data has expired, for reads and
+    /// writes. Meant for tests of clients.
     pub now_in_seconds: Option<i32>,
     /// The id under which the request is traced.
     pub trace: Option<Uuid>,
@@ -232,7 +232,7 @@ pub struct Rows {
     pub body: Bytes,
 }
 
-/// What a schema change applies to.
+/// The object of a schema change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum SchemaTarget {
@@ -241,7 +241,7 @@ pub enum SchemaTarget {
     Type(String),
 }
 
-/// What a schema change did.
+/// The kind of a schema change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum SchemaAction {
@@ -253,9 +253,9 @@ pub enum SchemaAction {
 /// A schema change, as a result and as an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SchemaChange {
-    /// What it did.
+    /// The kind of change.
     pub action: SchemaAction,
-    /// What it changed.
+    /// The changed object.
     pub target: SchemaTarget,
     /// The keyspace.
     pub keyspace: String,

@@ -20,7 +20,7 @@ pub enum Permission {
     Describe,
 }
 
-/// What a permission applies to.
+/// The object of a permission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resource<'a> {
     /// All keyspaces.

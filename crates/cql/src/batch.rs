@@ -52,7 +52,7 @@ fn write_kind(kind: BatchKind, counters: bool, mutations: usize) -> WriteKind {
     }
 }
 
-/// Refuses to go on after the deadline.
+/// Fails after the deadline.
 fn check_time(options: &RequestOptions, schema: &TableSchema, kind: WriteKind) -> Result<(), Error> {
     if !options.context.deadline.is_past() {
         return Ok(());

@@ -47,7 +47,7 @@ fn allocation(bytes: usize) -> usize {
 
 /// A value that owns memory outside of itself.
 pub(crate) trait Footprint {
-    /// The bytes of that memory, without those of the value itself.
+    /// The bytes of that memory, without the bytes of the value itself.
     fn footprint(&self) -> usize;
 }
 

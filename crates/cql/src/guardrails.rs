@@ -1,7 +1,7 @@
 //! Guardrails: limits of the operator beyond which statements get a warning or are refused.
 //!
 //! Settings, defaults and messages are ScyllaDB's, because operators and their tools know them. The
-//! code that executes a statement passes what the statement is about to do. Existing data and
+//! code that executes a statement passes the statement's intended effect. Existing data and
 //! definitions, made under other settings, are not checked.
 //!
 //! A check depends only on its arguments. Violations are counted ([`Violations`]) for the shard
@@ -116,7 +116,7 @@ pub struct Guardrails {
     pub most_windows: u32,
     /// `restrict_twcs_without_default_ttl`.
     pub windows_without_ttl: Restriction,
-    /// `large_*_fail_threshold*` and `compaction_large_*_warning_threshold*`, for what one
+    /// `large_*_fail_threshold*` and `compaction_large_*_warning_threshold*`, for the data that one
     /// statement writes.
     pub large_data: LargeDataLimits,
     /// `schema_size_fail_threshold_in_mb`, in bytes.

@@ -1,9 +1,9 @@
 //! Large-data guardrails: limits on the sizes of cells, rows and collections in writes.
 //!
-//! They apply to tables with `large_data_guardrails_enabled = true`. The coordinator checks what
-//! one statement writes before it sends it to replicas. Replicas check what has grown over earlier
-//! writes (`replica::large_data`). The warning thresholds are those of `compaction_large_*`, which
-//! also apply to sstables.
+//! They apply to tables with `large_data_guardrails_enabled = true`. The coordinator checks the
+//! data of one statement before it sends the data to replicas. Replicas check partitions, rows and
+//! collections that have grown over earlier writes (`replica::large_data`). The warning thresholds
+//! are the settings `compaction_large_*`, which also apply to sstables.
 
 use crate::error::Error;
 use crate::guardrails::{Guardrail, Violations};

@@ -2,7 +2,7 @@
 //!
 //! A value can have megabytes, and a statement thousands of conditions and expressions. Work is
 //! counted in bytes that are read. After some work the statement yields if the time of its poll is
-//! used up. It fails if its deadline is past or its client is gone.
+//! used up. It fails if its deadline is past or its client has disconnected.
 
 use crate::error::{Error, WriteType};
 use coordinator::{CoordinatorError, RequestOptions};
@@ -15,13 +15,14 @@ use std::task::{Context, Poll, Waker};
 /// Work between looks at the clock, bytes.
 const WORK_PER_LOOK: usize = 64 << 10;
 
-/// Work of a row beside that of its bytes.
+/// Work of a row in addition to the work of its bytes.
 pub const ROW_WORK: usize = 1 << 10;
 
 /// A row of more work than this is filtered and evaluated step by step, with pauses.
 pub const LARGE_ROW_WORK: usize = 256 << 10;
 
-/// Work of a function that computes with numbers of many digits, beside that of its bytes.
+/// Work of a function that computes with numbers of many digits, in addition to the work of its
+/// bytes.
 pub const MATH_WORK: usize = 16 << 10;
 
 /// The work of one statement since its last look at the clock.
@@ -53,7 +54,7 @@ impl<'a> Pace<'a> {
         due
     }
 
-    /// Yields if the task's time is up. An error if the statement is not to go on afterwards.
+    /// Yields if the task's time is up. An error if the statement must not continue afterwards.
     pub async fn pause(&self) -> Result<(), Error> {
         if !rt::task::is_time_to_yield() {
             return Ok(());
@@ -85,7 +86,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// The work to type a term or to resolve a name, beside that of its bytes.
+/// The work to type a term or to resolve a name, in addition to the work of its bytes.
 pub const PLAN_WORK: usize = 256;
 
 /// How planning shares its shard. A short statement is planned at once, a long one with pauses.
@@ -132,7 +133,8 @@ impl<'a> PlanPace<'a> {
         Ok(())
     }
 
-    /// Drops a syntax tree. That of a long statement has many parts, and is dropped off the shard.
+    /// Drops a syntax tree. The syntax tree of a long statement has many parts, and is dropped off
+    /// the shard.
     pub fn discard<T: Send + 'static>(&self, tree: T) {
         match self.pauses() {
             true => rt::offload::discard(tree),

@@ -53,7 +53,7 @@ pub struct Planned {
     pub(crate) tables: SmallVec<[(TableId, SchemaVersion); 1]>,
 }
 
-/// What a statement does.
+/// The effect of a statement.
 pub enum Plan {
     /// SELECT.
     Select(Box<Select>),

@@ -1,8 +1,8 @@
 //! The statement caches of a shard: texts under their ids, with the plans made from them.
 //!
-//! The id of a prepared statement is the MD5 of the keyspace, the text, the dialect unless it is
-//! the default one, and the types of the bind variables. So it is the same on every shard and node,
-//! and after a restart.
+//! The id of a prepared statement is the MD5 of the keyspace, the text, the dialect, and the types
+//! of the bind variables. The default dialect is left out. So it is the same on every shard and
+//! node, and after a restart.
 //!
 //! The types are part of the id for this reason: a driver that prepares a statement again sends the
 //! same bytes again. A later table of the same name may have other types, so its statements must
@@ -96,7 +96,7 @@ pub struct CachedStatement {
     pub dialect: Dialect,
     plan: RefCell<Option<Rc<Planned>>>,
     /// The connections that prepared the statement with its current plan. Recorded only if that
-    /// plan differs from an earlier one that connections prepared.
+    /// plan differs from an earlier plan that connections prepared.
     informed: RefCell<Option<Box<Informed>>>,
     changed: Cell<Changed>,
     /// The columns of the result that clients know from another shard. Cleared when the statement
@@ -179,7 +179,7 @@ impl CachedStatement {
         self.weigh();
     }
 
-    /// Whether the plan differs from one that some connection may have prepared.
+    /// Whether the plan differs from an earlier plan that some connection may have prepared.
     #[inline]
     pub fn has_changed(&self) -> bool {
         self.changed.get() != Changed::Nothing
@@ -329,7 +329,7 @@ impl Cache {
     pub fn drop_plan(&mut self, id: &StatementId, kept: &Rc<CachedStatement>) {
         let before = kept.weight.get();
         if kept.plan.borrow_mut().take().is_some() {
-            // The connections knew the plan, but none of them knows that it is gone.
+            // The connections knew the plan, but no connection knows that it was removed.
             *kept.informed.borrow_mut() = None;
         }
         kept.changed.set(Changed::Variables);

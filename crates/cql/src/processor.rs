@@ -47,7 +47,7 @@ use uuid::Uuid;
 /// The statements of a batch that are planned between two yields.
 const STATEMENTS_PER_LOOK: usize = 16;
 
-/// What the processors use on every shard.
+/// The services that the processors use on every shard.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessorShards {
     /// The processors.

@@ -153,7 +153,7 @@ impl<'a> Request<'a> {
 
     /// Options for the coordinator, with this timeout.
     ///
-    /// # Errors Those of [`Request::deadline`].
+    /// # Errors The same as of [`Request::deadline`].
     pub fn options(&self, timeout: Duration) -> Result<RequestOptions, Error> {
         let deadline = self.deadline(timeout)?;
         Ok(RequestOptions {

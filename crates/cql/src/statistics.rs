@@ -41,7 +41,7 @@ pub struct StatementNumbers {
     /// SELECT, INSERT, UPDATE, DELETE and BATCH requests by consistency level, in the order of
     /// [`Consistency::ALL`].
     pub queries: [u64; Consistency::ALL.len()],
-    /// Those of `queries` that write.
+    /// The statements of `queries` that write.
     pub writes: [u64; Consistency::ALL.len()],
     /// SELECT.
     pub reads: u64,
@@ -65,7 +65,7 @@ pub struct StatementNumbers {
     pub filtered_read_requests: u64,
     /// SELECT of a token range or of the whole table.
     pub select_partition_range_scan: u64,
-    /// Those of `select_partition_range_scan` without BYPASS CACHE.
+    /// The statements of `select_partition_range_scan` without BYPASS CACHE.
     pub select_partition_range_scan_no_bypass_cache: u64,
     /// Batches.
     pub batches: u64,

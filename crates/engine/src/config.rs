@@ -51,7 +51,7 @@ impl fmt::Debug for DescribeSchema {
 /// The settings of one shard's engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// The node's data directory (the one that `datadir` stamps).
+    /// The node's data directory. `datadir` writes its stamp.
     pub data_dir: PathBuf,
     /// This shard.
     pub shard: ShardId,

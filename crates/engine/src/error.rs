@@ -18,7 +18,7 @@ pub enum EngineError {
     #[error(transparent)]
     NoSuchTable(#[from] NoSuchTable),
     /// A table was added twice.
-    #[error("table {0} is here already")]
+    #[error("table {0} already exists on this shard")]
     TableExists(TableId),
     /// An sstable belongs to several tablets: [`crate::Engine::reshard`] has to come first.
     #[error("{0} spans several tablets")]
@@ -40,9 +40,9 @@ pub enum EngineError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong, after the path.
+        /// The defect, as a text after the path.
         why: String,
-        /// What is lost without it.
+        /// The content of the file, which is lost without it.
         holds: &'static str,
     },
     /// The operating system refused.
@@ -61,13 +61,11 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
-    /// The name is not that of a snapshot: letters, digits, `-`, `_` and `.` only.
+    /// The name is not valid for a snapshot: letters, digits, `-`, `_` and `.` only.
     #[error("bad snapshot name {0:?}")]
     SnapshotName(String),
     /// Replayed data is not durable yet, so nothing may be compacted.
-    #[error(
-        "the old commitlogs are still needed, because replayed data could not be flushed: nothing is compacted before"
-    )]
+    #[error("compaction is disabled until replayed data is flushed; the old commitlogs are still needed")]
     OldLogsNeeded,
     /// The work was cancelled: the table is being dropped or truncated, or the shard stops.
     #[error("cancelled")]

@@ -16,7 +16,7 @@
 //! | `deletion_log` | replaces sstables by others, atomically over crashes |
 //! | `memtable` | the newest data of a tablet, in memory, and its memory budget |
 //! | `table_dir` | the directory of a table and its small files |
-//! | [`datadir`] | the data directory of a node, and what a start must find in it |
+//! | [`datadir`] | the data directory of a node, and the files that a start requires |
 //! | `table` | one table on this shard: tablets, sstable sets, cached rows |
 //! | `engine` | [`Engine`]: opening and stopping it, its tables, its numbers |
 //! | `write` | writes: commitlog and memtable |
@@ -24,7 +24,7 @@
 //! | `flush` | memtables to sstables; small memtables are relogged instead |
 //! | `compaction` | fewer and larger sstables |
 //! | `replay` | what earlier runs logged comes back into memtables |
-//! | `table_ops` | add, truncate, drop, snapshot, upload; tablets that come and go |
+//! | `table_ops` | add, truncate, drop, snapshot, upload; adding and removing tablets |
 
 pub mod commitlog;
 pub mod datadir;

@@ -173,7 +173,7 @@ impl EngineMetrics {
 pub struct TableStats {
     /// Bytes that its sstables take on disk.
     pub disk_bytes: u64,
-    /// Partitions, estimated: those of its sstables and memtables without regard to overlap.
+    /// Partitions, estimated: the sum over its sstables and memtables, without regard to overlap.
     pub partitions: u64,
     /// Mean size of a partition in bytes, estimated.
     pub mean_partition_bytes: u64,

@@ -1,9 +1,10 @@
 //! Replay: mutations that earlier runs logged, and that are in no sstable, return to memtables.
 //!
 //! [`replay_logs`] reads logs on the calling shard and sends each mutation to the shard that owns
-//! its key now. That shard skips mutations that a sealed sstable covers, that were truncated, or
-//! whose table is gone. These memtables are not in the running log. [`Engine::replay_finished`]
-//! relogs small ones and flushes the others; only then may the old logs be retired.
+//! its key now. That shard skips mutations that a sealed sstable covers, truncated mutations, and
+//! mutations of dropped tables. These memtables are not in the running log.
+//! [`Engine::replay_finished`] relogs small ones and flushes the others; only then may the old logs
+//! be retired.
 //!
 //! No compaction runs before that, so replaying the same log again after a crash changes nothing.
 
@@ -91,9 +92,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies a mutation that was at `position` in an earlier log, unless a sealed sstable
-    /// covers it, it was truncated, or its table or tablet is not on this shard. Whether it was
-    /// applied.
+    /// Applies a mutation that was at `position` in an earlier log. Skips it if a sealed sstable
+    /// covers it, if it was truncated, or if its table or tablet is not on this shard. Whether it
+    /// was applied.
     pub fn replayed(&self, mutation: &Mutation, key: &DecoratedKey, position: Position) -> bool {
         let taken = self.table(mutation.table()).and_then(|table| {
             let tablet = table.tablet_of(key)?;

@@ -177,7 +177,7 @@ async fn shake_hands(
         _ => Socket::Plain(stream),
     };
     let Some(hello) = read_sealed::<Hello>(&mut socket).await? else {
-        internode.report_garbage(from, "its handshake could not be understood");
+        internode.report_garbage(from, "its handshake could not be decoded");
         return Ok(None);
     };
     let own_shard = (internode.shard, internode.setting.shards);

@@ -2,8 +2,8 @@
 //!
 //! The number of requests in flight and of bytes that wait to be written is bounded. Beyond that,
 //! calls wait, and beyond a number of waiting calls they are refused. A connection that is silent
-//! after a request was sent is closed: the other end answers any frame with a keep-alive soon, and
-//! repeats it as long as it works on a request.
+//! after a request was sent is closed: the peer answers any frame with a keep-alive soon, and
+//! repeats the keep-alive while it works on a request.
 
 use super::config::{InternodeConfig, Verb};
 use super::connection::{Connection, Role, Timer};
@@ -39,8 +39,8 @@ pub(super) struct Channel {
     /// Queued bytes beyond the permits of `room`: of a request that is larger than all of them.
     excess: Cell<usize>,
     waiting: Cell<u64>,
-    /// When the first frame was sent after the last one arrived. Since then a frame is expected
-    /// from the other end.
+    /// When the first frame was sent after the last one arrived. Since when a frame of the peer is
+    /// expected.
     owed_since: Cell<Instant>,
     last_used: Cell<Instant>,
     closed: RefCell<Option<Arc<str>>>,
@@ -193,9 +193,9 @@ impl Channel {
     }
 
     /// Whether no bytes have arrived since a frame was sent. A cancelled call does not change that,
-    /// because the other end answers any frame with a keep-alive.
+    /// because the peer answers any frame with a keep-alive.
     fn is_owed(&self) -> bool {
-        self.connection.heard() < self.owed_since.get()
+        self.connection.last_received() < self.owed_since.get()
     }
 
     /// Whether a frame is expected.
@@ -206,7 +206,7 @@ impl Channel {
     /// How long the connection has been silent although a frame is expected.
     fn silent_for(&self, now: Instant) -> Duration {
         match self.expects() {
-            true => now.saturating_duration_since(self.connection.heard().max(self.owed_since.get())),
+            true => now.saturating_duration_since(self.connection.last_received().max(self.owed_since.get())),
             false => Duration::ZERO,
         }
     }

@@ -66,8 +66,8 @@ pub struct LivenessConfig {
     pub most_answers_to_be_up: u32,
     /// After this much uptime, the failure history of a node is cleared.
     pub flapping: Duration,
-    /// How long a member must be silent at its address before a node of the same id is accepted at
-    /// another one, which may run on a copy of its data directory (`address_change_delay_in_ms`).
+    /// How long a member must be silent before a node with its host id is accepted at another
+    /// address (`address_change_delay_in_ms`). That node may run on a copy of the data directory.
     pub address_change_delay: Duration,
 }
 
@@ -203,7 +203,7 @@ pub enum Verb {
     Stream = 7,
     /// The calling node stops and must get no more requests. Answered by internode itself.
     Stopping = 8,
-    /// Missed writes: those that hint replay will not deliver.
+    /// Missed writes: writes that hint replay will not deliver.
     Missed = 9,
     /// The hot partitions of the node, as JSON for operators.
     HotPartitions = 11,

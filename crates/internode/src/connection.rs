@@ -36,7 +36,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// The reason as text, for those who wait for a response.
+    /// The reason as text, for callers that wait for a response.
     pub fn why(&self) -> Arc<str> {
         match self {
             End::Closed => "the other node closed the connection".into(),
@@ -52,12 +52,12 @@ pub(super) struct Connection {
     compress: bool,
     outbox: RefCell<Outbox>,
     waker: RefCell<Option<Waker>>,
-    /// The loop is running, and will see what is added.
+    /// The loop is running, and will process the additions.
     driving: Cell<bool>,
     /// The loop must end, with a reason: at once if true, else once everything is written.
     ending: RefCell<Option<(Arc<str>, bool)>>,
     /// When bytes last arrived.
-    heard: Cell<Instant>,
+    last_received: Cell<Instant>,
     pub counters: Rc<Counters>,
 }
 
@@ -70,7 +70,7 @@ impl Connection {
             waker: RefCell::default(),
             driving: Cell::new(false),
             ending: RefCell::default(),
-            heard: Cell::new(rt::time::coarse_now()),
+            last_received: Cell::new(rt::time::coarse_now()),
             counters,
         })
     }
@@ -90,8 +90,8 @@ impl Connection {
     }
 
     /// When bytes last arrived.
-    pub fn heard(&self) -> Instant {
-        self.heard.get()
+    pub fn last_received(&self) -> Instant {
+        self.last_received.get()
     }
 
     /// Ends the loop: at once, or once everything is written.
@@ -141,7 +141,7 @@ impl Timer {
     }
 }
 
-/// What one end of a connection does with frames.
+/// The handling of frames by one end of a connection.
 pub(super) trait Role {
     /// Handles a frame. An error ends the connection.
     fn frame(&mut self, frame: Frame) -> Result<(), BadFrame>;
@@ -237,7 +237,7 @@ where
             Poll::Pending => return Ok(Poll::Pending),
             Poll::Ready(0) => return Ok(Poll::Ready(End::Closed)),
             Poll::Ready(n) => {
-                connection.heard.set(rt::time::coarse_now());
+                connection.last_received.set(rt::time::coarse_now());
                 connection.counters.received.set(connection.counters.received.get() + n as u64);
             }
         }

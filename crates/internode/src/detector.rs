@@ -54,8 +54,8 @@ fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
     let (front, rest) = body.split_first_chunk::<5>()?;
     let len = u32::from_le_bytes([front[1], front[2], front[3], front[4]]) as usize;
     // A later version may append fields.
-    let (wall, said) = rest.split_first_chunk::<8>().filter(|_| front[0] > 0 && len == rest.len())?;
-    let report = said.first_chunk::<REPORT>().filter(|_| front[0] > 1).and_then(|report| {
+    let (wall, tail) = rest.split_first_chunk::<8>().filter(|_| front[0] > 0 && len == rest.len())?;
+    let report = tail.first_chunk::<REPORT>().filter(|_| front[0] > 1).and_then(|report| {
         let (flags, rest) = report.split_first()?;
         let (schema, load) = rest.split_first_chunk::<16>()?;
         Some(SelfReport {
@@ -72,7 +72,7 @@ fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
 pub(super) fn pong(body: &[u8], report: Option<SelfReport>) -> Result<Bytes, Refusal> {
     match decode(body) {
         Some(_) => Ok(encode(rt::time::wall_micros(), report)),
-        None => Err(Refusal::malformed("a ping that is none")),
+        None => Err(Refusal::malformed("a malformed ping")),
     }
 }
 

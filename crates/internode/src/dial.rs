@@ -22,7 +22,7 @@ pub(super) struct Dialled {
     pub party: Party,
     /// The version of its frames.
     pub version: u8,
-    /// Whether this node compresses what it sends.
+    /// Whether this node compresses the frames that it sends.
     pub compress: bool,
 }
 
@@ -96,7 +96,7 @@ async fn shake_hands(
     stream.read_exact(&mut answer).await.map_err(broken)?;
     decode_answer(&answer).ok_or_else(garbage)?.map_err(|code| {
         let why = match code {
-            RejectionCode::NeedsTls => "takes encrypted connections only (internode_encryption)",
+            RejectionCode::NeedsTls => "accepts only encrypted connections (internode_encryption)",
             RejectionCode::NoTls => "has no encryption between nodes (internode_encryption: none)",
             RejectionCode::NotServing => "is not serving other nodes",
             _ => "refused the connection",

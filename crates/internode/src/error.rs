@@ -1,4 +1,4 @@
-//! The errors of calls, and the reasons for which a node refuses requests and connections.
+//! The errors of calls, and the reasons for refusals of requests and connections.
 
 use std::fmt;
 use std::sync::Arc;

@@ -55,7 +55,7 @@ impl Handlers {
         drop(before);
     }
 
-    /// Removes all handlers and drops what they own.
+    /// Removes all handlers and drops the values that they own.
     pub fn clear(&self) {
         let before = std::mem::take(&mut *self.by_verb.borrow_mut());
         drop(before);

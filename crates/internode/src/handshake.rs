@@ -204,7 +204,7 @@ pub fn judge(
         return reject(
             RejectionCode::Version,
             format!(
-                "node {} at {} speaks versions {oldest} to {newest} between nodes, node {} at {} versions {} to {}",
+                "node {} at {} supports protocol versions {oldest} to {newest}, node {} at {} versions {} to {}",
                 from.host,
                 from.address,
                 own.host,
@@ -228,7 +228,7 @@ pub fn judge(
     if let Some(to) = hello.to
         && to != own.host
     {
-        let why = format!("node {to} is looked for at {}, but there is node {} now", own.address, own.host);
+        let why = format!("node {to} is expected at {}, but node {} answers there", own.address, own.host);
         return reject(RejectionCode::Host, why);
     }
     if book.left.contains(&from.host) {
@@ -244,7 +244,7 @@ pub fn judge(
 
 /// The text for a node that connects without encryption.
 pub fn needs_tls(own: &Identity) -> String {
-    format!("node {} at {} takes encrypted connections only (internode_encryption)", own.host, own.address)
+    format!("node {} at {} accepts only encrypted connections (internode_encryption)", own.host, own.address)
 }
 
 /// The text for a node that connects with encryption.
@@ -261,7 +261,7 @@ pub fn check(own: &Identity, to: Option<HostId>, welcome: &Welcome) -> Result<()
     if let Some(to) = to
         && to != from.host
     {
-        let why = format!("node {to} is looked for at {}, but there is node {} now", from.address, from.host);
+        let why = format!("node {to} is expected at {}, but node {} answers there", from.address, from.host);
         return Err(Rejection::new(RejectionCode::Host, why));
     }
     if !(frame::OLDEST..=frame::VERSION).contains(&welcome.version) {
@@ -269,7 +269,7 @@ pub fn check(own: &Identity, to: Option<HostId>, welcome: &Welcome) -> Result<()
         return Err(Rejection::new(RejectionCode::Version, why));
     }
     if from.shards == 0 {
-        return Err(Rejection::new(RejectionCode::Garbage, format!("node {} says it has no shards", from.host)));
+        return Err(Rejection::new(RejectionCode::Garbage, format!("node {} reports no shards", from.host)));
     }
     Ok(())
 }
@@ -342,10 +342,10 @@ mod tests {
     fn a_rejection_says_who_and_what() {
         let book = AddressBook::default();
         let foreign = Hello { cluster: "Other".into(), ..hello() };
-        let said = judge(&identity(1), (0, 1), &book, (Between::None, false), &foreign).expect_err("foreign");
-        let text = said.to_string();
+        let rejection = judge(&identity(1), (0, 1), &book, (Between::None, false), &foreign).expect_err("foreign");
+        let text = rejection.to_string();
         assert!(text.contains("'Other'") && text.contains("'Test'") && text.contains("127.0.0.2:7000"), "{text}");
-        assert_eq!(Reply::of(&Err(said)), Reply::Rejected(1, text));
+        assert_eq!(Reply::of(&Err(rejection)), Reply::Rejected(1, text));
     }
 
     #[test]

@@ -193,8 +193,8 @@ impl Link {
 }
 
 /// The pause after a failure that followed `failures` others. The maximum doubles each time. The
-/// pause is random, at least half of the maximum, so that nodes that lost a third one at the same
-/// time do not return at the same time. `chance` is below 2^16.
+/// pause is random, at least half of the maximum. So nodes that lost a node at the same time do not
+/// all reconnect at the same time. `chance` is below 2^16.
 fn pause(first: Duration, longest: Duration, failures: u32, chance: u64) -> Duration {
     let whole = first.saturating_mul(1 << failures.min(16)).min(longest);
     whole / 2 + (whole / 2).mul_f64(chance as f64 / 65_536.0)

@@ -71,7 +71,7 @@ pub struct PeerStatus {
     /// The address at which it last answered.
     pub address: Option<SocketAddr>,
     /// When it last answered; before the first answer, when this node began to ping it.
-    pub heard: Instant,
+    pub last_answer: Instant,
     /// It is up, and answered the last ping.
     pub answering: bool,
     /// It is down because it announced its stop. It still answers the requests that it has.
@@ -93,9 +93,9 @@ impl Liveness {
     /// Whether both have the same statuses, addresses and reports, apart from the load.
     pub fn same_statuses(&self, other: &Liveness) -> bool {
         let statuses = |liveness: &'_ Liveness| -> Vec<_> {
-            let said = |node: &PeerStatus| node.report.map(|report| (report.serving, report.schema, node.address));
-            let said = |node: &PeerStatus| (said(node), node.stopping, node.answering);
-            liveness.nodes.iter().map(|(host, node)| (*host, node.status, said(node))).collect()
+            let reported = |node: &PeerStatus| node.report.map(|report| (report.serving, report.schema, node.address));
+            let state = |node: &PeerStatus| (reported(node), node.stopping, node.answering);
+            liveness.nodes.iter().map(|(host, node)| (*host, node.status, state(node))).collect()
         };
         statuses(self) == statuses(other)
     }
@@ -112,11 +112,11 @@ impl Liveness {
         seen.and_then(|node| node.address).filter(|seen| *seen != address)
     }
 
-    /// How long a node has been silent, as far as this node has noticed: zero while it is not known
-    /// to be down.
+    /// How long a node has been silent, as seen by this node; zero while the node is not marked
+    /// down.
     pub fn silent_for(&self, host: HostId) -> Duration {
         let down = self.nodes.get(&host).filter(|node| node.status == NodeStatus::Down);
-        down.map_or(Duration::ZERO, |node| node.heard.elapsed())
+        down.map_or(Duration::ZERO, |node| node.last_answer.elapsed())
     }
 
     /// As [`Liveness::answers_elsewhere`], also if the node has answered there within the time
@@ -136,7 +136,7 @@ impl Liveness {
 struct Judged {
     status: NodeStatus,
     /// When it last answered; before the first answer, when it was first watched.
-    heard: Instant,
+    last_answer: Instant,
     /// The number of consecutive answers.
     answers: u32,
     /// The number of consecutive answers that it needs to be up.
@@ -172,7 +172,7 @@ impl Detector {
         for host in hosts {
             self.nodes.entry(*host).or_insert_with(|| Judged {
                 status: NodeStatus::Unknown,
-                heard: now,
+                last_answer: now,
                 answers: 0,
                 needed: 1,
                 up_since: now,
@@ -202,12 +202,12 @@ impl Detector {
     ) {
         if report.is_some_and(|report| report.stopping) {
             if let Some(node) = self.nodes.get_mut(&host) {
-                node.heard = now;
+                node.last_answer = now;
             }
             return self.stops(host);
         }
         let Some(node) = self.nodes.get_mut(&host) else { return };
-        node.heard = now;
+        node.last_answer = now;
         node.answers = node.answers.saturating_add(1);
         node.report = report;
         node.address = Some(address);
@@ -237,7 +237,7 @@ impl Detector {
         let since = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.saturating_duration_since(looked));
         let late = since.checked_sub(self.config.timeout).filter(|late| !late.is_zero())?;
         for node in self.nodes.values_mut() {
-            node.heard = (node.heard + late).min(now);
+            node.last_answer = (node.last_answer + late).min(now);
         }
         Some(since)
     }
@@ -247,7 +247,7 @@ impl Detector {
         let config = self.config;
         let mut events = Vec::new();
         for (host, node) in &mut self.nodes {
-            let silent = now.saturating_duration_since(node.heard) >= config.down_after;
+            let silent = now.saturating_duration_since(node.last_answer) >= config.down_after;
             match node.status {
                 NodeStatus::Unknown | NodeStatus::Down if node.answers >= node.needed && !silent => {
                     node.status = NodeStatus::Up;
@@ -289,7 +289,7 @@ impl Detector {
             round_trip: node.round_trip,
             report: node.report,
             address: node.address,
-            heard: node.heard,
+            last_answer: node.last_answer,
             answering: node.status == NodeStatus::Up && node.answers > 0,
             stopping: node.stopping,
         };

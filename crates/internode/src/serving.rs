@@ -86,16 +86,16 @@ pub(super) struct Serving {
     config: InternodeConfig,
     timer: Timer,
     /// When bytes had last arrived, at the last check.
-    heard: Instant,
+    last_received: Instant,
 }
 
 impl Serving {
     /// Answers the shard `party` of another node.
     pub fn new(connection: Rc<Connection>, party: &Party, handlers: Rc<Handlers>, config: InternodeConfig) -> Serving {
-        let heard = connection.heard();
+        let last_received = connection.last_received();
         let work = Work { connection, active: RefCell::default(), average: Cell::new(0), spoke: Cell::new(false) };
         let (host, shard, address) = (party.host, party.shard, party.address);
-        Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), heard }
+        Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), last_received }
     }
 
     fn request(&mut self, head: Head, body: Bytes) {
@@ -103,7 +103,7 @@ impl Serving {
         count(&work.connection.counters.served);
         // Its time began when it was received: it may have waited for its turn.
         let left = Duration::from_micros(head.time_left).min(LONGEST);
-        let deadline = Deadline(work.connection.heard() + left);
+        let deadline = Deadline(work.connection.last_received() + left);
         if deadline.is_past() {
             return work.respond(head.stream, Err(late()));
         }
@@ -174,8 +174,8 @@ impl Role for Serving {
 
     fn turn(&mut self, cx: &mut Context<'_>) {
         loop {
-            let heard = self.work.connection.heard();
-            let busy = heard != self.heard || !self.work.active.borrow().is_empty();
+            let last_received = self.work.connection.last_received();
+            let busy = last_received != self.last_received || !self.work.active.borrow().is_empty();
             let wanted = rt::time::coarse_now() + if busy { ALIVE } else { self.config.idle * 2 };
             if !self.timer.fired(wanted, cx) {
                 return;
@@ -186,8 +186,8 @@ impl Role for Serving {
                         .connection
                         .push(Head { kind: Kind::Alive, verb: 0, stream: 0, time_left: 0 }, Bytes::new().into());
                 }
-                self.heard = heard;
-            } else if rt::time::now().saturating_duration_since(heard) >= self.config.idle * 2 {
+                self.last_received = last_received;
+            } else if rt::time::now().saturating_duration_since(last_received) >= self.config.idle * 2 {
                 self.work.connection.end("the connection was idle", false);
                 return;
             }

@@ -1,9 +1,9 @@
 //! Aggregates: count, min, max, sum, avg.
 //!
 //! The values may be many and on several nodes. Each node reduces its values to a partial result of
-//! a few bytes ([`Accumulator::part`]), and the coordinator combines these. The result is that of
-//! all values together. Only sums of `float` and `double` depend, in their last digits, on the
-//! order of addition.
+//! a few bytes ([`Accumulator::part`]), and the coordinator combines these. The result is the same
+//! as for all values together. Only sums of `float` and `double` depend, in their last digits, on
+//! the order of addition.
 //!
 //! The encoding of a partial result is fixed, because nodes of several releases exchange it. It is
 //! an `i64`, big-endian, for `count`; the value, or null if there was none, for `min` and `max`; a

@@ -7,8 +7,8 @@ use crate::row::{Cell, Cells, Marker, Row, RowBuilder, State};
 use crate::schema::TableSchema;
 use crate::time::{Seconds, Timestamp, Tombstone};
 
-/// The deletion that covers a position in a stream: that of the partition, or that of an open range
-/// if it is stronger.
+/// The deletion that covers a position in a stream: the partition's deletion, or the deletion of an
+/// open range if it is stronger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cover {
     partition: Tombstone,
@@ -31,7 +31,7 @@ impl Cover {
         self.partition.max(self.range)
     }
 
-    /// The deletion that covers the static row: only that of the partition.
+    /// The deletion that covers the static row. It is always the partition's deletion.
     pub fn static_row(&self) -> Tombstone {
         self.partition
     }
@@ -119,8 +119,8 @@ impl Rules {
 /// Rewrites a merged stream without covered, expired and purgeable data.
 ///
 /// A tombstone is purged only if it was made before `gc_before` *and* its timestamp is below the
-/// partition's `max_purgeable`: the least timestamp that data outside of this compaction may have
-/// for the key.
+/// partition's `max_purgeable`. That is the least timestamp of any data for the key outside of this
+/// compaction.
 #[derive(Clone, Debug)]
 pub struct Compactor {
     rules: Rules,
@@ -146,8 +146,8 @@ impl Compactor {
         tombstone.timestamp < self.max_purgeable && tombstone.deletion_time < self.rules.gc_before
     }
 
-    /// Takes the next fragment. Passes what is left of it to `out`, after the start of its
-    /// partition. Calls `max_purgeable` at the start of each partition.
+    /// Takes the next fragment. Passes the rest of it to `out`, after the start of its partition.
+    /// Calls `max_purgeable` at the start of each partition.
     pub fn push(
         &mut self,
         fragment: Fragment,
@@ -202,7 +202,7 @@ impl Compactor {
         }
     }
 
-    /// What is left of a row under `cover`. `None` if nothing is.
+    /// The live part of a row under `cover`. `None` if nothing is.
     pub fn compact_row(&self, row: &Row, cover: Tombstone) -> Option<Row> {
         let (marker, deletion, cells) = row.parts();
         let all = cover.max(deletion);

@@ -6,8 +6,8 @@
 //! newer state of each shard, and applying a state twice changes nothing.
 //!
 //! A new state continues the state that the node has stored. A node that has lost that state must
-//! not count under the same id any more: its next state would have the highest clock and replace
-//! the lost sum on all replicas. It begins a shard under a new id instead (`engine::datadir`), and
+//! no longer count under the same id. Its next state would have the highest clock, and replace the
+//! correct sum on all replicas. It begins a shard under a new id instead (`engine::datadir`), and
 //! the shard of the earlier id stays part of the sum.
 //!
 //! Layout, as in `me` sstables, big-endian:
@@ -22,8 +22,8 @@
 //! bytes of the number to add. No context has this length. Updates are never stored: [`merge`] adds
 //! two of them, which is not idempotent.
 //!
-//! Contexts in files of other databases may be damaged or of old forms. They are read as far as
-//! they make sense: shards that a header does not list count like any other.
+//! Contexts in files of other databases may be damaged or of old forms. They are decoded leniently:
+//! shards that a header does not list count like any other.
 
 use crate::id::CounterId;
 use bytes::Bytes;
@@ -41,7 +41,7 @@ pub struct Shard {
     pub id: CounterId,
     /// Higher for each newer state.
     pub clock: i64,
-    /// The sum of what the node has added.
+    /// The sum of the node's increments.
     pub count: i64,
 }
 
@@ -179,7 +179,7 @@ mod tests {
             assert!(cut == UPDATE || [0, 3].contains(&sum), "{cut}: {sum}");
         }
         assert_eq!(total(&[0x7f, 0xff, 1]), 0);
-        // Shards of old counters have no header, and count all the same.
+        // Shards of old counters have no header, and count nevertheless.
         let mut bare = vec![0, 0];
         bare.extend_from_slice(&whole[6..]);
         assert_eq!(total(&bare), 7);

@@ -1,4 +1,4 @@
-//! Ids as types, so that one cannot be used as another.
+//! Ids as types, so that an id of one kind cannot be used as another kind.
 
 use std::fmt;
 use uuid::Uuid;
@@ -66,8 +66,8 @@ pub struct NodeRun {
 }
 
 uuid_id!(
-    /// What a node counts under: the id of its shards of counters. A node takes a new one when it
-    /// may have lost what it counted under the previous one.
+    /// The id of a node's counter shards. A node takes a new id when it may have lost updates under
+    /// the previous id.
     CounterId
 );
 uuid_id!(

@@ -114,7 +114,7 @@ pub struct Slice {
     pub resume: Option<Resume>,
 }
 
-/// What is wanted of the partition in which the previous page ended.
+/// The requested part of the partition in which the previous page ended.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Resume {
     /// The partition.

@@ -169,9 +169,9 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Which of two versions of a cell wins: the later timestamp; then the dead one; then the one that
-/// expires, the later first; then the greater value. Total and symmetric, so that merging is
-/// commutative. The rule is ScyllaDB's.
+/// Which of two versions of a cell wins. The order of the rules: the later timestamp, a dead cell,
+/// an expiring cell (later expiry first), the greater value. Total and symmetric, so that merging
+/// is commutative. The rule is ScyllaDB's.
 pub fn reconcile(a: &Cell<'_>, b: &Cell<'_>) -> Ordering {
     fn rank(cell: &Cell<'_>) -> (Timestamp, bool, bool, Seconds, i32) {
         match cell.state {
@@ -486,12 +486,12 @@ pub fn cell_order(schema: &TableSchema, a: &Cell<'_>, b: &Cell<'_>) -> Ordering 
     })
 }
 
-/// Merges two versions of a row. Commutative, associative and idempotent. What the merged
+/// Merges two versions of a row. Commutative, associative and idempotent. Data that the merged
 /// tombstones cover is dropped.
 ///
-/// Rows of counters are associative only if no tombstone is between the counts of two nodes: a
-/// deleted count is gone for good only if it is not merged with a later one first. The counts of
-/// one node are always associative, because its later states replace the earlier ones.
+/// Merging rows of counters is associative only if no tombstone is between the counts of two nodes.
+/// A deleted count is deleted for good only if it is not merged with a later count first. The
+/// counts of one node are always associative, because its later states replace the earlier ones.
 pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
     Row(merge_to(schema, a, b, Vec::with_capacity(a.len() + b.len())).into())
 }

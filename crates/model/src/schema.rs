@@ -173,7 +173,7 @@ impl TableSchema {
     }
 
     /// For a column that was dropped and added again: cells with this timestamp or a lower one are
-    /// dead, in every file and memtable, because sstables identify columns by name.
+    /// dead in every file and memtable. The reason: sstables identify columns by name.
     #[inline]
     pub fn dead_until(&self, id: ColumnId) -> Option<Timestamp> {
         self.added_again.iter().find(|(again, _)| *again == id).map(|(_, until)| *until)

@@ -1,10 +1,10 @@
 //! Counter updates: turns increments into new states of this node's counter shards.
 //!
-//! A request has increments. Stored is the sum that this node has counted so far (its counter
-//! shard). So each update reads first, under its partition's lock. The commitlog gets the new
-//! state, under this node's counter id, so replaying it any number of times counts nothing twice.
-//! The read must find what was stored under that id: the server renews the id at a start at which
-//! anything may have been lost ([`Replica::set_counter_id`]).
+//! A request has increments. The node stores the sum of its increments so far (its counter shard).
+//! So each update reads first, under its partition's lock. The commitlog gets the new state, under
+//! this node's counter id, so replay counts no update twice. The read must find all that was stored
+//! under that id. So the server takes a new id at each start after a possible loss
+//! ([`Replica::set_counter_id`]).
 //!
 //! The clock of a counter shard follows the time. A counter that starts again after its row was
 //! deleted has a higher clock than the deleted one, wherever the two are merged. Deletions in
@@ -51,8 +51,8 @@ impl Replica {
         self.counter_id.get()
     }
 
-    /// From now on, this node counts under `id`: a new id, or one of which everything that was ever
-    /// stored is on this node. Without this call the id is a new one.
+    /// Sets the counter id of this node. `id` must be new, or all data that was ever stored under
+    /// it must be on this node. Without this call the id is new.
     pub fn set_counter_id(&self, id: CounterId) {
         self.counter_id.set(id);
     }

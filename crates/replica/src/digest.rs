@@ -1,14 +1,14 @@
 //! The digest of a page: replicas compare digests instead of sending the pages themselves.
 //!
-//! A digest covers all data that the page has read, selected or not, as a compaction would leave
-//! it: live data with timestamps and expiries, and deletions whose grace period is not over. So two
-//! replicas with the same digest have the same such data.
+//! A digest covers all data that the page has read, selected or not, in its compacted form: live
+//! data with timestamps and expiries, and deletions within their grace period. So two replicas with
+//! the same digest have the same such data.
 //!
 //! Deletions that hide nothing on this replica are included, because they may hide data on a
 //! replica that is not asked. Otherwise a read could rely on a deletion and leave it on one
 //! replica. A later read of other replicas would then return the deleted row again.
 //!
-//! Deletions whose grace period is over are left out, as is data that other deletions cover: each
+//! Deletions past their grace period are left out, and so is data that other deletions cover: each
 //! replica drops them at its own time. The order of rows is part of the digest. It depends only on
 //! the data and the command, never on where the data is stored.
 //!

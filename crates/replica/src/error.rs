@@ -1,5 +1,5 @@
 //! The errors of a replica, as values on which the coordinator acts. Errors that are frequent under
-//! load are small and have no text: the text is made where a client is told.
+//! load are small and have no text. The text is made for the response to the client.
 
 use crate::excess::Excess;
 use crate::limiter::LimitKind;

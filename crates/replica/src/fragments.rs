@@ -1,12 +1,12 @@
 //! Reads for reconciliation: a part of the data with its tombstones, for a coordinator that merges
 //! it with the parts of other replicas.
 //!
-//! A part ends where a page of the same command would: the same rules decide, so a request never
-//! costs more than a page. Everything up to its last position is in it. A limit per partition would
+//! A part ends where a page of the same command would, by the same rules, so a request never costs
+//! more than a page. The part has all data up to its last position. A limit per partition would
 //! leave holes, so a command with one is refused.
 //!
-//! Its reader is kept like that of a page, but apart from those: if the next page must be
-//! reconciled too, it resumes.
+//! The reader of a part is kept for the next page, apart from readers of normal pages. It resumes
+//! if the next page must be reconciled too.
 
 use crate::error::ReplicaError;
 use crate::page::{Flow, PageBuilder, PageEnd, Position, Region};
@@ -147,7 +147,7 @@ fn place_of(fragment: &Fragment, partition: &mut Bytes) -> Option<Position> {
     }
 }
 
-/// Whether a position among rows is that of a cut.
+/// Whether a position among rows is the position of a cut.
 fn is_at(position: &Position, cut: &ClusteringCut) -> bool {
     position.weight == weight_of(cut) && position.prefix == cut.prefix
 }

@@ -1,9 +1,9 @@
 //! Large-data guardrails on a replica: checks of writes to data that has become large over earlier
 //! writes.
 //!
-//! They apply to tables with `large_data_guardrails_enabled = true`, and to writes whose context
-//! requires the check: those of clients. Read repair, hints and streaming carry data that a replica
-//! has accepted already, so they are not checked.
+//! They apply to tables with `large_data_guardrails_enabled = true`, and to writes with a context
+//! that requires the check: writes of clients. Read repair, hints and streaming carry data that a
+//! replica has accepted already, so they are not checked.
 //!
 //! A partition is known to be large once it is in one sstable. Rows and collections are also known
 //! while they are in a memtable. So the limits are not exact.

@@ -159,9 +159,9 @@ impl Binding {
         self.repeats
     }
 
-    /// Appends one row. `clustering` is `None` in a row that stands for a partition alone. `out`
-    /// exceeds `max` at most by the length of the stored row: repeated values are counted before
-    /// they are written.
+    /// Appends one row. `clustering` is `None` in a row that represents a partition without rows.
+    /// `out` exceeds `max` at most by the length of the stored row: repeated values are counted
+    /// before they are written.
     #[allow(clippy::too_many_arguments)] // one place calls it, and each argument is of its own kind
     pub(crate) fn write_row<'a>(
         &self,

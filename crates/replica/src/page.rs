@@ -1,8 +1,8 @@
-//! From merged fragments to a page of rows: the pure rules of what is live, what counts, and where
-//! a page ends.
+//! From merged fragments to a page of rows. Pure rules decide which rows are live, which rows
+//! count, and where a page ends.
 //!
 //! A page ends on rows, on bytes (after the row that crosses the limit), on tombstones, or where
-//! the data ends. Its last position says exactly where the next page begins.
+//! the data ends. Its last position is exactly where the next page begins.
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;
@@ -34,7 +34,7 @@ pub enum Region {
     End = 3,
 }
 
-/// A position in a reader's stream: the last one that a page consumed.
+/// A position in a reader's stream: the last position that a page consumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Position {
     /// The partition's key.
@@ -85,7 +85,7 @@ pub struct Page {
     pub body: Bytes,
     /// The last position consumed. None if the ranges had no data.
     pub last: Option<Position>,
-    /// Rows returned of the partition of `last`, including those of earlier pages.
+    /// Rows returned of the partition of `last`, including rows of earlier pages.
     pub rows_in_last: u64,
     /// Why the page ended.
     pub end: PageEnd,
@@ -98,7 +98,7 @@ pub struct Page {
     pub examined_bytes: u64,
 }
 
-/// What the caller must do after a fragment.
+/// The caller's next step after a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
     /// Push the next fragment.

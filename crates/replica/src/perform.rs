@@ -29,7 +29,7 @@ use std::slice;
 enum Prepared<'a> {
     /// The mutations of the request as they are.
     AsSent(&'a [KeyedMutation]),
-    /// The mutation that this replica made of the request's one. It is the answer as well: other
+    /// The mutation that this replica made of the request's one. It is also the answer: other
     /// replicas store it unchanged.
     Made(Box<KeyedMutation>),
 }
@@ -52,7 +52,7 @@ impl Prepared<'_> {
 
 impl Replica {
     /// Performs a request, unless its deadline, the fence or a guardrail forbids it. A write is
-    /// answered when it is as durable as the commitlog's mode promises. Dropping the future stops
+    /// answered when it is as durable as the commitlog's mode requires. Dropping the future stops
     /// the work at its next yield.
     ///
     /// # Errors See [`ReplicaError`].

@@ -5,9 +5,9 @@
 //! which costs less than serving it.
 //!
 //! A reader that is kept for the next page keeps its permit. A read never waits while such a permit
-//! could be freed: before it queues, the querier cache evicts readers of its class, the longest
-//! unused first. While reads wait, no reader is kept. A running page never gives up its permit, and
-//! it ends at the latest at its deadline.
+//! could be freed: before the read queues, the querier cache evicts readers of its class, least
+//! recently used first. While reads wait, no reader is kept. A running page never gives up its
+//! permit, and it ends at the latest at its deadline.
 
 use crate::error::{Overload, ReplicaError};
 use crate::request::Class;

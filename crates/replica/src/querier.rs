@@ -2,15 +2,14 @@
 //! command it was opened for.
 //!
 //! Invariant: a querier serves a page only if a new reader would return the same fragments. It
-//! stores all on which the stream depends: table and schema version, the slice without its resumed
-//! part, the use of disk and cache, and the position. [`Querier::plan`] compares each of them with
-//! the next page's command. The reader itself ensures the rest (see `engine::reader::suspend`).
-//! Deadline, cancellation, trace and the time for TTLs are those of the page, never those of the
-//! querier.
+//! stores all inputs of the stream: table and schema version, the slice without its resumed part,
+//! the use of disk and cache, and the position. [`Querier::plan`] compares each of them with the
+//! next page's command. The reader itself ensures the rest (see `engine::reader::suspend`).
+//! Deadline, cancellation, trace and the time for TTLs come from the page, never from the querier.
 //!
-//! The position is the one up to which this shard was read. If a page starts later, because another
-//! replica had read further, the reader advances if that is cheap. A page that starts earlier is
-//! never served by the querier.
+//! The position is the end of the data that this shard has read. If a page starts later, because
+//! another replica had read further, the reader advances if that is cheap. A page that starts
+//! earlier is never served by the querier.
 
 pub mod cache;
 pub(crate) mod keep;
@@ -69,7 +68,7 @@ impl Stop {
     }
 }
 
-/// Whether a page continues one that may have left a querier on this shard.
+/// Whether a page continues an earlier page that may have left a querier on this shard.
 pub fn continues(command: &ReadCommand) -> bool {
     let Some(range) = command.ranges.first() else { return false };
     command.query.is_some()
@@ -81,7 +80,7 @@ pub fn continues(command: &ReadCommand) -> bool {
         }
 }
 
-/// What a page does with a querier.
+/// How a page uses a querier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plan {
     /// Resume in the partition, at this cut (in the reader's order). None: behind the partition.

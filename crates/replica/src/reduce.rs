@@ -15,7 +15,7 @@ use model::total::TotalError;
 /// One aggregate of all rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reduction {
-    /// What is computed.
+    /// The aggregate function.
     pub kind: AggregateKind,
     /// The output column that is aggregated. None: rows are counted.
     pub column: Option<u16>,

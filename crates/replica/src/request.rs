@@ -181,12 +181,12 @@ pub enum ReplicaRequest {
     /// Write mutations. They share one commitlog record: after a crash all of them are there or
     /// none. Answer: `Written`.
     Write(Mutations),
-    /// Apply a mutation of a counter table, whose live cells are increments. Answer:
+    /// Apply a mutation of a counter table. Its live cells are increments. Answer:
     /// `CounterUpdated`.
     CounterUpdate(KeyedMutation),
 }
 
-/// What a coordinator compares among replicas.
+/// The data that a coordinator compares among replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Compared {
     /// A digest of the rows of a page.

@@ -16,7 +16,7 @@ impl Replica {
     }
 
     /// Applies mutations, which share one commitlog record. Returns when they are as durable as the
-    /// commitlog's mode promises.
+    /// commitlog's mode requires.
     pub(crate) async fn append(&self, mutations: &[KeyedMutation], context: &Context) -> Result<(), ReplicaError> {
         self.metrics.writes.set(self.metrics.writes.get() + mutations.len() as u64);
         match mutations {

@@ -1,10 +1,10 @@
 //! Decides which scheduling group runs next, from shares and used time. Pure.
 //!
 //! Each group has a virtual clock. It advances by the time of the group's tasks, divided by the
-//! group's shares. Of the groups with ready tasks, the one whose clock is furthest behind runs. A
-//! group without work must not accumulate its claim. When it becomes ready, its clock is set
-//! forward to the lowest clock of the ready groups; an urgent group ([`Group::is_urgent`]) stays
-//! behind it by a credit.
+//! group's shares. Of the groups with ready tasks, the group with the lowest clock runs. A group
+//! without work must not accumulate its claim. When it becomes ready, its clock is set forward to
+//! the lowest clock of the ready groups. An urgent group ([`Group::is_urgent`]) stays behind that
+//! clock by a credit.
 
 use crate::group::{Group, STATEMENT_SHARES};
 use std::cell::Cell;

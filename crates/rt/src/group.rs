@@ -53,5 +53,5 @@ impl Group {
     }
 }
 
-/// The shares of statements, the reference for those of other groups.
+/// The shares of statements, the reference for the shares of other groups.
 pub(crate) const STATEMENT_SHARES: u32 = 1_000;

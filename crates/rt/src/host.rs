@@ -106,7 +106,7 @@ mod tests {
         let groups = |path: &str| format!("5:cpu,cpuacct:/x\n4:memory:{path}\n1:name=systemd:/y\n");
         assert_eq!(limit(&groups("/a"), &first), Some(230_686_720));
         assert_eq!(limit(&groups("/a/b"), &first), Some(230_686_720));
-        // In a container the path is that of the host, and the root is the container's own group.
+        // In a container the path is the host's path, and the root is the container's own group.
         assert_eq!(limit(&groups("/docker/1"), &first[..1]), Some(9_223_372_036_854_771_712));
         assert_eq!(limit("", &first), None);
     }

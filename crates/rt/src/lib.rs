@@ -6,7 +6,7 @@
 //! feature `sim`, a whole cluster of shards runs in one thread with seeded time, network and disk.
 //! No code above this crate knows on which of the two it runs.
 //!
-//! This crate knows nothing of rows, queries or the roles of nodes, and keeps no state outside a
+//! This crate does not know rows, queries or the roles of nodes, and keeps no state outside a
 //! shard's context.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "rt is what wraps them")]

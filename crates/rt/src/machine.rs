@@ -40,7 +40,7 @@ const BLOCKING_THREADS: usize = 5;
 pub struct MachineConfig {
     /// Number of shards, at least 1.
     pub shards: usize,
-    /// The CPUs to pin shards to, in order. `None`: those that the process may use.
+    /// The CPUs to pin shards to, in order. `None`: the CPUs that the process may use.
     pub cpus: Option<Vec<usize>>,
     /// The CPUs are shared with other processes: no pinning, no polling.
     pub overprovisioned: bool,
@@ -286,7 +286,7 @@ impl Drop for Ending {
     }
 }
 
-/// What a shard needs to start.
+/// The inputs of a shard's start.
 struct ShardSetup {
     shard: ShardId,
     mailboxes: Arc<[Mailbox]>,

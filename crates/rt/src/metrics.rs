@@ -113,7 +113,7 @@ pub struct ShardMetrics {
     pub hops_received: u64,
     /// Batches of messages posted to other shards.
     pub mail_batches_sent: u64,
-    /// The number of those that had to wake a sleeping shard.
+    /// The number of batches that had to wake a sleeping shard.
     pub mail_wakes_sent: u64,
     /// Time spent in turns.
     pub busy: Duration,

@@ -16,8 +16,8 @@ pub use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf, duplex, split,
 };
 
-/// Whether the peer has closed or reset the connection, as far as this shard's reactor knows. Bytes
-/// that arrived before may still be there to read.
+/// Whether this shard's reactor knows that the peer has closed or reset the connection. Bytes that
+/// arrived before may still be there to read.
 #[cfg(not(feature = "sim"))]
 pub fn is_closed_by_peer(stream: &TcpStream) -> bool {
     use std::pin::pin;

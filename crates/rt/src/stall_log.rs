@@ -1,5 +1,5 @@
-//! Which long polls are logged: at most one a second for each location where tasks are spawned,
-//! with the number of those that were not logged.
+//! Limits the log lines of long polls: at most one a second for each location where tasks are
+//! spawned, with the number of polls that were not logged.
 
 use crate::hash::HashMap;
 use crate::log_throttle::LogThrottle;

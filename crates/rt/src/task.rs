@@ -1,8 +1,8 @@
 //! Tasks of a shard: spawning, yielding, scheduling groups.
 //!
 //! A task never leaves its shard. Long loops call [`maybe_yield`] every few dozen items. Every task
-//! belongs to a [`Group`], by default that of the task that spawned it; [`spawn_in`] and
-//! [`in_group`] choose another one.
+//! belongs to a [`Group`]: by default, the group of the task that spawned it. [`spawn_in`] and
+//! [`in_group`] choose another group.
 
 pub use crate::group::Group;
 use crate::{ctx, executor};
@@ -175,8 +175,8 @@ pub fn set_share(group: Group, permille: u32) {
     ctx::with(|c| c.executor.clock.set_shares(group, shares(permille)));
 }
 
-/// The shares that are this part of the total, in 1/1000, next to those of statements. Neither side
-/// may starve.
+/// The shares that are this part of the total, in 1/1000, next to the shares of statements. Neither
+/// side may starve.
 fn shares(permille: u32) -> u32 {
     let permille = permille.clamp(1, 999);
     (crate::group::STATEMENT_SHARES * permille / (1000 - permille)).max(1)

@@ -144,7 +144,7 @@ mod tests {
             assert!(before.elapsed() >= Duration::from_millis(10));
             assert_eq!(timeout(Duration::from_secs(60), sleep(Duration::from_millis(1))).await, Ok(()));
             assert_eq!(timeout_at(before, std::future::pending::<()>()).await, Err(Elapsed));
-            assert_eq!(timeout_at(before, async { 2 }).await, Ok(2), "what is ready is taken, however late");
+            assert_eq!(timeout_at(before, async { 2 }).await, Ok(2), "a ready result is returned, however late");
             assert!(coarse_now() <= now() && wall_micros() / 1_000_000 >= wall_seconds() - 1);
         });
     }

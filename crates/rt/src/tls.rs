@@ -101,7 +101,7 @@ impl Names<'_> {
     }
 }
 
-/// What the operator should know of the dates of the certificates in a file.
+/// The warnings about the dates of the certificates in a file.
 fn date_warnings(file: &Path, now: i64) -> Vec<String> {
     // A file that cannot be read is reported where it is loaded.
     let chain = certificates(file).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::io::IoSlice;
 /// A larger buffer is freed when it is empty. In bytes.
 const KEEP: usize = 64 << 10;
 
-/// The bytes that wait: those that are queued, then those in `tail`.
+/// The bytes that wait: the queued bytes, then the bytes in `tail`.
 #[derive(Debug, Default)]
 pub struct WriteQueue {
     queue: VecDeque<Bytes>,
@@ -44,7 +44,7 @@ impl WriteQueue {
         self.len() + self.passed
     }
 
-    /// Appends a piece without a copy. What is appended to the tail afterwards follows it.
+    /// Appends a piece without a copy. Bytes that are appended to the tail afterwards follow it.
     pub fn push(&mut self, piece: Bytes) {
         self.queued += self.tail.len() + piece.len();
         self.queue.push_back(self.tail.split().freeze());

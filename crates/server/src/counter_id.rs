@@ -15,8 +15,8 @@ pub(crate) struct ChosenCounterId {
     is_kept: bool,
 }
 
-/// Chooses the counter id of this run, and stores it. `loses`: the start gives up something that is
-/// missing. Before anything changes in the data directory but its stamp. On shard 0.
+/// Chooses the counter id of this run, and stores it. `loses`: the start accepts the loss of files.
+/// Must be called before other files than the stamp change in the data directory. On shard 0.
 pub(crate) async fn choose(data_dir: &DataDir, loses: bool) -> Result<ChosenCounterId, StartError> {
     let proven = data_dir.proven_counter_id().await.map_err(StartError::because)?;
     match proven {
@@ -25,7 +25,7 @@ pub(crate) async fn choose(data_dir: &DataDir, loses: bool) -> Result<ChosenCoun
             tolerate_full_disk(stored)?;
             Ok(ChosenCounterId { id, is_kept: true })
         }
-        Ok(_) => renew(data_dir, "the start gives up what is missing").await,
+        Ok(_) => renew(data_dir, "the start accepts the loss of files").await,
         Err(why) => renew(data_dir, &why).await,
     }
 }
@@ -42,13 +42,13 @@ impl ChosenCounterId {
 
 async fn renew(data_dir: &DataDir, why: &str) -> Result<ChosenCounterId, StartError> {
     let id = CounterId(rt::random::uuid_v4());
-    tracing::info!(%id, why, "this node counts under a new counter id: what it counted before stays in the sums");
+    tracing::info!(%id, why, "this node uses a new counter id: the sums of its earlier ids are kept");
     tolerate_full_disk(data_dir.begin_counting(id).await)?;
     Ok(ChosenCounterId { id, is_kept: false })
 }
 
-/// A node starts on a full disk, too. The file of the last run may stay: no later start finds the
-/// commitlogs as that run has left them, because this run has begun its own.
+/// A node starts on a full disk, too. The file of the last run may remain: it cannot match at a
+/// later start, because this run has begun commitlogs of its own.
 fn tolerate_full_disk(stored: Result<(), DataDirError>) -> Result<(), StartError> {
     match stored {
         Err(error) if error.may_pass() => {
@@ -59,7 +59,8 @@ fn tolerate_full_disk(stored: Result<(), DataDirError>) -> Result<(), StartError
     }
 }
 
-/// Lets the next start count under the same id. After all shards were stopped in order. On shard 0.
+/// Records that the next start can use the same id. After all shards were stopped in order. On
+/// shard 0.
 pub(crate) async fn keep(engines: PerShard<Engine>, replicas: PerShard<Replica>) {
     let (Some(engine), Some(replica)) = (engines.try_get(), replicas.try_get()) else { return };
     let of_shards = rt::shard::call_all(move || async move {
@@ -73,6 +74,6 @@ pub(crate) async fn keep(engines: PerShard<Engine>, replicas: PerShard<Replica>)
     }
     let kept = datadir::leave_counter_id(engine.data_dir(), engine.host_id(), replica.counter_id(), all).await;
     if let Err(error) = kept {
-        tracing::warn!(%error, "the counter id is not kept: the next start takes a new one");
+        tracing::warn!(%error, "the counter id could not be saved: the next start takes a new one");
     }
 }

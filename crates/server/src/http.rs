@@ -3,9 +3,9 @@
 //! They run on the process's first thread, never on a shard's, and call the shards through their
 //! mailboxes. So they take no time from requests except for these calls.
 //!
-//! What a client can hold is limited: the connections of a port, the bytes of a request's head, the
-//! time for sending it, and the time without progress in reading an answer ([`slow_reader`]).
-//! [`caller`] refuses requests that web pages of other sites make.
+//! The resources of a client are limited: the connections of a port, the bytes of a request's head,
+//! the time for sending the head, and the time without progress in reading an answer
+//! ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
 
 pub mod caller;
 mod slow_reader;

@@ -1,8 +1,8 @@
-//! The inventory of the data directory: what a start must find, and what is recorded for the next
-//! start.
+//! The inventory of the data directory: checks that required files exist at a start, and records
+//! the files for the next start.
 //!
-//! If data is missing that the node held when it last ran, the start is refused. With `accept_loss`
-//! it continues, and logs what is lost. The inventory itself is the engine's ([`engine::datadir`]).
+//! If data of the last run is missing, the start is refused. With `accept_loss` it continues, and
+//! logs the loss. The inventory itself is the engine's ([`engine::datadir`]).
 
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
@@ -62,15 +62,15 @@ async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[
             false => "",
         };
         return Err(StartError(format!(
-            "the data directory {path} lacks what it held when the node last ran: {list}. A member of a cluster cannot go on without \
-             its metadata log, because its votes are in it; --accept-loss does not help here. Restore the files as they were when \
-             the node stopped. If they are lost, replace the node: start a new one with an empty data directory{alone}"
+            "the data directory {path} lacks files that it had when the node last ran: {list}. A member of a cluster cannot start \
+             without its metadata log, which holds the node's votes; --accept-loss does not help here. Restore the files as they \
+             were when the node stopped. If they are lost, replace the node: start a new one with an empty data directory{alone}"
         )));
     }
     if !config.accept_loss {
         return Err(StartError(format!(
-            "the data directory {path} lacks what it held when the node last ran: {list}. Restore the files as they were when the \
-             node stopped; or start once with --accept-loss to go on without them: what they held is lost then"
+            "the data directory {path} lacks files that it had when the node last ran: {list}. Restore the files as they were when \
+             the node stopped; or start once with --accept-loss: the contents of the missing files are then lost"
         )));
     }
     for missing in missing {
@@ -87,10 +87,10 @@ async fn refuse_or_give_up(data_dir: &DataDir, config: &StackConfig, missing: &[
     Ok(())
 }
 
-/// Records that this node lacks writes which other nodes have, because the start accepted a loss:
-/// missing files, or parts of the commitlog that replay skipped. This is durable before anything is
-/// removed from the inventory or the old logs, so that a crash does not lose the record. On shard
-/// 0, once the metadata is loaded.
+/// Records that this node misses writes, because the start accepted the loss of files or of
+/// commitlog parts that replay skipped. This is durable before anything is removed from the
+/// inventory or the old logs, so that a crash does not lose the record. On shard 0, once the
+/// metadata is loaded.
 pub async fn note_given_up(
     config: &StackConfig,
     service: &MetadataService,
@@ -121,7 +121,7 @@ pub async fn note_given_up(
     let notes = hints::notes_directory(&config.data_dir);
     hints::note_accepted_loss(&notes, own, &tables).await.map_err(|error| {
         StartError(format!(
-            "that this node lacks writes which other nodes have cannot be noted in {}: {error}; start it again with --accept-loss",
+            "cannot record in {} that this node misses writes: {error}; start the node again with --accept-loss",
             notes.display()
         ))
     })
@@ -133,7 +133,7 @@ pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) 
     let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
     for table in unknown.map_err(StartError::because)? {
         tracing::error!(dir = %table.dir.display(), id = %table.id,
-            "the directory has sstables of a table that the metadata does not have: they are kept, and not served");
+            "the directory has sstables of a table that is not in the metadata: the sstables are kept, and not served");
     }
     Ok(())
 }
@@ -247,9 +247,9 @@ pub struct InventoryRecord {
 }
 
 impl InventoryRecord {
-    /// Records what the next start must find: the logs of this run and the `old` ones, the durable
-    /// end of the metadata log, and the tables with a directory. Logs that are not listed any more
-    /// may be removed afterwards.
+    /// Records the files that the next start requires: the logs of this run and the `old` logs, the
+    /// durable end of the metadata log, and the tables with a directory. Logs that are not listed
+    /// any more may be removed afterwards.
     pub async fn write(&self, old: &OldLogs) -> Result<(), DataDirError> {
         let mut runs = self.engines.call_all(|engine| async move { engine.logged_run() }).await;
         runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));

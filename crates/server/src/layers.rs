@@ -44,30 +44,30 @@ pub struct Layers {
     pub wire: PerShard<OpenWire>,
     /// The run of this node. On shard 0. Not set on a node that stays alone.
     pub runs: PerShard<Runs>,
-    /// What streams tablets to other nodes. On shard 0, if set.
+    /// The streamer of tablets to other nodes. On shard 0, if set.
     pub streaming: PerShard<Streaming>,
 }
 
 impl Layers {
-    /// Those that the control plane uses.
+    /// The layers that the control plane uses.
     pub fn cluster(self) -> ClusterShards {
         let Layers { metadata, engine, replica, internode, .. } = self;
         ClusterShards { metadata, engine, replica, internode }
     }
 
-    /// Those that the query processor uses.
+    /// The layers that the query processor uses.
     pub fn cql(self) -> ProcessorShards {
         let Layers { processor, coordinator, system, fragments, .. } = self;
         ProcessorShards { processor, coordinator, system, fragments }
     }
 
-    /// Those that a change of a setting reaches.
+    /// The layers that a change of a setting reaches.
     pub fn live_shards(self) -> LiveShards {
         let Layers { engine, metadata, replica, coordinator, processor, .. } = self;
         LiveShards { engine, metadata, replica, coordinator, processor }
     }
 
-    /// Those that a resync uses.
+    /// The layers that a resync uses.
     pub fn resync(self) -> ResyncShards {
         ResyncShards { cluster: self.cluster(), coordinator: self.coordinator }
     }
@@ -78,9 +78,9 @@ pub struct OpenWire(pub(crate) RefCell<Option<Running>>);
 
 /// A node's running layers. Kept by shard 0.
 pub struct Stack {
-    /// What the node is.
+    /// The description of the node.
     pub info: NodeInfo,
-    /// What replay found.
+    /// The report of the replay.
     pub replayed: ReplayReport,
     /// The lock on the data directory.
     #[expect(dead_code, reason = "held until the node stops")]

@@ -1,6 +1,6 @@
 //! Values of the configuration that do not fit the machine: its CPUs, its disk, its files.
 //!
-//! An error names the key, and what the machine has.
+//! An error names the key, and the value that the machine allows.
 
 use crate::config::map::{self, MapSetting};
 use crate::config::setting::{Setting, Size};
@@ -10,7 +10,7 @@ use engine::commitlog::CommitlogConfig;
 use rt::host::MemoryLimit;
 use rt::tls::TlsError;
 
-/// The CPUs to use, of those that the process may run on.
+/// The CPUs to use, of the CPUs that the process may run on.
 pub fn usable_cpus(wanted: Option<&CpuSet>, allowed: Vec<usize>) -> Result<Vec<usize>, StartError> {
     let Some(CpuSet(wanted)) = wanted else { return Ok(allowed) };
     // The system may not say which there are.
@@ -44,24 +44,24 @@ pub fn check_descriptors(limit: u64, shards: usize) -> Result<(), StartError> {
     )))
 }
 
-/// What the operator should know if `memory` is larger than the memory that there is.
+/// The warning if `memory` is larger than the available memory.
 pub fn memory_warning(memory: Option<Size<1>>, limit: MemoryLimit) -> Option<String> {
     let Size(wanted) = memory?;
     (wanted > limit.bytes()).then(|| {
-        let whose = match limit.control_group {
+        let source = match limit.control_group {
             Some(_) => "the limit of the process's control group",
             None => "the memory of the machine",
         };
         format!(
-            "memory (--memory) is {}, more than {whose}: {}. The kernel will end the process when it uses that much. Set memory \
-             to less than this limit, or raise the limit",
+            "memory (--memory) is {}, more than {source}: {}. The kernel kills the process when it exceeds the limit. Set memory \
+             to less than the limit, or raise the limit",
             Size::<1>(wanted).show(),
             Size::<1>(limit.bytes() >> 20 << 20).show()
         )
     })
 }
 
-/// What the operator should know of the sizes of logs.
+/// The warning if the commitlogs of all shards need more space than configured.
 pub fn log_size_warning(config: &Config, shards: usize) -> Option<String> {
     let Size(total) = config.commitlog_total_space_in_mb?;
     let segment = config.commitlog_segment_size_in_mb;
@@ -77,7 +77,7 @@ pub fn log_size_warning(config: &Config, shards: usize) -> Option<String> {
     })
 }
 
-/// What the operator should know of segments that are smaller than configured.
+/// The warning if segments are smaller than configured.
 pub fn segment_size_note(wanted: &Config, used: &Config) -> Option<String> {
     let (wanted, used) = (wanted.commitlog_segment_size_in_mb, used.commitlog_segment_size_in_mb);
     (used != wanted).then(|| {

@@ -41,29 +41,29 @@ use std::rc::Rc;
 
 /// How long an admitted node may take to receive the metadata of the cluster.
 const LEARN: Duration = Duration::from_secs(120);
-/// Hints may take one in this many bytes of the disk.
+/// Hints may take the disk size divided by this.
 const HINTS_SHARE: u64 = 10;
-/// How long the other nodes may take to learn that this one stops.
+/// The time limit for announcing this node's stop to the other nodes.
 const ANNOUNCE: Duration = Duration::from_millis(500);
-/// Pause before a node retries to announce itself.
+/// The pause before a node retries to announce itself.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The configuration of a node that can have other nodes in its cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
-    /// The seeds: nodes that are asked first for others.
+    /// The seeds: addresses at which the node looks for its cluster first.
     pub seeds: Seeds,
-    /// The address on which it listens for other nodes.
+    /// The address on which the node listens for other nodes.
     pub listen: SocketAddr,
     /// The limits of connections between nodes.
     pub internode: InternodeConfig,
-    /// TLS of these connections, if configured.
+    /// TLS of connections between nodes, if configured.
     pub tls: Option<PeerTls>,
     /// The settings with defaults.
     pub settings: ClusterSettings,
 }
 
-/// Settings of a node of a cluster of several that have defaults.
+/// Settings with defaults, of a node that can have other nodes in its cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
     /// `hints_directory`; none: in the data directory.
@@ -99,7 +99,8 @@ pub struct OpenMetadata {
     pub joins: bool,
 }
 
-/// Opens the internode transport, if the node has one. From here on other nodes can send requests.
+/// Opens the internode transport, if the node has seeds. From then on other nodes can send
+/// requests.
 pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Option<Wire>, StartError> {
     let Some(cluster) = &config.cluster else { return Ok(None) };
     let info = &config.info;
@@ -137,8 +138,8 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
     let Some(wire) = wire else {
         let found = begins().await?;
         if !found.log.is_alone() {
-            let why =
-                "the data directory is that of a node of a larger cluster: set `seeds` to the addresses of other nodes";
+            let why = "the data directory belongs to a member of a cluster of several nodes: set `seeds` to the addresses of other \
+                members";
             return Err(StartError(why.into()));
         }
         return Ok(found);
@@ -160,14 +161,14 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
     }
 }
 
-/// The cluster's metadata has the shard of each tablet, so a node cannot reduce its number of
-/// shards on its own.
+/// Refuses a smaller number of shards in a cluster of several nodes. The cluster's metadata has the
+/// shard of each tablet, so a node cannot move tablets between its shards on its own.
 fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError> {
     let metadata = found.recovered.metadata().map_err(StartError::because)?;
     match metadata.topology.node(info.host_id) {
         Some(known) if !found.log.is_alone() && usize::from(known.shards) > info.shards => Err(StartError(format!(
-            "this node has had {0} shards and is started with {1}: in a cluster of several nodes their number can only grow; start it \
-             with --shards {0}",
+            "this node had {0} shards and is started with {1}: in a cluster of several nodes the number of shards can only grow; \
+             start the node with --shards {0}",
             known.shards, info.shards
         ))),
         _ => Ok(()),
@@ -208,7 +209,7 @@ pub async fn join_group(
     let until = Deadline::after(LEARN);
     while joins && service.current().topology.node(own).is_none() {
         if until.is_past() {
-            return Err(StartError("the cluster let this node in, and does not tell it what is in it".into()));
+            return Err(StartError("the cluster admitted this node, but did not send it the metadata in time".into()));
         }
         rt::time::sleep(Duration::from_millis(5)).await;
     }
@@ -216,8 +217,8 @@ pub async fn join_group(
 }
 
 /// Records a new run of this node, unless it joins or is alone. Returns once this node may serve:
-/// see [`runs`]. A node at another address may be a copy, so it waits until the cluster has
-/// confirmed its identity.
+/// see [`runs`]. A node at a new address may run on a copy of a data directory, so it waits until
+/// the cluster has confirmed its identity.
 pub async fn claim_run(
     shards: ClusterShards,
     own: PerShard<Runs>,
@@ -262,7 +263,7 @@ async fn announce_self(service: Rc<MetadataService>) {
         let made = metadata::change::<(), String, _>(service.shards().metadata, |metadata, info| {
             let own = own_node(info, NodeState::Normal);
             let known = metadata.topology.node(info.host_id);
-            // One that is leaving does not come back by being started again.
+            // A restart does not return a leaving node to the cluster.
             let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
             let is_to_announce = known.is_none_or(|known| **known != own && stays(known));
             join::check_location(&metadata.topology, &own)?;
@@ -270,8 +271,10 @@ async fn announce_self(service: Rc<MetadataService>) {
         });
         match made.await {
             Ok(()) => return,
-            Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster does not take this node back"),
-            Err(error) => tracing::warn!(%error, "this node could not be announced to the cluster; trying again"),
+            Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster refuses the return of this node"),
+            Err(error) => {
+                tracing::warn!(%error, "the cluster could not record the new description of this node; retrying")
+            }
         }
         if rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
             return;
@@ -286,8 +289,8 @@ impl Wire {
     }
 }
 
-/// Announces to the other nodes that this one stops, so that they send it no more requests. On
-/// shard 0.
+/// Announces this node's stop to the other nodes, so that they send it no more requests. On shard
+/// 0.
 pub async fn announce_stop(internodes: PerShard<Internode>) {
     if let Some(internode) = internodes.try_get() {
         internode.announce_stop(ANNOUNCE).await;
@@ -317,25 +320,27 @@ pub fn connect_shard(
     }
 }
 
-/// The error of a start that cannot keep hints. `key` is the setting that names the directory, if
+/// The error of a start that cannot store hints. `key` is the setting that names the directory, if
 /// set.
 fn no_hints(directory: &Path, key: &str, error: &std::io::Error) -> StartError {
     let way_out = rt::fs::way_out(directory, error);
     StartError(format!("hints cannot be kept in {}{key}: {error}{way_out}", directory.display()))
 }
 
-/// Warns about settings of hints that have no effect, on a node without others, which keeps none.
+/// Warns about settings of hints that have no effect on the only node of a cluster, which stores no
+/// hints.
 pub async fn warn_of_hints(config: &Config, metadata: &MetadataService) {
     Handoff::warn_of_unknown(&config.hinted_handoff_enabled.0, &metadata.current().topology.datacenters());
     if let Some(directory) = &config.hints_directory
         && let Err(error) = rt::fs::create_dir_all(directory).await
     {
         tracing::warn!(directory = %directory.display(), %error,
-            "hints cannot be kept in hints_directory: with other nodes (`seeds`) this node would not start");
+            "hints cannot be stored in hints_directory: with `seeds` set, this node would not start");
     }
 }
 
-/// Makes every shard keep hints for nodes that are down, and replay them when these are up again.
+/// Makes every shard store hints for nodes that are down, and replay them when the nodes are up
+/// again.
 pub async fn keep_hints(
     metadata: &MetadataService,
     coordinators: PerShard<Coordinator>,

@@ -26,9 +26,9 @@ const PROCESS: u64 = 24 << 20;
 const SHARD: u64 = 64 << 20;
 /// At most this many tenths of the memory are reserved.
 const MOST_TENTHS: u64 = 4;
-/// If the budgets of all shards together are smaller than this, the kernel is asked not to use huge
-/// pages: it keeps two megabytes resident when a few kilobytes are used (measured: 40 MiB more of
-/// 384). Buffers of disk I/O use some huge pages all the same.
+/// If the budgets of all shards together are smaller than this, the node asks the kernel not to use
+/// huge pages. With them, two megabytes are resident when a few kilobytes are used (measured: 40
+/// MiB more of 384). Buffers of disk I/O use some huge pages nevertheless.
 const HUGE_PAGES_FROM: u64 = 1 << 30;
 
 /// The fraction of a shard's budget that its I/O buffers may take in huge pages: a sixteenth.
@@ -56,7 +56,7 @@ pub fn check(memory: u64, shards: usize) -> Result<(), StartError> {
     )))
 }
 
-/// The size of commitlog segments: that of the configuration, or less. The segments that a shard
+/// The size of commitlog segments: the configured size, or less. The segments that a shard
 /// preallocates take at most as much disk as the shard has memory. The minimum logs of all shards
 /// fit into `commitlog_total_space_in_mb`.
 pub fn segment_size(config: &Config, shards: usize, shard_memory: usize) -> u64 {

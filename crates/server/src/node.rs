@@ -1,8 +1,8 @@
-//! The lifecycle of a node: what starts in which order, and stops in the reverse order.
+//! The lifecycle of a node: the order of the steps of a start. A stop has the reverse order.
 //!
-//! [`run`] is called on the process's first thread. It starts the shards, and lets shard 0 start
-//! the layers and the ports. It serves administration and metrics itself, and waits for a signal. A
-//! node that cannot start reports why, and leaves nothing behind.
+//! [`run`] is called on the process's first thread. It starts the shards, and shard 0 starts the
+//! layers and the ports. The first thread serves administration and metrics itself, and waits for a
+//! signal. A node that cannot start reports the reason, and releases all that it has opened.
 
 use crate::admin::{self, AdminState, LogControl};
 use crate::client_service::ClientService;
@@ -49,7 +49,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The version that drivers see: they choose their queries by it.
+/// The version that drivers see. They choose their queries by this version.
 pub const RELEASE_VERSION: &str = "4.1.0";
 
 /// The fraction of the time limit of a stop for pending client requests.
@@ -58,15 +58,15 @@ const STOP_CLIENTS: u32 = 4;
 /// The plan of a node, after all defaults are filled in.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many shards.
+    /// The number of shards.
     pub shards: usize,
-    /// Memory of each, in bytes.
+    /// Memory of each shard, in bytes.
     pub shard_memory: usize,
     /// Ports for clients.
     pub client_ports: Vec<ClientPort>,
-    /// Whether they are opened when the node starts.
+    /// Whether the ports are opened when the node starts.
     pub serves_clients: bool,
-    /// The files with which some of them are encrypted.
+    /// The TLS files of the encrypted ports.
     pub tls: Option<TlsFiles>,
     /// The layers.
     pub stack: StackConfig,
@@ -87,8 +87,8 @@ impl Plan {
     pub fn of(config: &Config) -> Result<Plan, StartError> {
         let cpus = usable_cpus(config.cpuset.as_ref(), rt::host::cpus())?;
         let shards = config.shards.map_or(cpus.len().max(1), usize::from);
-        let limit =
-            rt::host::memory_limit().map_err(|error| StartError(format!("cannot tell the memory's size: {error}")))?;
+        let limit = rt::host::memory_limit()
+            .map_err(|error| StartError(format!("cannot read the size of the machine's memory: {error}")))?;
         let memory = config.memory.map_or(limit.bytes() / 2, |Size(bytes)| bytes);
         memory::check(memory, shards)?;
         check_descriptors(rt::host::open_files().unwrap_or(u64::MAX), shards)?;
@@ -224,7 +224,7 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
     }
 }
 
-/// What the first thread receives when the node is up.
+/// The message to the first thread when the node is up.
 struct Up {
     host_id: Uuid,
     release_version: String,
@@ -233,7 +233,7 @@ struct Up {
 /// Why a node ended with an error. The text is for the operator.
 #[derive(Debug)]
 pub struct NodeError {
-    /// The failure, and what the operator can do.
+    /// The failure, and the remedy.
     pub why: String,
     /// The exit status of the process.
     pub exit_status: u8,
@@ -300,7 +300,7 @@ pub fn run(
             signal = &mut signals => {
                 // Replay can take a while. Ending during replay is as safe as a crash: the next
                 // start replays again.
-                tracing::info!(signal, "leaving before the node was up");
+                tracing::info!(signal, "stopping before the node was ready");
                 stopping::exit(0);
             }
         };
@@ -450,14 +450,14 @@ fn most_connections(plan: &Plan) -> usize {
     accept::most_connections(descriptors, files, plan.shards)
 }
 
-/// A node that cannot log or apply changes of the cluster's metadata must stop serving.
+/// Waits for a failure to log or apply changes of the metadata. The node must then stop serving.
 async fn watch_metadata(service: Rc<MetadataService>, failures: FailureSender) {
     let Some(group) = service.group() else { return };
     let error = group.failure().await;
     failures.send(format!("this node cannot follow the metadata of the cluster any more: {error}"));
 }
 
-/// A node must stop if another process has its place in the cluster.
+/// Waits until another process replaces this node in the cluster. The node must then stop.
 async fn watch_runs(runs: Option<Rc<Runs>>, failures: FailureSender) {
     if let Some(runs) = runs {
         failures.send(runs.displaced().await);

@@ -2,8 +2,8 @@
 //!
 //! A node is new when it is a full member and its port for clients is open, because a driver
 //! connects at once. It is down when it does not answer pings, or reports that it does not serve
-//! clients. A node sends no events about itself to its own clients, which see their connection. On
-//! shard 0.
+//! clients. A node sends no events about itself to its own clients, because they see their
+//! connection. On shard 0.
 
 use crate::connection::Server;
 use crate::events;
@@ -29,29 +29,29 @@ struct Place {
     serving: bool,
 }
 
-/// The state of nodes that clients were told.
+/// The state of nodes that was last sent to clients.
 #[derive(Default)]
-struct Told {
+struct SentStates {
     nodes: BTreeMap<HostId, Place>,
 }
 
-impl Told {
+impl SentStates {
     /// The events to send, given the current nodes.
     fn look(&mut self, now: &BTreeMap<HostId, Place>) -> Vec<Event> {
         let mut events = Vec::new();
-        self.nodes.retain(|host, told| {
-            let stays = now.get(host).is_some_and(|place| place.address == told.address);
+        self.nodes.retain(|host, sent| {
+            let stays = now.get(host).is_some_and(|place| place.address == sent.address);
             if !stays {
-                events.push(Event::Topology { joined: false, node: told.address });
+                events.push(Event::Topology { joined: false, node: sent.address });
             }
             stays
         });
         for (host, place) in now {
             let node = place.address;
             match self.nodes.get_mut(host) {
-                Some(told) if told.serving == place.serving => {}
-                Some(told) => {
-                    told.serving = place.serving;
+                Some(sent) if sent.serving == place.serving => {}
+                Some(sent) => {
+                    sent.serving = place.serving;
                     events.push(Event::Status { up: place.serving, node });
                 }
                 None if place.serving => {
@@ -77,14 +77,14 @@ fn places(nodes: Vec<NodeView>) -> BTreeMap<HostId, Place> {
 
 /// The state of the other nodes, for events to this node's clients.
 pub struct NodeEvents {
-    told: RefCell<Told>,
+    sent: RefCell<SentStates>,
     shards: ClusterShards,
     servers: PerShard<Server<Processor>>,
 }
 
 impl NodeEvents {
     fn look(&self) {
-        let events = self.told.borrow_mut().look(&places(nodes(self.shards)));
+        let events = self.sent.borrow_mut().look(&places(nodes(self.shards)));
         if !events.is_empty() {
             rt::task::spawn(events::broadcast(self.servers, events)).detach();
         }
@@ -100,8 +100,8 @@ pub fn begin(
     servers: PerShard<Server<Processor>>,
 ) {
     let shards = metadata.shards();
-    let told = RefCell::new(Told { nodes: places(nodes(shards)) });
-    own.set(Rc::new(NodeEvents { told, shards, servers }));
+    let sent = RefCell::new(SentStates { nodes: places(nodes(shards)) });
+    own.set(Rc::new(NodeEvents { sent, shards, servers }));
     let look = move || {
         if let Some(events) = own.try_get() {
             events.look();
@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn each_change_is_told_once() {
-        let mut told = Told { nodes: now(&[(1, 1, true), (2, 2, false)]) };
+        let mut sent = SentStates { nodes: now(&[(1, 1, true), (2, 2, false)]) };
         let status = |up, n| Event::Status { up, node: address(n) };
         let topology = |joined, n| Event::Topology { joined, node: address(n) };
-        let mut look = |nodes: &[(u128, u8, bool)]| told.look(&now(nodes));
+        let mut look = |nodes: &[(u128, u8, bool)]| sent.look(&now(nodes));
         assert_eq!(look(&[(1, 1, true), (2, 2, false)]), []);
         assert_eq!(look(&[(1, 1, false), (2, 2, true)]), [status(false, 1), status(true, 2)]);
         assert_eq!(look(&[(1, 1, false), (2, 2, true)]), []);

@@ -2,7 +2,7 @@
 //! starts.
 //!
 //! On a full disk, or without descriptors, replayed memtables can be neither flushed nor logged
-//! again. The node serves all the same: reads see the replayed data, and the old logs stay on disk
+//! again. The node serves nevertheless: reads see the replayed data, and the old logs stay on disk
 //! in case of another crash. A background task retries until it succeeds. Compaction waits for it,
 //! because a purge before that could drop data that a second replay needs.
 

@@ -1,5 +1,5 @@
-//! What this node reports about itself with every answer to a ping: whether it serves clients, the
-//! version of its schema, and its bytes on disk. A node without others reports nothing. On shard 0.
+//! The report that this node sends with every answer to a ping: whether it serves clients, its
+//! schema version, and its bytes on disk. A node without others reports nothing. On shard 0.
 
 use cluster::MetadataService;
 use cluster::observe::storage;

@@ -1,14 +1,14 @@
 //! The run of this node: see [`cluster::topology::runs`].
 //!
-//! Before a start takes part in the metadata group, it asks the other members whether its data
-//! directory is an older copy, and ends if it is. It waits for them at most 2 s: where none is up,
-//! there is nobody to ask, and the node starts as it would alone.
+//! Before a starting member joins the metadata group, it asks the other members whether its data
+//! directory is an older copy. If so, the start fails. It waits for answers at most 2 s. If no
+//! other member is up, the start continues.
 //!
-//! Then it writes a new run to the stamp of the data directory, and has it recorded in the
-//! metadata. A node that reaches no majority serves all the same, and compares again as soon as it
-//! reaches one. While the node runs, it announces its write marks
-//! ([`cluster::topology::write_marks`]), and it stops if another process gets its place: it learns
-//! that from the metadata, or by asking other nodes.
+//! Then the node writes a new run to the stamp of the data directory, and has the run recorded in
+//! the metadata. A node that reaches no majority serves nevertheless, and compares its run again as
+//! soon as it reaches a majority. While the node runs, it announces its write marks
+//! ([`cluster::topology::write_marks`]). It stops if another process replaces it, according to the
+//! metadata or to other nodes.
 
 use crate::start_error::StartError;
 use cluster::ClusterShards;
@@ -30,7 +30,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
-/// The interval at which a start checks whether it may go on.
+/// The interval at which a start checks whether it may continue.
 const LOOK: Duration = Duration::from_millis(20);
 /// The pause between two attempts to record the run.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -40,11 +40,11 @@ const BARRIER: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// The interval at which a node with writes raises its write mark.
 const MARK_EVERY: Duration = Duration::from_secs(2);
-/// How long marks of others may be only in memory.
+/// How long write marks of other nodes may be only in memory.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
-/// How long the answers of other nodes are waited for.
+/// The time limit for the answers of other nodes.
 const ANSWERS: Duration = Duration::from_secs(2);
-/// How long a start waits for a majority that seems to be up.
+/// How long a start waits for the metadata while a majority seems to be up.
 const MAJORITY_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether this process may serve.
@@ -52,10 +52,9 @@ const MAJORITY_WAIT: Duration = Duration::from_secs(30);
 enum Standing {
     /// It is not known yet.
     Open,
-    /// No other process had the node's place when this was checked.
+    /// No other process had replaced this one at the time of the check.
     Accepted,
-    /// Another process has the node's place, or had it with later data. The text is for the
-    /// operator.
+    /// Another process has replaced this one, or ran with later data. The text is for the operator.
     Displaced(String),
 }
 
@@ -83,7 +82,8 @@ pub struct Runs {
     has_no_mark: Cell<bool>,
 }
 
-/// Where the cluster knows this node to be, if that is elsewhere and there are others.
+/// The address of this node in the metadata, if it is another one and the cluster has other
+/// members.
 pub fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
     let (topology, info) = (service.current().topology.clone(), service.info().clone());
     let known = topology.node(info.host_id)?;
@@ -91,9 +91,9 @@ pub fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
     (is_elsewhere && topology.members().count() > 1).then(|| known.internode())
 }
 
-/// Ends the start of a member whose data directory is an older copy, as far as other members know.
-/// To be called before the node takes part in the metadata group: a member with an older Raft log
-/// could vote twice in one term.
+/// Fails the start of a member if other members know that its data directory is an older copy. To
+/// be called before the node joins the metadata group: a member with an older Raft log could vote
+/// twice in one term.
 pub async fn check_directory(
     internode: &Rc<Internode>,
     marks: &WriteMarks,
@@ -127,9 +127,9 @@ pub async fn check_directory(
     Ok(())
 }
 
-/// Watches for other processes that get this node's place, until the node stops. If the node has
-/// been a member before, has a new run recorded, and returns once this process may serve. An error
-/// if it must not.
+/// Watches for other processes that replace this one, until the node stops. If the node has been a
+/// member before, this function has a new run recorded, and returns once this process may serve. It
+/// returns an error if the process must not serve.
 pub async fn begin(
     shards: ClusterShards,
     runs: PerShard<Runs>,
@@ -142,7 +142,8 @@ pub async fn begin(
     let Some(group) = service.group().cloned() else { return Ok(()) };
     let moved_from = known_elsewhere(&service);
     if let Some(known) = moved_from {
-        tracing::warn!(%known, "the cluster knows this node at another address: clients are served when it knows the new one");
+        tracing::warn!(%known, "the metadata have another address of this node: it serves clients once the cluster has recorded \
+            the new address");
     }
     let has_others = service.current().topology.members().count() > 1;
     let claim = RunClaim::new(keeper.runs());
@@ -180,11 +181,15 @@ pub async fn begin(
             Standing::Displaced(why) => return Err(StartError(why)),
             Standing::Open if moved_from.is_some() => {}
             Standing::Open if is_majority_down(&group, internode) => {
-                tracing::warn!("no majority of the cluster is up: the node serves what it can");
+                tracing::warn!(
+                    "no majority of the cluster is up: the node serves requests with the metadata on its disk"
+                );
                 return Ok(());
             }
             Standing::Open if began.elapsed() >= MAJORITY_WAIT => {
-                tracing::warn!("the metadata of the cluster cannot be read: the node serves what it can");
+                tracing::warn!(
+                    "the metadata of the cluster cannot be read: the node serves requests with the metadata on its disk"
+                );
                 return Ok(());
             }
             Standing::Open => {}
@@ -202,8 +207,8 @@ fn is_majority_down(group: &Group, internode: &Internode) -> bool {
 }
 
 impl Runs {
-    /// Waits until this process must stop, because another one has the node's place. The reason is
-    /// for the operator.
+    /// Waits until this process must stop, because another process has replaced it. The returned
+    /// reason is for the operator.
     pub async fn displaced(&self) -> String {
         let mut standing = self.standing.subscribe();
         loop {
@@ -230,14 +235,15 @@ impl Runs {
         });
     }
 
-    /// Compares the recorded run of this node with those that the data directory names.
+    /// Compares the recorded run of this node with the runs that the data directory names.
     fn check(&self, host: HostId, recorded: Option<NodeRun>) {
         if let Err(why) = runs::check(host, recorded, &self.claim.named()) {
             self.displace(why);
         }
     }
 
-    /// Compares this node with what the others know of it now. They hear the announcement.
+    /// Compares this node with the other members' present records of it, and sends them the
+    /// announcement.
     async fn compare(&self, announcement: Option<MarkAnnouncement>) {
         let Some(internode) = self.internode.upgrade() else { return };
         let host = internode.own().host;
@@ -249,31 +255,33 @@ impl Runs {
         }
     }
 
-    /// Raises the write mark. Returns whether it is to be announced.
+    /// Raises the write mark. Returns whether the mark is to be announced.
     async fn raise_mark(&self) -> bool {
         let raised = self.admission.marks().raise(&self.service.current().topology).await;
         let has_failed = self.has_no_mark.replace(raised.is_err());
         if let (Err(error), false) = (&raised, has_failed) {
-            tracing::warn!(%error, "the write mark cannot be raised: an older copy of the data directory may not be noticed");
+            tracing::warn!(%error, "the write mark cannot be raised: an older copy of the data directory may not be detected");
         }
         raised.is_ok()
     }
 
     fn displace(&self, why: String) {
         if !self.is_displaced() {
-            tracing::error!(why, "another process has this node's place in the cluster");
+            tracing::error!(why, "another process has replaced this node in the cluster");
             self.standing.send_replace(Standing::Displaced(why));
         }
     }
 
-    /// Has the stamp name the claimed run, which must be so before others hear of it. Returns
-    /// whether it does.
+    /// Writes the claimed run to the stamp. This must precede its announcement to other nodes.
+    /// Returns whether the stamp has the run.
     async fn name_claim(&self) -> bool {
         if !self.is_named.get() {
             let named = self.claim.named();
             match self.keeper.change_runs(|runs| *runs = named).await {
                 Ok(()) => self.is_named.set(true),
-                Err(error) => tracing::warn!(%error, "the run of this node cannot be noted; trying again"),
+                Err(error) => {
+                    tracing::warn!(%error, "the run of this node cannot be written to messina.stamp; retrying")
+                }
             }
         }
         self.is_named.get()
@@ -304,14 +312,15 @@ impl Runs {
                 Attempt::Checked
             }
             Err(error) => {
-                tracing::warn!(%error, "the run of this node could not be recorded; trying again");
+                tracing::warn!(%error, "the cluster could not record the run of this node; retrying");
                 Attempt::Checked
             }
         }
     }
 
-    /// Tells the others where this node is now, with its run. Until they know, they cannot tell it
-    /// anything, so it cannot do that by a change of its own, unless it leads.
+    /// Announces this node's new address and run to the other members. Until they know the address
+    /// they cannot send it metadata, so only a leader could record the address by a change of its
+    /// own.
     async fn introduce(&self) -> Attempt {
         let (topology, info) = (self.service.current().topology.clone(), self.service.info().clone());
         let Some(known) = topology.node(info.host_id) else { return Attempt::Failed };
@@ -324,14 +333,15 @@ impl Runs {
             Ok(true) => Attempt::Recorded,
             Ok(false) => Attempt::Failed,
             Err(why) => {
-                tracing::error!(why, "the cluster does not take this node back");
+                tracing::error!(why, "the cluster refuses the return of this node");
                 Attempt::Failed
             }
         }
     }
 }
 
-/// Where the other members are. Members that moved as well are where this node has found them.
+/// The addresses of the other members. For members that moved as well, these are the addresses
+/// where this node has located them.
 fn others(internode: &Internode) -> BTreeSet<SocketAddr> {
     let own = internode.own().host;
     internode.book().peers.iter().filter(|(host, _)| **host != own).map(|(_, peer)| peer.address).collect()
@@ -343,9 +353,9 @@ async fn keep_claiming(runs: Rc<Runs>, group: Rc<Group>) {
         match runs.attempt(&group).await {
             Attempt::Recorded => {
                 let run = runs.claim.run;
-                // The stamp names it already, with earlier ones.
+                // The stamp has this run already, with earlier runs.
                 if let Err(error) = runs.keeper.change_runs(|runs| *runs = vec![run]).await {
-                    tracing::debug!(%error, "earlier runs stay in the stamp");
+                    tracing::debug!(%error, "earlier runs could not be removed from messina.stamp");
                 }
                 tracing::info!(run = run.number, "the cluster has recorded this run of the node");
                 return runs.accept();
@@ -366,9 +376,9 @@ async fn written(group: &Group, engines: PerShard<Engine>) -> (u64, u64) {
     (writes.await.iter().sum(), group.last_index())
 }
 
-/// Raises and announces the write mark of this node while it writes, and asks others what they know
-/// of the node, until it stops. A process that has lost its place does not learn that from the
-/// metadata: the leader sends them to the other process.
+/// Raises and announces the write mark of this node while it takes writes, and asks other members
+/// for their records of it, until the node stops. A process that was replaced does not learn this
+/// from the metadata: the leader sends the metadata to the new process.
 async fn keep_comparing(runs: Rc<Runs>, group: Rc<Group>, engines: PerShard<Engine>) {
     let (mut seen, mut asked, mut saved) = (written(&group, engines).await, rt::time::now(), rt::time::now());
     while !runs.is_displaced() {
@@ -393,7 +403,7 @@ async fn keep_comparing(runs: Rc<Runs>, group: Rc<Group>, engines: PerShard<Engi
         } else if saved.elapsed() >= SAVE_EVERY {
             saved = rt::time::now();
             if let Err(error) = runs.admission.marks().save(&runs.service.current().topology).await {
-                tracing::debug!(%error, "the write marks of other nodes are not on the disk");
+                tracing::debug!(%error, "the write marks of other nodes could not be written to disk");
             }
         }
         if is_raised || asked.elapsed() >= ASK_EVERY {

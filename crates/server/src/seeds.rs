@@ -1,7 +1,7 @@
 //! Finds the addresses of the seeds. Names are resolved when a node searches for its cluster.
 //!
-//! The node waits until all names have addresses. With some of them only, it could begin a second
-//! cluster beside that of the other seeds.
+//! The node waits until all names have addresses. With only some of the addresses, it could create
+//! a second cluster beside the cluster of the other seeds.
 
 use rt::time::Duration;
 use std::net::SocketAddr;

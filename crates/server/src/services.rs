@@ -46,7 +46,7 @@ impl Deref for Services {
 }
 
 impl Services {
-    /// Those that administration uses.
+    /// The services that administration uses.
     pub fn admin(self) -> AdminShards {
         let Services { layers, clients, snapshot_turn, .. } = self;
         let Layers { processor, system, .. } = layers;
@@ -54,7 +54,7 @@ impl Services {
         AdminShards { cluster, resync, processor, settings: system.settings, clients, snapshot_turn }
     }
 
-    /// Those that metrics are read from.
+    /// The services that metrics are read from.
     pub fn metrics(self) -> MetricsShards {
         let Services { layers, server, .. } = self;
         let Layers { coordinator, processor, .. } = layers;

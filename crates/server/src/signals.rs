@@ -80,7 +80,7 @@ impl LiveSettings {
         LiveSettings { started: started.clone(), remote }
     }
 
-    /// Changes the settings that can be changed while the node runs to those of `read`.
+    /// Sets the settings that can be changed while the node runs to their values in `read`.
     pub async fn reload(&self, read: Result<Config, String>) {
         let new = match read {
             Ok(new) => new,
@@ -100,7 +100,7 @@ impl LiveSettings {
         match changed.await {
             Ok(changed) => {
                 let changed = changed.first().map(|names| names.join(", ")).unwrap_or_default();
-                tracing::info!(changed, "SIGHUP: the configuration was read again");
+                tracing::info!(changed, "SIGHUP: the configuration was reloaded");
             }
             Err(_) => tracing::info!("SIGHUP: the node is stopping, and no setting is changed"),
         }

@@ -36,7 +36,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-/// The schema may take one in this many bytes of the memory.
+/// The schema may take 1/32 of the memory.
 const SCHEMA_PART: u64 = 32;
 /// Results that are being collected may take one in this many bytes of a shard's memory.
 const RESULT_PART: usize = 4;
@@ -79,7 +79,7 @@ pub fn cluster_settings(config: &Config) -> ClusterSettings {
     }
 }
 
-/// What counts as large in sstables, with this configuration.
+/// The thresholds for large data in sstables, with this configuration.
 pub fn large_limits(config: &Config) -> LargeLimits {
     LargeLimits {
         partition_bytes: config.compaction_large_partition_warning_threshold_mb.0,
@@ -134,7 +134,7 @@ fn large_collections(config: &Config) -> Thresholds {
     }
 }
 
-/// How large the schema may be, in bytes.
+/// The size limit of the schema, in bytes.
 fn schema_bytes(config: &Config) -> usize {
     let of_memory = |memory: Option<Bytes>| memory.map_or(u64::MAX, |Size(bytes)| bytes / SCHEMA_PART);
     let most = config.schema_size_fail_threshold_in_mb.map(|Size(bytes)| bytes);
@@ -206,8 +206,8 @@ async fn lack_of_room(dir: &Path) -> Option<String> {
             Some(format!("the disk of {at} has {free} MiB free, and a start needs {needs} MiB"))
         }
         (_, Ok(Some(0))) => Some(format!(
-            "the disk of {at} has free space, but no inodes: it takes no more files. Remove files from it (snapshots are the first place to \
-             look), or use a file system with more inodes"
+            "the disk of {at} has free space, but no inodes: no more files can be created. Remove files from it (snapshots first), \
+             or use a file system with more inodes"
         )),
         _ => None,
     }
@@ -223,7 +223,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     config.info.shards = shards;
     if config.accept_loss {
         tracing::warn!(
-            "accept_loss is set: missing files are given up; take it out of the configuration after this start"
+            "accept_loss is set: the node starts without missing files; remove the setting after this start"
         );
     }
     let mut given_up = inventory::check_logs(&data_dir, &config).await?;
@@ -301,8 +301,8 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
 }
 
 /// Stops the layers on every shard, top down: running work ends, and the logs are synced. Must be
-/// called on shard 0. The error says what could not be written, and whether acknowledged writes may
-/// be lost.
+/// called on shard 0. The error names the data that could not be written, and whether acknowledged
+/// writes may be lost.
 pub async fn stop(layers: Layers) -> Result<(), StopError> {
     stop_in(layers, &Phase::default()).await
 }
@@ -435,7 +435,7 @@ async fn replay(shards: ClusterShards, logs: &OldLogs, ignore_corruption: bool) 
     }
     for skipped in &report.skipped {
         tracing::error!(file = %skipped.file.display(), offset = skipped.offset, why = skipped.why,
-            "commitlog damage was skipped, as commitlog_ignore_corruption says: acknowledged writes may be lost");
+            "commitlog damage was skipped (commitlog_ignore_corruption): acknowledged writes may be lost");
     }
     Ok(report)
 }

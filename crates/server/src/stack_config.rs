@@ -1,6 +1,6 @@
 //! The parameters of the layers of a node. [`crate::node`] fills them in from the configuration,
 //! field by field. Tests, the simulation and the benchmarks begin with [`StackConfig::new`] and
-//! change what they test, so that a new setting affects only this file and `node`.
+//! change single settings, so that a new setting affects only this file and `node`.
 
 use crate::membership::ClusterConfig;
 use crate::node::RELEASE_VERSION;
@@ -17,9 +17,9 @@ use std::path::PathBuf;
 pub struct StackConfig {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// How it finds other nodes; none for a node that stays alone.
+    /// How the node finds other nodes; `None` for a node without a cluster.
     pub cluster: Option<ClusterConfig>,
-    /// What the node is; its host id and shard count are filled in at start.
+    /// The description of the node. Its host id and shard count are filled in at start.
     pub info: NodeInfo,
     /// Memory of each shard, in bytes.
     pub memory_per_shard: usize,
@@ -29,12 +29,12 @@ pub struct StackConfig {
     pub segment_size: u32,
     /// `commitlog_total_space_in_mb` of one shard, in bytes.
     pub log_size_limit: u64,
-    /// `accept_loss`: the way out of a data directory that lacks what it held.
+    /// `accept_loss`: start without missing files of the data directory.
     pub accept_loss: bool,
     /// Disk space that is held back for starts and changes of the metadata on a full disk, in
     /// bytes.
     pub disk_reserve: u64,
-    /// `commitlog_ignore_corruption`: the documented way out of a damaged log.
+    /// `commitlog_ignore_corruption`: start with a damaged commitlog.
     pub ignore_log_corruption: bool,
     /// Whether DROP and TRUNCATE leave a snapshot.
     pub auto_snapshot: bool,
@@ -44,12 +44,12 @@ pub struct StackConfig {
     pub page_limits: PageLimits,
     /// `tombstone_warn_threshold`.
     pub tombstone_warn_threshold: u64,
-    /// How the replica is bounded; its memory is filled in at start.
+    /// The limits of the replica. Its memory is filled in at start.
     pub replica: ReplicaConfig,
-    /// What compaction of one shard may write per second, in bytes; 0 for no limit.
+    /// The limit of compaction's writes on one shard, in bytes per second; 0 for no limit.
     pub compaction_throughput: u64,
-    /// The most files of sstables that one shard keeps open; 0 for its share of what the process
-    /// may open.
+    /// The maximum number of sstable files that one shard keeps open; 0 for its share of the
+    /// process's descriptors.
     pub open_files: usize,
     /// The limits of the query processor.
     pub language: cql::Config,

@@ -1,9 +1,9 @@
-//! The time limit of a stop. When it has passed, the process logs the phase that it was in, and
-//! ends.
+//! The time limit of a stop. When it has passed, the process logs the current phase of the stop,
+//! and ends.
 //!
 //! Like kill -9, this loses no acknowledged write: the next start replays the commitlog.
 //! Acknowledged writes may be missing only if the commitlog could not be written. The last log line
-//! says so.
+//! reports this.
 
 use engine::{LogLeft, Unwritten};
 use rt::sync::watch;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use thiserror::Error;
 
-/// The exit status of a process that failed, or whose stop took too long.
+/// The exit status of a process that failed, or that did not stop in time.
 pub const FAILED: u8 = 1;
 /// The exit status of a stop that could not write everything, with all acknowledged writes on disk:
 /// the next start replays more.
@@ -24,7 +24,7 @@ pub const REPLAYS: u8 = 3;
 
 static BEFORE_EXIT: OnceLock<fn()> = OnceLock::new();
 
-/// Has [`exit`] run this first: it writes what is left of the log, within a bounded time.
+/// Has [`exit`] call `run` first, which writes the remaining log lines within a bounded time.
 pub fn before_exit(run: fn()) {
     let _ = BEFORE_EXIT.set(run);
 }
@@ -37,7 +37,7 @@ pub(crate) fn exit(status: u8) -> ! {
     std::process::exit(status.into())
 }
 
-/// What a stop could not write. The texts are for the operator.
+/// The data that a stop could not write. The texts are for the operator.
 #[derive(Debug, Error)]
 pub enum StopError {
     /// Acknowledged writes may not be on disk.
@@ -84,7 +84,9 @@ impl StopError {
             format!("the commitlog could not be closed ({why}); all writes are on disk, and the next start replays it")
         }));
         let removed = left_of(|log| if let LogLeft::Removed { what, .. } = log { Some(what) } else { None });
-        left.extend(removed.map(|what| format!("{what}; all writes are on disk, for they were flushed to sstables")));
+        left.extend(
+            removed.map(|what| format!("{what}; all writes are on disk, because they were flushed to sstables")),
+        );
         if left.is_empty() { Ok(()) } else { Err(StopError::Replays(format!("stopped, but {}", left.join("; ")))) }
     }
 }
@@ -109,14 +111,14 @@ impl Phase {
 /// must stop may have no descriptors or threads left.
 pub struct StopClock(mpsc::Sender<Limit>);
 
-/// What the thread of a [`StopClock`] needs when a stop begins.
+/// The message to the thread of a [`StopClock`] when a stop begins.
 struct Limit {
     limit: Duration,
     phase: Phase,
     log_failed: Arc<AtomicBool>,
 }
 
-/// The last line of a node whose stop took too long.
+/// The last log line of a node that did not stop in time.
 fn cut_off_line(log_failed: bool) -> &'static str {
     match log_failed {
         false => {
@@ -149,7 +151,7 @@ impl StopClock {
 
 /// A stop under way. The limit holds until this is dropped.
 pub struct Stopping {
-    /// What the stop is doing.
+    /// The current phase of the stop.
     pub phase: Phase,
     _clock: StopClock,
 }
@@ -209,7 +211,7 @@ impl FailureReceiver {
         let why = self.first.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
         match why {
             Ok(why) => why,
-            // All senders are gone: nothing is left that could fail.
+            // All senders were dropped, so no failure can follow.
             Err(_) => std::future::pending().await,
         }
     }

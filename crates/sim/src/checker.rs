@@ -6,7 +6,7 @@
 //! each acknowledged statement of the last period.
 //!
 //! Every read must show one of these states. Missing data is a lost write; additional data is a
-//! resurrection. What is read after a restart becomes the only state.
+//! resurrection. The state that is read after a restart becomes the only state.
 
 use crate::model::{Change, Partition, SeenRow};
 use rt::time::Duration;
@@ -27,7 +27,7 @@ pub enum Global {
 /// TTLs take a few seconds only.
 const OVER: i64 = 60;
 
-/// The schema of the table, as far as it changes.
+/// The changing part of the table's schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
     /// The table exists.
@@ -235,7 +235,8 @@ impl Oracle {
         }
     }
 
-    /// Checks what was read after a restart, in second `now`. It becomes the only possible state.
+    /// Checks the rows that were read after a restart, in second `now`. It becomes the only
+    /// possible state.
     pub fn settle(&mut self, shape: Shape, seen: &BTreeMap<i32, Vec<SeenRow>>, now: i64) -> Result<(), String> {
         if self.global.is_some() {
             self.global_failed(shape)?;
@@ -260,7 +261,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks what was read of a partition on a running node, in second `now`.
+    /// Checks the rows that were read of a partition on a running node, in second `now`.
     pub fn check(&self, pk: i32, found: &[SeenRow], now: i64) -> Result<(), String> {
         let states = self.present(pk);
         if states.iter().any(|state| state.seen(now) == found) {

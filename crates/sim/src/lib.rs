@@ -1,5 +1,5 @@
-//! Simulation of a node and of clusters, and checkers of what they promise to clients. The disks
-//! and the network are simulated, and fail as the seed decides.
+//! Simulation of a node and of clusters, and checkers of their guarantees to clients. The disks and
+//! the network are simulated, and fail as the seed decides.
 //!
 //! One node: [`model`] computes what statements do to a partition, [`workload`] makes seeded
 //! statements, [`reads`] reads the table in every way. [`checker`] keeps the states that are

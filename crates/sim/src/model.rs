@@ -2,7 +2,8 @@
 //! partition has one writer, which sends its statements one after the other.
 //!
 //! [`Partition`] is the full state, including values that have not expired yet and row markers,
-//! which readers cannot see. [`Partition::seen`] is what a reader must get in a given second.
+//! which readers cannot see. [`Partition::seen`] has the rows that a reader must get in a given
+//! second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +50,7 @@ pub struct SeenRow {
     pub e: BTreeSet<i32>,
 }
 
-/// What one statement does to one partition.
+/// The effect of one statement on one partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Change {

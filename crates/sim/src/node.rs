@@ -35,8 +35,8 @@ pub struct Variant {
     pub kind: Option<usize>,
     /// The memory of each shard, in bytes. Memtables and caches share it.
     pub memory: usize,
-    /// Flushes and compactions that the driver requests in one round, besides those that the engine
-    /// starts.
+    /// Flushes and compactions that the driver requests in one round, in addition to the engine's
+    /// own.
     pub maintenance: u32,
     /// The largest number of sstable files that each shard keeps open; 0 for many.
     pub open_files: usize,
@@ -202,8 +202,8 @@ impl Incarnation {
                 Ok(_stack) => match self.lead(&shared).await {
                     Err(progress) => shared.note(progress),
                     Ok(()) => {
-                        // A failed stop is not an error here. The next incarnation checks what is
-                        // on the disk.
+                        // A failed stop is not an error here. The next incarnation checks the
+                        // contents of the disk.
                         let _ = stack::stop(*LAYERS).await;
                         shared.note(Progress::Ended);
                     }
@@ -413,8 +413,8 @@ impl Incarnation {
     }
 }
 
-/// The checker `permits_returned`: at the end, no permit, no memory and no queue entry is left, and
-/// the querier cache is empty after its queriers are dropped.
+/// The checker `permits_returned`. At the end no permit, memory or queue entry is held, and the
+/// querier cache is empty after its queriers are dropped.
 pub async fn permits_returned() -> Result<(), String> {
     let results = rt::shard::call_all(|| async {
         let replica = LAYERS.replica.get();

@@ -49,8 +49,8 @@ const OPTIONS: [&str; KINDS] = [
 pub fn global_statement(rng: &mut SmallRng, global: Global, kind: Option<usize>) -> String {
     let any = rng.gen_range(0..KINDS);
     match global {
-        // Without grace, compaction may purge a tombstone at once. What it covers must be purged by
-        // then.
+        // Without grace, compaction may purge a tombstone at once. The data that it covers must be
+        // purged by then.
         Global::Create => format!(
             "CREATE TABLE w.t (pk int, ck int, s int static, v int, m map<int, int>, e set<int>, filler text, \
              PRIMARY KEY (pk, ck)) WITH gc_grace_seconds = 0{}",

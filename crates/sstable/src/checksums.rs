@@ -1,8 +1,8 @@
 //! Checksums that `me` itself lacks: the extra component Checksums.db, which other tools ignore.
 //!
-//! `me` protects only Data.db (a CRC32 per chunk, and the digest). Checksums.db protects all the
-//! rest, so that a flipped bit anywhere is found before it is believed. All numbers are big-endian,
-//! CRC32 is zlib's:
+//! `me` protects only Data.db (a CRC32 per chunk, and the digest). Checksums.db protects all other
+//! components, so that a flipped bit is detected before the data is used. All numbers are
+//! big-endian, CRC32 is zlib's:
 //!
 //! ```text
 //! be32 magic "MSCK"
@@ -98,7 +98,7 @@ impl Checksums {
         out
     }
 
-    /// Replaces the entry of a component by that of these bytes.
+    /// Replaces the entry of a component by the checksum of these bytes.
     pub fn set(&mut self, component: Component, bytes: &[u8]) {
         let entry = (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes));
         match self.files.iter_mut().find(|(name, _, _)| *name == entry.0) {

@@ -69,7 +69,7 @@ pub(crate) async fn remove_files(place: &SstablePath) {
     }
 }
 
-/// Removes a file of an unsealed sstable. Returns whether it is gone.
+/// Removes a file of an unsealed sstable. Returns whether it was removed.
 async fn remove_file(path: PathBuf) -> bool {
     match rt::fs::remove_file(&path).await {
         Ok(()) => true,

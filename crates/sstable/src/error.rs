@@ -5,14 +5,14 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Bytes that differ from what was written, or cannot be valid.
+/// Bytes that differ from the written bytes, or cannot be valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corrupt {
     /// The file.
     pub file: PathBuf,
     /// The approximate offset in bytes (in the content, for a compressed Data.db).
     pub offset: u64,
-    /// What is wrong.
+    /// The defect.
     pub why: String,
 }
 

@@ -27,7 +27,7 @@ const CHANCES: [&[f64]; 15] = [
 const MAX_BITS: u32 = 20;
 /// The most hashes that a file may have.
 const MAX_HASHES: u32 = 64;
-/// Bits of a filter besides those of its keys.
+/// Bits of a filter besides the bits of its keys.
 const EXCESS: u64 = 20;
 /// The hashes of up to so many keys are kept until the number of keys is known. Beyond that, the
 /// expected number decides the size.

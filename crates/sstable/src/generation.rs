@@ -249,7 +249,7 @@ impl SstablePath {
         self.dir.join(self.file_name(component.name()))
     }
 
-    /// The file name of a component, which need not be one that Messina knows.
+    /// The file name of a component, which may be unknown to Messina.
     pub fn file_name(&self, component: &str) -> String {
         format!("{}-{}-big-{component}", self.version.name(), self.generation)
     }

@@ -2,15 +2,15 @@
 //! compactions of large rows have another budget.
 //!
 //! The memory for a large row is not known before the row is found, so a permit cannot include it.
-//! A read requests the memory when it meets something large, and waits until there is room. Reads
-//! are admitted in order of arrival. The read that was admitted first always gets more memory, so
+//! A read requests the memory when it reads a large row, and waits until there is room. Reads are
+//! admitted in order of arrival. The read that was admitted first always gets more memory, so
 //! admitted reads cannot deadlock. A result counts from the time it is built until its last byte is
 //! dropped, usually by the socket of the client, on any shard.
 //!
 //! A statement may consist of several reads, and keep the results of the first ones until the last
 //! one ends. If the results of several statements fill the budget, none of them could end. So, when
-//! no read of another statement is admitted, one waiting statement is admitted over the budget: the
-//! one that has kept results for the longest time.
+//! no read of another statement is admitted, one waiting statement is admitted over the budget. It
+//! is the statement that has kept results for the longest time.
 //!
 //! This memory is taken from the page cache, since one large row may take more than the budget.
 
@@ -33,7 +33,7 @@ const LARGE_RESULT: usize = 2 << 20;
 /// interval.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A read, as this budget knows it.
+/// The identity of a read in this budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadId {
     /// From 1; 0 for reads that are not bounded here.
@@ -43,7 +43,7 @@ pub struct ReadId {
 }
 
 impl ReadId {
-    /// Stands for reads that are not bounded here, such as those of compactions.
+    /// The id of reads that are not bounded here, such as reads of compactions.
     pub const NONE: ReadId = ReadId { number: 0, statement: None };
 
     /// Whether the read is not bounded here.
@@ -70,7 +70,7 @@ pub struct LargeReads {
     last: Cell<u64>,
     /// The statements with results that are still kept, in the order of their first ones.
     statements: RefCell<Vec<Statement>>,
-    /// Does without what is held.
+    /// The page cache, which shrinks by the held memory.
     cache: Weak<PageCache>,
 }
 
@@ -89,7 +89,7 @@ impl LargeReads {
         LargeReads::beside(budget, Weak::new())
     }
 
-    /// A budget of so many bytes. `cache` shrinks by what is held.
+    /// A budget of so many bytes. `cache` shrinks by the held memory.
     pub(crate) fn beside(budget: usize, cache: Weak<PageCache>) -> Rc<LargeReads> {
         Rc::new(LargeReads {
             budget,
@@ -155,7 +155,8 @@ impl LargeReads {
         is_next && (used + bytes <= self.budget || used == 0 || is_alone)
     }
 
-    /// Of the statements whose reads wait, the one that has kept results for the longest time.
+    /// Of the statements with waiting reads, the statement that has kept results for the longest
+    /// time.
     fn first_statement(&self, queue: &VecDeque<ReadId>) -> Option<Instant> {
         let mut statements = self.statements.borrow_mut();
         statements.retain(Statement::keeps_results);

@@ -2,8 +2,8 @@
 //!
 //! The format is `me` (BIG layout) of Cassandra and ScyllaDB, so that their tools read what Messina
 //! writes, and the reverse. All details of the format stay in this crate. Everything from disk is
-//! checked before it is used. Damage is a value ([`Error::Corrupt`]), never a panic. The crate
-//! knows nothing of tablets, levels or other sstables.
+//! checked before it is used. Damage is a value ([`Error::Corrupt`]), never a panic. The crate does
+//! not know tablets, levels or other sstables.
 //!
 //! Reading order: generation, statistics, data, writer, index, promoted, cache, large_reads,
 //! open_files, table, reader.

@@ -1,9 +1,10 @@
 //! The open files of a shard's sstables: a bounded number.
 //!
 //! A file is opened when it is first read. It is closed when other files need its place and it has
-//! not been read lately (a clock algorithm: a file that was read since the last pass stays). So
-//! thousands of sstables do not need thousands of descriptors, and files that are read often stay
-//! open. If the process still runs out of descriptors, half of the open files are closed.
+//! not been read lately. This is a clock algorithm: a file that was read since the last pass stays
+//! open. So thousands of sstables do not need thousands of descriptors, and files that are read
+//! often stay open. If the process still runs out of descriptors, half of the open files are
+//! closed.
 //!
 //! Invariant: before the files of an sstable in use are removed from disk, they are opened, and
 //! stay open ([`LazyFile::keep`]). They could not be opened any more afterwards.

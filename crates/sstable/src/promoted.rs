@@ -1,6 +1,6 @@
-//! The promoted index of a large partition: blocks of rows with their first and last position and
-//! the range tombstone that is open at their end. It may have many megabytes, so it is read in
-//! parts, never entirely.
+//! The promoted index of a large partition. It lists blocks of rows, with their first and last
+//! position and the range tombstone that is open at their end. It may have many megabytes, so it is
+//! read in parts, never entirely.
 
 use crate::data::layout::Layout;
 use crate::data::{marker, prefix};

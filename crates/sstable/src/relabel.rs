@@ -1,9 +1,9 @@
 //! Moves an sstable to another level of leveled compaction without writing its data again.
 //!
 //! The level is in Statistics.db, which Checksums.db covers, and both cannot be replaced
-//! atomically. So a new generation is made. Its other files are hard links to those of the old one.
-//! It is sealed as any new sstable, and replaces the old one as the output of a compaction does.
-//! Removing the old one then removes names only.
+//! atomically. So a new generation is made. Its other files are hard links to the old sstable's
+//! files. It is sealed as any new sstable, and replaces the old one as the output of a compaction
+//! does. Removing the old one then removes names only.
 
 use crate::checksums::Checksums;
 use crate::directory;

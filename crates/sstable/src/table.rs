@@ -471,13 +471,13 @@ impl Sstable {
         Reader::new(self.clone(), schema.clone(), range, slice, options)
     }
 
-    /// Whether the file can be read as one of this table. The error says what the file has and what
-    /// the table has.
+    /// Whether the file can be read as one of this table. The error names the types in the file and
+    /// in the table.
     pub fn check_schema(&self, schema: &TableSchema) -> Result<(), String> {
         Layout::new(&self.header, schema).map(drop)
     }
 
-    /// The columns of the file, matched with those of a schema version.
+    /// The columns of the file, matched with the columns of a schema version.
     pub(crate) fn layout(&self, schema: &Rc<TableSchema>) -> Result<Rc<Layout>, Error> {
         if let Some((known, layout)) = &*self.layout.borrow()
             && Rc::ptr_eq(known, schema)

@@ -49,8 +49,8 @@ pub struct Verified {
 }
 
 impl Sstable {
-    /// Checks everything. `progress` is called now and then with the number of bytes checked, from
-    /// 0 to the bytes of content.
+    /// Checks everything. `progress` is called repeatedly, with the number of bytes checked, from 0
+    /// to the bytes of content.
     pub async fn verify(self: &Rc<Self>, mut progress: impl FnMut(u64)) -> Result<Verified, Error> {
         Sstable::open_at(self.place(), &PageCache::new(0)).await?;
         // If there is a digest, Data.db is read twice: for the digest, and for its contents.

@@ -185,7 +185,7 @@ def displaced_member(place, check):
             member.go_on()
             with check("the member stops by itself"):
                 eventually(lambda: not member.alive(), seconds=LATER)
-                assert "another process has this node's place in the cluster" in member.log_tail(200)
+                assert "another process has replaced this node in the cluster" in member.log_tail(200)
             with check("a start of it is refused"):
                 refused(member, REFUSAL)
         finally:

@@ -41,7 +41,7 @@ def signals(place, check):
                     node.config |= {"read_request_timeout_in_ms": 1234, "auto_snapshot": "false"}
                     node.command()
                     node.process.send_signal(signal.SIGHUP)
-                    eventually(lambda: "configuration was read again" in node.log_tail(10), 10)
+                    eventually(lambda: "configuration was reloaded" in node.log_tail(10), 10)
                     cluster, session = connect(node.address)
                     values = {row.name: row.value for row in session.execute("SELECT name, value FROM system.config")}
                     cluster.shutdown()

@@ -98,7 +98,7 @@ fn progress_bar(table: &Sstable, shows_output: bool) -> Result<ProgressBar, Fail
 }
 
 async fn dump(files: &[PathBuf], out: &mut impl Write) -> Result<(), Failure> {
-    // Expiry is decided by the clock, as far as 32 bits can represent it.
+    // The clock decides expiry, up to the largest time in 32 bits.
     let now = i32::try_from(rt::time::wall_seconds()).unwrap_or(i32::MAX);
     for file in files {
         let table = open(file).await?;

@@ -1,4 +1,4 @@
-//! The tables that exist on every node without a logged change: those of `system_traces`.
+//! The tables that exist on every node without a logged change: the tables of `system_traces`.
 //!
 //! These tables are node-local. The coordinator of a traced request writes its trace to every node
 //! that is up. So there are at least as many copies as the replication of the keyspace requires.

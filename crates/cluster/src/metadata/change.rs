@@ -29,10 +29,9 @@ pub enum ChangeError<E> {
     Storage(String),
 }
 
-/// Makes a change. Runs `make` on shard 0 with the newest metadata, has the group agree on the
-/// operations that it returns, and returns once every shard of this node has applied them. Without
-/// operations, nothing changes. `make` runs again if another node made a change first. Callable
-/// from any shard.
+/// Makes a change. Runs `make` on shard 0 with the newest metadata, and has the group agree on the
+/// returned operations. Returns once every shard of this node has applied them. Without operations,
+/// nothing changes. `make` runs again if another node made a change first. Callable from any shard.
 pub async fn change<T, E, F>(services: PerShard<MetadataService>, make: F) -> Result<T, ChangeError<E>>
 where
     F: Fn(&Metadata, &NodeInfo) -> Result<(Vec<Op>, T), E> + Send + 'static,

@@ -4,8 +4,8 @@
 //! Shard 0 drives the steps of a change, one change at a time:
 //!
 //! 1. *Stage.* Every shard decodes the change and applies it to its metadata, in memory. The result
-//!    depends only on the log, so all nodes come to the same one: applied, stale, or refused
-//!    because it does not fit. A restart comes to the same one ([`super::recovery`]).
+//!    depends only on the log, so it is the same on all nodes and after a restart
+//!    ([`super::recovery`]): applied, stale, or refused because the change does not fit.
 //! 2. *Prepare.* Epochs of truncated tables begin, and every shard adds its tables and tablets to
 //!    the engine. This needs files, so it may fail. It is repeated until it succeeds; a repetition
 //!    resumes where the failed attempt ended. Nothing of the change is visible yet, and the group
@@ -15,8 +15,8 @@
 //!    depends on it, so it delays the change by at most [`REMOVAL_WAIT`]. A failed removal is
 //!    repeated in the background, and finished by the next start.
 //!
-//! The steps use reserved resources: connections leave file descriptors free
-//! (`server/connection/accept.rs`), sstable files are closed when a step fails, and reserved disk
+//! The steps use reserved resources. Connections leave file descriptors free
+//! (`server/connection/accept.rs`). When a step fails, sstable files are closed and reserved disk
 //! space ([`DiskReserve`]) is released.
 //!
 //! A node that cannot prepare a change for [`FOLLOW_LIMIT`] ends. Before that, it refuses changes
@@ -52,12 +52,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The interval of log lines about a failing change.
 const LOG_EVERY: Duration = Duration::from_secs(10);
-/// How long a change waits for the removal of data that it made obsolete.
+/// How long a change waits for the removal of obsolete data.
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two attempts to remove data.
 const REMOVE_AGAIN: Duration = Duration::from_secs(5);
 /// While removals are pending, the Raft log is kept this many times as long, because only the log
-/// names what a start must remove.
+/// names the data that a start must remove.
 const PENDING_REMOVALS_WEIGHT: u64 = 16;
 /// While removals are pending, at least this many entries are between two snapshots.
 const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;
@@ -82,7 +82,7 @@ struct Trouble {
     why: String,
 }
 
-/// A dropped table whose directory must be removed.
+/// A dropped table with a directory that must be removed.
 #[derive(Clone)]
 struct Removal {
     dropped: Dropped,
@@ -217,9 +217,9 @@ async fn begin_epochs(service: &Rc<MetadataService>, begins: &[Begin]) -> Result
     Ok(())
 }
 
-/// Begins the first epoch of a table whose id an earlier table may have had. First all shards
-/// remove the earlier table. Its pending removal is cancelled, because it would remove the new
-/// table's data.
+/// Begins the first epoch of a table with an id that an earlier table may have had. First all
+/// shards remove the earlier table. Its pending removal is cancelled, because it would remove the
+/// new table's data.
 async fn begin_empty(
     service: &Rc<MetadataService>,
     schema: &TableSchema,
@@ -280,7 +280,7 @@ impl AllShards {
         let service = self.0.get();
         let following = &service.leading().following;
         let change: Change = decode(&bytes).map_err(|why| {
-            format!("what follows version {} of the metadata cannot be understood: {why}", service.current().version)
+            format!("the change after version {} of the metadata cannot be decoded: {why}", service.current().version)
         })?;
         if following.refused.borrow().contains(&change.previous) {
             return Err(format!("the cluster has applied change {}, which this node refused", change.previous));

@@ -1,8 +1,9 @@
 //! Restores the metadata from the log of the Raft group when a node starts.
 //!
-//! A single node also updates its own part of the metadata here, before anything else runs: tablets
-//! on shards that it no longer has, its description in the topology, and a first key for paging
-//! states. In a larger group these are normal changes, made once the node runs.
+//! A single node also updates its own part of the metadata here, before other modules run. This
+//! moves tablets from shards that it no longer has, updates its description in the topology, and
+//! adds a first key for paging states. In a larger group these are normal changes, made once the
+//! node runs.
 
 use super::definition::{Change, Op, TabletsDefinition};
 use super::paging_keys::{self, PagingKeyPolicy};
@@ -43,8 +44,8 @@ pub enum OpenError {
     /// A change is based on a refused one: this release interprets the log differently from the
     /// release that wrote it.
     #[error(
-        "metadata: change {change} builds upon {refused}, which does not fit what this release knows ({why}); start the \
-         release that wrote it"
+        "metadata: change {change} is based on change {refused}, which this release refuses ({why}); start the release that wrote \
+         it"
     )]
     Diverged {
         /// The version that the change leads to.
@@ -98,7 +99,7 @@ impl Recovered {
         self.replay(|_, _, _| {})
     }
 
-    /// The resulting metadata, and what the changes removed from the node.
+    /// The resulting metadata, and the data that the changes removed from the node.
     pub(super) fn metadata_and_gone(&self, host: HostId) -> Result<(Metadata, Gone), OpenError> {
         let (mut tables, mut tablets): (Vec<Rc<Table>>, BTreeSet<(TableId, u32)>) = Default::default();
         let metadata = self.replay(|before, after, ops| {
@@ -189,7 +190,7 @@ impl Recovered {
     }
 }
 
-/// What the name of a table's directory consists of.
+/// The parts of the name of a table's directory.
 fn directory(table: &Table) -> (TableId, &str, &str) {
     (table.schema.id, &table.schema.keyspace, &table.schema.name)
 }
@@ -277,8 +278,8 @@ fn own_affairs(metadata: &Metadata, info: &NodeInfo) -> Result<Vec<Op>, Metadata
     Ok(ops)
 }
 
-/// The operations that redistribute tablets after this node's number of shards has changed: tablets
-/// on shards that it no longer has, or too many tablets on too few shards.
+/// The operations that redistribute tablets after a change of this node's number of shards. They
+/// move tablets from shards that no longer exist, and balance the others.
 fn respread(metadata: &Metadata, host: HostId, shards: usize) -> Vec<Op> {
     let mut load = vec![0; shards];
     let mut ops = Vec::new();

@@ -100,7 +100,7 @@ pub struct MetadataService {
     removing: rt::sync::Semaphore,
     /// Tables that are no longer in the metadata, and that the engine is removing.
     dropping: RefCell<Vec<Rc<Table>>>,
-    /// Dropped tables whose directories must be removed.
+    /// Dropped tables with directories that must be removed.
     just_dropped: RefCell<Vec<Dropped>>,
     listeners: RefCell<Vec<TopologyListener>>,
     change_listeners: RefCell<Vec<ChangeListener>>,
@@ -168,8 +168,9 @@ impl MetadataService {
     ) -> Result<Rc<Self>, StartError> {
         let (metadata, gone) = recovered.metadata_and_gone(info.host_id)?;
         if log.is_some() {
-            // Before any shard opens tables, shard 0 finishes what a crash interrupted, and splits
-            // files that span tablets (an operator may have put them there).
+            // Before any shard opens tables, shard 0 completes the file operations that a crash
+            // interrupted. It also splits files that span tablets: an operator may have added such
+            // files.
             let prepare = |table: Rc<Table>| {
                 let engine = engine.clone();
                 async move {
@@ -238,7 +239,7 @@ impl MetadataService {
         self.current.borrow().number
     }
 
-    /// A table of the newest metadata, or one that is being dropped.
+    /// A table of the newest metadata, or a table that is being dropped.
     pub fn table_even_if_dropping(&self, id: TableId) -> Option<Rc<Table>> {
         let dropping = self.dropping.borrow();
         let found = dropping.iter().find(|table| table.schema.id == id).cloned();
@@ -272,7 +273,7 @@ impl MetadataService {
         }
     }
 
-    /// Whether this node is the leader, as far as it knows. On shard 0 only.
+    /// Whether this node is the leader, by its own knowledge. On shard 0 only.
     pub fn is_leader(&self) -> bool {
         self.group().is_some_and(|group| group.is_leader())
     }

@@ -1,4 +1,4 @@
-//! What the control plane of a node uses on every shard.
+//! The handles that the control plane of a node uses on every shard.
 
 use super::service::MetadataService;
 use engine::Engine;

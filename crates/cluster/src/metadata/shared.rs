@@ -19,9 +19,9 @@ const BUCKET: usize = 4;
 /// Entries in the order of their keys.
 type Piece<K, V> = Rc<Vec<(K, V)>>;
 
-/// An ordered map whose copies share equal parts.
+/// An ordered map. Its copies share equal parts.
 pub struct SharedMap<K, V> {
-    /// No piece is empty; all keys of a piece are less than those of the next.
+    /// No piece is empty. All keys of a piece are less than all keys of the next piece.
     pieces: Rc<Vec<Piece<K, V>>>,
     len: usize,
 }
@@ -158,7 +158,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     }
 }
 
-/// A map by table id whose copies share equal parts.
+/// A map by table id. Its copies share equal parts.
 #[derive(Clone, Debug)]
 pub(super) struct ById<V> {
     /// Their number is a power of two.

@@ -1,8 +1,8 @@
 //! How large the schema may become. Every shard of every node holds it. The log of the metadata,
 //! its snapshots, DESCRIBE and the system tables hold copies.
 //!
-//! Only the node that makes a change checks these limits. What has been agreed upon is applied
-//! whatever its size.
+//! Only the node that makes a change checks these limits. A committed change is applied whatever
+//! its size.
 
 use super::definition::{Op, TableDefinition};
 use super::state::{Keyspace, Metadata};
@@ -14,9 +14,9 @@ use thiserror::Error;
 /// The most bytes that the definition of one keyspace, table or user type may take.
 pub const MAX_DEFINITION_BYTES: usize = 4 << 20;
 
-/// What a keyspace, a table or a type takes beside its texts, bytes.
+/// The bytes of a keyspace, a table or a type, without its texts.
 const DEFINITION: usize = 512;
-/// What a column, a field or a part of a type takes beside its texts, bytes.
+/// The bytes of a column, a field or a part of a type, without its texts.
 const PART: usize = 32;
 
 /// The schema, or a definition in it, would become too large.

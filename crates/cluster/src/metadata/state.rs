@@ -136,8 +136,8 @@ impl Metadata {
         self.tables.get(id)
     }
 
-    /// The salt of the ids of statements that are prepared for the table of this name, if an
-    /// earlier table of this name retired the ids without it.
+    /// The salt of statement ids for the table of this name. `None` unless an earlier table of this
+    /// name retired the ids without salt.
     pub fn id_salt(&self, keyspace: &str, table: &str) -> Option<Uuid> {
         if self.retired_ids.is_empty() {
             return None;
@@ -364,7 +364,7 @@ impl Metadata {
         let known = known.ok_or_else(|| MetadataError::Broken(format!("no tablet {tablet} of table {table}")))?;
         let mut tablets = (*known.tablets).clone();
         if !edit(&mut tablets) {
-            return Err(MetadataError::Broken(format!("tablet {tablet} of table {table} is not on the move")));
+            return Err(MetadataError::Broken(format!("tablet {tablet} of table {table} is not moving")));
         }
         let load = Rc::make_mut(&mut self.load);
         let mut weigh = |replica: TabletReplica, change: fn(u32, u32) -> u32| {

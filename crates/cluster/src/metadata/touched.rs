@@ -5,7 +5,7 @@ use super::state::{Metadata, Table};
 use model::id::TableId;
 use std::rc::Rc;
 
-/// The tables that a change affects, so that applying it need not look at all tables.
+/// The tables that a change affects, so that applying it need not examine all tables.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// The created or altered tables, as they are after the change.
@@ -51,7 +51,8 @@ impl Touched {
                 .table_by_id(table.schema.id)
                 .is_some_and(|known| known.definition == table.definition && known.tablets == table.tablets)
         };
-        // A table whose id now has another name counts as dropped: its directory must be removed.
+        // If another table now has the id of a table, the earlier table counts as dropped: its
+        // directory must be removed.
         let gone =
             |table: &&Rc<Table>| after.table_by_id(table.schema.id).is_none_or(|now| !now.has_directory_of(table));
         Touched {

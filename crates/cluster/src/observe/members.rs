@@ -1,5 +1,5 @@
 //! The members as this node sees them: their description in the metadata, whether they are up, and
-//! what they report about themselves.
+//! their reports about themselves.
 
 use super::storage;
 use crate::metadata::{ClusterShards, Metadata, NodeInfo, own_node};
@@ -18,7 +18,7 @@ pub struct NodeView {
     pub is_own: bool,
     /// Whether it is up.
     pub is_up: bool,
-    /// Whether it serves clients, as far as is known.
+    /// Whether it is known to serve clients.
     pub serving: bool,
     /// The version of its schema, once it has reported it.
     pub schema: Option<Uuid>,
@@ -37,7 +37,7 @@ pub struct NodeView {
 pub struct Member {
     /// The member. Of this node, the load is known on every shard.
     pub seen: NodeView,
-    /// The number of tablets of which it has a replica.
+    /// The number of tablets with a replica on it.
     pub tablets: u64,
 }
 
@@ -53,7 +53,7 @@ pub async fn members(metadata: &Metadata, info: &NodeInfo, shards: ClusterShards
     nodes_of(metadata, info, shards).into_iter().map(member).collect()
 }
 
-/// The number of tablets of which each node has a replica.
+/// The number of tablets with a replica on each node.
 fn tablets_by_node(metadata: &Metadata) -> BTreeMap<HostId, u64> {
     let mut tablets = BTreeMap::new();
     for table in metadata.tables() {
@@ -146,7 +146,7 @@ mod tests {
             round_trip: None,
             report,
             address,
-            heard: rt::time::now(),
+            last_answer: rt::time::now(),
             answering: false,
             stopping: false,
         }
@@ -161,10 +161,10 @@ mod tests {
             .map(|node| Op::PutNode(Box::new(node)))
             .collect();
         let metadata = Metadata::empty().with(&ops).expect("nodes fit");
-        let said = SelfReport { serving: true, schema: Uuid::from_u128(5), load_bytes: 6, stopping: false };
+        let report = SelfReport { serving: true, schema: Uuid::from_u128(5), load_bytes: 6, stopping: false };
         let mut liveness = Liveness::default();
-        liveness.nodes.insert(node(2, "", "").host, status(2, NodeStatus::Up, Some(said)));
-        liveness.nodes.insert(node(3, "", "").host, status(3, NodeStatus::Down, Some(said)));
+        liveness.nodes.insert(node(2, "", "").host, status(2, NodeStatus::Up, Some(report)));
+        liveness.nodes.insert(node(3, "", "").host, status(3, NodeStatus::Down, Some(report)));
         let shown = view(&metadata, &info(1), &liveness, Some(SelfReport { load_bytes: 7, ..SelfReport::default() }));
         let states: Vec<_> = shown.iter().map(|one| (one.is_own, one.is_up, one.serving, one.rank)).collect();
         assert_eq!(
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!((shown[0].schema, shown[1].schema), (Some(metadata.version), Some(Uuid::from_u128(5))));
         assert_eq!((shown[0].load_bytes, shown[1].load_bytes), (Some(7), Some(6)));
         assert_eq!((shown[0].clock_ahead_micros, shown[1].clock_ahead_micros), (None, Some(9)));
-        liveness.nodes.insert(node(2, "", "").host, status(9, NodeStatus::Up, Some(said)));
+        liveness.nodes.insert(node(2, "", "").host, status(9, NodeStatus::Up, Some(report)));
         let moved = view(&metadata, &info(1), &liveness, None);
-        assert!(moved[1].is_up && !moved[1].serving, "what it said elsewhere does not count");
+        assert!(moved[1].is_up && !moved[1].serving, "its report at the other address does not count");
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! Detects contradicting histories: a member was started with an older copy of its `raft/`
 //! directory.
 //!
-//! Raft relies on members never losing what they acknowledged. After such a loss, a majority may
-//! have committed other entries at the same indexes, and openraft asserts that this does not
-//! happen. So the group checks for it before openraft sees a message. A follower checks what a
-//! leader sends ([`contradiction`]). All nodes check what they know of each other
+//! Raft relies on members never losing acknowledged entries. After such a loss, a majority may have
+//! committed other entries at the same indexes, and openraft asserts that this does not happen. So
+//! the group checks for it before openraft sees a message. A follower checks the messages of a
+//! leader ([`contradiction`]). All nodes check the entries that other nodes have acknowledged
 //! ([`Acknowledged`]).
 //!
-//! A node that learns that it has lost entries, or that others have committed different ones, stops
-//! taking part: it ends with the reason. The knowledge of other members is only in memory. If all
-//! nodes with that knowledge are down, a member with an older log stays undetected until one of
-//! them is up again.
+//! A node exits, with the reason, if it has lost entries, or if others have committed different
+//! entries. The knowledge about other members is only in memory. If all nodes with that knowledge
+//! are down, a member with an older log is not detected until one of these nodes is up again.
 
 use super::group::Group;
 use super::network::RaftRequest;
@@ -20,10 +19,10 @@ use model::id::HostId;
 use rt::sync::Notify;
 use std::cell::{Cell, RefCell};
 
-/// The end of both messages: what the operator can do.
-const WAY_OUT: &str = "A backup of `raft/` is no copy as of the last stop. Replace the node whose `raft/` is older than its last run: leave it \
-                       stopped, and start a new node with an empty data directory at another address (docs/faults.md, \"The metadata log is \
-                       lost\")";
+/// The end of both messages: the remedy.
+const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older `raft/` than in \
+                       its last run: leave the node stopped, and start a new node with an empty data directory at another address \
+                       (docs/faults.md, \"The metadata log is lost\")";
 
 /// Why this node must not take part any more, once known.
 #[derive(Default)]
@@ -78,8 +77,8 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
 ///
 /// Such a leader may have uncommitted entries at indexes where its successor has committed others,
 /// and its message may arrive late. That is no contradiction: openraft refuses it because of its
-/// vote. What a leader commits becomes durable after the vote for it. So the stored vote is never
-/// older than the committed entries.
+/// vote. The entries that a leader commits become durable after the vote for it. So the stored vote
+/// is never older than the committed entries.
 fn is_of_a_former_leader(log: &RaftLog, request: &RaftRequest) -> bool {
     let leader = match request {
         RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.leader(),
@@ -124,10 +123,10 @@ fn contradicting(log: &RaftLog, request: &RaftRequest) -> Option<(Position, Posi
 pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) -> Option<String> {
     let (theirs, ours) = contradicting(log, request)?;
     Some(format!(
-        "the metadata of this node and those of node {from}, which leads, have different committed changes (change {} of term {} there, \
-         change {} of term {} here): a member of the cluster was started with an older `raft/` than it had, so changes that were \
-         acknowledged are lost on one side. {WAY_OUT}. If that node is among those that lead now, stop them first, and start this node with \
-         the members that have its changes",
+        "this node and the leader, node {from}, have different committed changes of the metadata (change {} of term {} there, \
+         change {} of term {} here): a member of the cluster was started with an older `raft/`, so acknowledged changes are lost \
+         on one side. {WAY_OUT}. If the node to be replaced is in the present majority, stop the nodes of that majority first, and \
+         start this node with the members that have its changes",
         theirs.index, theirs.term, ours.index, ours.term
     ))
 }
@@ -135,18 +134,18 @@ pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) 
 /// The error of a node that once acknowledged more than its log contains.
 pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> String {
     format!(
-        "this node lacks changes of the metadata that it had acknowledged: change {} of term {}, and its log ends at {}. Its `raft/` \
-         is older than its last run. {WAY_OUT}",
+        "this node lacks acknowledged changes of the metadata: it acknowledged change {} of term {}, and its log ends at {}. Its \
+         `raft/` is older than its last run. {WAY_OUT}",
         acknowledged.index,
         acknowledged.term,
         last.map_or_else(|| "nothing".to_owned(), |last| format!("change {} of term {}", last.index, last.term))
     )
 }
 
-/// What another member is known to have had on disk.
+/// The entries that another member is known to have had on disk.
 #[derive(Default)]
 pub(super) struct Acknowledged {
-    /// What it acknowledged to a leader. A later leader may overwrite it.
+    /// The entries that it acknowledged to a leader. A later leader may overwrite them.
     to_leader: Cell<Option<(Leader, Position)>>,
     /// Its committed entries, which are never overwritten.
     committed: Cell<Option<Position>>,
@@ -282,7 +281,7 @@ mod tests {
         assert_eq!((known.lost(by(2, 1), at(7)), known.lost(by(2, 1), at(8))), (at(7), None));
         assert_eq!(known.lost(by(3, 1), at(7)), None, "another leader may have taken it back");
         assert_eq!(known.lost(by(2, 2), at(7)), None, "so may another leader of the same term");
-        assert_eq!(known.lost(by(3, 1), at(2)), at(2), "what is committed stays");
+        assert_eq!(known.lost(by(3, 1), at(2)), at(2), "committed entries remain known");
         assert_eq!((known.is_beyond(at(1)), known.is_beyond(at(2)), known.is_beyond(None)), (at(2), None, at(2)));
         known.upto(by(3, 1), at(4), at(9));
         assert_eq!((known.lost(by(3, 1), at(4)), known.lost(by(3, 1), at(5))), (at(4), None));

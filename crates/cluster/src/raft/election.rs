@@ -1,11 +1,11 @@
 //! Decides when a node starts an election: pre-vote and leader stickiness.
 //!
-//! openraft would start an election whenever a node has not heard from a leader for a while. A
-//! partitioned node would do so repeatedly, and its higher term would depose a healthy leader when
-//! the partition heals. Therefore a node first asks the voters whether they would grant an election
-//! (a pre-vote, [`RaftRequest::MayElect`]). A voter grants it if it has no leader either, and if
-//! its own log is not ahead. The node starts the election only with the consent of a majority. This
-//! costs one round of requests.
+//! openraft would start an election whenever a node has received no message of a leader for a
+//! while. A partitioned node would do so repeatedly, and its higher term would depose a healthy
+//! leader when the partition heals. Therefore a node first asks the voters whether they would grant
+//! an election (a pre-vote, [`RaftRequest::MayElect`]). A voter grants it if it has no leader
+//! either, and if its own log is not ahead. The node starts the election only with the consent of a
+//! majority. This costs one round of requests.
 
 use super::group::Group;
 use super::network::{RaftRequest, RaftResponse};
@@ -19,8 +19,8 @@ use std::rc::{Rc, Weak};
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(100);
 /// The minimum election timeout: a node without a heartbeat for this long may start an election.
 pub(super) const ELECTION_TIMEOUT_MIN: Duration = Duration::from_millis(700);
-/// The maximum election timeout. A node that has heard from a leader within this time grants no
-/// other node a pre-vote.
+/// The maximum election timeout. A node that received a message of a leader within this time grants
+/// no other node a pre-vote.
 pub(super) const ELECTION_TIMEOUT_MAX: Duration = Duration::from_millis(1400);
 /// The time limit of a pre-vote request.
 const QUESTION: Duration = Duration::from_millis(300);
@@ -31,11 +31,11 @@ pub(super) async fn watch(group: Weak<Group>) {
     let mut began = rt::time::now();
     loop {
         let timeout = ELECTION_TIMEOUT_MIN + random_part(ELECTION_TIMEOUT_MAX - ELECTION_TIMEOUT_MIN);
-        let heard = match group.upgrade() {
-            Some(group) => group.heard().unwrap_or(began).max(began),
+        let seen_at = match group.upgrade() {
+            Some(group) => group.leader_seen_at().unwrap_or(began).max(began),
             None => return,
         };
-        let until = heard + timeout;
+        let until = seen_at + timeout;
         if rt::time::now() < until {
             rt::time::sleep_until(until).await;
             continue;

@@ -59,7 +59,7 @@ pub struct Proposed {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum GroupError {
     /// Nothing was done.
-    #[error("no majority of the {voters} nodes that decide on metadata answers ({why})")]
+    #[error("no majority of the {voters} voters of the metadata group answers ({why})")]
     NoMajority {
         /// The number of voters.
         voters: usize,
@@ -95,8 +95,8 @@ pub struct Group {
     pub(super) saved: Rc<Saved>,
     pub(super) link: Rc<Link>,
     alone: Rc<Cell<bool>>,
-    /// When this node last heard from a leader.
-    heard: Cell<Option<Instant>>,
+    /// When this node last received a message of a leader.
+    leader_seen_at: Cell<Option<Instant>>,
     watcher: RefCell<Option<Task<()>>>,
     divergence: Divergence,
 }
@@ -145,7 +145,7 @@ impl Group {
             saved,
             link,
             alone,
-            heard: Cell::new(None),
+            leader_seen_at: Cell::new(None),
             watcher: RefCell::default(),
             divergence: Divergence::default(),
         });
@@ -165,7 +165,7 @@ impl Group {
             Ok(())
         };
         let settled = rt::time::timeout(SETTLE, leads).await;
-        settled.unwrap_or_else(|_| Err("this node does not lead although it is alone".into()))
+        settled.unwrap_or_else(|_| Err("this node is alone, and is not the leader".into()))
     }
 
     /// Gives the group its transport to the other nodes, and starts heartbeats and elections.
@@ -218,7 +218,7 @@ impl Group {
         self.host
     }
 
-    /// The leader, as far as this node knows.
+    /// The leader that this node knows.
     pub fn leader(&self) -> Option<HostId> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -230,7 +230,7 @@ impl Group {
         self.raft.metrics().borrow().current_term
     }
 
-    /// Whether this node is the leader, as far as it knows.
+    /// Whether this node is the leader, by its own knowledge.
     pub fn is_leader(&self) -> bool {
         self.leader() == Some(self.host)
     }
@@ -252,7 +252,7 @@ impl Group {
         self.voter_lists().into_iter().flatten().collect()
     }
 
-    /// The voters: two lists during a membership change, each of which needs a majority.
+    /// The voters. During a membership change there are two lists, and each needs a majority.
     pub(super) fn voter_lists(&self) -> Vec<BTreeSet<HostId>> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -264,8 +264,8 @@ impl Group {
         &self.link
     }
 
-    pub(super) fn heard(&self) -> Option<Instant> {
-        self.heard.get()
+    pub(super) fn leader_seen_at(&self) -> Option<Instant> {
+        self.leader_seen_at.get()
     }
 
     /// The position of the last entry of this node's log.
@@ -296,7 +296,7 @@ impl Group {
         let _ = self.raft.trigger().elect().await;
     }
 
-    /// Whether this node grants a pre-vote to a node whose log ends at `last`.
+    /// Whether this node grants a pre-vote to a node with a log that ends at `last`.
     fn grants_pre_vote(&self, last: Option<Position>) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -304,7 +304,7 @@ impl Group {
             ServerState::Leader => {
                 metrics.millis_since_quorum_ack.is_some_and(|millis| millis < ELECTION_TIMEOUT_MAX.as_millis() as u64)
             }
-            _ => self.heard.get().is_some_and(|heard| heard.elapsed() < ELECTION_TIMEOUT_MAX),
+            _ => self.leader_seen_at.get().is_some_and(|at| at.elapsed() < ELECTION_TIMEOUT_MAX),
         };
         !led && election::is_up_to_date(last, self.last_position())
     }
@@ -324,7 +324,7 @@ impl Group {
             let link = self.link.clone();
             let report = async move { link.ask(from, &RaftRequest::Forgotten(acknowledged), QUESTION).await };
             rt::task::spawn(report).detach();
-            return Err("it has lost what it had acknowledged".into());
+            return Err("it has lost acknowledged changes".into());
         }
         let sent = match &request {
             RaftRequest::Append { vote, previous, entries, committed } => {
@@ -359,7 +359,7 @@ impl Group {
                 let answer = network::answer(&self.raft, request).await;
                 let refused = matches!(answer, RaftResponse::HigherVote(_) | RaftResponse::Failed(_));
                 if from_leader && !refused {
-                    self.heard.set(Some(rt::time::now()));
+                    self.leader_seen_at.set(Some(rt::time::now()));
                 }
                 if let (RaftResponse::Appended, Some((leader, last, committed))) = (&answer, sent) {
                     self.link.acknowledged(from).upto(leader, last, committed);
@@ -372,8 +372,8 @@ impl Group {
         Ok(encode(&answer).into())
     }
 
-    /// Refuses a message for which the disk has no room: a full disk must not end the group here.
-    /// The other node retries later. `len`: bytes of the message.
+    /// Refuses a message of `len` bytes if the disk has no room for it: a full disk must not end
+    /// the group on this node. The sender retries later.
     async fn make_room_for(&self, request: &RaftRequest, len: u64) -> Result<(), String> {
         if let RaftRequest::Snapshot { offset, .. } = request
             && let Ok((_, free)) = rt::fs::disk_space(&self.dir).await
@@ -413,7 +413,7 @@ impl Group {
             Ok(response) => Ok(Proposed { outcome: response.data, index: response.log_id.index }),
             // Also the result of commands that were in progress when this node lost the leadership.
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
-                Err(GroupError::Unknown("this node does not lead any more".into()))
+                Err(GroupError::Unknown("this node is no longer the leader".into()))
             }
             Err(error) => Err(GroupError::Ended(error.to_string())),
         }
@@ -435,12 +435,12 @@ impl Group {
                             self.wait_for(index, until).await?;
                             return Ok(Proposed { outcome, index });
                         }
-                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
+                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => return Err(GroupError::NoSpace(failed)),
                         Ok(RaftResponse::Unknown(unknown)) => return Err(GroupError::Unknown(unknown)),
                         Ok(other) => return Err(GroupError::Unknown(format!("node {leader} answers {other:?}"))),
                         Err(failed) if failed.may_have_been_done => return Err(GroupError::Unknown(failed.why)),
-                        Err(failed) => why = format!("node {leader}, which leads: {}", failed.why),
+                        Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
                 }
                 None => {}
@@ -468,10 +468,10 @@ impl Group {
                             self.wait_for(index, until).await?;
                             return Ok(index);
                         }
-                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} does not lead any more"),
+                        Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => why = failed,
                         Ok(other) => why = format!("node {leader} answers {other:?}"),
-                        Err(failed) => why = format!("node {leader}, which leads: {}", failed.why),
+                        Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
                 }
                 None => {}
@@ -480,8 +480,8 @@ impl Group {
         }
     }
 
-    /// Waits until the other members have applied the entry of an index, for at most `limit`.
-    /// Members that do not answer are not waited for.
+    /// Waits until the other members have applied the entry of an index, for at most `limit`. Does
+    /// not wait for members that do not answer.
     pub async fn wait_for_members(&self, index: u64, limit: Duration) {
         let others = self.members().into_iter().filter(|host| *host != self.host);
         let request = RaftRequest::Reached(index);
@@ -510,7 +510,7 @@ impl Group {
                 }
             }
         };
-        let late = |_| Err(GroupError::Unknown(format!("this node has not learned entry {index} in time")));
+        let late = |_| Err(GroupError::Unknown(format!("this node has not received entry {index} in time")));
         until.limit(self.unless_stuck(reached)).await.unwrap_or_else(late)
     }
 

@@ -40,7 +40,7 @@ pub trait Machine: 'static {
     /// The state after the last applied command.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// Replaces the state with that of a snapshot.
+    /// Replaces the state with the state in a snapshot.
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
 
     /// Why this node cannot apply a committed command. Returned once it has retried for some time;

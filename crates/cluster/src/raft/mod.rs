@@ -6,7 +6,7 @@
 //!
 //! Reading order:
 //!
-//! - [`Machine`] and [`Transport`] are what the group needs; [`Group`] is its interface.
+//! - The group uses [`Machine`] and [`Transport`]. [`Group`] is its interface.
 //! - `stored` has the stored and sent forms of entries, votes and snapshots.
 //! - `store` adapts openraft's log to the engine's, `machine` its state machine to [`Machine`].
 //!   `saved` orders snapshots and log purges.

@@ -29,7 +29,7 @@ const BACKOFF: Duration = Duration::from_millis(200);
 
 /// Sends messages to other nodes.
 pub trait Transport: 'static {
-    /// Sends a message to a node, whose [`super::Group::handle`] answers it.
+    /// Sends a message to a node. [`super::Group::handle`] answers it there.
     fn call(&self, to: HostId, message: Bytes, limit: Duration) -> LocalBoxFuture<'static, Result<Bytes, CallFailed>>;
 }
 
@@ -52,7 +52,7 @@ pub(super) enum RaftRequest {
     Vote { vote: StoredVote, last: Option<Position> },
     /// A part of a snapshot.
     Snapshot { vote: StoredVote, head: SnapshotHead, offset: u64, data: Vec<u8>, done: bool },
-    /// A request for a pre-vote by a node whose log ends at `last`.
+    /// A request for a pre-vote. The log of the sender ends at `last`.
     MayElect { last: Option<Position> },
     /// A command for the leader.
     Propose(Vec<u8>),
@@ -110,7 +110,7 @@ impl Link {
         self.transport.borrow().is_some()
     }
 
-    /// What a node is known to have acknowledged.
+    /// The entries that a node is known to have acknowledged.
     pub fn acknowledged(&self, host: HostId) -> Rc<Acknowledged> {
         self.acknowledged.borrow_mut().entry(host).or_default().clone()
     }
@@ -123,7 +123,7 @@ impl Link {
         };
         let answer = transport.call(to, encode(request).into(), limit).await?;
         decode(&answer).map_err(|why| CallFailed {
-            why: format!("the answer of node {to} cannot be understood: {why}"),
+            why: format!("the answer of node {to} cannot be decoded: {why}"),
             may_have_been_done: true,
         })
     }
@@ -160,14 +160,14 @@ impl Connection {
         asked.map_err(|failed| RPCError::Unreachable(Unreachable::new(&failed)))
     }
 
-    /// Informs the node that it has lost entries that it had acknowledged. openraft gets the error
-    /// that the node is unreachable, because it asserts that this loss never happens.
+    /// Informs the node that it has lost acknowledged entries. openraft gets the error that the
+    /// node is unreachable, because openraft asserts that such a loss never happens.
     async fn forgot(&self, acknowledged: Position, limit: Duration) -> Failed<Infallible> {
-        let why = format!("it has lost what it had acknowledged, up to change {}", acknowledged.index);
+        let why = format!("it has lost acknowledged changes, up to change {}", acknowledged.index);
         match self.link.ask(self.to, &RaftRequest::Forgotten(acknowledged), limit).await {
             Ok(RaftResponse::Failed(_)) | Err(_) => {}
             Ok(other) => {
-                tracing::warn!(node = %self.to, why, answer = ?other, "a member of the metadata group is left out")
+                tracing::warn!(node = %self.to, why, answer = ?other, "this leader ignores a member of the metadata group")
             }
         }
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))

@@ -88,8 +88,11 @@ fn a_member_that_has_forgotten_what_it_acknowledged_is_told_and_ends() {
         three.down(2).await;
         three.put_back(2, &old);
         let again = three.up(2).await;
-        let why = soon().limit(again.failure()).await.expect("it is told");
-        assert!(why.contains("lacks changes of the metadata") && why.contains("empty data directory"), "{why}");
+        let why = soon().limit(again.failure()).await.expect("the failure is reported");
+        assert!(
+            why.contains("lacks acknowledged changes of the metadata") && why.contains("empty data directory"),
+            "{why}"
+        );
         three.decide(&[first, three.group(3)], 3).await;
         for n in 1..=3 {
             three.down(n).await;

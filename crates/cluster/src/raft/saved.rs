@@ -9,7 +9,7 @@ use rt::sync::{Cancel, Notify, Semaphore, SemaphorePermit};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 
-/// The pause before a snapshot is written again for which the disk had no room.
+/// The pause before a snapshot is written again if the disk had no room for it.
 const NO_ROOM: Duration = Duration::from_secs(1);
 
 /// The latest durable snapshot.

@@ -90,8 +90,8 @@ impl RaftLogStorage<Types> for Store {
         let understood = |bytes: Bytes| -> Result<Vote, String> {
             let mut stored = decode::<StoredVote>(&bytes)?;
             // openraft would let a restarted leader continue in its term. If its log is older than
-            // before, it would write other entries under the same ids as those that it has lost.
-            // Therefore a restarted leader must be elected again.
+            // before, it would write other entries with the ids of the lost entries. Therefore a
+            // restarted leader must be elected again.
             stored.committed &= self.alone.get() || stored.node != self.host.0;
             Ok(Vote::from(stored))
         };
@@ -101,8 +101,9 @@ impl RaftLogStorage<Types> for Store {
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), StorageError> {
         let Some(id) = committed else { return Ok(()) };
-        // After a restart, this node must know that what it applied is committed: its commitlog may
-        // hold writes to a table that the entry created. The only voter does not need this record.
+        // After a restart, this node must know that all applied entries are committed: its
+        // commitlog may hold writes to a table that such an entry created. The only voter does not
+        // need this record.
         if self.alone.get() || self.log.committed().is_some_and(|known| known >= id.index) {
             return Ok(());
         }
@@ -143,7 +144,7 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError> {
-        // The removed entries may include the one that made this node the only voter.
+        // The removed entries may include the entry that made this node the only voter.
         self.alone.set(false);
         let truncated = self.log.truncate(log_id.index).await;
         truncated.map_err(|error| StorageIOError::write_logs(AnyError::new(&error)).into())

@@ -40,8 +40,8 @@ impl Position {
     }
 }
 
-/// A leader. openraft allows several in a term, one after the other: a later one has the higher
-/// node. All of them are ordered, and so are the entries that they create.
+/// A leader. openraft allows several leaders in a term, one after the other. A later leader has the
+/// higher node id. All of them are ordered, and so are the entries that they create.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Leader {
     pub term: u64,
@@ -89,8 +89,8 @@ impl From<StoredVote> for Vote {
     }
 }
 
-/// The members of the group. During a membership change there are two lists of voters, each of
-/// which needs a majority.
+/// The members of the group. During a membership change there are two lists of voters, and each
+/// needs a majority.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Members {
     pub voters: Vec<Vec<Uuid>>,
@@ -242,7 +242,7 @@ pub struct Opened {
 }
 
 fn damaged(dir: &Path, what: &str, why: String) -> RaftLogError {
-    RaftLogError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be understood: {why}") }
+    RaftLogError::Corrupt { file: dir.to_path_buf(), offset: 0, why: format!("{what} cannot be decoded: {why}") }
 }
 
 /// Opens the group of this node in `dir`. If there is none, creates a group of this node alone. Its
@@ -351,8 +351,8 @@ async fn create(dir: &Path, host: HostId, body: Vec<u8>) -> Result<(), RaftLogEr
 }
 
 impl Opened {
-    /// From now on the file at `path` records where the log ends, so that the next start notices a
-    /// log that was removed or cut off.
+    /// From now on the file at `path` records the end of the log, so that the next start detects a
+    /// removed or truncated log.
     pub async fn keep_end(&self, path: &Path) -> Result<(), RaftLogError> {
         let kept = self.log.keep_end(path).await;
         kept.map_err(|error| RaftLogError::Io { path: path.to_path_buf(), error })

@@ -176,7 +176,7 @@ fn three_nodes_agree_and_one_alone_does_not() {
         first.set_voters(&all).await.expect("set");
         assert_eq!((first.voters(), first.members()), (all.clone(), all));
         let proposed = nodes[2].0.propose(vec![9], soon()).await.expect("decided by the leader");
-        assert_eq!(nodes[2].1.0.borrow().last(), Some(&vec![9]), "who proposed has applied it");
+        assert_eq!(nodes[2].1.0.borrow().last(), Some(&vec![9]), "the proposing node has applied the command");
         nodes[1].0.barrier(soon()).await.expect("there is a leader");
         assert_eq!(nodes[1].1.0.borrow().last(), Some(&vec![9]));
         assert!(first.has_caught_up(host(3)) && proposed.index > 500);

@@ -32,7 +32,7 @@ impl Transport for InternodeTransport {
     }
 }
 
-/// Connects this node's group with those of the other nodes. On shard 0.
+/// Connects this node's Raft group to the other nodes. On shard 0.
 pub fn connect(group: &Rc<Group>, internode: &Rc<Internode>) {
     let (answering, watching) = (Rc::downgrade(group), Rc::downgrade(internode));
     internode.serve(Verb::Raft, move |caller, message| {

@@ -27,7 +27,7 @@ pub enum Replication {
     ByDatacenter(BTreeMap<String, u32>),
 }
 
-/// Invalid replication options. The texts are those of ScyllaDB.
+/// Invalid replication options. ScyllaDB has the same texts.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StrategyError {
     /// A factor that is not a number.

@@ -215,7 +215,7 @@ impl Transition {
         self.new_replicas.iter().filter(|new| !old.contains(new)).copied()
     }
 
-    /// The replicas that reads may use; `old` are those of the tablet map.
+    /// The replicas that reads may use. `old`: the replicas in the tablet map.
     pub fn read_set<'a>(&'a self, old: &'a [TabletReplica]) -> &'a [TabletReplica] {
         match self.stage.reads() {
             Set::New => &self.new_replicas,
@@ -223,8 +223,8 @@ impl Transition {
         }
     }
 
-    /// The replicas that reads used before this stage or will use after it. What a read returns
-    /// must hold in this set too. `None` if writes go to one set only.
+    /// The replicas that reads used before this stage or will use after it. The data that a read
+    /// returns must be in this set too. `None` if writes go to one set only.
     pub fn other_read_set(&self, old: &[TabletReplica]) -> Option<Replicas> {
         match (self.stage.writes(), self.stage.reads()) {
             (Set::Both, Set::New) => Some(old.into()),

@@ -1,5 +1,5 @@
-//! What shard 0 knows of nodes that join: this node, while it searches for its cluster, and others,
-//! which it admits.
+//! The state of admissions on shard 0: this node's own search for its cluster, and its admissions
+//! of other nodes.
 
 use super::discovery::Discovery;
 use super::locate::Locator;
@@ -10,10 +10,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The maximum number of hosts whose reason for refusal is remembered.
+/// The maximum number of hosts with a remembered reason for refusal.
 const MOST_REPORTED: usize = 256;
 
-/// What this node knows of other nodes' ways into its cluster, and of its own. On shard 0.
+/// The state of this node's own search, and of its admissions of other nodes. On shard 0.
 pub struct Admission {
     pub(super) shards: ClusterShards,
     pub(super) locator: Rc<Locator>,
@@ -27,7 +27,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Of a node that admits no others yet.
+    /// The state of a node that admits no others yet.
     pub fn new(shards: ClusterShards, marks: Rc<WriteMarks>) -> Rc<Admission> {
         Rc::new(Admission {
             shards,

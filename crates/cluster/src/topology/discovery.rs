@@ -39,14 +39,14 @@ pub struct Discovery {
     host: HostId,
     address: SocketAddr,
     known: BTreeSet<SocketAddr>,
-    heard: BTreeMap<SocketAddr, DiscoveryAnswer>,
+    answers: BTreeMap<SocketAddr, DiscoveryAnswer>,
 }
 
 impl Discovery {
     /// A search that begins with seeds; this node's own address may be among them.
     pub fn new(host: HostId, address: SocketAddr, seeds: impl IntoIterator<Item = SocketAddr>) -> Discovery {
         let known = seeds.into_iter().chain([address]).collect();
-        Discovery { host, address, known, heard: BTreeMap::new() }
+        Discovery { host, address, known, answers: BTreeMap::new() }
     }
 
     /// All known addresses, including this node's own.
@@ -61,7 +61,7 @@ impl Discovery {
 
     /// The addresses that have not answered yet.
     pub fn silent(&self) -> Vec<SocketAddr> {
-        self.to_ask().into_iter().filter(|address| !self.heard.contains_key(address)).collect()
+        self.to_ask().into_iter().filter(|address| !self.answers.contains_key(address)).collect()
     }
 
     /// Adds the addresses that another node sent with its question, and the address of that node.
@@ -70,30 +70,30 @@ impl Discovery {
     }
 
     /// Records an answer.
-    pub fn heard(&mut self, from: SocketAddr, heard: DiscoveryAnswer) {
-        if heard.host == self.host {
+    pub fn record_answer(&mut self, from: SocketAddr, answer: DiscoveryAnswer) {
+        if answer.host == self.host {
             // The address is another address of this node.
             self.known.remove(&from);
             return;
         }
-        self.known.extend(heard.known.iter().copied());
-        self.heard.insert(from, heard);
+        self.known.extend(answer.known.iter().copied());
+        self.answers.insert(from, answer);
     }
 
     /// Records that an address does not answer any more.
     pub fn lost(&mut self, address: SocketAddr) {
-        self.heard.remove(&address);
+        self.answers.remove(&address);
     }
 
     /// The next step, according to the answers so far.
     pub fn verdict(&self) -> Verdict {
         let members: BTreeSet<SocketAddr> =
-            self.heard.iter().filter(|(_, heard)| heard.in_cluster).map(|(address, _)| *address).collect();
+            self.answers.iter().filter(|(_, answer)| answer.in_cluster).map(|(address, _)| *address).collect();
         if !members.is_empty() {
             return Verdict::Join(members);
         }
-        let agree = |address: &SocketAddr| self.heard.get(address).is_some_and(|heard| heard.known == self.known);
-        let lowest = self.heard.values().all(|heard| heard.host > self.host);
+        let agree = |address: &SocketAddr| self.answers.get(address).is_some_and(|answer| answer.known == self.known);
+        let lowest = self.answers.values().all(|answer| answer.host > self.host);
         if self.to_ask().iter().all(agree) && lowest { Verdict::Begin } else { Verdict::Ask }
     }
 }
@@ -121,8 +121,8 @@ mod tests {
         let known = nodes[asker].known().clone();
         nodes[asked].add_known(known);
         let (from, other) = (nodes[asked].address, &nodes[asked]);
-        let heard = DiscoveryAnswer { host: other.host, known: other.known.clone(), in_cluster: false };
-        nodes[asker].heard(from, heard);
+        let answer = DiscoveryAnswer { host: other.host, known: other.known.clone(), in_cluster: false };
+        nodes[asker].record_answer(from, answer);
     }
 
     #[test]
@@ -135,20 +135,20 @@ mod tests {
     #[test]
     fn who_is_in_a_cluster_is_joined() {
         let mut one = node(1, &[2, 3]);
-        one.heard(address(3), DiscoveryAnswer { host: host(3), known: [address(3)].into(), in_cluster: true });
+        one.record_answer(address(3), DiscoveryAnswer { host: host(3), known: [address(3)].into(), in_cluster: true });
         assert_eq!(one.verdict(), Verdict::Join([address(3)].into()));
     }
 
     #[test]
     fn another_address_of_the_node_itself_is_nobody() {
         let mut one = node(1, &[9]);
-        one.heard(address(9), DiscoveryAnswer { host: host(1), known: [address(1)].into(), in_cluster: false });
+        one.record_answer(address(9), DiscoveryAnswer { host: host(1), known: [address(1)].into(), in_cluster: false });
         assert_eq!(one.verdict(), Verdict::Begin);
     }
 
     proptest! {
-        /// For any seeds and any order of questions: of the nodes that learn of each other, exactly
-        /// one creates the cluster, the one with the lowest id.
+        /// For any seeds and any order of questions, exactly one of the nodes that learn of each
+        /// other creates the cluster: the node with the lowest id.
         #[test]
         fn exactly_one_begins(
             seeds in prop::collection::vec(prop::collection::vec(0..5u8, 1..3), 2..6),

@@ -25,8 +25,8 @@ const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
 ];
 
 /// Replicas apply rate limits to requests of other coordinators, and report a refusal. Until all
-/// members do, no table may have a limit. The name is ScyllaDB's for what its rate limits depend
-/// on.
+/// members do, no table may have a limit. The name is ScyllaDB's, for the feature that its rate
+/// limits depend on.
 pub const RATE_LIMITS: &str = "TYPED_ERRORS_IN_READ_RPC";
 
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
@@ -85,7 +85,7 @@ mod tests {
         topology.put(with(3, &[]));
         assert!(to_enable(&topology).is_empty());
         topology.put(Node { state: NodeState::Left, ..with(3, &[]) });
-        assert_eq!(to_enable(&topology), ["a"], "who has left does not count");
+        assert_eq!(to_enable(&topology), ["a"], "a node that has left does not count");
     }
 
     #[test]

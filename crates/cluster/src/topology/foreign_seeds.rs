@@ -2,7 +2,7 @@
 //!
 //! A node with data is in a cluster, if only in its own, and looks for no other. So nodes that each
 //! created a cluster and then get each other's addresses as seeds stay separate, without any error.
-//! Each node therefore logs once what it finds at such a seed.
+//! Each node therefore logs each seed of another cluster once.
 
 use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use crate::metadata::MetadataService;
@@ -72,7 +72,7 @@ pub async fn watch(
     }
 }
 
-/// The seeds that belong to another cluster, with what was found there.
+/// The seeds that belong to another cluster, with descriptions of the nodes there.
 async fn look(
     internode: &Rc<Internode>,
     services: PerShard<MetadataService>,
@@ -90,7 +90,7 @@ async fn look(
             Ok((Party { host, .. }, JoinResponse::InCluster)) => {
                 let service = services.get();
                 if service.current().topology.node(host).is_none() {
-                    found.insert(seed, format!("node {host} is there, in a cluster without this node"));
+                    found.insert(seed, format!("node {host} answers there, in a cluster without this node"));
                 }
             }
             Err(NoAnswer::Ever(why)) => {

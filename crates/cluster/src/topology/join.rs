@@ -1,8 +1,8 @@
 //! Joining a cluster: the requests of the joining node, and the answers of the cluster.
 //!
 //! A node without metadata searches ([`super::discovery`]). It either creates a cluster or asks to
-//! be admitted. The leader of the Raft group checks the node's description ([`admit`]), adds it to
-//! the topology as joining, and adds it to the group as a learner. From the group the node receives
+//! be admitted. The leader of the Raft group checks the node's description ([`admit`]). It adds the
+//! node to the topology as joining, and to the group as a learner. From the group the node receives
 //! all metadata. A node must not be admitted twice under two identities, nor with an address that
 //! another node has.
 
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const QUESTION: Duration = Duration::from_secs(2);
 /// The time limit of an admission.
 const ADMISSION: Duration = Duration::from_secs(60);
-/// The interval at which the log reports what the node waits for.
+/// The interval of log lines while the node waits.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// A request to another node. Append-only.
@@ -51,9 +51,9 @@ pub(super) enum JoinRequest {
     Locate(BTreeSet<SocketAddr>),
     /// A member asks for admission at a new address, and claims a new run.
     Return(Box<Node>, RunClaim),
-    /// Asks what is known of the sender's runs.
+    /// Asks for the receiver's records of the sender's runs.
     OwnRuns,
-    /// Announces the write mark of the sender, and asks what is known of its runs.
+    /// Announces the write mark of the sender, and asks for the receiver's records of its runs.
     Marked(MarkAnnouncement),
 }
 
@@ -74,7 +74,7 @@ pub(super) enum JoinResponse {
     Refused(String),
     /// The addresses that the node knows, including its own.
     Located(BTreeSet<SocketAddr>),
-    /// What is known of the runs of the node that asked.
+    /// The receiver's records of the sender's runs.
     Runs(KnownNode),
 }
 
@@ -85,7 +85,7 @@ fn encode<T: Serialize>(value: &T) -> Bytes {
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     match bytes.split_first() {
         Some((&FORMAT, body)) => postcard::from_bytes(body).map_err(|error| error.to_string()),
-        _ => Err("it is of another release".into()),
+        _ => Err("the message is of another release".into()),
     }
 }
 
@@ -125,7 +125,7 @@ async fn answer(admission: &Admission, caller: Caller, request: JoinRequest) -> 
             let book = admission.shards.internode.try_get().map(|internode| internode.book());
             let known = book.and_then(|book| book.peers.get(&caller.host).map(|peer| peer.address));
             if known == Some(caller.address) {
-                admission.marks.hear(caller.host, announcement);
+                admission.marks.record(caller.host, announcement);
             }
             JoinResponse::Runs(KnownNode::of(caller.host, member, &admission.marks))
         }
@@ -261,18 +261,18 @@ fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: Host
     }
 }
 
-/// Why a node cannot join that is a full member already and has lost its metadata. It may only vote
-/// again with its last votes: with older ones it could vote twice in one term.
+/// Why a full member that has lost its metadata cannot join again. It may only vote again with its
+/// last votes: with older votes it could vote twice in one term.
 fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
     let known = topology.node(node.host)?;
     let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
     (is_full && node.state == NodeState::Joining).then(|| {
         format!(
-            "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its data \
-             directory is missing or empty. It holds the node's votes: restore it exactly as it was when the node stopped. An older \
-             copy, such as one of a backup, is unsafe: the node could vote twice. Without it, replace the node: leave it stopped, and \
-             start a new node with an empty data directory at another address. Sstables of this one can be loaded into the cluster \
-             with `messina admin refresh`",
+            "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its \
+             data directory is missing or empty. The directory holds the node's votes: restore it exactly as it was when the node \
+             stopped. An older copy, such as a backup, is unsafe: the node could vote twice. If there is no exact copy, replace \
+             the node: leave it stopped, and start a new node with an empty data directory at another address. Sstables of the old \
+             node can be loaded into the cluster with `messina admin refresh`",
             node.host
         )
     })
@@ -435,18 +435,20 @@ async fn search_with(
             let mut search = search();
             match answer {
                 Ok((Party { host, .. }, JoinResponse::InCluster)) => {
-                    search.heard(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
+                    search.record_answer(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
                 }
                 Ok((Party { host, .. }, JoinResponse::Searching(known))) => {
-                    search.heard(address, DiscoveryAnswer { host, known, in_cluster: false });
+                    search.record_answer(address, DiscoveryAnswer { host, known, in_cluster: false });
                 }
                 Ok((_, other)) => {
                     search.lost(address);
                     last_error = Some(format!("{address}: {other:?}"));
                 }
                 Err(NoAnswer::Own) => {
-                    search
-                        .heard(address, DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false });
+                    search.record_answer(
+                        address,
+                        DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false },
+                    );
                 }
                 Err(NoAnswer::Ever(why)) => return Err(why),
                 Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {
@@ -468,7 +470,7 @@ async fn search_with(
         if reported.elapsed() >= REPORT_EVERY {
             reported = rt::time::now();
             let silent = search().silent();
-            let why = last_error.as_deref().unwrap_or("all answer, and another one begins the cluster");
+            let why = last_error.as_deref().unwrap_or("all seeds answer, and another node creates the cluster");
             tracing::warn!(?silent, why, "still looking for a cluster");
         }
         rt::time::sleep(PAUSE).await;
@@ -504,7 +506,7 @@ pub(super) async fn ask(
             RejectionCode::Itself => NoAnswer::Own,
             RejectionCode::Twin => NoAnswer::Twin(error.to_string()),
             RejectionCode::Cluster | RejectionCode::Version | RejectionCode::Left => {
-                NoAnswer::Ever(format!("the node at {address}, which is to lead to the cluster: {error}"))
+                NoAnswer::Ever(format!("the seed or member at {address}: {error}"))
             }
             _ => NoAnswer::Yet(error.to_string()),
         },

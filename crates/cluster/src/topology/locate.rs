@@ -1,17 +1,17 @@
 //! Locates members that are not at the address in the metadata. All members may have new addresses
 //! at once, or each other's.
 //!
-//! While a member is down, this node asks every address that it knows who is there: its seeds, the
-//! addresses in the metadata, and those that other nodes name. The handshake answers the question,
+//! While a member is down, this node connects to every known address: its seeds, the addresses in
+//! the metadata, and the addresses that other nodes name. The handshake identifies the node there,
 //! with the usual checks of cluster, certificate and host id. A member that answers at one other
 //! address is reached there from then on ([`Internode::found`]), so that the Raft group can work.
 //! The metadata changes when the moved node introduces itself to the leader
 //! ([`super::join::introduce`]).
 //!
-//! A second node with the same host id (a copied data directory) does not displace the first. While
-//! the member answers at its known address, and for [`Internode::address_change_delay`] afterwards,
-//! no other address is accepted for it, unless another node is at its address now. If the id
-//! answers at two other addresses, neither is accepted.
+//! A second node with the same host id (a copied data directory) does not displace the first. No
+//! other address is accepted while the member answers at its known address, and for
+//! [`Internode::address_change_delay`] afterwards. The exception: another node is at its address
+//! now. If the id answers at two other addresses, neither is accepted.
 
 use super::join::{JoinRequest, JoinResponse, ask};
 use internode::{Internode, NodeStatus, publish_found};
@@ -35,7 +35,7 @@ const MOST_NAMED: usize = 256;
 pub struct Locator {
     named: RefCell<BTreeSet<SocketAddr>>,
     hurry: Notify,
-    /// Host ids that several nodes have, with the addresses where these answer. They are logged
+    /// Host ids that several nodes have, with the addresses of these nodes. They are logged
     /// already.
     several: RefCell<BTreeMap<HostId, BTreeSet<SocketAddr>>>,
 }
@@ -84,8 +84,8 @@ struct Believed {
     found: Option<SocketAddr>,
     /// Whether it answers at the address in use.
     is_up: bool,
-    /// Whether it may be elsewhere: it has been silent at the address in use for as long as a
-    /// change of its address takes, or another node is there now.
+    /// Whether another address may be accepted: the member has been silent at the address in use
+    /// for [`Internode::address_change_delay`], or another node is there now.
     may_move: bool,
 }
 
@@ -192,7 +192,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
             Finding::Several => {
                 tracing::warn!(
                     node = %host, addresses = ?answered,
-                    "several nodes have the id of this member: none of them is accepted; is a data directory a copy of the other's?"
+                    "several nodes have the host id of this member, and none is accepted: a data directory may have been copied"
                 );
                 None
             }

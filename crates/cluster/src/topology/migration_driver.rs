@@ -6,9 +6,9 @@
 //! So two nodes are never more than one stage apart.
 //!
 //! All state is in the metadata, so a new leader resumes where the previous one was. A former
-//! leader that does not know of its replacement does no harm. What it has observed stays true,
-//! because nodes follow and never go back. Its change has no effect if the tablet has advanced
-//! since, or if another leader has raised the fence.
+//! leader that does not know of its replacement does no harm. Its observations stay true, because a
+//! node never returns to older metadata. Its change has no effect if the tablet has advanced since,
+//! or if another leader has raised the fence.
 //!
 //! # While a member is down
 //!
@@ -20,18 +20,18 @@
 //! * refuses requests that are based on metadata older than the completed stage, because the fence
 //!   is part of the metadata of the second barrier, and
 //! * has finished all such requests that it had admitted, because a replica (`coordinator::answer`)
-//!   holds the metadata for as long as it works on a request. The feature `ANSWERS_HOLD_METADATA`
-//!   stands for this; all nodes have it.
+//!   holds the metadata while it works on a request. All nodes do so: the feature
+//!   `ANSWERS_HOLD_METADATA` is required.
 //!
-//! All replicas of such a tablet are on nodes that took part. So it does not matter what the
-//! excluded member believes, nor whether it is really down. It may be alive behind a partition and
-//! serve clients, or return at any moment with its last metadata. With metadata older than the
-//! completed stage, it can neither read nor write a replica, so it reaches no consistency level
-//! until it has newer metadata. A barrier would not have required more of it. The member holds no
-//! replica of the tablet itself. If it once had one, it has followed to the end of the transition
-//! that removed it, because until then the tablet was among its own. A replica that restarts knows
-//! the fence before it serves, because a node stores the metadata to which it has followed
-//! (`raft::store`).
+//! All replicas of such a tablet are on nodes that took part. So neither the excluded member's
+//! metadata nor its real state matters. It may be alive behind a partition and serve clients, or
+//! return at any moment with its last metadata. With metadata older than the completed stage, it
+//! can neither read nor write a replica, so it reaches no consistency level until it has newer
+//! metadata. A barrier would not have required more of the member. The member holds no replica of
+//! the tablet itself. If it had a replica once, it has followed until the end of the transition
+//! that removed the replica: until then the tablet could not proceed without it. A replica that
+//! restarts knows the fence before it serves, because a node stores the metadata to which it has
+//! followed (`raft::store`).
 //!
 //! None of this holds for a tablet with a replica on the member that is down, because that member
 //! would not refuse its own requests. Such a tablet waits until the member is up again or has left.
@@ -60,7 +60,7 @@ use uuid::Uuid;
 const LOOK: Duration = Duration::from_millis(200);
 /// The minimum interval between equal log lines.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// The time limit of a barrier. After that a new one begins.
+/// The time limit of a barrier. After that the driver begins a new barrier.
 const BARRIER: Duration = Duration::from_secs(30);
 
 /// A tablet whose data is to be streamed to new replicas.
@@ -72,7 +72,7 @@ pub struct StreamTask {
     pub tablet: u32,
     /// The replicas that have the data.
     pub from: Replicas,
-    /// The pending replicas. They receive writes already.
+    /// The pending replicas, which already receive writes.
     pub to: Replicas,
     /// Once the metadata no longer contains this session, nothing may be streamed.
     pub session: Uuid,
@@ -198,7 +198,7 @@ impl MigrationDriver {
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
         match self.streaming.try_get() {
             Some(streaming) => streaming.0.copy(what),
-            None => Box::pin(async { Err("data cannot be copied between nodes yet".to_owned()) }),
+            None => Box::pin(async { Err("copying data between nodes is not implemented yet".to_owned()) }),
         }
     }
 
@@ -283,8 +283,8 @@ fn steps(metadata: &Metadata, number: u64, ready: &[Seen]) -> Vec<Op> {
     fence.into_iter().chain(steps).collect()
 }
 
-/// The operation that advances a tablet. `None` if its transition is no longer the one that was
-/// seen.
+/// The operation that advances a tablet. `None` if the tablet's transition has changed since it was
+/// read.
 fn step(metadata: &Metadata, (table, tablet, seen): &Seen) -> Option<Op> {
     let known = metadata.table_by_id(*table)?;
     let moving = known.tablets.transition(*tablet).filter(|moving| *moving == seen)?;
@@ -337,8 +337,11 @@ pub async fn give_up(
 ) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         let known = metadata.table_by_id(table).and_then(|known| known.tablets.transition(tablet));
-        let moving = known.ok_or_else(|| "the tablet is not on the move".to_owned())?;
-        let back = moving.stage.given_up().ok_or_else(|| format!("it is too late: {}", moving.stage.name()))?;
+        let moving = known.ok_or_else(|| "the tablet is not moving".to_owned())?;
+        let back = moving
+            .stage
+            .given_up()
+            .ok_or_else(|| format!("the move can no longer be cancelled: {}", moving.stage.name()))?;
         Ok((vec![at_stage(table, tablet, moving, back)], ()))
     })
     .await
@@ -358,7 +361,7 @@ pub fn check(
         return Err(format!("the table has {} tablets", tablets.count()));
     }
     if let Some(moving) = tablets.transition(tablet) {
-        return Err(format!("the tablet is on the move already: {}", moving.stage.name()));
+        return Err(format!("the tablet is already moving: {}", moving.stage.name()));
     }
     let old = tablets.replicas(tablet);
     for (at, replica) in new.iter().enumerate() {
@@ -368,24 +371,24 @@ pub fn check(
             return Err(format!("node {} has {} shards", replica.host, node.shards));
         }
         if new[..at].iter().any(|other| other.host == replica.host) {
-            return Err(format!("node {} would have two copies", replica.host));
+            return Err(format!("node {} would have two replicas", replica.host));
         }
         if old.iter().any(|other| other.host == replica.host && other.shard != replica.shard) {
-            return Err("a copy cannot move between the shards of its node yet".into());
+            return Err("moving a replica between the shards of its node is not implemented yet".into());
         }
     }
     let stay = old.iter().filter(|replica| new.contains(replica)).count();
     match kind {
         TransitionKind::Migration if new.len() == old.len() && stay + 1 == old.len() => Ok(()),
-        TransitionKind::Migration => Err("one copy moves at a time".into()),
+        TransitionKind::Migration => Err("only one replica can move at a time".into()),
         TransitionKind::Rebuild if !new.is_empty() && stay > 0 && new.len().abs_diff(old.len()) == 1 => {
             match stay == new.len().min(old.len()) {
                 true => Ok(()),
-                false => Err("one copy is made or given up at a time".into()),
+                false => Err("only one replica can be added or removed at a time".into()),
             }
         }
-        TransitionKind::Rebuild => Err("one copy is made or given up at a time".into()),
-        _ => Err(format!("{} is not there yet", kind.name())),
+        TransitionKind::Rebuild => Err("only one replica can be added or removed at a time".into()),
+        _ => Err(format!("{} is not implemented yet", kind.name())),
     }
 }
 

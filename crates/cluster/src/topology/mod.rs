@@ -37,12 +37,12 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// All nodes in the order of their ids, including those that have left.
+    /// All nodes in the order of their ids, including nodes that have left.
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values()
     }
 
-    /// The members: all nodes except those that have left.
+    /// The members: all nodes except nodes that have left.
     pub fn members(&self) -> impl DoubleEndedIterator<Item = &Rc<Node>> {
         self.nodes.values().filter(|node| node.state.is_member())
     }
@@ -74,7 +74,7 @@ impl Topology {
         self.runs.iter().map(|(host, run)| (*host, *run))
     }
 
-    /// The number of nodes, including those that have left.
+    /// The number of nodes, including nodes that have left.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -198,7 +198,7 @@ mod tests {
         let other_port = Node { storage_port: 7777, ..newcomer.clone() };
         assert!(topology.with_address_of(&other_port).is_none());
         topology.put(Node { state: NodeState::Left, ..node(2, "dc1", "r2") });
-        assert!(topology.with_address_of(&newcomer).is_none(), "who has left needs no address");
+        assert!(topology.with_address_of(&newcomer).is_none(), "a node that has left needs no address");
     }
 
     #[test]

@@ -1,21 +1,21 @@
 //! Runs of members: detects a start on an older copy of a data directory.
 //!
-//! At each start, a member with others in its cluster records a new run in the metadata: a number
-//! that is one higher, and a random id. Its data directory names the recorded run, and the runs
-//! that it has proposed since. If the metadata have a run that the directory does not name, then
-//! another process has run on a later state of the directory, or on a copy of it: the directory
-//! lacks what that process acknowledged.
+//! At each start, a member of a cluster of several nodes records a new run in the metadata: the
+//! next number, and a random id. Its data directory names the recorded run, and the runs that the
+//! member has proposed since. If the metadata have a run that the directory does not name, then
+//! another process has run on a later state or on a copy of the directory. The directory then lacks
+//! writes that the other process acknowledged.
 //!
 //! A copy of the present run names the recorded run. It lacks writes ([`super::write_marks`]), or
-//! changes of the metadata. So a member compares three things with what the others know of it
-//! ([`KnownNode`]): its run, its write mark, and the end of its Raft log.
+//! changes of the metadata. So a member compares its run, its write mark and the end of its Raft
+//! log with the records of the other members ([`KnownNode`]).
 
 use super::features::NODE_RUNS;
 use super::join::{JoinRequest, JoinResponse, ask};
 use super::write_marks::{MarkAnnouncement, WriteMarks};
 use super::{NodeState, Topology};
 use crate::metadata::{MetadataService, Op};
-use engine::datadir::HeardMark;
+use engine::datadir::AnnouncedMark;
 use internode::Internode;
 use model::id::{HostId, NodeRun};
 use rt::time::Duration;
@@ -44,7 +44,7 @@ impl RunClaim {
     }
 
     /// The runs that the data directory must name before the claim is made: `known` with the new
-    /// run. The recorded run comes first and is kept; of the others the newest are.
+    /// run. The recorded run comes first and is kept. Of the other runs only the newest are kept.
     pub fn named(&self) -> Vec<NodeRun> {
         let mut named = self.known.clone();
         if named.len() >= MOST_NAMED {
@@ -55,8 +55,8 @@ impl RunClaim {
     }
 }
 
-/// Checks the run of a member that the metadata have against those that its data directory names.
-/// The error is for the operator.
+/// Checks the recorded run of a member against the runs that its data directory names. The error is
+/// for the operator.
 pub fn check(host: HostId, recorded: Option<NodeRun>, named: &[NodeRun]) -> Result<(), String> {
     let Some(recorded) = recorded.filter(|recorded| !named.contains(recorded)) else { return Ok(()) };
     // The metadata of a node that is behind may still have an earlier run.
@@ -69,7 +69,7 @@ pub fn check(host: HostId, recorded: Option<NodeRun>, named: &[NodeRun]) -> Resu
     )))
 }
 
-/// The error of a process on an older copy, for the operator; `why`: what shows that it is one.
+/// The error of a process on an older copy, for the operator. `why` has the evidence.
 fn refusal(why: &str) -> String {
     format!(
         "{why}. Either the directory is an older copy of the node's directory, or another process runs or ran on a copy of it. Writes that \
@@ -79,23 +79,23 @@ fn refusal(why: &str) -> String {
     )
 }
 
-/// What a node knows of the runs of another one.
+/// A node's records of the runs of another node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KnownNode {
     /// The recorded run, if there is one.
     pub run: Option<NodeRun>,
     /// The write mark that it announced last.
-    mark: Option<HeardMark>,
+    mark: Option<AnnouncedMark>,
     /// The index of the last committed entry of the Raft log that it has acknowledged.
     index: Option<u64>,
 }
 
 impl KnownNode {
-    /// What this node knows of the node `host`.
+    /// This node's records of the node `host`.
     pub(super) fn of(host: HostId, service: Option<Rc<MetadataService>>, marks: &WriteMarks) -> KnownNode {
         KnownNode {
             run: service.as_ref().and_then(|service| service.current().topology.run(host)),
-            mark: marks.heard(host),
+            mark: marks.announced_by(host),
             index: service.as_ref().and_then(|service| service.group()?.acknowledged_by(host)),
         }
     }
@@ -115,7 +115,7 @@ impl KnownNode {
 
     /// The write mark that the node announced last.
     pub fn mark(&self) -> Option<u64> {
-        self.mark.map(|heard| heard.mark)
+        self.mark.map(|known| known.mark)
     }
 
     /// Checks the end of the Raft log of this node, `host`, before the log grows in this run.
@@ -142,8 +142,8 @@ pub fn record(topology: &Topology, host: HostId, claim: &RunClaim) -> Result<Opt
     Ok(is_due.then_some(Op::PutRun { host, run: claim.run }))
 }
 
-/// Asks the nodes at these addresses what they know of the runs of this node. Returns the answers
-/// that come within `limit`. With an announcement, they learn this node's write mark.
+/// Asks the nodes at these addresses for their records of this node's runs. Returns the answers
+/// that come within `limit`. With `announcement`, the nodes also record this node's write mark.
 pub async fn ask_others(
     internode: &Rc<Internode>,
     announcement: Option<MarkAnnouncement>,

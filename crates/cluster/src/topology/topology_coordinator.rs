@@ -64,7 +64,7 @@ pub async fn wait_for_vote(service: &MetadataService, is_down: impl Fn(HostId) -
     while is_to_vote(&service.current().topology, &group.voters(), own, &is_down) {
         if until.is_past() {
             tracing::warn!(
-                "this node has joined, and does not vote on metadata yet: if others fail now, a majority may be missing"
+                "this node has joined, but is not a voter yet: if other nodes fail now, the metadata group may lose its majority"
             );
             return;
         }

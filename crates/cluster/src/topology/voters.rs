@@ -25,7 +25,7 @@ pub struct Candidate<'a> {
     pub datacenter: &'a str,
     /// Its rack.
     pub rack: &'a str,
-    /// Whether it is up, as far as is known.
+    /// Whether it is known to be up.
     pub alive: bool,
     /// Whether it is a voter now.
     pub votes: bool,
@@ -55,8 +55,8 @@ fn odd(n: usize) -> usize {
     if n > 2 && n.is_multiple_of(2) { n - 1 } else { n }
 }
 
-/// The nodes of a datacenter in the order in which they become voters: one of each rack in turn,
-/// and present voters first within a rack.
+/// The nodes of a datacenter in the order in which they become voters: a node of each rack in turn,
+/// present voters first within a rack.
 fn by_rack(nodes: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     let mut racks: BTreeMap<&str, Vec<Candidate<'_>>> = BTreeMap::new();
     for node in nodes {

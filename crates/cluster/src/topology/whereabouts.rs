@@ -2,8 +2,8 @@
 //!
 //! A node with a new address may be the member, or may run on a copy of its data directory. The
 //! copy may lack writes that the member has acknowledged. A member that is being restarted must not
-//! lose its place to a copy. So no node is admitted at a new address until the member has been
-//! silent at the old one for [`Internode::address_change_delay`], or another node is there now.
+//! lose its place to a copy. So a node is admitted at a new address only if another node is at the
+//! old address now, or the member was silent there for [`Internode::address_change_delay`].
 
 use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use super::{Node, Topology};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// Why the member with the id of `node` may still be at another address. `None`: it is not.
+/// Why the member with the id of `node` may still be at another address. `None` if it is not.
 pub(super) async fn may_be_elsewhere(
     internode: Option<&Rc<Internode>>,
     topology: &Topology,
@@ -61,8 +61,8 @@ fn two_nodes(node: &Node, address: SocketAddr) -> String {
     )
 }
 
-/// The node that answers at an address. It is asked now, because the failure detector's knowledge
-/// may be outdated.
+/// The node that answers at an address. This function asks the node now, because the failure
+/// detector's knowledge may be outdated.
 async fn occupant(internode: &Rc<Internode>, address: SocketAddr) -> Option<HostId> {
     match ask(internode, address, JoinRequest::Locate(BTreeSet::new())).await {
         // A node itself states its address. An address at which it answers by chance is not used.

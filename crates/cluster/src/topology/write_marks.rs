@@ -1,28 +1,28 @@
 //! Write marks: detect a start on an older copy of a data directory that was made in the same run.
 //!
 //! A run ([`super::runs`]) does not change while a process runs, and the metadata need not change
-//! either. So a member that has writes to lose counts them, coarsely: every 2 s in which its
-//! commitlogs or its Raft log have grown, it raises its *write mark* by one. It makes the mark
-//! durable in its own data directory first, and then announces it to all members, which keep it in
-//! memory and, a little later, on their disks. At a start, the member asks the others. If one of
-//! them knows a higher mark than the data directory has, the directory is older than the member's
-//! data.
+//! either. So a member counts its writes, coarsely: it raises its *write mark* by one for every 2 s
+//! in which its commitlogs or its Raft log have grown. It first makes the mark durable in its own
+//! data directory, and then announces it to all members. They keep the mark in memory and, a little
+//! later, on their disks. At a start, the member asks the others. If one of them knows a higher
+//! mark than the data directory has, the directory is older than the member's data.
 //!
-//! - **A legal restart is never refused.** A mark is durable before another node hears of it, so
-//!   the directory has it after kill -9 and after power loss.
-//! - **It costs one small file and one small message to each member every 2 s**, on a member that
-//!   takes writes. An idle cluster writes and sends nothing for it. The same by entries of the
-//!   metadata log would cost an fsync on every node, and only the leader knows what a member has.
-//! - **The order of two processes is judged by the node that is told**, not by the sender: an
-//!   announcement names the mark that the process began with. If a node knows a higher one from
-//!   another process, it keeps that one, and says so. So a process on an older copy cannot count up
-//!   until its mark looks right.
+//! - **A legal restart is never refused.** A mark is durable before it is announced, so the
+//!   directory has it after kill -9 and after power loss.
+//! - **The cost is one small file and one small message to each member every 2 s**, on a member
+//!   that takes writes. An idle cluster writes and sends nothing for it. Entries of the metadata
+//!   log instead would cost an fsync on every node, and only the leader knows the log position of a
+//!   member.
+//! - **The receiver of an announcement judges the order of two processes**, not the sender: an
+//!   announcement names the mark that the process began with. If the receiver knows a higher mark
+//!   from another process, it keeps the higher mark, and reports it in its answer. So a process on
+//!   an older copy cannot count up until its mark looks right.
 //!
-//! A copy is not noticed if the member has announced no mark since. It lacks at most the writes of
-//! the last 2 s before the member ended.
+//! A copy is not detected if the member announced no mark after the copy was made. Such a copy
+//! lacks at most the writes of the last 2 s before the member ended.
 
 use super::Topology;
-use engine::datadir::{HeardMark, StoredMarks};
+use engine::datadir::{AnnouncedMark, StoredMarks};
 use model::id::HostId;
 use rt::sync::Semaphore;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub struct MarkAnnouncement {
     mark: u64,
 }
 
-/// The write marks of this node and those that others announced. On shard 0.
+/// The write marks of this node, and the marks that other nodes announced. On shard 0.
 pub struct WriteMarks {
     dir: PathBuf,
     host: HostId,
@@ -53,22 +53,22 @@ pub struct WriteMarks {
     found: Option<u64>,
     first: Cell<u64>,
     own: Cell<u64>,
-    others: RefCell<BTreeMap<HostId, HeardMark>>,
-    /// Others have announced marks that are not on the disk.
+    others: RefCell<BTreeMap<HostId, AnnouncedMark>>,
+    /// Whether other nodes have announced marks that are not on this node's disk.
     is_behind: Cell<bool>,
     /// Held while the file is written.
     turn: Semaphore,
 }
 
-/// Takes an announcement into account, unless a higher mark of another process is known.
-fn hear(known: &mut Option<HeardMark>, said: MarkAnnouncement) -> bool {
-    let MarkAnnouncement { process, first, mark } = said;
+/// Accepts an announcement, unless a higher mark of another process is known.
+fn accept(known: &mut Option<AnnouncedMark>, announcement: MarkAnnouncement) -> bool {
+    let MarkAnnouncement { process, first, mark } = announcement;
     let is_accepted = known.is_none_or(|known| match known.process == process {
         true => known.mark < mark,
         false => known.mark <= first,
     });
     if is_accepted {
-        *known = Some(HeardMark { process, mark });
+        *known = Some(AnnouncedMark { process, mark });
     }
     is_accepted
 }
@@ -98,14 +98,14 @@ impl WriteMarks {
         self.found
     }
 
-    /// Begins with a mark that others know, because the directory has none and the operator accepts
-    /// that.
+    /// Begins with a mark that other nodes know, because the directory has none and the operator
+    /// accepts the loss.
     pub fn adopt(&self, mark: u64) {
         self.first.set(self.first.get().max(mark));
         self.own.set(self.own.get().max(mark));
     }
 
-    /// What this process announces.
+    /// The announcement of this process.
     pub fn announcement(&self) -> MarkAnnouncement {
         MarkAnnouncement { process: self.process, first: self.first.get(), mark: self.own.get() }
     }
@@ -136,25 +136,25 @@ impl WriteMarks {
         written
     }
 
-    /// Takes the announcement of another node into account.
-    pub(super) fn hear(&self, host: HostId, said: MarkAnnouncement) {
+    /// Records the announcement of another node.
+    pub(super) fn record(&self, host: HostId, announcement: MarkAnnouncement) {
         let mut others = self.others.borrow_mut();
         let mut known = others.get(&host).copied();
-        if hear(&mut known, said) {
+        if accept(&mut known, announcement) {
             others.extend(known.map(|known| (host, known)));
             self.is_behind.set(true);
         }
     }
 
-    /// The highest mark of another node that this one has heard.
-    pub(super) fn heard(&self, host: HostId) -> Option<HeardMark> {
+    /// The highest mark that another node has announced to this one.
+    pub(super) fn announced_by(&self, host: HostId) -> Option<AnnouncedMark> {
         self.others.borrow().get(&host).copied()
     }
 
-    /// The mark of this node that another one heard, if the data directory lacked it when this
+    /// The mark of this node that another node knows, if the data directory lacked it when this
     /// process began.
-    pub(super) fn lacked(&self, heard: Option<HeardMark>) -> Option<u64> {
-        heard.filter(|heard| heard.process != self.process && heard.mark > self.first.get()).map(|heard| heard.mark)
+    pub(super) fn lacked(&self, known: Option<AnnouncedMark>) -> Option<u64> {
+        known.filter(|known| known.process != self.process && known.mark > self.first.get()).map(|known| known.mark)
     }
 }
 
@@ -163,32 +163,32 @@ mod tests {
     use super::*;
     use crate::topology::node::tests::node;
 
-    fn said(process: u128, first: u64, mark: u64) -> MarkAnnouncement {
+    fn announced(process: u128, first: u64, mark: u64) -> MarkAnnouncement {
         MarkAnnouncement { process: Uuid::from_u128(process), first, mark }
     }
 
     #[test]
-    fn a_process_that_began_with_an_older_mark_is_not_heard() {
+    fn a_process_that_began_with_an_older_mark_is_not_accepted() {
         let mut known = None;
         let cases = [
-            (said(1, 0, 0), true, 0),
-            (said(1, 0, 3), true, 3),
+            (announced(1, 0, 0), true, 0),
+            (announced(1, 0, 3), true, 3),
             // It was delayed on its way.
-            (said(1, 0, 2), false, 3),
+            (announced(1, 0, 2), false, 3),
             // A restart: the mark may have become durable without being announced.
-            (said(2, 4, 4), true, 4),
-            (said(2, 4, 7), true, 7),
+            (announced(2, 4, 4), true, 4),
+            (announced(2, 4, 7), true, 7),
             // An older copy counts up.
-            (said(3, 5, 6), false, 7),
-            (said(3, 5, 99), false, 7),
-            // What the process before says late.
-            (said(1, 0, 4), false, 7),
-            (said(4, 7, 7), true, 7),
-            (said(4, 7, 8), true, 8),
+            (announced(3, 5, 6), false, 7),
+            (announced(3, 5, 99), false, 7),
+            // A delayed announcement of the previous process.
+            (announced(1, 0, 4), false, 7),
+            (announced(4, 7, 7), true, 7),
+            (announced(4, 7, 8), true, 8),
         ];
-        for (said, is_accepted, mark) in cases {
-            assert_eq!(hear(&mut known, said), is_accepted, "{said:?}");
-            assert_eq!(known.map(|known| known.mark), Some(mark), "{said:?}");
+        for (announcement, is_accepted, mark) in cases {
+            assert_eq!(accept(&mut known, announcement), is_accepted, "{announcement:?}");
+            assert_eq!(known.map(|known| known.mark), Some(mark), "{announcement:?}");
         }
     }
 
@@ -201,25 +201,25 @@ mod tests {
             topology.put(own.clone());
             topology.put(other.clone());
             let marks = WriteMarks::open(&scratch, own.host).await.expect("opened");
-            assert_eq!((marks.found(), marks.heard(other.host)), (None, None));
-            marks.hear(other.host, said(7, 0, 5));
-            marks.hear(node(3, "", "").host, said(8, 0, 5));
+            assert_eq!((marks.found(), marks.announced_by(other.host)), (None, None));
+            marks.record(other.host, announced(7, 0, 5));
+            marks.record(node(3, "", "").host, announced(8, 0, 5));
             marks.raise(&topology).await.expect("raised");
             marks.raise(&topology).await.expect("raised");
             assert_eq!(marks.announcement(), MarkAnnouncement { process: marks.process, first: 0, mark: 2 });
-            let heard = |mark| Some(HeardMark { process: Uuid::from_u128(9), mark });
-            assert_eq!(marks.lacked(Some(HeardMark { process: marks.process, mark: 2 })), None, "it is its own");
-            assert_eq!(marks.lacked(heard(1)), Some(1), "its directory had no mark");
+            let known = |mark| Some(AnnouncedMark { process: Uuid::from_u128(9), mark });
+            assert_eq!(marks.lacked(Some(AnnouncedMark { process: marks.process, mark: 2 })), None, "it is its own");
+            assert_eq!(marks.lacked(known(1)), Some(1), "its directory had no mark");
 
             let again = WriteMarks::open(&scratch, own.host).await.expect("opened");
-            assert_eq!((again.found(), again.heard(other.host).map(|heard| heard.mark)), (Some(2), Some(5)));
-            assert_eq!(again.heard(node(3, "", "").host), None, "it is not a member");
-            assert_eq!((again.lacked(heard(2)), again.lacked(heard(3)), again.lacked(None)), (None, Some(3), None));
+            assert_eq!((again.found(), again.announced_by(other.host).map(|known| known.mark)), (Some(2), Some(5)));
+            assert_eq!(again.announced_by(node(3, "", "").host), None, "it is not a member");
+            assert_eq!((again.lacked(known(2)), again.lacked(known(3)), again.lacked(None)), (None, Some(3), None));
             let foreign = WriteMarks::open(&scratch, other.host).await.expect("opened");
             assert_eq!(foreign.found(), None, "the file is that of another node");
-            assert_eq!(foreign.lacked(heard(7)), Some(7));
+            assert_eq!(foreign.lacked(known(7)), Some(7));
             foreign.adopt(7);
-            assert_eq!((foreign.lacked(heard(7)), foreign.lacked(heard(8))), (None, Some(8)));
+            assert_eq!((foreign.lacked(known(7)), foreign.lacked(known(8))), (None, Some(8)));
             foreign.raise(&topology).await.expect("raised");
             assert_eq!(foreign.announcement().mark, 8);
         });

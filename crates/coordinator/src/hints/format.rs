@@ -18,8 +18,7 @@ use model::mutation::Mutation;
 
 const MAGIC: &[u8; 8] = b"MSNHINTS";
 const VERSION: u8 = 1;
-/// The length of a file whose hints were all delivered but which could not be removed: the magic
-/// alone.
+/// The length of a file that has no hints left and could not be removed: the magic alone.
 pub const EMPTIED: u64 = MAGIC.len() as u64;
 /// The version of records that this release writes. It also reads earlier versions.
 const RECORD_VERSION: u8 = 2;
@@ -73,10 +72,10 @@ pub fn open(file: &Bytes) -> Result<Records, &'static str> {
     }
     let head = file.get(..HEAD).ok_or("its header is cut off")?;
     if &head[..8] != MAGIC {
-        return Err("it is no file of hints");
+        return Err("it is not a hint file");
     }
     if head[8] != VERSION {
-        return Err("its version is not known");
+        return Err("its version is unknown");
     }
     let more = u32::from_le_bytes([head[9], head[10], head[11], head[12]]) as usize;
     let at = HEAD.checked_add(more).filter(|at| *at <= file.len()).ok_or("its header is cut off")?;
@@ -131,7 +130,7 @@ impl Iterator for Records {
             return None;
         }
         let Some(hint) = parse(&body) else {
-            self.damage = Some("a record cannot be understood");
+            self.damage = Some("a record cannot be decoded");
             return None;
         };
         self.at = end;
@@ -201,7 +200,7 @@ mod tests {
             let Ok(mut records) = open(&bad.into()) else { continue };
             let found: Vec<Hint> = records.by_ref().collect();
             assert!(found.len() <= 3 && found.iter().all(|hint| hints().contains(hint)), "byte {at}");
-            // Of the header only the target is not looked at here.
+            // All of the header is checked here except the target.
             let in_target = (HEAD..HEAD + 16).contains(&at);
             assert!(found.len() < 3 || in_target, "byte {at} is in no record");
         }

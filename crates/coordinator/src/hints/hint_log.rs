@@ -27,7 +27,7 @@ pub(super) struct SealedFile {
     pub delivered: usize,
 }
 
-/// The files that differ from what the manifest records.
+/// The files that differ from the manifest.
 pub(super) struct Mismatch {
     /// The numbers of missing files.
     pub missing: BTreeSet<u64>,
@@ -59,7 +59,7 @@ pub(super) struct HintLog {
     /// Records whose write has not begun, and the number of records ever queued.
     queue: RefCell<Vec<u8>>,
     queued: Cell<u64>,
-    /// The number of records that were written, or failed to be.
+    /// The number of records that were written, or that failed.
     written: Cell<u64>,
     /// The first record of the last write, if that failed.
     failed_from: Cell<Option<u64>>,
@@ -154,8 +154,8 @@ impl HintLog {
         let own = self.queued.get();
         let _permit = self.write_permit.acquire().await.map_err(io::Error::other)?;
         if self.written.get() >= own {
-            // Another task has written this record. Tasks whose records were written together get
-            // the semaphore one after the other, so `failed_from` is still that of their write.
+            // Another task has written this record. After a write, the tasks of its records get the
+            // semaphore one after the other, so `failed_from` is still about that write.
             return match self.failed_from.get() {
                 Some(first) if own >= first => Err(io::Error::other("hints could not be written")),
                 _ => Ok(()),
@@ -291,12 +291,12 @@ impl HintLog {
         }
     }
 
-    /// Removes the oldest file, whose hints were all handled. After an error the file stays.
+    /// Removes the oldest file after all its hints were handled. After an error the file is kept.
     pub async fn remove_oldest(&self) -> io::Result<()> {
         let oldest = self.sealed.borrow().front().cloned();
         let Some(SealedFile { path, manifest, number, .. }) = oldest else { return Ok(()) };
         if let Err(error) = manifest.remove(self.target, number).await {
-            // The disk may be full: free the file's space without sealed for the manifest.
+            // The disk may be full: free the file's space without writing the manifest.
             self.empty_oldest(&path).await?;
             return Err(error);
         }

@@ -1,5 +1,5 @@
-//! The hint files that must exist. Without a manifest, a hint file that was removed could not be
-//! told from one that never existed.
+//! The hint files that must exist. Without a manifest, a removed hint file looks like a file that
+//! never existed.
 //!
 //! There is one manifest for each hint directory of a shard. It lies outside of the hint directory,
 //! so that the loss of the entire directory is detected. It lists files by target and number, and
@@ -8,13 +8,13 @@
 //! Invariant: after any crash, each file that the manifest lists exists. A file is listed after its
 //! directory entry is durable, and before a hint in it is acknowledged. It is removed from the list
 //! before it is deleted. So a listed file that is missing was removed from outside, and a file that
-//! is not listed holds no hint that is still needed. Files that are not listed are adopted all the
-//! same, because a release without manifests may have written them.
+//! is not listed holds no hint that is still needed. Files that are not listed are adopted
+//! nevertheless, because a release without manifests may have written them.
 //!
 //! The manifest also records the minimum length of each file, which is the number of bytes that are
 //! durable. It is updated at each sync, and when a file is closed. A file that is shorter was
 //! truncated or replaced by an older copy. A copy that was made after the last sync is not
-//! detected: a power loss may leave the same.
+//! detected: a power loss may leave the same file.
 
 use super::sealed;
 use model::id::HostId;
@@ -48,9 +48,9 @@ pub(super) struct Manifest {
     /// Whether a readable manifest existed when the node started. If so, files that it does not
     /// list hold no hint that is needed.
     is_known: bool,
-    /// Why the manifest is not the one that was there when the node stopped, if it is not.
+    /// Why the manifest differs from the manifest at the last stop, if it does.
     lost: Option<&'static str>,
-    /// The number of changes, and the number of those that are on disk (`written`).
+    /// The number of changes, and the number of changes that are on disk (`written`).
     changes: Cell<u64>,
     written: Cell<u64>,
     write_permit: Semaphore,
@@ -104,7 +104,7 @@ impl Manifest {
         })
     }
 
-    /// Why this manifest is not the one that was there when the node stopped.
+    /// Why this manifest differs from the manifest at the last stop.
     pub fn lost(&self) -> Option<&'static str> {
         self.lost
     }
@@ -119,7 +119,7 @@ impl Manifest {
         self.is_known
     }
 
-    /// The nodes for which files are listed.
+    /// The nodes with listed files.
     pub fn targets(&self) -> Vec<HostId> {
         self.files.borrow().keys().copied().collect()
     }

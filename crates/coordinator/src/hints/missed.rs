@@ -29,7 +29,7 @@ const WITHOUT_SEQUENCE: u8 = 1;
 pub enum Cause {
     /// The node was down for longer than `max_hint_window_in_ms`.
     WindowOver,
-    /// The hints took all the disk space that they may take.
+    /// The hints reached the limit of their disk space.
     Full,
     /// The hint could not be written.
     NotWritten,
@@ -51,7 +51,7 @@ impl Cause {
     pub fn text(self) -> &'static str {
         match self {
             Cause::WindowOver => "it was down for longer than max_hint_window_in_ms",
-            Cause::Full => "the hints took all the disk space that they may take",
+            Cause::Full => "the hints reached the limit of their disk space",
             Cause::NotWritten => "hints could not be written",
             Cause::Damaged => "hints were damaged or are missing",
             Cause::Expired => "it was down for longer than gc_grace_seconds",
@@ -71,7 +71,7 @@ pub struct MissedWrites {
     pub table: Option<TableId>,
     /// The cause.
     pub cause: Cause,
-    /// When it was noted first: microseconds since the epoch.
+    /// When the entry was noted first: microseconds since the epoch.
     pub since: i64,
 }
 
@@ -80,7 +80,7 @@ type Key = (HostId, Option<Uuid>);
 struct Entry {
     cause: Cause,
     since: i64,
-    /// When it was noted last.
+    /// When the entry was noted last.
     last: i64,
     /// The mark of the resync that began after the entry was noted last.
     mark: Option<Uuid>,
@@ -90,7 +90,7 @@ struct Entry {
 pub(super) struct Missed {
     path: PathBuf,
     entries: RefCell<BTreeMap<Key, Entry>>,
-    /// The number of changes, and the number of those that are on disk (`written`).
+    /// The number of changes, and the number of changes that are on disk (`written`).
     changes: Cell<u64>,
     written: Cell<u64>,
     write_permit: Semaphore,
@@ -124,15 +124,14 @@ impl Missed {
         self.written.get()
     }
 
-    /// Keeps the sequence number that the file has. The check whether the file is the one that was
-    /// there when the node stopped comes later, and needs that number.
+    /// Keeps the sequence number that the file has. A later check needs this number: whether the
+    /// file was replaced since the node stopped.
     pub fn keep_sequence(&self) {
         self.kept_sequence.set(Some(self.written.get()));
     }
 
     /// Adds the entries of a file, if the file exists. Its sequence number must be at least
-    /// `least`. Returns why the file is not the one that was there when the node stopped, if it is
-    /// not.
+    /// `least`. Returns why the file differs from the file at the last stop, if it does.
     pub async fn adopt(&self, path: &Path, least: u64) -> io::Result<Option<&'static str>> {
         let (found, mut lost) = match rt::fs::read(path).await {
             Ok(bytes) => {
@@ -292,9 +291,9 @@ impl Missed {
     }
 }
 
-/// Notes that this node itself lacks writes of these tables (None: of any table) that other nodes
-/// have, because it was started without files that held them. Must be called before
-/// [`Hints::open`], on one shard. Durable when it returns.
+/// Notes that this node itself lacks writes of these tables (None: of any table), because it was
+/// started without files that held them. Must be called before [`Hints::open`], on one shard.
+/// Durable when it returns.
 pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<TableId>]) -> io::Result<()> {
     rt::fs::create_dir_all(notes).await?;
     if let Some(parent) = notes.parent() {

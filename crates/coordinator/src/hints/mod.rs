@@ -3,11 +3,11 @@
 //! Each shard keeps its own hints, in a directory for each target. The files are append-only
 //! ([`format`]) and have at most [`HintsConfig::file_bytes`]. A hint is stored once the kernel has
 //! it, and is synced with the others within [`HintsConfig::period`]. So a crash of the node loses
-//! no hint, and a power loss at most those of the last period.
+//! no hint, and a power loss at most the hints of the last period.
 //!
-//! Hints are bounded in size and age. A write beyond these bounds is not kept; read repair, repair
-//! or a resync delivers it. Replay reads the oldest file first. A file is removed once all its
-//! hints were delivered or discarded. [`replay_outcome`] decides what to do with a hint at replay.
+//! Hints are bounded in size and age. A write beyond these bounds gets no hint. Read repair or a
+//! resync delivers it. Replay reads the oldest file first. A file is removed once all its hints
+//! were delivered or discarded. [`replay_outcome`] decides what to do with a hint at replay.
 //!
 //! `missed` records which nodes miss writes that hint replay will not deliver, and `manifest` which
 //! hint files must exist. Both lie outside of the hint directory ([`HintsConfig::notes`]), so
@@ -44,26 +44,26 @@ use std::rc::Rc;
 use uuid::Uuid;
 use witness::{Lost, Witness, files_name, number_of};
 
-/// Why a hint was not kept.
+/// Why a hint was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// The target has been down for too long.
     #[error("the node has been down for longer than max_hint_window_in_ms")]
     TooLongDown,
-    /// The hints take all the disk space that they may take.
-    #[error("hints take all the disk space that they may take")]
+    /// The hints have reached the limit of their disk space.
+    #[error("the hints have reached the limit of their disk space")]
     Full,
     /// The disk failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Counts of hints, by what happened to them.
+/// Counts of hints, by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HintsMetrics {
-    /// Kept.
+    /// Stored.
     pub written: u64,
-    /// Not kept, for any reason.
+    /// Not stored, for any reason.
     pub refused: u64,
     /// Delivered.
     pub sent: u64,
@@ -117,9 +117,9 @@ impl Hints {
         Hints::open_with(config, shard, shards, Witnessed::new(), None).await
     }
 
-    /// Opens the hints of shard `shard` of `shards`, and takes over those of removed shards.
-    /// Missing hint files are noted as missed writes. If notes are missing, the nodes that the
-    /// second record (`known`) has for them are noted, too. `store` changes the second record.
+    /// Opens the hints of shard `shard` of `shards`, and takes over the hints of removed shards.
+    /// Missing hint files are noted as missed writes. If notes are missing, the nodes in their
+    /// second record (`known`) are noted, too. `store` changes the second record.
     pub async fn open_witnessed(
         config: HintsConfig,
         shard: u16,
@@ -140,7 +140,7 @@ impl Hints {
         let own = config.directory.join(shard.to_string());
         rt::fs::create_dir_all(&own).await?;
         rt::fs::create_dir_all(&config.notes).await?;
-        // A directory whose files are recorded must not be lost by a power loss.
+        // A power loss must not lose a directory with recorded files.
         rt::fs::sync_dir(&config.directory).await?;
         for parent in [&config.directory, &config.notes].into_iter().filter_map(|made| made.parent()) {
             let _ = rt::fs::sync_dir(parent).await; // some system directories cannot be opened
@@ -202,7 +202,7 @@ impl Hints {
         Ok(Rc::new(hints))
     }
 
-    /// The numbers of the shards whose hints and notes belong to this shard, itself included.
+    /// The numbers of the shards with hints and notes that belong to this shard, itself included.
     async fn directories(&self, shard: u16, shards: u16) -> io::Result<BTreeSet<u16>> {
         let hints = names_in(&self.config.directory).await?;
         let notes = names_in(&self.config.notes).await?;
@@ -211,7 +211,7 @@ impl Hints {
         Ok(numbers.filter(|number| number % shards.max(1) == shard).chain([shard]).collect())
     }
 
-    /// Takes over the missed writes of removed shards, also those that earlier releases kept in the
+    /// Takes over the missed writes of removed shards, also if an earlier release kept them in the
     /// hint directory. Returns the files that can be removed once all is on disk. Adds to `lost`.
     async fn take_over_notes(
         &self,
@@ -246,8 +246,8 @@ impl Hints {
             let file = self.config.notes.join(name);
             tracing::warn!(
                 file = %file.display(), nodes = nodes.len(),
-                "a file of notes of hints {why}: the nodes that it named may miss writes, and are recorded. For each node that \
-                 `messina admin status` shows, run `messina admin resync NODE`"
+                "a file of notes of hints {why}: the nodes in it are recorded as missing writes. For each node that `messina admin \
+                 status` shows, run `messina admin resync NODE`"
             );
             self.count(|metrics| metrics.corrupted += 1);
             for (target, since) in nodes {
@@ -329,8 +329,8 @@ impl Hints {
         self.logs.borrow_mut().entry(target).or_insert_with(fresh).clone()
     }
 
-    /// Keeps a write for a node. `number` is the number of the metadata that routed it. `down_for`
-    /// is how long the node has been down, if it is down.
+    /// Stores a hint for a node. `number` is the number of the metadata that routed the write.
+    /// `down_for` is how long the node has been down, if it is down.
     pub async fn store(
         &self,
         target: HostId,
@@ -416,7 +416,7 @@ impl Hints {
         self.logs.borrow().get(&target).map_or(0, |log| log.pending())
     }
 
-    /// The nodes for which there are hints.
+    /// The nodes that have hints.
     pub fn targets(&self) -> Vec<HostId> {
         let logs = self.logs.borrow();
         logs.iter().filter(|(_, log)| !log.is_empty()).map(|(target, _)| *target).collect()
@@ -427,7 +427,7 @@ impl Hints {
         self.config.period
     }
 
-    /// Syncs all hints that were stored so far, and writes notes whose last write failed.
+    /// Syncs all hints that were stored so far, and retries failed writes of notes.
     pub async fn sync(&self) {
         self.missed.write().await;
         let logs: Vec<Rc<HintLog>> = self.logs.borrow().values().cloned().collect();

@@ -1,4 +1,5 @@
-//! The node that a `hints_directory` belongs to. Nodes that share one would mix up their files.
+//! The node that a `hints_directory` belongs to. Nodes that share a directory would mix up their
+//! files.
 
 use super::sealed;
 use model::id::HostId;
@@ -9,7 +10,7 @@ use std::path::Path;
 const NAME: &str = "owner";
 const FORMAT: u8 = 1;
 
-/// Makes a directory that node's own for hints, durably.
+/// Records, durably, that a directory belongs to this node.
 ///
 /// # Errors If it belongs to another node.
 pub async fn claim_directory(directory: &Path, own: HostId) -> io::Result<()> {
@@ -33,7 +34,7 @@ pub async fn claim_directory(directory: &Path, own: HostId) -> io::Result<()> {
         None => "the file with the owner of the directory cannot be read".to_owned(),
     };
     Err(io::Error::other(format!(
-        "{why}. Give each node a directory of its own. If the directory was of a node that is gone, remove {}",
+        "{why}. Give each node a directory of its own. If the directory belonged to a node that no longer exists, remove {}",
         path.display()
     )))
 }

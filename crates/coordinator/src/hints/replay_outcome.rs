@@ -13,9 +13,9 @@ pub enum ReplayOutcome {
     Send(Replicas),
     /// The table was dropped, or was truncated after the hint was stored: discard the hint.
     Drop,
-    /// The hint is older than `gc_grace_seconds`. Other replicas may have purged tombstones that
-    /// cover its data, so writing it could bring deleted data back: discard the hint, and note a
-    /// missed write.
+    /// The hint is older than `gc_grace_seconds`. Discard it, and note a missed write. Other
+    /// replicas may have purged tombstones that cover its data, so writing it could restore deleted
+    /// data.
     Expire,
 }
 

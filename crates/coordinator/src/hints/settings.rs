@@ -3,7 +3,7 @@
 use rt::time::Duration;
 use std::path::PathBuf;
 
-/// The nodes for which hints are kept.
+/// The nodes that get hints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeptFor {
     /// All nodes.
@@ -49,7 +49,7 @@ pub struct HintsConfig {
 }
 
 impl HintsConfig {
-    /// ScyllaDB's limits, for a shard whose hints may take `max_bytes` of the disk.
+    /// ScyllaDB's limits, for a shard with at most `max_bytes` of hints on disk.
     pub fn new(directory: PathBuf, notes: PathBuf, max_bytes: u64) -> HintsConfig {
         HintsConfig {
             directory,

@@ -225,7 +225,7 @@ fn missed_writes_are_known_until_they_are_repaired_also_after_a_restart() {
         assert_eq!(known(&hints), all);
         assert!(!missed_path(&scratch.join("notes"), 1).exists());
         hints.forget_missed(target(), Some(&[Some(other), None]), 0).await;
-        assert_eq!(known(&hints), all, "what came since stays");
+        assert_eq!(known(&hints), all, "later entries are kept");
         hints.forget_missed(target(), Some(&[Some(other), None]), i64::MAX).await;
         drop(hints);
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -360,7 +360,7 @@ fn files_that_were_removed_are_noted_as_missed_writes_once() {
             hints.forget_missed(target(), None, i64::MAX).await;
             drop(hints);
             let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
-            assert_eq!(noted(&hints), [], "what was repaired is not missed again");
+            assert_eq!(noted(&hints), [], "repaired writes are not noted again");
         }
     });
 }

@@ -1,5 +1,5 @@
-//! A second record of the notes of hints. Without it, notes that were removed could not be told
-//! from notes that never existed.
+//! A second record of the notes of hints. Without it, removed notes look like notes that never
+//! existed.
 //!
 //! The notes of a shard are the manifest of its hints (`<shard>.files`) and its missed writes
 //! (`<shard>.missed`). For each of these files the second record holds a sequence number, and the
@@ -10,8 +10,8 @@
 //! any crash, a file that is missing, damaged, or has a smaller number was lost or replaced. A node
 //! is recorded before its first hint is acknowledged, and with each new entry of its missed writes.
 //! It is removed after its last hint was delivered and its last entry was removed, at the next
-//! [`super::Hints::sync`]. If the notes are lost before that sync, the node is resynced without
-//! need.
+//! [`super::Hints::sync`]. If the notes are lost before that sync, the node is resynced although it
+//! misses no writes.
 
 use super::manifest::Manifest;
 use super::missed::Missed;
@@ -137,7 +137,7 @@ impl Witness {
         Ok(())
     }
 
-    /// What the second record must hold.
+    /// The required contents of the second record.
     fn wanted(&self) -> Witnessed {
         let (known, now) = (self.known.borrow(), rt::time::wall_micros());
         let mut wanted = Witnessed::new();

@@ -37,7 +37,7 @@ fn levels_hold_while_nodes_are_down() {
         let change = |c: &Cluster| Change::of(c, 1, 5).row(1, 10).done();
         assert_eq!(cluster.write(0, change(&cluster), All).await, unavailable(All, 3, 2));
         assert_eq!(cluster.read(0, 1, All).await.map(|_| ()), unavailable(All, 3, 2));
-        assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![]), "what is refused is not written");
+        assert_eq!(cluster.read(0, 1, Quorum).await, Ok(vec![]), "a refused write is not applied");
         cluster.write(0, change(&cluster), Quorum).await.expect("two live");
         assert_eq!(cluster.read(1, 1, Quorum).await, Ok(vec![(1, 10)]));
         cluster.set_alive(1, false);

@@ -94,7 +94,7 @@ fn each_stage_writes_and_reads_where_it_should() {
         assert_eq!(cluster.read(2, 50, All).await, Ok(vec![(1, 1)]));
         assert_eq!(holders(&cluster, 50).await, [0, 1, 3]);
         for k in 0..7 {
-            assert!(!holders(&cluster, k).await.contains(&2), "what the third node had went with the tablet");
+            assert!(!holders(&cluster, k).await.contains(&2), "the data of the third node was removed with the tablet");
         }
         let metadata = cluster.nodes[0].coordinator.metadata();
         let tablets = &metadata.table_by_id(table_id()).expect("it is there").tablets;

@@ -95,7 +95,11 @@ fn a_leaving_replica_counts_only_if_its_successor_is_repaired_too() {
         put(&cluster, 0, 5).await;
         let read = cluster.read(2, 5, Quorum).await;
         assert!(matches!(read, Err(CoordinatorError::Unavailable { .. })), "the replica is unreachable: {read:?}");
-        assert_eq!(cluster.read(2, 1, Quorum).await, Ok(SHOWN.to_vec()), "who lacks nothing needs no repair");
+        assert_eq!(
+            cluster.read(2, 1, Quorum).await,
+            Ok(SHOWN.to_vec()),
+            "a replica that lacks nothing needs no repair"
+        );
     });
 }
 

@@ -221,7 +221,7 @@ fn keyspace_row(keyspace: &Keyspace) -> Row {
     row(name, "keyspace", name, Some(statement::create_keyspace(&keyspace.definition)))
 }
 
-/// A keyspace, its types (each after those that it uses), and its tables.
+/// A keyspace, its types (each after the types that it uses), and its tables.
 fn whole_keyspace(keyspace: &Rc<Keyspace>, internals: bool) -> Vec<Row> {
     let mut rows = vec![keyspace_row(keyspace)];
     for user_type in types_in_order(keyspace) {

@@ -1,8 +1,8 @@
 //! The `schema.cql` of a table's snapshot: statements that create a table into which the snapshot's
 //! sstables can be loaded.
 //!
-//! It contains the user types, the table without its id (an id is never used again), and the
-//! dropped columns, because older sstables may still contain them.
+//! It contains the user types, the table, and the dropped columns, because older sstables may still
+//! contain them. The table's id is left out, because an id is never used again.
 
 use super::statement;
 use cluster::MetadataService;
@@ -27,7 +27,7 @@ pub fn snapshot_schema(services: PerShard<MetadataService>, schema: &TableSchema
     statements.join("\n\n") + "\n"
 }
 
-/// The user types of a type, each after those that it uses.
+/// The user types of a type, each after the types that it uses.
 fn collect<'t>(ty: &'t CqlType, types: &mut Vec<&'t UserType>) {
     match ty {
         CqlType::List { elem, .. } | CqlType::Set { elem, .. } | CqlType::Vector { elem, .. } => collect(elem, types),

@@ -1,7 +1,7 @@
 //! Converts a fragment to a row: its position in key columns, and its `metadata` and `value` as
 //! JSON.
 //!
-//! The JSON members are those of ScyllaDB's sstable dumps, so that tools can read both.
+//! The JSON has the same members as ScyllaDB's sstable dumps, so that tools can read both.
 
 use crate::source::VirtualRow;
 use bytes::Bytes;

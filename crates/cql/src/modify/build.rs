@@ -26,7 +26,7 @@ pub struct Inputs<'a> {
     pub env: Env<'a>,
     /// The timestamp and TTL.
     pub stamp: &'a Stamp,
-    /// What was read of the partition, if the statement reads first.
+    /// The data that was read of the partition, if the statement reads first.
     pub prior: Option<&'a Prior>,
     /// The operations, if they are evaluated already.
     pub settled: Option<&'a Settled>,
@@ -37,9 +37,9 @@ impl Stamp {
         Tombstone::new(self.timestamp, self.now)
     }
 
-    /// The deletion of the previous contents of a collection. Its timestamp is one lower than that
-    /// of the write, so that it does not delete the new contents. It is live if the write has the
-    /// lowest timestamp: nothing lower can exist.
+    /// The deletion of the previous contents of a collection. Its timestamp is the write's
+    /// timestamp minus one, so that it does not delete the new contents. It is live if the write
+    /// has the lowest timestamp: nothing lower can exist.
     pub(super) fn tombstone_before(&self) -> Tombstone {
         Tombstone::new(self.timestamp.saturating_sub(1), self.now)
     }

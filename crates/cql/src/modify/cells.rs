@@ -60,7 +60,7 @@ pub(super) struct Cells<'a> {
     out: Vec<Gathered>,
     /// The values that cells refer to.
     held: SmallVec<[Bytes; 4]>,
-    /// Paths that are not part of any value: those of list elements and of fields.
+    /// Paths that are not part of any value: the paths of list elements and of fields.
     generated: Vec<u8>,
     /// The elements of the list that was decoded last, as they were read.
     list: Option<(ColumnId, Vec<Element<'a>>)>,
@@ -188,8 +188,8 @@ impl<'a> Cells<'a> {
         Ok(Given::Value(value))
     }
 
-    /// A lower bound for the bytes of all elements, including those of this value. An error if it
-    /// exceeds the limit of a mutation.
+    /// A lower bound for the bytes of all elements, including the elements of this value. An error
+    /// if it exceeds the limit of a mutation.
     fn check(&self, shape: Shape, value: &[u8]) -> Result<usize, Error> {
         let (per_entry, path) = match shape {
             Shape::List => (1, LIST_PATH),
@@ -463,8 +463,8 @@ fn delta(term: &Term, down: bool, env: Env<'_>) -> Result<Option<i64>, Error> {
     delta.checked_neg().map(Some).ok_or_else(overflows)
 }
 
-/// 2010-01-01 in ticks of 100 ns since 1582. The paths of prepended elements decrease from here;
-/// those of appended elements are higher.
+/// 2010-01-01 in ticks of 100 ns since 1582. The paths of prepended elements decrease from here.
+/// The paths of appended elements are higher.
 const BACKWARD_FROM: u64 = 0x01B2_1DD2_1381_4000 + 1_262_304_000_000 * 10_000;
 
 /// A path lower than all paths of the list so far. It mirrors the current time at the fixed time.

@@ -188,7 +188,7 @@ impl Modify {
                 }
             }
             // Boxed: few statements read first, and otherwise every statement's future would be as
-            // large as that of a read.
+            // large as the future of a read.
             Some(wanted) => {
                 mutations = Box::pin(self.read_and_make(wanted, keys, &rows, &inputs, request, &options)).await?;
             }

@@ -1,7 +1,7 @@
 //! INSERT JSON: the values of a row in one text.
 //!
-//! The columns are planned as variables that follow those of the statement. Each request parses its
-//! text once and binds the variables. So the rest of the code handles an INSERT of all columns.
+//! The columns are planned as variables that follow the statement's variables. Each request parses
+//! its text once and binds the variables. So the rest of the code handles an INSERT of all columns.
 
 use crate::api::{BoundValue, ColumnSpec};
 use crate::checked::CheckedValue;
@@ -39,7 +39,7 @@ pub struct JsonColumns {
     pub key_columns: usize,
 }
 
-/// The values of a request, followed by those of its text.
+/// The values of a request, followed by the values of its JSON text.
 pub struct JsonValues {
     values: Vec<BoundValue>,
     variables: Vec<ColumnSpec>,

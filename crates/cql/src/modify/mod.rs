@@ -27,7 +27,7 @@ use operation::Operation;
 use replica::Output;
 use std::rc::Rc;
 
-/// What a statement deletes apart from columns.
+/// The deletion of a statement, apart from columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deletion {
     /// Nothing.
@@ -74,7 +74,7 @@ pub struct Modify {
     pub counter: bool,
     /// Whether rows get a row marker, as INSERT gives them.
     pub marker: bool,
-    /// What is deleted.
+    /// The deletion, apart from columns.
     pub deletion: Deletion,
     /// The USING clause.
     pub attributes: Attributes,
@@ -122,7 +122,7 @@ pub const OVERHEAD: usize = 128;
 pub struct Room {
     /// A lower bound for the bytes used so far.
     taken: usize,
-    /// The limit in bytes: that of one mutation, or of a batch if that is more.
+    /// The limit in bytes: the limit of one mutation or of a batch, whichever is larger.
     limit: usize,
 }
 

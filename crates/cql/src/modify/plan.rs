@@ -139,7 +139,7 @@ async fn insert(
     Ok(modify)
 }
 
-/// Plans an INSERT of all columns, with a variable for each that follows those of the statement.
+/// Plans an INSERT of all columns, with a variable for each that follows the statement's variables.
 fn insert_json(
     schema: &Rc<TableSchema>,
     statement: &ast::Insert,

@@ -16,7 +16,7 @@ use rt::hash::HashMap;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// What was read of a partition: the elements of the lists of each row.
+/// The data that was read of a partition: the elements of the lists of each row.
 pub struct Prior {
     rows: HashMap<key::Clustering, Vec<(ColumnId, Bytes)>>,
 }

@@ -9,7 +9,7 @@ use coordinator::Coordinator;
 use replica::Trace;
 use std::rc::Rc;
 
-/// An answered request, with what its trace and its slow log record need.
+/// An answered request, with the data for its trace and its slow log record.
 pub(super) struct Finished<'a> {
     pub client: &'a ClientState,
     pub params: &'a QueryParams,

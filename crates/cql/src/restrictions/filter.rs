@@ -183,7 +183,7 @@ impl BoundFilter {
         Some(Ordering::Equal)
     }
 
-    /// Work for a row beside that of the row's bytes, in bytes that are looked at.
+    /// Work for a row in addition to the work of its bytes, counted in examined bytes.
     pub fn work(&self) -> usize {
         match &self.test {
             BoundTest::Tuples(tuples) => tuples.with_nulls.len() * size_of::<Vec<Option<Bytes>>>(),
@@ -217,7 +217,7 @@ impl BoundFilter {
                 if at.iter().any(|at| slots[*at].is_none()) {
                     return false;
                 }
-                // The columns stand on the left side: what is looked for is their place.
+                // The columns are on the left side: the search is for their position.
                 let order = |wanted: &Vec<Option<Bytes>>| {
                     self.compare_all(slots, at, wanted).unwrap_or(Ordering::Equal).reverse()
                 };

@@ -1,6 +1,6 @@
 //! WHERE clauses: the partitions, the clustering ranges, and the filters of a statement.
 //!
-//! [`analyse`] groups the relations of a statement by column, and refuses those that cannot be
+//! [`analyse`] groups the relations of a statement by column, and refuses relations that cannot be
 //! evaluated. The result is evaluated once per request: [`Partition`] to keys or a range of the
 //! ring, [`Clustering`] to rows or ranges of rows in the table's order. [`filter::Filter`]s are
 //! checked for each row that is read. Several relations on one column must all hold.
@@ -172,7 +172,7 @@ pub(crate) enum Sameness {
 }
 
 impl Sameness {
-    /// Refuses a large list of IN before its values are looked at. `alone`: the column has no other
+    /// Refuses a large list of IN before its values are examined. `alone`: the column has no other
     /// relation, so each distinct value selects keys.
     fn check_count(self, set: &SortedSet, alone: bool) -> Result<(), Error> {
         let (count, limit, what) = match self {
@@ -274,7 +274,7 @@ fn too_long(length: usize) -> Error {
     Error::invalid(format!("Key length of {length} is longer than maximum of {MAX_KEY_BYTES}"))
 }
 
-/// Refuses a long list of tuples before its tuples are looked at.
+/// Refuses a long list of tuples before its tuples are examined.
 pub(crate) fn check_tuples(list: &Term, env: Env<'_>) -> Result<(), Error> {
     match list.checked_set(env) {
         Some((set, _)) if set.len() > MAX_IN_VALUES => Err(too_many_tuples(set.len())),

@@ -3,7 +3,7 @@
 //!
 //! Each statement is a pure function from the newest metadata to the operations of a change
 //! ([`PlannedChange`]). [`execute`] passes it to the metadata service. The cluster applies one
-//! change at a time, so what the function checks still holds when the change is applied. Only
+//! change at a time, so the checks of the function still hold when the change is applied. Only
 //! TRUNCATE affects data.
 
 mod alter_table;

@@ -8,7 +8,7 @@ use crate::system::SystemTables;
 use cluster::MetadataService;
 use std::time::Duration;
 
-/// Executes a TRUNCATE. `timeout` is what is left of the request's time.
+/// Executes a TRUNCATE. `timeout` is the remaining time of the request.
 pub async fn truncate(
     service: &MetadataService,
     system: &SystemTables,

@@ -58,7 +58,7 @@ fn short(written: &TypeName) -> String {
     }
 }
 
-/// Whether the type is nested in one that freezes it.
+/// Whether the type is nested in a type that freezes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nested {
     InNothing,

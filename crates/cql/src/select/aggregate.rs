@@ -79,7 +79,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What is aggregated; none: rows.
+    /// The aggregated value; none: rows.
     pub fn argument(&self) -> Option<&'a Selector> {
         self.aggregate.argument.as_ref()
     }

@@ -231,7 +231,7 @@ impl<'s> Columns<'s, '_, '_> {
         Selector::Aggregate(self.aggregates.place_of(aggregate))
     }
 
-    /// Checks that columns given to `token` are those of the partition key, in their order.
+    /// Checks that the arguments of `token` are the columns of the partition key, in their order.
     fn check_token(&self, arguments: &[SelectExpr]) -> Result<(), Error> {
         for (argument, column) in arguments.iter().zip(&self.schema.partition_key) {
             if let SelectExpr::Column(name) = argument

@@ -1,5 +1,5 @@
-//! The paging states of a SELECT: how they are bound to the statement, and what the query processor
-//! adds to the coordinator's part.
+//! The paging states of a SELECT: their binding to the statement, and the part that the query
+//! processor adds to the coordinator's part.
 //!
 //! A query with a single page runs none of this: the hash of the statement is computed when a
 //! paging state is received or sent.

@@ -239,8 +239,8 @@ impl Select {
     }
 
     /// Reads one page of rows that pass the filters. Internal pages without such rows are not
-    /// returned to the client, with two exceptions: the budget for finding a first row is spent, or
-    /// the operator's tombstone limit cut the page.
+    /// returned to the client. There are two exceptions: the budget for finding a first row is
+    /// spent, or the operator's tombstone limit cut the page.
     pub(super) async fn filtered(
         &self,
         mut query: Query,

@@ -213,7 +213,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// What becomes of a row that has passed the filters. One that waits for its order is kept.
+    /// What becomes of a row that has passed the filters. A row that waits for its order is kept.
     fn admit(&mut self, slots: &Slots) -> Admitted {
         let grouped = self.select.grouping.is_some();
         if !grouped && !self.is_within_partition(slots) {
@@ -413,7 +413,7 @@ fn bytes_of(slots: &[Option<Bytes>]) -> usize {
     slots.iter().flatten().map(Bytes::len).sum()
 }
 
-/// What the expressions of a SELECT cost for a row.
+/// The work of a SELECT's expressions for a row.
 fn cost_of(select: &Select, bound_bytes: usize) -> Cost {
     let mut cost = Cost::default();
     let (aggregates, selectors) = match &select.shape {

@@ -12,10 +12,10 @@ const RUN: usize = 128;
 /// Keys of more bytes than this on average make runs of a single row.
 const LARGE_KEY: usize = 1 << 10;
 
-/// The work of a comparison beside that of the keys' bytes.
+/// The work of a comparison in addition to the work of the keys' bytes.
 const COMPARE_WORK: usize = 64;
 
-/// The rows' places in their order. `key_bytes` is the length of what is compared of a row.
+/// The rows' places in their order. `key_bytes` is the length of a row's compared key.
 pub async fn sorted<T>(
     rows: &[T],
     compare: impl Fn(&T, &T) -> Ordering,

@@ -33,8 +33,8 @@ struct Placed {
     slots: Slots,
 }
 
-/// One page after `skip` rows, and the state of the next. The limits are those of rows, of rows of
-/// a partition, and of rows of a page.
+/// One page after `skip` rows, and the state of the next. The limits apply to all rows, to the rows
+/// of a partition, and to the rows of a page.
 pub async fn read(
     select: &Select,
     table: &dyn VirtualTable,

@@ -11,9 +11,10 @@ pub enum Class {
     Reserved,
     /// Usable as the name of anything.
     Plain,
-    /// A native type; usable as any name except as that of a user type.
+    /// A native type. Usable as any name except the name of a user type.
     Type,
-    /// Usable as a name, but not as that of a function or user type (`key` is fine as a user type).
+    /// Usable as a name, but not as the name of a function or user type (except `key` as a user
+    /// type).
     Column,
 }
 

@@ -40,7 +40,7 @@ pub struct ClientList(pub Box<dyn Fn() -> Vec<ClientInfo>>);
 
 pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
     let clients = known.shards.clients;
-    // One shard after another: the list of each is given up before the next one is made.
+    // One shard after another: the list of a shard is dropped before the next list is made.
     for shard in 0..rt::shard::count() as u16 {
         let list = move || async move { clients.try_get().map(|list| (list.0)()).unwrap_or_default() };
         add(rows, rt::shard::call(ShardId(shard), list).await);

@@ -63,8 +63,8 @@ struct SystemTable {
     shards: SystemShards,
 }
 
-/// What the server gives to system tables on every shard. Without a service, its tables are empty.
-/// Everything else they get from [`cluster::observe`].
+/// The data that the server passes to system tables on every shard. Without a service, its tables
+/// are empty. Everything else they get from [`cluster::observe`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemShards {
     /// The connections of clients.
@@ -199,7 +199,7 @@ impl SystemTables {
         SystemTables { cluster, shards, built: OnceCell::new() }
     }
 
-    /// What the tables ask on every shard.
+    /// The sources of the tables on every shard.
     pub fn shards(&self) -> SystemShards {
         self.shards
     }

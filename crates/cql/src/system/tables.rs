@@ -1,8 +1,8 @@
 //! The schemas of the virtual tables, as CREATE TABLE statements, each with its generator.
 //!
-//! The layouts combine those of Cassandra 4 and ScyllaDB, so that clients of both find the columns
-//! that they know. Ids are derived from names, so they are the same on every node and after a
-//! restart.
+//! The layouts combine the columns of Cassandra 4 and ScyllaDB, so that clients of both find the
+//! columns that they use. Ids are derived from names, so they are the same on every node and after
+//! a restart.
 
 use super::{Generator, config, large, peers, ring, schema_tables, status};
 use crate::schema::{Identity, table_definition};

@@ -105,7 +105,7 @@ enum Members<'v> {
     Pairs(collection::Pairs<'v>),
 }
 
-/// What a [`Fold`] has found so far.
+/// The result of a [`Fold`] so far.
 enum Folded<'v> {
     Count(usize),
     Members(ListBuilder),
@@ -196,7 +196,7 @@ fn wrong(error: ValueError) -> Error {
 pub const SET_INTERSECTION: &str = "setintersection";
 
 /// Resolves a call of `set_intersection` by the types of its arguments. An argument without a type
-/// gets that of the other.
+/// gets the type of the other.
 pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Result<Found, Error> {
     let name = full_name(name);
     let [one, other] = arguments else {
@@ -275,7 +275,7 @@ impl<'v> IntersectionSteps<'v> {
     }
 }
 
-/// The work for an element beside that of its bytes.
+/// The work for an element in addition to the work of its bytes.
 const ELEMENT_WORK: usize = 32;
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ impl UsedBytes {
     }
 }
 
-/// An error if the values of one term, or those of all filters, have more bytes than they may.
+/// An error if the values of one term, or of all filters, exceed their limit in bytes.
 pub fn check_bytes(bytes: usize) -> Result<(), Error> {
     if bytes > MAX_COMPOSED_BYTES {
         return Err(Error::invalid(format!(

@@ -53,7 +53,7 @@ impl Function {
         }
     }
 
-    /// The work of a call beside that of the bytes of its arguments and its result.
+    /// The work of a call in addition to the work of the bytes of its arguments and its result.
     pub fn extra_work(&self) -> usize {
         match self {
             Function::Math(_, CqlType::Varint | CqlType::Decimal) => MATH_WORK,
@@ -83,8 +83,8 @@ type Settled<'a> = Pin<Box<dyn Future<Output = Result<Term, Error>> + 'a>>;
 
 impl Term {
     /// The term with its variables and its calls evaluated, with pauses. Not evaluated are an unset
-    /// variable, and a call that has another result each time. What is left costs no more than a
-    /// copy of the value. Results of calls are kept, so they count as used.
+    /// variable, and a call that has another result each time. The rest costs no more than a copy
+    /// of the value. Results of calls are kept, so they count as used.
     pub(crate) fn settled<'a>(&'a self, env: Env<'a>, pace: &'a Pace<'a>, used: &'a mut UsedBytes) -> Settled<'a> {
         Box::pin(async move {
             Ok(match self {
@@ -130,7 +130,7 @@ impl Term {
     }
 }
 
-/// The work for a term beside that of its bytes.
+/// The work for a term in addition to the work of its bytes.
 const TERM_WORK: usize = 256;
 
 async fn all_settled(terms: &[Term], env: Env<'_>, pace: &Pace<'_>, used: &mut UsedBytes) -> Result<Vec<Term>, Error> {

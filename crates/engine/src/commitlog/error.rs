@@ -37,27 +37,27 @@ pub enum LogError {
     Failed(Arc<str>),
     /// Damage in the part of the log that was synced.
     #[error(
-        "the commitlog {file} is damaged at byte {offset} ({why}), before records that were known to be safe: restore the \
-         file, or start once with commitlog_ignore_corruption: true to go on without what cannot be read"
+        "the commitlog {file} is damaged at byte {offset} ({why}), before records that were known to be safe: restore the file, or \
+         start once with commitlog_ignore_corruption: true to skip the damaged records"
     )]
     Corrupt {
         /// The segment or manifest.
         file: PathBuf,
         /// Where.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         why: &'static str,
     },
     /// A segment or manifest is missing that replay needs.
     #[error(
-        "the commitlog file {0} is missing: restore the file, or start once with commitlog_ignore_corruption: true to go \
-         on without its records"
+        "the commitlog file {0} is missing: restore the file, or start once with commitlog_ignore_corruption: true to start \
+         without its records"
     )]
     Missing(PathBuf),
     /// Another node wrote a segment or manifest.
     #[error(
-        "the commitlog file {0} is of another node: restore this node's file, or move the run away if it is not this node's; or start once with \
-         commitlog_ignore_corruption: true to go on without this node's records"
+        "the commitlog file {0} is of another node: restore this node's file, or move the run away if it is not this node's; or \
+         start once with commitlog_ignore_corruption: true to start without this node's records"
     )]
     Foreign(PathBuf),
     /// A later release wrote it.
@@ -65,7 +65,7 @@ pub enum LogError {
     Newer {
         /// The file.
         file: PathBuf,
-        /// What is newer.
+        /// The part with a newer version.
         what: &'static str,
         /// Its version.
         found: u32,

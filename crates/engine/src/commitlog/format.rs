@@ -87,7 +87,7 @@ pub(super) struct SegmentHeader {
     pub node: u64,
 }
 
-/// What is wrong with bytes.
+/// The defect of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bad {
     /// They are damaged, torn, or were never written.

@@ -5,9 +5,8 @@
 //! mode) calls fsync. The keeper (`keeper.rs`) creates segments before they are needed and
 //! removes free ones. A fourth task (`presence.rs`) detects files that were removed.
 //!
-//! Contract with the store: a mutation is put into its memtable in the same poll in which it was
-//! appended, so that a memtable holds all records of its slot up to the highest position that it
-//! has seen.
+//! Contract with the store: a mutation is appended and put into its memtable in the same poll. So a
+//! memtable holds all records of its slot up to its highest position.
 
 use super::acknowledged::Acknowledged;
 use super::config::{CommitlogConfig, SyncMode};
@@ -39,7 +38,7 @@ pub struct Commitlog {
     pub(super) config: CommitlogConfig,
     pub(super) run_dir: PathBuf,
     pub(super) run: u64,
-    /// The length of the first segment's file: less than that of others on a full disk.
+    /// The length of the first segment's file: on a full disk, less than the length of others.
     pub(super) first_size: u32,
     segments_for_writes: usize,
     pub(super) synced_file: SyncedFile,
@@ -89,7 +88,7 @@ enum Room {
 /// One mutation of a group.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// The current schema: the version of the mutation, or another one that has its columns.
+    /// The current schema: the version of the mutation, or another version that has its columns.
     pub schema: &'a Rc<TableSchema>,
     /// The memtable it goes to.
     pub slot: SlotId,

@@ -1,5 +1,5 @@
-//! What the column ids in a record mean, written into each segment before the first record that
-//! uses them.
+//! The mapping of the column ids in a record to columns. It is written into each segment before the
+//! first record that uses it.
 //!
 //! ```text
 //! u8 format (1), 16 bytes table id, 16 bytes schema version, text keyspace, text table, u16 count
@@ -8,7 +8,7 @@
 //! text: u32 length, UTF-8
 //! ```
 //!
-//! Types are written as class names, because those say what a user type consists of without any
+//! Types are written as class names, because these include the fields of user types and need no
 //! schema.
 
 use model::types::class_name;

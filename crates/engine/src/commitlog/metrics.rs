@@ -1,4 +1,4 @@
-//! What a log counts about itself.
+//! The counters of a log.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ pub(super) struct Counters {
     pub segment_files: Cell<u64>,
 }
 
-/// What a log says about itself.
+/// The metrics of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metrics {
     /// Bytes handed to the kernel, record headers included.

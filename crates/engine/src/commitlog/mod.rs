@@ -17,14 +17,14 @@
 //! - *Acknowledged records are kept*: [`Commitlog::acknowledged`] resolves only when the kernel
 //!   has the record (periodic mode), or the device has it (batch, group).
 //! - *A prefix*: replay returns a prefix of the records that were appended to a run.
-//! - *No silent holes*: every segment in the manifest must be there, and undamaged up to the
-//!   highest synced position that any later record, the manifest, or the file `synced` names.
-//!   What lies behind is the torn tail.
+//! - *No silent holes*: every segment in the manifest must exist, and be undamaged up to its
+//!   highest synced position that a later record, the manifest, or the file `synced` names. The
+//!   rest is the torn tail.
 //! - *Old bytes are never records*: a record's checksum covers its segment's id and its offset.
 //! - A failed fsync ends the log: it is never retried.
 //!
-//! The log must never read a mutation beyond its table and schema version, nor decide what is
-//! flushed.
+//! The log must never read a mutation beyond its table and schema version, nor decide which
+//! memtables are flushed.
 //!
 //! Reading order: position, format, mapping, ledger, manifest, waiters, state, synced, log,
 //! writer, keeper, presence, replay.

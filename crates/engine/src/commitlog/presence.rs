@@ -1,7 +1,7 @@
 //! Whether the files of a running log still exist as they were created.
 //!
 //! An operator or a cleanup tool may remove, replace or cut off files of a log in use. Writes and
-//! syncs of the open files still succeed, but their data is gone when the process ends. So a task
+//! syncs of the open files still succeed, but their data is lost when the process ends. So a task
 //! checks the run each second, and a stop does before it ends the run. If a file is missing, the
 //! log fails: the node flushes the memtables, which still have everything, and stops.
 //!

@@ -26,8 +26,8 @@ use std::sync::Arc;
 /// How to replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplayOptions {
-    /// `commitlog_ignore_corruption`: skip what is damaged or missing instead of failing, and
-    /// report it.
+    /// `commitlog_ignore_corruption`: skip and report damaged or missing records instead of
+    /// failing.
     pub ignore_corruption: bool,
     /// The node that the logs belong to: logs of another node are an error. `None` accepts all.
     pub host: Option<HostId>,
@@ -47,8 +47,8 @@ pub struct ReplayedRecord {
     /// The encoded mutation, in its own memory.
     pub mutation: Bytes,
     /// The columns of the mutation: the mapping of its schema version, or of another version that
-    /// was current when it was logged (column ids mean the same in all versions). `None` only if
-    /// the mapping was lost to ignored corruption.
+    /// was current when it was logged. A column id has the same meaning in all versions. `None`
+    /// only if the mapping was lost to ignored corruption.
     pub mapping: Option<Arc<ColumnMapping>>,
 }
 
@@ -83,7 +83,7 @@ pub struct Skipped {
     pub file: PathBuf,
     /// The offset of the damage; 0 for an entire file.
     pub offset: u64,
-    /// What was wrong.
+    /// The damage.
     pub why: &'static str,
 }
 
@@ -372,8 +372,8 @@ async fn read_segment(run: &OldRun, id: u64, host: Option<HostId>) -> Result<Opt
     }
 }
 
-/// An error if a segment is shorter than it was created: it had its full length before it was
-/// used, so a crash cannot be the reason.
+/// An error if a segment is shorter than at its creation. A segment has its full length before it
+/// is used, so a crash cannot be the reason.
 fn cut_off(run: &OldRun, id: u64, bytes: &Bytes) -> Option<LogError> {
     let size = SegmentHeader::decode(bytes).ok()?.size;
     let why = "the file is cut off: segments have their full length from the start";

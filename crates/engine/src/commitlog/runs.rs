@@ -79,8 +79,8 @@ pub async fn ended(root: &Path, host: HostId) -> Result<Option<Vec<EndedRun>>, L
     Ok(Some(ended))
 }
 
-/// What is missing below `root` of those runs of the node `host` that were complete on the device
-/// and were not retired. Replay reports segments that are missing from a run with a manifest.
+/// The missing files below `root`, of runs of the node `host` that were complete on the device and
+/// not retired. Replay reports segments that are missing from a run with a manifest.
 pub async fn missing(root: &Path, runs: &[LoggedRun], host: HostId) -> Result<Vec<String>, LogError> {
     let mut missing = Vec::new();
     for &LoggedRun { shard, run } in runs {

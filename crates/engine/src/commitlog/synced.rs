@@ -10,10 +10,10 @@
 //!  28  4  short digest of the node's host id; 0 in files of earlier states of the development
 //! ```
 //!
-//! A record names the synced position at the time when it was appended, so the segments do not
-//! tell whether the last records are durable. This file does. It is written after each fsync,
-//! before the records of that fsync are acknowledged. So after a kill, damage to an acknowledged
-//! record is never taken for a torn tail.
+//! A record names the synced position at the time when it was appended, so the segments do not show
+//! whether the last records are durable. This file does. It is written after each fsync, before the
+//! records of that fsync are acknowledged. So after a kill, damage to an acknowledged record is
+//! never taken for a torn tail.
 //!
 //! The file itself is not synced. After a power loss it may name an earlier position (the kernel
 //! writes back all but the last seconds), never a later one. An unreadable file gives no

@@ -22,7 +22,7 @@ const SPACE_RETRY: Duration = Duration::from_millis(500);
 /// The allocator gets larger buffers than this back.
 const MAX_KEPT_BUFFER: usize = 1 << 20;
 
-/// What one round of the writer writes.
+/// The records that one round of the writer writes.
 struct Batch {
     chunks: Vec<Chunk>,
     /// Behind the last record of the batch.
@@ -138,7 +138,7 @@ pub(super) async fn sync_each(log: Rc<Commitlog>, period: Duration) {
     }
 }
 
-/// Makes durable what the kernel has. `None`: the log has failed.
+/// Makes all data that the kernel has durable. `None`: the log has failed.
 async fn sync(log: &Rc<Commitlog>) -> Option<()> {
     let (files, upto, before) = {
         let mut state = log.state.borrow_mut();
@@ -162,7 +162,7 @@ async fn sync(log: &Rc<Commitlog>) -> Option<()> {
         if state.failed.is_some() {
             return None;
         }
-        assert!(state.synced <= upto, "what is durable stays durable");
+        assert!(state.synced <= upto, "the synced position never moves back");
         state.synced = upto;
     }
     log.signals.progress.notify_waiters();

@@ -1,8 +1,8 @@
 //! Starts compactions: whenever there is something to pick and a slot is free, several tablets at a
 //! time.
 //!
-//! Sstables that have expired entirely, or that move to another level unchanged, come first,
-//! because that costs nothing. Then comes the compaction that reduces the number of sstables most.
+//! Dropping sstables that have expired entirely and moving sstables to another level come first,
+//! because they cost nothing. Then comes the compaction that reduces the number of sstables most.
 
 use super::history::History;
 use super::options::{Options, Strategy};
@@ -93,7 +93,7 @@ impl Compactions {
         self.share_wanted.notify_one();
     }
 
-    /// The engine stops: writes what is not on disk yet.
+    /// The engine stops: writes the unsaved part of the history.
     pub fn wake_all(&self) {
         self.wake();
         self.history.wake();

@@ -93,8 +93,8 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// Seals and opens complete sstables, each of which covers these intervals of the commitlog. After
-/// an error nothing is left on disk, or the table's `unreadable` lists what may be left.
+/// Seals and opens complete sstables. Each covers these intervals of the commitlog. After an error
+/// nothing is left on disk, or the table's `unreadable` lists what may be left.
 pub(super) async fn seal(
     engine: &Engine,
     table: &Table,

@@ -32,7 +32,7 @@ pub(crate) struct Candidate {
     pub busy: bool,
 }
 
-/// What to merge.
+/// A merge to run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pick {
     /// The indexes of the candidates, ascending.
@@ -90,7 +90,7 @@ pub(crate) fn pick(candidates: &[Candidate], options: &Options) -> Option<Pick> 
     picked
 }
 
-/// Merges everything as far as the strategy allows: one or several compactions.
+/// Merges all sstables to the extent that the strategy allows, in one or several compactions.
 pub(crate) fn pick_all(candidates: &[Candidate], options: &Options) -> Vec<Pick> {
     let free: Vec<usize> = (0..candidates.len()).filter(|i| !candidates[*i].busy).collect();
     if free.is_empty() {

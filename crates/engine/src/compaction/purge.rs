@@ -53,7 +53,7 @@ impl<'a> Purge<'a> {
             .fold(self.tablet.min_timestamp_in_memtables(key), Timestamp::min)
     }
 
-    /// The inputs whose data are all past their grace period and cover nothing elsewhere. They need
+    /// The inputs that have only data past the grace period and cover nothing elsewhere. They need
     /// not be read.
     pub fn fully_expired(&self, gc_before: Seconds) -> Vec<Rc<Attached>> {
         if !self.table.unreadable.borrow().is_empty() {

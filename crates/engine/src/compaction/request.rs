@@ -13,15 +13,15 @@ use model::TableId;
 use std::rc::Rc;
 
 impl Engine {
-    /// Flushes a table, and merges all sstables of each of its tablets as far as its strategy
-    /// allows: into one, into one level, or into one for each time window.
+    /// Flushes a table, and merges all sstables of each of its tablets to the extent that its
+    /// strategy allows: into one sstable, into one level, or into one sstable for each time window.
     pub async fn compact_major(&self, table: TableId) -> Result<(), EngineError> {
         let table = self.table_or_error(table)?;
         self.detached(|engine| async move { engine.compact_all_tablets(&table).await }).await
     }
 
-    /// Nothing may be purged before the old commitlogs are removed: replay would bring back the
-    /// data that a purged deletion covered.
+    /// No tombstone may be purged before the old commitlogs are removed: replay would restore the
+    /// data that the purged tombstone covered.
     fn check_started(&self) -> Result<(), EngineError> {
         if self.is_started() { Ok(()) } else { Err(EngineError::OldLogsNeeded) }
     }

@@ -2,9 +2,9 @@
 //! compaction backlog and on how full the memtables are.
 //!
 //! The governor ([`rt::governor`]) grants this share, or less while statements exceed their latency
-//! target. It always grants what the flush of full memtables needs. The backlog (bytes to be
-//! written) is compared with the shard's memory: without a backlog compaction requests little, with
-//! a backlog of many times the memory it requests half of the time. A flush requests more the
+//! target. It always grants the share that the flush of full memtables needs. The backlog (bytes to
+//! be written) is compared with the shard's memory. Without a backlog, compaction requests little.
+//! With a backlog of many times the memory, it requests half of the time. A flush requests more the
 //! fuller the memtables are, because writes wait for it. While no request waits, maintenance can
 //! use the whole shard.
 
@@ -26,16 +26,16 @@ const IDLE_SHARE: u32 = 200;
 /// How often the share is updated while one runs.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The share for a backlog in multiples of memory, if a compaction runs, and for the used fraction
-/// of the memtable budget, if a flush runs.
+/// The share of maintenance. It depends on the backlog in multiples of memory, if a compaction
+/// runs, and on the used fraction of the memtable budget, if a flush runs.
 pub(super) fn permille(backlog: Option<f64>, memtables: Option<f64>) -> u32 {
     let compaction = backlog.map_or(0.0, |backlog| between(&COMPACTION, backlog));
     let flush = memtables.map_or(0.0, |fill| between(&FLUSH, fill));
     (compaction + flush).clamp(MIN_SHARE, MAX_SHARE) as u32
 }
 
-/// The value at `x` by linear interpolation of `points`; outside of their range, that of the
-/// nearest.
+/// The value at `x` by linear interpolation of `points`; outside of their range, the value of the
+/// nearest point.
 fn between(points: &[(f64, f64)], x: f64) -> f64 {
     let above = points.partition_point(|(at, _)| *at <= x);
     match (above.checked_sub(1).and_then(|i| points.get(i)), points.get(above)) {

@@ -70,7 +70,7 @@ pub(crate) struct Plan {
 impl Engine {
     /// Runs a plan. Returns `Cancelled` if `cancel` fires first, and `Stopped` if an administrator
     /// stops it; then nothing has changed. Must run as a task: if the future were dropped, a sealed
-    /// output could stay on disk unnoticed, and a restart would find it.
+    /// output could remain on disk unnoticed, and a restart would load it.
     pub(crate) async fn compact(
         &self,
         table: &Rc<Table>,

@@ -1,23 +1,23 @@
 //! The counter id of the node: the id of its shards of counters ([`model::counter`]).
 //!
-//! A counter update continues the shard that the node has stored. If the node has lost a part of
-//! what it counted, the continued shard would replace the correct one on all other replicas,
-//! because its clock is higher. So a node counts under the id of its last run only if nothing can
-//! be missing. Otherwise it takes a new id: the shard of the earlier id, which other replicas have,
-//! stays part of the sum.
+//! A counter update continues the shard that the node has stored. If the node has lost counter
+//! updates, the continued shard would replace the correct shard on all other replicas, because its
+//! clock is higher. So a node uses the id of its last run only if no update can be missing.
+//! Otherwise it takes a new id. The shard of the earlier id, which other replicas have, remains
+//! part of the sum.
 //!
-//! `messina.counter-id` has the id and, after a stop in order, what the node left: the ends of its
-//! commitlogs and the sstables of its tables with counters. A start compares that with the data
-//! directory, before it changes anything there, and takes a new id if
+//! `messina.counter-id` has the id and, after an orderly stop, the ends of the node's commitlogs
+//! and the sstables of its tables with counters. A start compares this record with the data
+//! directory before it changes a file there. It takes a new id if
 //!
-//! - the last run did not stop in order: also in the mode `batch`, because readers and other
-//!   replicas may have seen states that were not synced yet,
-//! - a commitlog does not end where it ended, or an sstable is missing, whoever removed it,
+//! - the last run had no orderly stop (also in the mode `batch`: readers and other replicas may
+//!   have received states that were not synced yet),
+//! - a commitlog does not end at the recorded position, or a recorded sstable is missing,
 //! - the file is missing, damaged, of another node, or of an earlier release, which had none,
-//! - the node starts without something that it has lost (`accept_loss`, a damaged commitlog).
+//! - the node starts without lost files or records (`accept_loss`, a damaged commitlog).
 //!
-//! A table that cannot be read refuses updates. The stop then leaves nothing to compare, because
-//! that table may be readable at the next start, without what it held.
+//! A table that cannot be read refuses updates. A stop then records nothing to compare, because
+//! that table may be readable at the next start, without its present rows.
 
 use super::layout::commitlog_root;
 use super::{DataDir, DataDirError};
@@ -46,7 +46,7 @@ struct Stored {
     left: Option<Left>,
 }
 
-/// What a stop has left.
+/// The record of a stop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Left {
     logs: Vec<EndedRun>,
@@ -86,8 +86,8 @@ impl DataDir {
     }
 }
 
-/// Lets the next start count under the same id, if it finds these sstables and the commitlogs as
-/// they are now. Call it when everything was stopped in order.
+/// Records the present state for the next start. It uses the same id if the sstables and commitlogs
+/// are unchanged. Call it when everything was stopped in order.
 pub async fn leave_counter_id(
     data_dir: &Path,
     host: HostId,

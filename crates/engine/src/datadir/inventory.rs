@@ -1,18 +1,17 @@
-//! The inventory: what a data directory must hold. It is written into the stamp at each start,
-//! and compared with the directory at the next one.
+//! The inventory: the files that a data directory must have. It is written into the stamp at each
+//! start, and compared with the directory at the next start.
 //!
-//! A log that was removed entirely leaves no trace. So the stamp, which is elsewhere, names the
-//! runs of the commitlog with acknowledged writes, the end of the Raft log, the tables with a
-//! directory, which small files in these have truncations, and which files in `hint-notes` name
-//! writes that other nodes miss.
+//! A log that was removed entirely leaves no trace. So the stamp, another file, names the runs of
+//! the commitlog with acknowledged writes, the end of the Raft log, and the tables with a
+//! directory. It also names the small files in these directories that record truncations, and the
+//! files in `hint-notes` that record missed writes of other nodes.
 //!
 //! The inventory is a lower bound after any crash. A run or a directory is named after it is
 //! complete on the device. A run is dropped from the inventory before it is removed. The
 //! directory of a table is removed after the metadata has forgotten the table. The later end of
 //! the Raft log is in `messina.raft-end` ([`crate::raft_log::read_end`]).
 //!
-//! A directory of an earlier release has no inventory: nothing is known of it, and nothing is
-//! refused.
+//! A directory of an earlier release has no inventory. Missing files are not detected then.
 
 use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};
@@ -129,7 +128,7 @@ impl Inventory {
     }
 }
 
-/// The tables of which a node lacks writes.
+/// The tables with writes that a node lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lacks {
     /// None.
@@ -145,11 +144,11 @@ pub enum Lacks {
 pub struct Missing {
     /// A path, and how it is known to be missing.
     pub what: String,
-    /// What it held.
+    /// The lost contents.
     pub loses: &'static str,
     /// Whether it belongs to the Raft log.
     pub is_raft: bool,
-    /// The tables of which the node lacks writes if it starts without it.
+    /// The tables with writes that the node lacks if it starts without this part.
     pub lacks: Lacks,
     /// A path that must be moved away before the node can start without it.
     pub in_its_place: Option<PathBuf>,
@@ -200,8 +199,8 @@ impl DataDir {
         raft_end_path(&self.path)
     }
 
-    /// What the directory held when the node last ran and does not hold now. Call it before
-    /// anything opens, changes or removes a log.
+    /// The parts of the directory that are missing since the node last ran. Must be called before
+    /// any log is opened, changed or removed.
     pub async fn missing(&self) -> Result<Vec<Missing>, DataDirError> {
         let mut missing = Vec::new();
         let found = match raft_log::look(&self.raft_dir(), self.host_id).await {
@@ -305,9 +304,9 @@ impl DataDir {
         Ok(None)
     }
 
-    /// What is missing of a table that the metadata has in this epoch: its directory, or a file
+    /// The missing parts of a table that the metadata has in this epoch: its directory, or a file
     /// in it. An older copy of a file counts as missing: with it, acknowledged rows would be
-    /// removed, or truncated ones would return.
+    /// removed, or truncated rows would return.
     pub async fn missing_of_table(&self, schema: &TableSchema, epoch: u64) -> Result<Vec<Missing>, DataDirError> {
         let Some(inventory) = &self.stamp.inventory else { return Ok(Vec::new()) };
         let (id, mut missing) = (schema.id, Vec::new());
@@ -373,7 +372,7 @@ impl DataDir {
         Ok(unusable)
     }
 
-    /// Moves away the path of a part that is given up. Returns the new path.
+    /// Moves away the path of a part after its loss was accepted. Returns the new path.
     pub async fn move_away(&self, path: &Path) -> Result<PathBuf, DataDirError> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".given-up-{}", rt::time::wall_micros() / 1000));
@@ -396,7 +395,7 @@ impl DataDir {
         Ok(inventory.tables.difference(&there).copied().collect())
     }
 
-    /// The tables whose directory is durable.
+    /// The tables with a durable directory.
     pub async fn durable_tables(&self) -> Result<BTreeSet<TableId>, DataDirError> {
         let tables = self.tables_on_disk().await?;
         let root = self.data_dir();
@@ -425,7 +424,7 @@ impl DataDir {
         })
     }
 
-    /// The directories of tables with sstables in them, apart from those that `is_known`.
+    /// The directories with sstables of tables for which `is_known` returns false.
     pub async fn unknown_tables(&self, is_known: impl Fn(TableId) -> bool) -> Result<Vec<FoundTable>, DataDirError> {
         let mut unknown = Vec::new();
         for table in self.tables_on_disk().await? {

@@ -32,7 +32,7 @@ pub use inventory::{FoundTable, HintNotes, Inventory, InventoryKeeper, Lacks, Ma
 pub use layout::{table_dir_name, table_of_dir_name};
 pub use snapshots::{FoundSnapshot, directories, entries, find_snapshots};
 pub use stamp::{FORMAT, Stamp};
-pub use write_marks::{HeardMark, StoredMarks};
+pub use write_marks::{AnnouncedMark, StoredMarks};
 
 use crate::files::may_pass;
 use crate::files::sealed::{self, Unsealed};
@@ -90,8 +90,8 @@ pub enum DataDirError {
     },
     /// A later release wrote it.
     #[error(
-        "the data directory {path} was written by a later release of Messina (format {found}; this one knows up to \
-         {known}): run that release or a later one"
+        "the data directory {path} was written by a later release of Messina (format {found}; this release reads up to {known}): \
+         run that release or a later one"
     )]
     NewerFormat {
         /// The directory.
@@ -106,20 +106,20 @@ pub enum DataDirError {
     CorruptStamp {
         /// The stamp.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         why: String,
     },
     /// A state of the development before 0.1.0 wrote it, with the metadata in `journal`.
     #[error(
-        "the data directory {0} was written before release 0.1.0, which does not read it: start the state that wrote it, export the \
-         data (cqlsh COPY ... TO), and import them into an empty data directory"
+        "the data directory {0} was written before release 0.1.0, which does not read it: start the build that wrote it, export \
+         the data (cqlsh COPY ... TO), and import them into an empty data directory"
     )]
     BeforeFirstRelease(PathBuf),
     /// There is data, but no stamp.
     #[error(
-        "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp says \
-         which node this is and what it stored: restore it as it was when the node stopped. An older copy may need a start with \
-         --accept-loss. A member of a cluster can be replaced by a new node with an empty data directory"
+        "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp \
+         identifies the node and lists its files: restore the stamp as it was when the node stopped. An older copy may need a \
+         start with --accept-loss. If no copy is left, replace a member of a cluster by a new node with an empty data directory"
     )]
     NoStamp(PathBuf),
     /// The operating system refused.

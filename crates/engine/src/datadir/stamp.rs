@@ -24,10 +24,10 @@ pub struct Stamp {
     pub shards: u16,
     /// When the directory was made: microseconds since 1970.
     pub created_micros: i64,
-    /// What the directory must hold; `None` in one that an earlier release wrote.
+    /// The files that the directory must have. `None` in a stamp of an earlier release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
-    /// The run that the cluster has recorded last, as far as is known, and the runs that this node
+    /// The last run that the cluster is known to have recorded, and the runs that this node
     /// proposed since then without an answer. Empty if none was ever recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<NodeRun>,

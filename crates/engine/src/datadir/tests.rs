@@ -1,4 +1,4 @@
-//! Which process may open a data directory, and what of it survives a power loss.
+//! Which process may open a data directory, and which of its files survive a power loss.
 
 use super::*;
 use model::TableId;

@@ -1,5 +1,5 @@
-//! The file `messina.write-marks`: the write mark of this node, and those of others that it knows.
-//! `cluster::topology::write_marks` explains what they are for.
+//! The file `messina.write-marks`: the write mark of this node, and the marks that other nodes have
+//! announced to it. `cluster::topology::write_marks` explains their purpose.
 
 use crate::files::sealed;
 use model::HostId;
@@ -17,7 +17,7 @@ const FORMAT: u32 = 1;
 
 /// A write mark that another node announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct HeardMark {
+pub struct AnnouncedMark {
     /// The process that announced it.
     pub process: Uuid,
     /// The mark.
@@ -32,7 +32,7 @@ pub struct StoredMarks {
     /// Its own write mark.
     pub own: u64,
     /// The marks of other nodes.
-    pub others: BTreeMap<HostId, HeardMark>,
+    pub others: BTreeMap<HostId, AnnouncedMark>,
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -41,7 +41,7 @@ fn path(dir: &Path) -> PathBuf {
 
 impl StoredMarks {
     /// The marks in the data directory of a node. `None` if the file is missing, is damaged or
-    /// belongs to another node: the other members know whether the node had one.
+    /// belongs to another node. The other members know whether the node had a mark.
     pub async fn read(dir: &Path, host: HostId) -> io::Result<Option<StoredMarks>> {
         let path = path(dir);
         Ok(match sealed::read::<StoredMarks>(&path, KIND, FORMAT).await? {

@@ -1,20 +1,20 @@
 //! Replacing sstables by others, atomically over a crash.
 //!
-//! An sstable exists if and only if its `me-<generation>-big-TOC.txt` does. While it is written,
-//! the table of contents is named `TOC.txt.tmp`; it is the first file to be created and the last
-//! one to be removed.
+//! An sstable exists if and only if its `me-<generation>-big-TOC.txt` does. While the sstable is
+//! written, its table of contents is named `TOC.txt.tmp`. The table of contents is created first
+//! and removed last.
 //!
-//! A replacement is recorded durably as `replacement-<id>.log` in the table's directory. This is
-//! the moment at which the outputs replace the inputs. Then the outputs are sealed, the inputs
-//! removed, and the record after them. Files in the table's `upload` directory are replaced in
-//! the same way ([`load`]).
+//! A replacement is recorded durably as `replacement-<id>.log` in the table's directory. At this
+//! moment the outputs replace the inputs. Then the outputs are sealed, the inputs removed, and the
+//! record after them. Files in the table's `upload` directory are replaced in the same way
+//! ([`load`]).
 //!
-//! At startup [`finish_pending`] finishes what a crash interrupted, and removes files with a
-//! `TOC.txt.tmp`, which were never sealed. Files with neither were not left by a crash: the sstable
-//! was sealed, and lost its `TOC.txt` since. If only that is missing it is written again. Otherwise
-//! the sstable is incomplete: its files stay, and its table cannot be read. Only a lone file in a
-//! format of another database, of which this node has never written any, is moved to the table's
-//! `quarantine` directory. Neither is ever deleted.
+//! At startup [`finish_pending`] completes interrupted replacements, and removes files with a
+//! `TOC.txt.tmp`, which were never sealed. Files without any table of contents were not left by a
+//! crash: the sstable was sealed, and has lost its `TOC.txt` since. If only `TOC.txt` is missing,
+//! it is written again. Otherwise the sstable is incomplete: its files are kept, and its table
+//! cannot be read. Only a single file in a format of another database, which this node never
+//! writes, is moved to the table's `quarantine` directory. No such file is ever deleted.
 //!
 //! Invariants: after `finish_pending` either all inputs or all outputs of a replacement exist,
 //! never both, never neither; repeating it changes nothing. Files of unknown formats, and files
@@ -97,7 +97,7 @@ pub enum DeletionLogError {
     Corrupt {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The damage.
         why: &'static str,
     },
     /// A later release wrote it.
@@ -119,7 +119,7 @@ pub enum DeletionLogError {
         error: io::Error,
     },
     /// An output is missing, and its inputs may be removed: data is lost.
-    #[error("{file} names the sstable {generation}, of which there is no table of contents")]
+    #[error("{file} names the sstable {generation}, which has no table of contents")]
     Lost {
         /// The replacement.
         file: PathBuf,
@@ -128,8 +128,8 @@ pub enum DeletionLogError {
     },
     /// A file of an sstable that was replaced by others could not be removed.
     #[error(
-        "{path} cannot be removed: {error}. The sstable was replaced by others and must not be read. Find out what \
-         keeps the file (`lsattr`: then `chattr -i`; owner and mode of its directory), make it removable, and start again"
+        "{path} cannot be removed: {error}. The sstable was replaced by others and must not be read. Find the cause (`lsattr`: \
+         then `chattr -i`; owner and mode of its directory), make it removable, and start again"
     )]
     NotRemoved {
         /// The file.
@@ -138,9 +138,9 @@ pub enum DeletionLogError {
         error: io::Error,
     },
     /// A table of contents could not be written again.
-    #[error("{path}: its table of contents is lost and cannot be rebuilt: {error}")]
+    #[error("{path}: the sstable's table of contents is lost and cannot be rebuilt: {error}")]
     Rebuild {
-        /// Of which sstable.
+        /// The sstable.
         path: PathBuf,
         /// Why.
         error: sstable::Error,

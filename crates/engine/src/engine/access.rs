@@ -1,5 +1,5 @@
-//! The parts of a shard's store: what the server asks of them, and what the modules of this crate
-//! use.
+//! The parts of a shard's store: the interface for the server, and the interface for the modules of
+//! this crate.
 
 use super::{Engine, TableRegistry};
 use crate::commitlog::{Commitlog, LoggedRun, Position};

@@ -1,5 +1,5 @@
-//! What has become durable in directories of tables and is not in the inventory of the data
-//! directory yet.
+//! Files that have become durable in directories of tables, and are not in the inventory of the
+//! data directory yet.
 
 use super::Engine;
 use crate::datadir::Made;
@@ -43,8 +43,8 @@ impl Engine {
         self.changes.next(&self.stop).await
     }
 
-    /// What a start has found in the directories of this shard's tables, apart from sstables. It
-    /// is durable.
+    /// The durable files that a start has found in the directories of this shard's tables, apart
+    /// from sstables.
     pub fn found_in_directories(&self) -> Vec<Made> {
         let of_table = |table: &Rc<Table>| {
             let id = table.schema().id;

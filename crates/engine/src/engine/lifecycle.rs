@@ -26,8 +26,8 @@ pub enum LogLeft {
     Removed {
         /// The files.
         what: String,
-        /// The run of the log. The next start must neither report it as missing nor replay what
-        /// is left of it.
+        /// The run of the log. The next start must neither report it as missing nor replay its
+        /// remaining files.
         run: OldRun,
     },
 }
@@ -49,9 +49,8 @@ impl Engine {
         self.compactions.wake();
     }
 
-    /// Stops flushes and compactions, waits for those that run, and syncs the log. Memtables stay
-    /// in the log only; they are flushed if the log has failed. Returns what could not be
-    /// written.
+    /// Stops flushes and compactions, waits for running ones, and syncs the log. Memtables stay in
+    /// the log only; they are flushed if the log has failed. Returns what could not be written.
     pub async fn stop(&self) -> Unwritten {
         let removed = self.log.check_there().await;
         let without_log = self.log.has_failed() && self.flush_all_tablets().await;

@@ -89,7 +89,7 @@ pub struct Engine {
     max_timestamp: Cell<i64>,
     /// The newest epoch of all tables.
     newest_epoch: Cell<u64>,
-    /// What is known of the sstables of tables during startup.
+    /// The sstables that were found in each table's directory, during startup.
     prepared: RefCell<HashMap<TableId, Prepared>>,
     changes: DirectoryChanges,
     /// The position at which the log of this run begins.
@@ -171,9 +171,9 @@ impl Engine {
         rt::task::spawn(f(engine)).await.unwrap_or(Err(EngineError::Cancelled))
     }
 
-    /// Records a timestamp. Timestamps beyond the year 2200 are ignored: files without any
-    /// timestamp contain the greatest possible one, and clients that count in nanoseconds must
-    /// not advance the node's clock.
+    /// Records a timestamp. Timestamps beyond the year 2200 are ignored. Files without any
+    /// timestamp contain the greatest possible one, and clients that count in nanoseconds must not
+    /// advance the node's clock.
     pub(crate) fn saw_timestamp(&self, timestamp: i64) {
         if timestamp < BEYOND_CLOCKS {
             self.max_timestamp.set(self.max_timestamp.get().max(timestamp));

@@ -1,5 +1,5 @@
-//! What the small files of a node have in common: sealed texts, their owner, and failures of the
-//! file system that may pass.
+//! The common parts of a node's small files: sealed texts, owners, and temporary failures of the
+//! file system.
 //!
 //! - `sealed`: small checksummed text files that are replaced entirely.
 //! - `bytes`: fields and checksums of binary headers.
@@ -21,8 +21,8 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether the disk is full or the process has no file descriptors left: nothing is wrong with the
-/// device, and the same operation may succeed later.
+/// Whether the disk is full or the process has no file descriptors left. Then the device works, and
+/// the same operation may succeed later.
 pub(crate) fn may_pass(error: &io::Error) -> bool {
     is_full(error) || sstable::is_out_of_files(error)
 }

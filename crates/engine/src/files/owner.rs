@@ -50,7 +50,7 @@ impl NodeDigest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileOwner {
     pub host: HostId,
-    /// `None` in a directory whose name is not that of a table's directory.
+    /// `None` unless the name of the directory is the name of a table's directory.
     pub table: Option<TableId>,
 }
 
@@ -73,8 +73,8 @@ impl FileOwner {
     }
 }
 
-/// Reads a sealed file of this kind and format in a table's directory. One that names another owner
-/// than the node `host` and that table is unusable.
+/// Reads a sealed file of this kind and format in a table's directory. A file is unusable if it
+/// names another owner than the node `host` and that table.
 pub(crate) async fn read_owned<T: DeserializeOwned>(
     path: &Path,
     host: HostId,

@@ -1,4 +1,4 @@
-//! Small checksummed text files: one line that says what the file is, then JSON.
+//! Small checksummed text files: one line with the kind of the file, then JSON.
 //!
 //! ```text
 //! messina <kind> <format> <crc32 of the rest, 8 hex digits>\n
@@ -45,7 +45,7 @@ pub(crate) fn unseal<T: DeserializeOwned>(kind: &str, known: u32, text: &[u8]) -
     let (line, json) = text.split_once('\n').ok_or(Unsealed::Corrupt("no first line"))?;
     let words: Vec<&str> = line.split(' ').collect();
     let &["messina", found_kind, format, crc] = words.as_slice() else {
-        return Err(Unsealed::Corrupt("the first line is not that of a file of messina"));
+        return Err(Unsealed::Corrupt("the first line is not the header of a file of messina"));
     };
     if found_kind != kind {
         return Err(Unsealed::Corrupt("the first line names another kind of file"));

@@ -100,7 +100,7 @@ impl Output {
         Ok(Some(Attached::new(sstable, intervals.to_vec())))
     }
 
-    /// Removes what was written.
+    /// Removes the written files.
     pub async fn abandon(self) {
         self.writer.abort().await;
     }

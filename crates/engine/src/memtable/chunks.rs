@@ -1,8 +1,8 @@
 //! The rows of a large partition: a tree of chunks, each behind an `Rc`, that is shared between
 //! versions.
 //!
-//! Cloning [`Chunks`] costs one pointer: this is how a reader keeps a snapshot. A writer that
-//! meets a shared node copies that node and those above it, never the partition. Rows are never
+//! Cloning [`Chunks`] costs one pointer: this is how a reader keeps a snapshot. To change a shared
+//! node, a writer copies that node and the nodes above it, never the partition. Rows are never
 //! removed: a memtable only grows until it is flushed.
 
 use model::key::{Clustering, PositionRef};
@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// The most rows in a chunk, and the most children of an inner node.
 const FULL: usize = 48;
 
-/// What one row costs beside its bytes: its place in a chunk (three quarters full) and two
+/// The memory of one row besides its bytes: its place in a chunk (three quarters full) and two
 /// allocations.
 pub(super) const ROW_OVERHEAD: usize = std::mem::size_of::<(Clustering, Row)>() * 4 / 3 + 2 * super::ALLOCATION;
 

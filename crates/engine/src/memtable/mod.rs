@@ -39,7 +39,7 @@ use sstable::LogInterval;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What one reference-counted buffer costs beside its bytes: the allocator's rounding and the
+/// The memory of one reference-counted buffer besides its bytes: the allocator's rounding and the
 /// count.
 pub(crate) const ALLOCATION: usize = 40;
 
@@ -58,7 +58,7 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
-    /// The shard whose log it is of.
+    /// The shard that owns the log.
     pub fn shard(&self) -> ShardId {
         shard_of_segment(self.first.segment)
     }

@@ -29,7 +29,7 @@ const SHARE: usize = 8;
 pub(crate) struct Packed(Bytes);
 
 impl Packed {
-    /// One row, and what it costs in bytes.
+    /// One row, and its memory in bytes.
     pub fn new(arena: &mut Arena, key: &[u8], clustering: &Clustering, row: &Row) -> (Packed, isize) {
         let header = header(key.len(), clustering.0.len());
         let parts = [&header[..], key, &clustering.0[..], &row.0[..]];

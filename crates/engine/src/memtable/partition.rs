@@ -15,7 +15,7 @@ use model::schema::TableSchema;
 use model::time::{Timestamp, Tombstone};
 use std::rc::Rc;
 
-/// The most rows whose timestamps are looked at one by one.
+/// The maximum number of rows for which each timestamp is examined.
 const SCANNED_ROWS: usize = 10_000;
 
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub(crate) enum Rows {
     Many(Chunks),
 }
 
-/// What a body costs beside what it holds.
+/// The memory of a body besides its contents.
 pub(super) const BODY_OVERHEAD: usize =
     std::mem::size_of::<Body>() + std::mem::size_of::<RangeTombstones>() + 3 * ALLOCATION;
 
@@ -77,7 +77,7 @@ impl Body {
         grew
     }
 
-    /// The least timestamp of what it holds; a bound below it when there is too much to look at.
+    /// The least timestamp of its contents, or a lower bound if there are too many to examine.
     pub fn min_timestamp(&self) -> Timestamp {
         let mut least = Timestamp::MAX;
         if !self.tombstone.is_live() {

@@ -31,7 +31,7 @@ pub(crate) struct Partitions {
     last: Token,
     /// Leading bits in which no two tokens of the range differ.
     shift: u32,
-    /// The bits that the directory tells apart; it has a place for each of their values.
+    /// The bits that select a place in the directory. It has a place for each of their values.
     depth: u32,
     directory: Vec<u32>,
     leaves: Leaves,
@@ -85,7 +85,7 @@ impl Leaves {
 }
 
 impl Leaf {
-    /// Where the first token not less than this stands.
+    /// The position of the first token that is not less than this.
     #[inline]
     fn lower_bound(&self, token: Token) -> usize {
         match self.tokens.len() {

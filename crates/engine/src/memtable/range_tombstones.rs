@@ -19,7 +19,7 @@ pub(crate) struct Change {
     pub tombstone: Tombstone,
 }
 
-/// What one change costs beside the bytes of its prefix.
+/// The memory of one change besides the bytes of its prefix.
 const CHANGE_OVERHEAD: usize = std::mem::size_of::<Change>() + super::ALLOCATION;
 
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ impl RangeTombstones {
         let added = flatten(order, ranges);
         let Some((first, _)) = added.first() else { return 0 };
         let kept = self.changes.partition_point(|change| change.at.cmp(order, first) == Ordering::Less);
-        // What the list had and what is added, at the place reached.
+        // The deletions of the list and of the addition, at the present position.
         let (mut old, mut new) = (self.open_before(kept), Tombstone::LIVE);
         let mut rest = self.changes.split_off(kept).into_iter();
         let mut grew = 0;
@@ -132,7 +132,7 @@ fn flatten<'a>(order: &ClusteringOrder, ranges: &'a [RangeTombstone]) -> Vec<(&'
     cuts.sort_by(|a, b| a.cmp(order, b));
     cuts.dedup_by(|a, b| a.cmp(order, b).is_eq());
     let mut starting = starts.iter().enumerate().peekable();
-    // The ranges that have begun, the newest deletion on top. Those that have ended stay until
+    // The ranges that have begun, the newest deletion on top. Ranges that have ended stay until
     // they are on top.
     let mut begun = BinaryHeap::new();
     let mut changes: Vec<(&ClusteringCut, Tombstone)> = Vec::with_capacity(cuts.len());
@@ -177,7 +177,7 @@ mod tests {
         ClusteringCut { prefix: Clustering::from_components([&n.to_be_bytes()[..]]), after }
     }
 
-    /// What the list says of a row.
+    /// The deletion of a row, according to the list.
     fn at(list: &RangeTombstones, n: i32) -> Tombstone {
         let row = cut(n, false).prefix;
         let order = order();

@@ -51,7 +51,7 @@ impl Slices {
         self.reversed.as_ref().map_or(&schema.order, |reversed| &reversed.order)
     }
 
-    /// What is wanted of a partition.
+    /// The requested part of a partition.
     pub fn of(&self, key: &DecoratedKey) -> Wanted {
         match &self.slice.resume {
             Some(resume) if resume.key == *key => Wanted { resumed: true, static_row: resume.static_row },

@@ -143,7 +143,7 @@ impl Stored {
         }
     }
 
-    /// The least timestamp of what it holds; a bound below it when there is too much to look at.
+    /// The least timestamp of its contents, or a lower bound if there are too many to examine.
     pub fn min_timestamp(&self) -> Timestamp {
         match self {
             Stored::Row(packed) => min_of_row(&packed.row()),

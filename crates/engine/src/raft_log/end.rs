@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A log that was removed, or cut off at a record, looks like a log that was never longer. This
-//! file shows the difference at the next start. It is written after each fsync of the log, and
-//! not synced itself: after a power loss it may name an earlier end, never a later one. After a
+//! file shows the difference at the next start. The file is written after each fsync of the log,
+//! and not synced itself. After a power loss it may name an earlier end, never a later one. After a
 //! kill it is exact. Losing the file loses only this check, so its errors do not end the log.
 
 use super::error::{RaftLogError, io_error};
@@ -78,7 +78,7 @@ pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, RaftLogE
     Ok(Some(FoundLog { end: LogEnd { number, at: scan.tail.at }, marked: scan.marked }))
 }
 
-/// What the file at `path` says of the log of the node `host`.
+/// The record in the file at `path` about the log of the node `host`.
 pub async fn read_end(path: &Path, host: HostId) -> io::Result<NotedEnd> {
     read_end_of(path, NodeDigest::of(host)).await
 }

@@ -23,7 +23,7 @@ pub enum RaftLogError {
         file: PathBuf,
         /// Offset in the file, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         why: String,
     },
     /// Another node wrote it.

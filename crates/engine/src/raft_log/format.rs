@@ -13,8 +13,8 @@
 //!                       u32 short digest of the node, u32 CRC32 of what precedes, body
 //! ```
 //!
-//! The digest ([`NodeDigest`]) is that of the node's host id: a node must never vote with the log
-//! of another one.
+//! The digest ([`NodeDigest`]) is a digest of the node's host id: a node must never vote with the
+//! log of another node.
 //!
 //! Records that are written together point back to the first of them: damage behind that position
 //! may be a torn write, damage before it cannot. A record that does not continue the one before
@@ -127,7 +127,7 @@ pub(super) struct Tail {
     pub number: u64,
     /// The offset of the next record.
     pub at: u64,
-    /// What the last record begins with; 0 if there is none.
+    /// The checksum at the start of the last record; 0 if there is no record.
     pub chain: u32,
 }
 

@@ -15,8 +15,8 @@
 //! to durable data is an error. A failed fsync ends the log: every later call fails, and the node
 //! must stop. The log must never read a body.
 //!
-//! After room was reserved, the log has space on the device beyond its end, also after a purge:
-//! votes and marks can be written on a full disk.
+//! After [`RaftLog::reserve`], the log has space on the device beyond its end, also after a purge.
+//! So votes and marks can be written on a full disk.
 
 mod end;
 mod error;
@@ -513,7 +513,7 @@ fn number_of(name: &str) -> Option<u64> {
 async fn check_there(path: &Path) -> Result<(), String> {
     match fs::metadata(path).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
-            "{} was removed while the node ran: what it held is lost (docs/faults.md, \"The metadata log is lost\")",
+            "{} was removed while the node ran: its contents are lost (docs/faults.md, \"The metadata log is lost\")",
             path.display()
         )),
         _ => Ok(()),

@@ -22,7 +22,7 @@ pub(crate) const RECORD_VERSION: u8 = 1;
 /// Records begin at multiples of this many bytes.
 pub(crate) const ALIGN: usize = 8;
 
-/// What is wrong with bytes.
+/// The defect of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bad {
     /// They are damaged, or torn.
@@ -52,7 +52,7 @@ impl Bad {
     }
 }
 
-/// The header of a file, checked. `not_ours` says what a file with another magic is not.
+/// The header of a file, checked. `not_ours` is the error for a file with another magic.
 pub(crate) fn file_header<'b>(
     bytes: &'b [u8],
     len: usize,

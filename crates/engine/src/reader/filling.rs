@@ -24,7 +24,7 @@ pub(super) struct Filling {
     pub version: u64,
     /// Created on demand.
     pub merger: Option<Merger>,
-    /// What was read so far.
+    /// The fragments read so far.
     pub fragments: VecDeque<Fragment>,
 }
 

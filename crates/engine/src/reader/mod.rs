@@ -1,11 +1,10 @@
 //! Reading: memtables and sstables of a range as one merged stream of fragments.
 //!
-//! A reader takes its sources of a tablet in one synchronous step, so it misses nothing and sees
-//! no sstable twice. The stream is merged and not compacted: it has tombstones and what they
-//! cover. Reads of one partition open only the sources that may have it. The fragments of a
-//! single source pass through unmerged. Merging is lazy, so a reader can be
-//! [suspended](Reader::suspend) between any two fragments and resumed as if it had been opened
-//! there.
+//! A reader takes its sources of a tablet in one synchronous step, so it misses nothing and sees no
+//! sstable twice. The stream is merged and not compacted: it has tombstones and the data that they
+//! cover. Reads of one partition open only the sources that may have it. The fragments of a single
+//! source pass through unmerged. Merging is lazy, so a reader can be [suspended](Reader::suspend)
+//! between any two fragments and resumed as if it had been opened there.
 
 mod filling;
 mod source;
@@ -91,7 +90,7 @@ struct Several {
     next: Next,
 }
 
-/// What the merger waits for.
+/// The event that the merger waits for.
 #[derive(Clone, Copy)]
 enum Next {
     /// Its next step.

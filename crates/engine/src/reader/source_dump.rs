@@ -1,7 +1,7 @@
-//! The contents of each source of a partition, unmerged, to examine what a read merges.
+//! The contents of each source of a partition, unmerged, to examine the inputs of a read.
 //!
-//! It is for debugging, not for serving: each fragment is handed to the caller as it is found,
-//! and the caller decides how much to keep.
+//! It is for debugging, not for serving. Each fragment is passed to the caller when it is read, and
+//! the caller decides how much to keep.
 
 use super::ReadOptions;
 use crate::config::FILL_BYTES;

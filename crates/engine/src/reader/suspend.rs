@@ -1,17 +1,17 @@
 //! A reader between two pages.
 //!
-//! Invariant: a resumed reader yields exactly the fragments of a new reader with the resumed
-//! range and slice: the partition's start with its deletion, the static row, the open range
-//! deletion as a change at the position, and the rest. So suspended readers change nothing but
-//! the cost.
+//! Invariant: a resumed reader yields exactly the fragments of a new reader with the resumed range
+//! and slice. These are the partition's start with its deletion, the static row, the open range
+//! deletion as a change at the position, and the rest. So suspended readers change nothing but the
+//! cost.
 //!
 //! Only sstables are kept, each with its decoded fragments that were not merged yet, its position
 //! and read-ahead, and its open deletion. Memtables are cheap to find, so they are opened again.
-//! The head of the partition (deletion, static row) is kept merged, memtables included: their
-//! contents are still there or were flushed, and merging the same data twice changes nothing.
-//! Sstables that were attached meanwhile are opened at the position. So the sources are those of
-//! a new reader. If the tablet lost an sstable (to a compaction or TRUNCATE) the reader is
-//! [`Stale`], and a new one is needed.
+//! The head of the partition (deletion, static row) is kept merged, memtables included. The
+//! contents of these memtables are still in memory or were flushed, and merging the same data twice
+//! changes nothing. Sstables that were attached meanwhile are opened at the position. So the
+//! sources are the same as for a new reader. If the tablet lost an sstable (to a compaction or
+//! TRUNCATE) the reader is [`Stale`], and a new one is needed.
 //!
 //! If nothing has changed and one sstable is left, resuming costs no seek, no index read and no
 //! new reader.
@@ -153,9 +153,10 @@ impl Suspended {
     }
 
     /// Resumes the reader. `range` and `slice` give the rest of the read, as for a new reader.
-    /// `cut` is the position in the partition of the head, in the reader's order, at or behind
-    /// the last fragment that was yielded; none to continue behind that partition. The range must
-    /// end where the reader's did, and the slice must want the same of other partitions.
+    /// `cut` is the position in the partition of the head, in the reader's order, at or behind the
+    /// last fragment that was yielded; none to continue behind that partition. The range must have
+    /// the same end as the reader's range, and the slice must select the same part of other
+    /// partitions.
     pub fn resume(
         mut self,
         engine: &Engine,

@@ -42,7 +42,7 @@ pub(crate) struct Table {
     /// Whether the directory is known to be there, durably.
     pub has_directory: Cell<bool>,
     tablets: RefCell<Rc<[Rc<Tablet>]>>,
-    /// Tablets that are not served any more and whose data is not removed yet.
+    /// Tablets that are no longer served and still have data.
     leaving: RefCell<Vec<Rc<Tablet>>>,
     pub auto_compaction: Cell<bool>,
     /// Cancelled and renewed to stop the running compactions.
@@ -59,7 +59,7 @@ pub(crate) struct Table {
     filters: RefCell<Vec<(ShardId, ReplayFilters)>>,
     /// Serialises changes of the replay filters.
     pub filters_turn: Semaphore,
-    /// Files that could not be opened. They are left alone. What they hold is unknown, so nothing
+    /// Files that could not be opened. They are left alone. Their contents are unknown, so nothing
     /// is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
     /// An sstable that holds data and is not served: reads fail.
@@ -149,12 +149,12 @@ impl Table {
         self.leaving.borrow_mut().extend(gone);
     }
 
-    /// A tablet that is not served any more and whose data is not removed yet.
+    /// A tablet that is no longer served and still has data.
     pub fn leaving(&self, id: u32) -> Option<Rc<Tablet>> {
         self.leaving.borrow().iter().find(|own| own.id == id).cloned()
     }
 
-    /// Forgets a removed tablet whose data is removed.
+    /// Forgets a removed tablet after its data is removed.
     pub fn has_left(&self, tablet: &Rc<Tablet>) {
         debug_assert!(
             !tablet.is_flushing() && tablet.sstables().len() == 0,
@@ -163,7 +163,7 @@ impl Table {
         self.leaving.borrow_mut().retain(|own| !Rc::ptr_eq(own, tablet));
     }
 
-    /// All tablets whose data may be on this shard.
+    /// All tablets that may have data on this shard.
     pub fn served_and_leaving(&self) -> Vec<Rc<Tablet>> {
         self.tablets.borrow().iter().chain(self.leaving.borrow().iter()).cloned().collect()
     }

@@ -1,5 +1,5 @@
-//! The row cache: the merged contents of all sstables of a tablet for a partition, for tables
-//! whose partitions are one row.
+//! The row cache: the merged contents of all sstables of a tablet for a partition. It serves tables
+//! with one row in each partition.
 //!
 //! Without it, a point read of such a table asks filter, summary, index and data of every sstable
 //! for a few hundred bytes. Here it is one lookup. Partitions of tables with clustering columns
@@ -18,7 +18,7 @@
 //! - Where data is removed (TRUNCATE), and where the schema changes, the tablet gets another
 //!   number here, and its entries are not found any more.
 //!
-//! Eviction is CLOCK: a hand passes over the entries and evicts those that were not used since
+//! Eviction is CLOCK: a hand passes over the entries and evicts entries that were not used since
 //! its last pass. The page cache gives up the memory of rows, up to three quarters of the budget.
 //! No step takes long: the maps are many and small, the entries are in pieces, and the hand stops
 //! after a number of steps.
@@ -66,7 +66,7 @@ pub struct RowCacheStats {
 
 /// The contents of a partition.
 pub(crate) struct Content {
-    /// What the sstables hold, merged.
+    /// The merged contents of the sstables.
     pub stored: Stored,
     /// Its bytes.
     pub bytes: usize,
@@ -103,13 +103,14 @@ struct Inner {
     free: Vec<u32>,
     hand: u32,
     bytes: usize,
-    /// The memory that the page cache was told to give up.
+    /// The memory that the page cache has given up for rows.
     taken: usize,
     stats: RowCacheStats,
 }
 
 impl RowCache {
-    /// A cache that takes up to three quarters of `budget` bytes from that of the pages.
+    /// A cache that takes up to three quarters of the `budget` bytes that it shares with the page
+    /// cache.
     pub fn new(budget: usize, pages: Rc<PageCache>) -> Rc<RowCache> {
         let inner = Inner {
             maps: (0..MAPS).map(|_| HashMap::default()).collect(),
@@ -149,8 +150,8 @@ impl RowCache {
             return None;
         }
         if set.news() > entry.version {
-            // A tombstone that was added since then may have been purged together with what it
-            // covers, and be in no filter.
+            // A tombstone that was added since then may have been purged together with the data
+            // that it covers, and be in no filter.
             let untold = set.lost_news() > entry.version;
             if untold || set.news_after(entry.version).any(|attached| attached.may_contain(key)) {
                 inner.stats.misses += 1;
@@ -281,7 +282,7 @@ mod tests {
         let stats = cache.stats();
         assert!(stats.bytes <= 75 << 20 && stats.bytes > 74 << 20 && stats.evictions > 100_000, "{stats:?}");
         assert_eq!(stats.insertions, stats.partitions + stats.evictions);
-        assert_eq!(pages.budget(), 25 << 20, "what rows take, pages give up");
+        assert_eq!(pages.budget(), 25 << 20, "the page cache shrinks by the memory of rows");
         assert!(cache.get(cache.register(), &key(1), &set).is_none(), "another tablet");
         cache.insert(tablet, key(0).token, 0, content(0, LARGEST + 1));
         let after = cache.stats();

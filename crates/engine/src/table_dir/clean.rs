@@ -1,4 +1,4 @@
-//! Finishing what a crash interrupted in the directory of a table.
+//! Completes interrupted file operations in the directory of a table.
 
 use super::replay_filters::ReplayFilters;
 use super::{foreign_files, is_truncated, names_in, remove_all, sealed_places};
@@ -14,7 +14,7 @@ use std::path::Path;
 pub(crate) struct CleanDirectory {
     /// The sealed sstables that were not truncated.
     pub places: Vec<SstablePath>,
-    /// Those that cannot be opened, because they have no table of contents any more.
+    /// The sealed sstables that cannot be opened, because they have lost their table of contents.
     pub incomplete: Vec<Incomplete>,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
@@ -31,8 +31,9 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
         tracing::warn!(dir = %dir.display(), files = files.len(), first = files[0], format,
             "a table's directory has files of a format that this release cannot read: their data is not served");
     }
-    // A killed process may leave names that were never synced. Replay skips what a sealed sstable
-    // covers, so its name must survive a power loss after the log is retired.
+    // A killed process may leave names that were never synced. Replay skips records that a sealed
+    // sstable covers, so the name of the sstable must survive a power loss after the log is
+    // retired.
     rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
     let finished = deletion_log::finish_pending(dir).await?;
     if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
@@ -49,7 +50,7 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     }
     if finished.in_quarantine > 0 {
         tracing::warn!(dir = %dir.join(QUARANTINE).display(), files = finished.in_quarantine,
-            "files are in quarantine: what they hold is not served; restore their sstables from a snapshot, or remove them");
+            "files are in quarantine, and their rows are not served: restore their sstables from a snapshot, or remove the files");
     }
     if finished != Finished::default() {
         names = names_in(dir).await?;

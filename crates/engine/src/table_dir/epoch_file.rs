@@ -12,9 +12,8 @@ const KIND: &str = "epoch";
 const FORMAT: u32 = 1;
 const FILE: &str = "epoch";
 
-/// What the file holds, for error messages.
-pub(crate) const HOLDS: &str =
-    "the proof that the rows of the table are not truncated ones: without it this node removes all it has of the table";
+/// The content of the file, for error messages.
+pub(crate) const HOLDS: &str = "the epoch of the table's rows: without it the node treats them as truncated, and removes all its rows of the table";
 
 /// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +49,7 @@ async fn read_at(path: &Path, host: HostId) -> io::Result<Result<Written, Unusab
     read_owned(path, host, (KIND, FORMAT), |written: &Written| Some(written.owner)).await
 }
 
-/// What is wrong with the file of a table whose epoch on the node `host` is `epoch`.
+/// The defect of the file, for a table with this epoch on the node `host`.
 pub(crate) async fn defect(path: &Path, epoch: u64, host: HostId) -> io::Result<Option<Unusable>> {
     Ok(match read_at(path, host).await? {
         Ok(written) if written.epoch >= epoch => None,

@@ -1,5 +1,5 @@
-//! What shard 0 finds in the directory of a table at startup, so that other shards need not look
-//! again.
+//! The files that shard 0 finds in the directory of a table at startup, so that other shards need
+//! not list it again.
 
 use super::ReplayFilters;
 use crate::deletion_log::Incomplete;
@@ -8,8 +8,8 @@ use rt::ShardId;
 use sstable::{Sstable, SstablePath};
 use std::rc::Rc;
 
-/// What [`crate::Engine::reshard`] found in a table's directory. It saves disk accesses when the
-/// table is added: with many tables most sstables belong to other shards.
+/// The files that [`crate::Engine::reshard`] found in a table's directory. It saves disk accesses
+/// when the table is added: with many tables most sstables belong to other shards.
 pub(crate) struct Prepared {
     pub found: FoundSstables,
     /// The sstables that shard 0 has opened, for itself.
@@ -23,16 +23,16 @@ impl Prepared {
     }
 }
 
-/// What shard 0 found in a table's directory after interrupted operations were finished. It is
-/// valid until the first compaction.
+/// The files that shard 0 found in a table's directory after interrupted operations were finished.
+/// The list is valid until the first compaction.
 #[derive(Clone, Debug, Default)]
 pub struct FoundSstables {
     /// The sealed sstables that were not truncated.
     pub(crate) places: Vec<SstablePath>,
     /// Sealed sstables without a table of contents: the table cannot be read.
     pub(crate) incomplete: Vec<Incomplete>,
-    /// The first and last key of those that could be opened. They never change, because files are
-    /// written once.
+    /// The first and last key of each sstable that could be opened. They never change, because
+    /// files are written once.
     pub(crate) keys: Vec<SstableKeys>,
     pub(crate) filters: Vec<(ShardId, ReplayFilters)>,
 }

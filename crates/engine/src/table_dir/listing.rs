@@ -24,9 +24,9 @@ pub(crate) async fn is_absent(path: &Path) -> Result<bool, EngineError> {
     }
 }
 
-/// Whether an entry counts as a file. Directories count in two places: of a TOC.txt, because its
-/// sstable was sealed and cannot be read; and of replay filters, because truncated rows would
-/// return without them.
+/// Whether an entry counts as a file. Directories count in two places. A directory in the place of
+/// a TOC.txt: its sstable was sealed and cannot be read. A directory in the place of replay
+/// filters: truncated rows would return without them.
 fn is_file(dir: &Path, entry: &rt::fs::DirEntry) -> bool {
     !entry.is_dir
         || is_name_of_filters(&entry.name)

@@ -1,8 +1,8 @@
-//! The directory of a table: which files are in it, and what they say.
+//! The directory of a table: its files, and their contents.
 //!
 //! - `listing`: names of files; the removal of sstables.
-//! - `clean`: finishes what a crash interrupted.
-//! - `found`: what one shard has found, for the others.
+//! - `clean`: completes interrupted file operations.
+//! - `found`: the files that shard 0 has found, for other shards.
 //! - `replay_filters`: which records of the commitlog are not replayed.
 //! - `epoch_file`: the newest epoch that the node has begun.
 //! - `snapshot`: hard links to sstables.

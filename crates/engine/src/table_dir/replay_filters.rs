@@ -1,9 +1,9 @@
 //! Records of the commitlog that replay must skip although no sstable covers them: truncated
-//! records, and records whose compaction left nothing.
+//! records, and records that a compaction dropped entirely.
 //!
-//! There is one small file per table and shard, `replay-marks-<shard>` in the table's directory.
-//! It is replaced durably. A truncation takes effect when the file is written: the file also
-//! names the truncated sstables, whose files may still exist.
+//! There is one small file per table and shard, `replay-marks-<shard>` in the table's directory. It
+//! is replaced durably. A truncation takes effect when the file is written. The file also names the
+//! truncated sstables, because their files may still exist.
 
 use crate::commitlog::{Position, same_log};
 use crate::error::EngineError;
@@ -20,8 +20,8 @@ const KIND: &str = "replay-marks";
 const FORMAT: u32 = 1;
 const PREFIX: &str = "replay-marks-";
 
-/// What the file holds, for error messages.
-pub(crate) const HOLDS: &str = "what of the commitlog was truncated or removed: it returns";
+/// The content of the file, for error messages.
+pub(crate) const HOLDS: &str = "the truncated or removed parts of the commitlog: without it, these rows return";
 
 /// When a table was truncated, and at which position of a shard's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +97,8 @@ async fn read_at(path: &Path, host: HostId) -> io::Result<Result<ReplayFilters, 
     read_owned(path, host, (KIND, FORMAT), |filters: &ReplayFilters| filters.owner).await
 }
 
-/// What is wrong with the file of a shard of the node `host` that was written `sequence` times.
+/// The defect of the file of a shard of the node `host`. The file must have been written `sequence`
+/// times.
 pub(crate) async fn defect(path: &Path, sequence: u64, host: HostId) -> io::Result<Option<Unusable>> {
     Ok(match read_at(path, host).await? {
         Ok(filters) if filters.sequence >= sequence => None,
@@ -109,7 +110,7 @@ pub(crate) async fn defect(path: &Path, sequence: u64, host: HostId) -> io::Resu
     })
 }
 
-/// Whether a name is that of a file of replay filters.
+/// Whether a file with this name has replay filters.
 pub(crate) fn is_name_of_filters(name: &str) -> bool {
     shard_of_name(name).is_some()
 }

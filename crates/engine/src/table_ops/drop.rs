@@ -37,7 +37,7 @@ impl Engine {
         if self.config().auto_snapshot && self.has_data(table) {
             self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
         }
-        // Refuses flushes from now on, and waits for those that run.
+        // Refuses flushes from now on, and waits for running ones.
         table.work.close().await;
         if self.registry().remove(table.schema().id).is_none() {
             return Ok(());
@@ -116,7 +116,8 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return sync_removal(dir).await,
         Err(error) => return Err(EngineError::io(dir)(error)),
     };
-    // Also one that has lost its table of contents: only unfinished ones have the mark.
+    // This includes an sstable that has lost its table of contents: only unfinished sstables have
+    // the mark.
     let is_unfinished =
         |place: &SstablePath| entries.iter().any(|entry| entry.name == place.file_name(Component::TemporaryToc.name()));
     let mut places = entries.iter().filter_map(|entry| SstablePath::parse_name(dir, &entry.name));
@@ -139,8 +140,9 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
     sync_removal(dir).await
 }
 
-/// Makes removals in a table's directory durable, by this process or by one that was killed. The
-/// log may forget the table after this, so its files must not return after a power loss.
+/// Makes removals in a table's directory durable, also removals by an earlier process that was
+/// killed. The log may forget the table after this, so its files must not return after a power
+/// loss.
 async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
     let Some(gone_from) = (if rt::fs::exists(dir).await { Some(dir) } else { dir.parent() }) else { return Ok(()) };
     match rt::fs::sync_dir(gone_from).await {

@@ -5,13 +5,12 @@
 //!
 //! 1. Every shard refuses requests that are based on older metadata, and truncates
 //!    ([`Engine::truncate_at`]).
-//! 2. When all shards of the node have done so, and before any of them accepts data of the new
-//!    epoch, shard 0 writes the file `epoch` in the table's directory ([`Engine::begin_epoch`]).
+//! 2. When all shards of the node have done so, shard 0 writes the file `epoch` in the table's
+//!    directory ([`Engine::begin_epoch`]). Only then do shards accept data of the new epoch.
 //!
 //! At startup, if the file has an earlier epoch than the metadata, the node discards all its data
-//! of the table, whichever shard wrote it and however many shards there are now
-//! ([`Engine::catch_up_with_epoch`]). Tables that are local to a node are truncated without
-//! epochs.
+//! of the table ([`Engine::catch_up_with_epoch`]). This includes data of all former shards. Tables
+//! that are local to a node are truncated without epochs.
 
 use super::truncate::snapshot_name;
 use crate::commitlog::{self, Position};
@@ -94,12 +93,12 @@ impl Engine {
         (self.config().shard, self.log().position())
     }
 
-    /// Begins the epoch of a table that no shard of this node has open, and discards all data
-    /// that the node may have of the table, or of an earlier table with the same id. `running`
-    /// gives the positions below which the logs of running shards are discarded; logs of other
-    /// shards are discarded entirely. `at_micros` is the time of the truncation in microseconds
-    /// since 1970, for the name of the snapshot. May be called again after an error. Call it on
-    /// one shard. False if the epoch had begun before.
+    /// Begins the epoch of a table that no shard of this node has open. Discards all data of the
+    /// table, and of an earlier table with the same id, on this node. `running` gives the positions
+    /// below which the logs of running shards are discarded; logs of other shards are discarded
+    /// entirely. `at_micros` is the time of the truncation in microseconds since 1970, for the name
+    /// of the snapshot. May be called again after an error. Call it on one shard. False if the
+    /// epoch had begun before.
     pub async fn begin_empty(
         &self,
         schema: &TableSchema,

@@ -72,7 +72,7 @@ impl Engine {
             }
             engine.log().clean(gone.slot, Position::MAX);
             engine.registry().leave_slot(gone.slot);
-            // The set stays as it is until the files are gone, for the next call.
+            // The set is unchanged until the files are removed, for the next call.
             engine.delete_files(&table, &sstables).await?;
             gone.replace(&sstables, []);
             table.has_left(&gone);

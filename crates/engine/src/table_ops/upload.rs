@@ -2,8 +2,8 @@
 //!
 //! The files may come from anywhere: a snapshot of this node, another node, Cassandra. So nothing
 //! in them is trusted. Each sstable is read entirely and verified, then copied by tablet into new
-//! sstables without commitlog intervals: the intervals of a foreign file may refer to another
-//! node's log, or to records of another table. A record in the deletion log
+//! sstables. The copies have no commitlog intervals: the intervals of a foreign file may refer to
+//! another node's log, or to records of another table. A record in the deletion log
 //! ([`deletion_log::load`]) then seals all copies and removes all originals. After a crash at any
 //! moment either all are loaded, or all are still in `upload`.
 //!
@@ -162,7 +162,7 @@ impl Engine {
                     Ok(sstable) => sstable,
                     Err(error) => {
                         let file = SstablePath::new(&table.dir, piece.generation).path(Component::Data);
-                        let why = format!("it was loaded and cannot be opened, its table cannot be read: {error}");
+                        let why = format!("the loaded sstable cannot be opened, and its table cannot be read: {error}");
                         table.unreadable.borrow_mut().push(file.clone());
                         table.missing.borrow_mut().get_or_insert(Rc::new(Corrupt { file, offset: 0, why }));
                         return Err(error.into());
@@ -218,15 +218,15 @@ impl Engine {
         if copied != sstable.stats().partitions() {
             let missing = sstable.stats().partitions() - copied;
             return Err(refused(format!(
-                "{missing} of its partitions belong to no tablet of this node: load it on the node whose snapshot it is from, \
-                 or write its rows with COPY or DSBulk"
+                "{missing} of its partitions belong to no tablet of this node: load the sstable on the node that took the \
+                 snapshot, or write its rows with COPY or DSBulk"
             )));
         }
         Ok(())
     }
 }
 
-/// Whether a name is that of an sstable of an unknown version.
+/// Whether the name belongs to an sstable of an unknown version.
 fn is_foreign(name: &str) -> bool {
     unreadable_format(name).is_some() || name.ends_with(&format!("-{}", Component::Data.name()))
 }
@@ -235,7 +235,7 @@ fn is_foreign(name: &str) -> bool {
 async fn check_whole(place: &SstablePath, components: &[&str]) -> Result<(), EngineError> {
     let missing = |component: &str| EngineError::Upload {
         path: place.dir.join(place.file_name(component)),
-        why: "the file is missing, its sstable is not whole".to_owned(),
+        why: "the file is missing: its sstable is incomplete".to_owned(),
     };
     if !components.contains(&Component::Toc.name()) {
         return Err(missing(Component::Toc.name()));

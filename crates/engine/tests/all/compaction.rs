@@ -101,7 +101,7 @@ fn levels_are_kept_apart_and_survive_a_restart() {
             engine.flush(None).await.unwrap();
         }
         settle(&engine).await;
-        assert!(engine.metrics().moves > 0, "what overlaps nothing on the next level goes there as it is");
+        assert!(engine.metrics().moves > 0, "an sstable without overlap on the next level moves there unchanged");
         assert_eq!(all(&engine, &schema).await, naive.seen());
         engine.stop().await;
         let check = async || {

@@ -140,7 +140,7 @@ fn an_open_reader_keeps_what_it_began_with() {
         for c in [100, 200, 300] {
             naive.changes.push((5, Change::Insert { k: 1, c, value: "loaded".into() }));
         }
-        assert_eq!(seen(&engine, &schema).await, naive.seen(), "one opened now sees all");
+        assert_eq!(seen(&engine, &schema).await, naive.seen(), "a reader that is opened now sees all rows");
         engine.stop().await;
     });
 }
@@ -195,7 +195,7 @@ fn cached_rows_take_notice() {
         upload(&table_dir(&scratch, &schema), "s").await;
         refresh(&engine, &schema, &tablets(1)).await.unwrap();
         assert_eq!((get(1).await.as_deref(), get(2).await.as_deref()), (Some("newer"), Some("other")));
-        assert_eq!(engine.metrics().rows.hits, 3, "what the loaded sstable cannot have stays cached");
+        assert_eq!(engine.metrics().rows.hits, 3, "keys that the loaded sstable cannot have stay cached");
         engine.stop().await;
     });
 }

@@ -144,7 +144,7 @@ fn every_shard_reaches_every_shard_of_a_node_with_another_number_of_them() {
         let large = Bytes::from(vec![b'x'; 3 << 20]);
         let answer = a.call(0, Peer { host: b.host, shard: 2 }, large.clone()).await.expect("answered");
         assert!(answer.ends_with(&large) && answer.len() > large.len());
-        assert!(a.metrics().await.sent < 1 << 20, "what is sent was compressed");
+        assert!(a.metrics().await.sent < 1 << 20, "the sent bytes were compressed");
         assert_eq!(a.call(0, Peer { host: host(9), shard: 0 }, Bytes::new()).await, Err(CallError::NoAddress(host(9))));
         // The node has no address any more.
         a.knows(&[]).await;

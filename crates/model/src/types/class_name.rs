@@ -181,7 +181,7 @@ fn parse_any(text: &str) -> Result<Parsed, ValueError> {
 
 struct Parser<'a> {
     cursor: Cursor<'a>,
-    /// The number of open parameter lists, including those of wrappers.
+    /// The number of open parameter lists, including the lists of wrappers.
     nesting: usize,
     /// The number of types so far.
     nodes: usize,

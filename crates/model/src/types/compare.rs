@@ -2,9 +2,8 @@
 //!
 //! Clustering order, set and map order, `min`/`max` and relations all use [`compare`]. The caller
 //! inverts it for descending columns. It is a total preorder on *all* byte strings, including
-//! malformed ones: fixed-width values of a wrong length are ordered by length, and the malformed
-//! rest of a collection is ignored. It never panics, and allocates only for decimals of equal
-//! magnitude.
+//! malformed ones. Fixed-width values of a wrong length are ordered by length. The malformed rest
+//! of a collection is ignored. It never panics, and allocates only for decimals of equal magnitude.
 
 use std::cmp::Ordering;
 
@@ -45,7 +44,7 @@ fn compare_others(ty: &CqlType, a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// Values of `N` bytes by their key; those of any other length by length, then bytes.
+/// Orders values of `N` bytes by their key, and values of any other length by length, then bytes.
 #[inline(always)]
 fn fixed<const N: usize, K: Ord>(a: &[u8], b: &[u8], key: impl Fn([u8; N]) -> K) -> Ordering {
     match (<[u8; N]>::try_from(a), <[u8; N]>::try_from(b)) {

@@ -79,7 +79,7 @@ enum Growth {
 }
 
 /// Compares frozen collections of the same kind, and tuples, by element. `rule` applies to all
-/// elements; those that decide an order must also keep it.
+/// elements. Elements that decide an order must also keep the order.
 fn nested(old: &CqlType, new: &CqlType, growth: Growth, rule: fn(&CqlType, &CqlType) -> bool) -> bool {
     let sorted = |old: &CqlType, new: &CqlType| keeps_order(old, new) && rule(old, new);
     let (old, new) = (old.freeze(), new.freeze());

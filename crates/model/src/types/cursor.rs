@@ -3,12 +3,12 @@
 
 use super::ValueError;
 
-/// A text, and what is not parsed yet.
+/// A text, and its part that is not parsed yet.
 pub(super) struct Cursor<'a> {
     text: &'a str,
     /// The end of the text that is not parsed yet.
     pub rest: &'a str,
-    /// What the text should be, in errors.
+    /// The expected kind of text, for errors.
     what: &'static str,
 }
 

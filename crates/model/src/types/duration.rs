@@ -238,8 +238,7 @@ fn units(text: &str, allowed: &[(&str, Part)], any_case: bool) -> Result<Sum, Fa
     if next > 0 { Ok(sum) } else { Err(Fault::Form) }
 }
 
-/// The error for a unit after one that it may not follow. Only the standard form has a message for
-/// that.
+/// The error for a unit in the wrong order. Only the standard form has a message for that.
 fn misplaced(unit: usize, last: usize, standard: bool) -> Fault {
     if !standard {
         return Fault::Form;

@@ -16,7 +16,7 @@ pub enum JsonError {
     Number(#[from] ValueError),
 }
 
-/// Stands for no limit: then a number of too many digits is written as its bytes.
+/// The value for "no limit": a number with too many digits is then written as its bytes.
 const NO_LIMIT: usize = usize::MAX;
 
 impl Value {
@@ -162,8 +162,8 @@ fn push_key(key: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result
 /// A value in a collection of more bytes than this is written in steps of its own.
 const LARGE_ELEMENT: usize = 16 << 10;
 
-/// Writes the JSON text of a large collection some elements at a time. The text is the same as that
-/// of [`Value::push_json`].
+/// Writes the JSON text of a large collection some elements at a time. [`Value::push_json`] writes
+/// the same text.
 #[derive(Debug)]
 pub struct JsonSteps<'v> {
     /// The collections that are being written, from the outermost one to the innermost one.

@@ -345,7 +345,7 @@ impl CqlType {
         self.any(&mut |t| matches!(t, CqlType::Udt(u) if u.name == name && u.keyspace == keyspace))
     }
 
-    /// Whether the type can be that of a key column, a set element or a map key: one cell, ordered.
+    /// Whether a key column, a set element or a map key can have the type: one cell, ordered.
     pub fn is_comparable_as_key(&self) -> bool {
         self.is_frozen() && !self.contains_duration() && !self.contains_counter() && *self != CqlType::Empty
     }

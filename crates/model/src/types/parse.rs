@@ -31,7 +31,8 @@ pub fn parse_as(text: &str, resolver: &Resolver<'_>, what: &str) -> Result<CqlTy
 }
 
 /// Parses a type that was accepted before, perhaps by a release without limits. User types that
-/// exceed `room` become blobs, which have the same bytes. Takes from `room` what the type needs.
+/// exceed `room` become blobs, which have the same bytes. Subtracts the size of the type from
+/// `room`.
 pub fn parse_stored(text: &str, resolver: &Resolver<'_>, room: &mut Room) -> Result<CqlType, ValueError> {
     parse_all(text, resolver, room, None)
 }
@@ -68,7 +69,7 @@ impl Room {
         self.is_cut
     }
 
-    /// Takes room for a type that is `level` levels below. False if there is not enough.
+    /// Reserves room for a type that is `level` levels below. False if there is not enough.
     fn take(&mut self, level: usize, extent: Extent) -> bool {
         let fits = level + extent.depth <= self.depth && extent.nodes <= self.nodes;
         if fits {
@@ -190,7 +191,7 @@ impl Parser<'_> {
         ty
     }
 
-    /// Takes room for a type that is written here, without its contents.
+    /// Reserves room for a type that is written here, without its contents.
     fn take_one(&mut self, depth: usize) -> Result<(), ValueError> {
         match self.new {
             Some(what) if !self.room.take(depth, Extent { depth: 1, nodes: 1 }) => {

@@ -30,7 +30,7 @@ pub struct CacheLimits {
 /// Counters, with ScyllaDB's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
-    /// Pages that looked for a querier. First pages do not.
+    /// Pages that searched for a querier. First pages do not.
     pub lookups: u64,
     /// Lookups that found none.
     pub misses: u64,
@@ -59,7 +59,7 @@ impl CacheCounters {
     }
 }
 
-/// What a querier reads for.
+/// The purpose of a querier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// Pages, and digests of them.
@@ -135,7 +135,7 @@ impl<Q> QuerierCache<Q> {
         }
     }
 
-    /// Removes and returns the querier of a query whose range ends at `end`.
+    /// Removes and returns the querier of a query with a range that ends at `end`.
     pub fn take(&mut self, query: QueryId, purpose: Purpose, end: &RingCut) -> Option<Q> {
         self.counters.lookups += 1;
         let taken = self.find(query, purpose, end).and_then(|index| self.remove(index));

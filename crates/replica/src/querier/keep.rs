@@ -138,8 +138,8 @@ impl Queriers {
         }
     }
 
-    /// Drops the querier of a range that is now read from its beginning: the range had been read
-    /// ahead, and the client's page ended before it.
+    /// Drops the querier of a range that is now read from its beginning. This happens if the range
+    /// was read ahead, and the client's page ended before it.
     pub fn discard_read_ahead(&self, command: &ReadCommand, purpose: Purpose) {
         let (Some(query), Some(range)) = (command.query, command.ranges.first()) else { return };
         let gone = self.cache.borrow_mut().discard(query, purpose, &range.end);

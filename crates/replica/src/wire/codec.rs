@@ -29,7 +29,7 @@ impl Writer {
 
     /// The bytes written without a frame. They must contain no shared byte strings.
     pub(super) fn into_bytes(self) -> Vec<u8> {
-        debug_assert!(self.elsewhere.is_empty(), "what lies elsewhere would be lost");
+        debug_assert!(self.elsewhere.is_empty(), "shared byte strings would be lost");
         self.out
     }
 

@@ -140,7 +140,7 @@ mod tests {
         let bytes = encode_response(&response).join();
         assert_eq!(decode_response(bytes).expect("it is well-formed"), response);
         let plain = encode_response(&Response::new(Ok(ReplicaAnswer::Written))).join();
-        assert_eq!(plain.len(), 5 + 1 + 1, "what is not large takes no room");
+        assert_eq!(plain.len(), 5 + 1 + 1, "an answer without large data takes no space for it");
     }
 
     #[test]

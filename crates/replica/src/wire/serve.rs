@@ -7,9 +7,9 @@ use bytes::Bytes;
 use rt::sync::Deadline;
 
 impl Replica {
-    /// Performs a request from another shard or node. `deadline` is that of the request if it comes
-    /// from this node: all reads of a statement have the same one there. Dropping the future stops
-    /// the work at its next yield.
+    /// Performs a request from another shard or node. `deadline` is the deadline of a request from
+    /// this node: all reads of a statement on this node have the same deadline. Dropping the future
+    /// stops the work at its next yield.
     pub async fn serve(&self, request: Bytes, deadline: Option<Deadline>) -> Pieces {
         let response = match decode_request(&request) {
             Ok((header, request)) => {

@@ -104,8 +104,7 @@ pub async fn sync_dir(path: &Path) -> io::Result<()> {
 }
 
 /// What `path` contains, sorted by name. Links are followed. An error if the target of a link
-/// cannot be looked at for another reason than that there is none: data behind it must not be
-/// overlooked.
+/// cannot be examined, unless the target does not exist: data behind a link must not be overlooked.
 pub async fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
     #[cfg(feature = "sim")]
     if is_simulated() {
@@ -143,7 +142,7 @@ fn look_at(entry: &std::fs::DirEntry) -> io::Result<Option<(bool, u64)>> {
     }
 }
 
-/// What is known of `path`.
+/// The metadata of `path`.
 pub async fn metadata(path: &Path) -> io::Result<Metadata> {
     #[cfg(feature = "sim")]
     if is_simulated() {

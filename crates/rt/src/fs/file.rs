@@ -147,8 +147,8 @@ impl File {
         }
     }
 
-    /// Waits until the data, and what is needed to read it back, is on the device. An error means
-    /// that data may be lost: calling again does not help.
+    /// Waits until the data, and the metadata for reading it, is on the device. An error means that
+    /// data may be lost: calling again does not help.
     pub async fn sync_data(&self) -> io::Result<()> {
         self.sync(Op::SyncData).await
     }

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a slab, and its alignment: those of a huge page.
+/// The size and alignment of a slab, in bytes: the same as of a huge page.
 const SLAB: usize = 2 << 20;
 /// Bytes of a unit. A slab has as many units as a word has bits.
 const UNIT: usize = SLAB / u64::BITS as usize;

@@ -2,7 +2,7 @@
 //! path and the error.
 //!
 //! The system's own words name no cause: "No such file or directory" may mean a link to a disk that
-//! is not mounted, "Permission denied" any directory of the path. So the path is looked at again.
+//! is not mounted, "Permission denied" any directory of the path. So the path is examined again.
 //! That blocks, which is fine for what ends a start.
 
 use std::ffi::CString;
@@ -33,7 +33,8 @@ pub fn way_out(path: &Path, error: &io::Error) -> String {
     }
 }
 
-const PUT_BACK: &str = "move it away, and restore what was there when the node stopped. If that is lost, the next start reports what it held";
+const PUT_BACK: &str = "move it away, and restore the original as it was when the node stopped. If the original is lost, the next \
+    start reports its content";
 
 fn in_its_place() -> String {
     format!(". A file or directory of the node was replaced by something else: {PUT_BACK}")
@@ -122,7 +123,7 @@ fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether paths are those of a simulated disk, which has neither links nor owners.
+/// Whether paths belong to a simulated disk, which has neither links nor owners.
 fn is_simulated() -> bool {
     #[cfg(feature = "sim")]
     return crate::ctx::try_with(|ctx| matches!(ctx.io, super::Io::Disk { .. })).unwrap_or(false);

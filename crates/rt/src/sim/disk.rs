@@ -190,8 +190,8 @@ impl Disk {
         Self { state: Rc::new(RefCell::new(self.state.borrow().clone())) }
     }
 
-    /// Replaces the contents by those of a copy, such as an earlier [`Disk::fork`]. No machine may
-    /// use the disk.
+    /// Replaces the contents by the contents of a copy, such as an earlier [`Disk::fork`]. No
+    /// machine may use the disk.
     pub fn restore(&self, copy: &Disk) {
         let State { names, inodes, next_inode, .. } = copy.state.borrow().clone();
         let mut state = self.state.borrow_mut();
@@ -230,8 +230,8 @@ impl Disk {
         self.state.borrow_mut().latency = latency;
     }
 
-    /// Sets the total size in bytes. If it is less than what is used or reserved, every write that
-    /// grows a file beyond its reserved space fails with ENOSPC.
+    /// Sets the total size in bytes. If it is less than the used or reserved space, every write
+    /// that grows a file beyond its reserved space fails with ENOSPC.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.borrow_mut().capacity = bytes;
     }
@@ -253,8 +253,8 @@ impl Disk {
         self.state.borrow_mut().aimed.insert(fault, (normal(dir.as_ref()), times));
     }
 
-    /// Makes operations below `dir` fail. Of those that `refusal` concerns, the next `skip`
-    /// succeed, and the `times` after them fail.
+    /// Makes operations below `dir` fail. Of the operations that `refusal` concerns, the next
+    /// `skip` succeed, and the `times` after them fail.
     pub fn refuse_below(&self, dir: impl AsRef<Path>, refusal: Refusal, skip: u32, times: u32) {
         self.state.borrow_mut().refusing = Some(Refusing { dir: normal(dir.as_ref()), refusal, skip, times });
     }

@@ -1,4 +1,5 @@
-//! TCP of the simulated network: turmoil's, with connections that end wherever the test wants.
+//! TCP of the simulated network: turmoil's, with connections that end at any byte that the test
+//! chooses.
 //!
 //! A cut is defined by a number of bytes from one node to another, over whichever connection. The
 //! bytes before the cut arrive. The writer sees its write succeed completely, as with a kernel that

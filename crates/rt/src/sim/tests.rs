@@ -279,7 +279,7 @@ fn what_is_reserved_can_be_written_when_the_disk_is_full() {
         assert!(file.allocate(8001).await.is_err() && file.write_at(8000, vec![1u8; 1], IoClass::Log).await.is_err());
         assert_eq!(fs::disk_space(Path::new("/")).await.expect("space").1, 0);
         file.set_len(5000).await.expect("cut");
-        assert_eq!(fs::disk_space(Path::new("/")).await.expect("space").1, 3000, "what was reserved is given back");
+        assert_eq!(fs::disk_space(Path::new("/")).await.expect("space").1, 3000, "the reserved space is released");
     });
 }
 
@@ -404,8 +404,8 @@ fn a_paused_node_does_nothing_while_time_passes() {
     assert!(ticks.borrow().len() == before && !answered.get());
     assert!(world.run_for(Duration::from_millis(200)) && answered.get());
     let late = ticks.borrow()[before..].to_vec();
-    assert!(late[0] >= ticks.borrow()[before - 1] + 3000, "its clock went on: {late:?}");
-    assert!(late.windows(2).all(|two| two[1] >= two[0] + 10), "what is late is done once: {late:?}");
+    assert!(late[0] >= ticks.borrow()[before - 1] + 3000, "its clock continued: {late:?}");
+    assert!(late.windows(2).all(|two| two[1] >= two[0] + 10), "a late tick happens once: {late:?}");
     world.pause_node("server", Duration::from_secs(3));
     let before = ticks.borrow().len();
     (0..50).for_each(|_| _ = world.step());

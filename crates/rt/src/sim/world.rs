@@ -369,7 +369,7 @@ impl World {
     }
 }
 
-/// What a node needs to start.
+/// The inputs of a node's start.
 struct Boot {
     name: Rc<str>,
     seed: u64,

@@ -222,7 +222,11 @@ mod tests {
             crate::task::yield_now().await;
             cancel.cancel();
             assert_eq!(work.await.expect("not aborted"), Err(Unwanted::Cancelled));
-            assert_eq!(later.limit_unless(&cancel, async { 7 }).await, Ok(7), "what never waits is not cancelled");
+            assert_eq!(
+                later.limit_unless(&cancel, async { 7 }).await,
+                Ok(7),
+                "a future that never waits is not cancelled"
+            );
         });
     }
 }

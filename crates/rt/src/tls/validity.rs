@@ -1,4 +1,4 @@
-//! When certificates are valid: the dates in them, and what an operator should know of these.
+//! When certificates are valid: their dates, and warnings for the operator.
 //!
 //! Only the dates are parsed here. rustls verifies certificates of others, and not the node's own.
 
@@ -8,7 +8,7 @@ use std::fmt::{Display, Formatter, Result};
 const SOON: i64 = 30 * DAY;
 const DAY: i64 = 86_400;
 
-/// DER's tags of what stands before the dates, and of the dates.
+/// DER's tags of the fields before the dates, and of the dates.
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
@@ -40,7 +40,7 @@ impl Validity {
         Some(Validity { from, until: time(tag, until)? })
     }
 
-    /// What the operator should know of the dates at `now`, as the end of a sentence.
+    /// The warning about the dates at `now`, as the end of a sentence.
     pub fn warning(self, now: i64) -> Option<String> {
         let (from, until) = (Date(self.from), Date(self.until));
         if now > self.until {

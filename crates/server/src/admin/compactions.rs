@@ -112,7 +112,7 @@ async fn history(State(state): State<AdminState>) -> Answer<Vec<DoneCompaction>>
     Ok(Json(done))
 }
 
-/// What is to be stopped.
+/// The compactions to stop.
 #[derive(Deserialize)]
 struct Stop {
     #[serde(rename = "type")]
@@ -121,7 +121,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// The kind; `None` if it is one that never runs.
+    /// The kind. `None` for a kind that never runs.
     fn kind(&self) -> Result<Option<CompactionKind>, Refusal> {
         let name = self.kind.as_deref().unwrap_or_default();
         if name.is_empty() {

@@ -1,8 +1,8 @@
 //! The admin REST interface, under ScyllaDB's paths.
 //!
-//! [`rest`] maps paths to [`operations`], which call the shards. What is shown of the node comes
-//! from [`cluster::observe`]. Errors are JSON: `{message, code}`. All administrative commands use
-//! this interface: `messina admin` is a client of it. It has no authentication, so it listens on
+//! [`rest`] maps paths to [`operations`], which call the shards. The state of the node comes from
+//! [`cluster::observe`]. Errors are JSON: `{message, code}`. All administrative commands use this
+//! interface: `messina admin` is a client of it. It has no authentication, so it listens on
 //! loopback unless configured otherwise.
 
 pub mod compactions;

@@ -261,8 +261,8 @@ async fn snitch() -> Json<&'static str> {
     Json(SNITCH)
 }
 
-/// The application states that gossip would have. The numbers are those of ScyllaDB's tools. The
-/// start time of other nodes is not known.
+/// The application states that gossip would have. ScyllaDB's tools use the same numbers. The start
+/// time of other nodes is not known.
 async fn endpoints(State(state): State<AdminState>) -> Answer<Vec<Value>> {
     let started = facts(&state.remote).await?.node.started_micros;
     let version = 1;

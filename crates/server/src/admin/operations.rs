@@ -53,7 +53,7 @@ pub struct TableName {
     pub id: TableId,
 }
 
-/// All keyspaces, including those of virtual tables.
+/// All keyspaces, including keyspaces of virtual tables.
 pub async fn keyspaces(remote: &RemoteServices) -> Result<Vec<String>, Refusal> {
     let names = remote.call(ShardId(0), |services| async move {
         let metadata = services.cluster.metadata.get().current();

@@ -160,7 +160,7 @@ async fn engines(remote: &RemoteServices) -> Result<Vec<EngineMetrics>, Refusal>
 }
 
 /// A number of a cache, by ScyllaDB's name. Only the row cache exists here. It shares a budget with
-/// the page cache: size and capacity are those of the shared budget.
+/// the page cache: size and capacity are of the shared budget.
 async fn cache_metric(State(state): State<AdminState>, Path((cache, metric)): Path<(String, String)>) -> Answer<Value> {
     let unknown = || Refusal::Missing(format!("Not found: /cache_service/metrics/{cache}/{metric}"));
     let engines = match cache.as_str() {

@@ -34,7 +34,7 @@ pub struct AdminState {
     pub cluster_name: String,
     /// The version that clients see.
     pub release_version: String,
-    /// Changes what is logged.
+    /// Changes a log level.
     pub log: LogControl,
 }
 
@@ -141,7 +141,7 @@ async fn compact(State(state): State<AdminState>, Path(keyspace): Path<String>, 
     Ok(Json(operations::compact(&state.remote, &tables).await?))
 }
 
-/// What a refresh has loaded.
+/// The result of a refresh.
 #[derive(Serialize)]
 struct Loaded {
     directory: String,

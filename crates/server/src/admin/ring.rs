@@ -70,7 +70,7 @@ impl<V> Entry<V> {
     }
 }
 
-/// What the node reports about itself, and the version of the schema.
+/// The state that the node reports about itself, and the version of the schema.
 pub struct Facts {
     /// The node.
     pub node: NodeInfo,
@@ -349,7 +349,7 @@ async fn natural_endpoints(
     let name = (keyspace, table.to_owned());
     let token = state.remote.call(ShardId(0), move |services| async move {
         let metadata = services.cluster.metadata.get().current();
-        let table = metadata.table(&name.0, &name.1).ok_or_else(|| "the table is gone".to_owned())?;
+        let table = metadata.table(&name.0, &name.1).ok_or_else(|| "the table was dropped".to_owned())?;
         key_of(&table.schema, &text).map(|key| DecoratedKey::new(key.into()).token.0)
     });
     let token = token.await.map_err(Refusal::failed)?.map_err(Refusal::Bad)?;

@@ -66,7 +66,7 @@ impl Wanted {
     }
 }
 
-/// The settings of shard 0: those of all.
+/// The settings of shard 0. All shards have the same settings.
 async fn settings(remote: &RemoteServices) -> Result<SlowLogSettings, Refusal> {
     let settings = remote.call(ShardId(0), |services| async move {
         // A node that does not serve logs nothing.

@@ -63,7 +63,7 @@ pub fn is_of(tables: Option<&[TableName]>) -> impl Fn(&str, Option<&str>) -> boo
     }
 }
 
-/// An error with the path and what the operator can do.
+/// An error with the path and the remedy.
 fn at(path: &Path) -> impl FnOnce(io::Error) -> EngineError {
     |source| EngineError::Io { path: path.to_owned(), source }
 }
@@ -185,8 +185,8 @@ fn has(all: &Option<Vec<String>>, one: &str) -> bool {
     all.as_ref().is_none_or(|all| all.iter().any(|other| other == one))
 }
 
-/// Removes snapshots, also those of dropped tables. Fails if a keyspace or table is named that has
-/// neither data nor snapshots here.
+/// Removes snapshots, also snapshots of dropped tables. Fails if a keyspace or table is named that
+/// has neither data nor snapshots here.
 pub async fn clear(remote: &RemoteServices, data_dir: &Path, chosen: Chosen) -> Result<(), Refusal> {
     if let Some(name) = chosen.name.as_ref().filter(|name| !is_snapshot_name(name)) {
         return Err(Refusal::of_engine(EngineError::SnapshotName(name.clone())));

@@ -165,7 +165,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         }
     }
     if config.rpc_address.is_unspecified() && config.broadcast_rpc_address.is_none() {
-        return conflict("rpc_address listens everywhere: set broadcast_rpc_address to what clients are to use");
+        return conflict("rpc_address listens everywhere: set broadcast_rpc_address to the address for clients");
     }
     if config.broadcast_rpc_address.is_some_and(|address| address.is_unspecified() || address.is_multicast()) {
         return conflict("broadcast_rpc_address must be an address that clients can use");
@@ -175,7 +175,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         return conflict("broadcast_address must be an address at which other nodes reach this one");
     }
     if config.broadcast_address.is_none() && !usable(config.listen_address) {
-        return conflict("listen_address listens everywhere: set broadcast_address to what other nodes are to use");
+        return conflict("listen_address listens everywhere: set broadcast_address to the address for other nodes");
     }
     config.server_encryption_options.files().map_err(ConfigError::Conflict)?;
     let encrypted = config.client_encryption_options.files().map_err(ConfigError::Conflict)?.is_some();

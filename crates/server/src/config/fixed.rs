@@ -1,7 +1,7 @@
 //! Settings with a fixed value, or a value that follows from other settings, under ScyllaDB's
 //! names: clients and tools look for them in `system.config`.
 //!
-//! None of them can be set. A name is listed only if the value describes what the node does.
+//! None of them can be set. A name is listed only if its value describes the behaviour of the node.
 
 use super::keys::Config;
 use super::source::{DEFAULT, Source};

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Usual words, and up to how many edits a word counts as a misspelling of them and is refused.
 const USUAL: &[(&str, usize)] = &[("true", 2), ("false", 2), ("yes", 1), ("enabled", 2), ("disabled", 2)];
 
-/// The configured nodes for which hints are kept.
+/// The configured nodes that get hints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handoff(pub KeptFor);
 

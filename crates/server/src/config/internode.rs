@@ -82,7 +82,7 @@ impl ServerEncryption {
                 .to_owned()
         });
         let open = (self.between != Between::None && !self.tls.require_client_auth).then(|| {
-            "server_encryption_options: without require_client_auth anyone who can reach the port can impersonate a node"
+            "server_encryption_options: without require_client_auth, any client of the port can impersonate a node"
                 .to_owned()
         });
         forgotten.into_iter().chain(open).chain(self.tls.without_effect(NAME)).collect()

@@ -1,4 +1,4 @@
-//! Every setting: its name, its default, and what it does.
+//! Every setting: its name, its default, and its effect.
 
 use super::encryption::ClientEncryption;
 use super::guardrail::{List, Strategy, Threshold};
@@ -174,9 +174,9 @@ settings! {
         /// The maximum number of partitions, rows and cells that are listed for each sstable and
         /// measure. The largest ones are listed.
         compaction_large_data_records_per_sstable: u64 = 10;
-        /// A write to a partition that is larger than this in an sstable of a replica is refused,
-        /// in tables with `large_data_guardrails_enabled = true`. 0: no write is refused. From
-        /// `compaction_large_partition_warning_threshold_mb` on, a write causes a warning.
+        /// A write is refused if its partition is larger than this in an sstable of a replica.
+        /// Applies to tables with `large_data_guardrails_enabled = true`. 0: no write is refused.
+        /// From `compaction_large_partition_warning_threshold_mb` on, a write causes a warning.
         large_partition_fail_threshold_mb: MiB = Size(2000 << 20);
         /// The same for the rows of a partition. The warning threshold is
         /// `compaction_rows_count_warning_threshold`.
@@ -200,12 +200,12 @@ settings! {
     section "Addresses and ports" {
         /// The address for clients.
         rpc_address: IpAddr = LOOPBACK;
-        /// The address that clients are told, if it is not `rpc_address`. Required if that is
-        /// 0.0.0.0.
+        /// The address that is announced to clients, if it differs from `rpc_address`. Required if
+        /// `rpc_address` is 0.0.0.0.
         broadcast_rpc_address: Option<IpAddr> = None;
         /// The address for other nodes.
         listen_address: IpAddr = LOOPBACK;
-        /// The address that other nodes are told, if it is not `listen_address`.
+        /// The address that is announced to other nodes, if it differs from `listen_address`.
         broadcast_address: Option<IpAddr> = None;
         /// Addresses or host names of nodes that this node asks for the cluster at start. The first
         /// node of a cluster names itself. Without seeds, the node stays alone and opens no port
@@ -229,8 +229,9 @@ settings! {
         /// The port for other nodes.
         storage_port: u16 = 7000;
         /// How long a member must be silent before a node with its host id is admitted at another
-        /// address. Longer than a restart takes, because the other node may run on a copy of the
-        /// member's data directory. Set it to the same value on all nodes.
+        /// address. The value must exceed the duration of a restart, because the node at the other
+        /// address may run on a copy of the member's data directory. Set it to the same value on
+        /// all nodes.
         address_change_delay_in_ms ["address_change_delay"] ("1s" to "1d"): Millis = millis(30_000);
         /// The connections between nodes that are compressed with lz4: `none`, `dc` (between
         /// datacenters), `all`. Data that does not get shorter is sent uncompressed.
@@ -258,8 +259,8 @@ settings! {
         /// start if it cannot use one of them.
         cpuset: Option<CpuSet> = None;
         /// Memory of all shards together. Without a value: half of the machine's memory, or of the
-        /// limit of the control group. 24 MiB, and 64 MiB for each shard (together at most four
-        /// tenths), are reserved for uncounted memory; the rest is the shards' budgets. A node with
+        /// limit of the control group. For uncounted memory, 24 MiB and 64 MiB for each shard are
+        /// reserved, together at most four tenths. The rest is the shards' budgets. A node with
         /// less than 16 MiB for each shard does not start.
         memory ("64MiB" to ""): Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.
@@ -269,7 +270,7 @@ settings! {
         idle_poll_time_us ("0us" to "1s"): Micros = Time(Duration::ZERO);
         /// The target for the 99th percentile of the latency of statements in this node. While it
         /// is exceeded, compactions and other maintenance get less time and disk bandwidth, down to
-        /// a twentieth of what they request. 0: no target.
+        /// a twentieth of their demand. 0: no target.
         foreground_p99_target_in_ms ["foreground_p99_target"] ("0ms" to "1h"): Millis = millis(0);
         /// The maximum duration of a stop. A quarter of it is for pending client requests. At the
         /// end, the remaining work is logged and aborted; the commitlog has all acknowledged
@@ -293,8 +294,8 @@ settings! {
         query_page_size_in_bytes ("1B" to ""): Bytes = Size(1 << 20);
         /// The maximum number of tombstones that a page reads. If it is set (in the file, on the
         /// command line or in `system.config`), the page ends there, even without a row. Otherwise
-        /// the replica pauses there, and the coordinator continues until there is a row or the
-        /// budget below is used up: many drivers lose rows when they get an empty page.
+        /// the coordinator continues to read until there is a row or the budget below is used up,
+        /// because many drivers lose rows when they get an empty page.
         query_tombstone_page_limit ("1" to ""): u64 = 10_000;
         /// How long the coordinator searches for the first row of a page, past tombstones and rows
         /// that filters reject, before it returns an empty page. At most half of the request's
@@ -416,20 +417,21 @@ settings! {
         authenticator: Authenticator = Authenticator::AllowAll;
         /// The authorizer: what clients may do.
         authorizer: Authorizer = Authorizer::AllowAll;
-        /// TLS for clients: a map of `enabled`, `certificate` and `keyfile` (PEM; the certificate
-        /// with the intermediate ones), `require_client_auth` and `truststore` (the root
-        /// certificates for the clients' certificates, which are required then). Changed files are
-        /// detected within seconds and used for new connections. On the command line:
-        /// `enabled=true,certificate=FILE,keyfile=FILE`. Other options are refused, except those of
-        /// Cassandra and ScyllaDB, which cause a warning.
+        /// TLS for clients: a map of `enabled`, `certificate`, `keyfile`, `require_client_auth` and
+        /// `truststore`. All files are PEM. `certificate` includes the intermediate certificates.
+        /// `truststore` has the root certificates for the clients' certificates, which are required
+        /// then. Changed files are detected within seconds and used for new connections. On the
+        /// command line: `enabled=true,certificate=FILE,keyfile=FILE`. Other options are refused,
+        /// except those of Cassandra and ScyllaDB, which cause a warning.
         client_encryption_options: ClientEncryption = ClientEncryption::default();
         /// TLS between nodes: a map of `internode_encryption` (`none`, `rack`: between racks, `dc`:
-        /// between datacenters, `all`), `certificate`, `keyfile`, `truststore` (PEM; the root
-        /// certificates for the other nodes' certificates) and `require_client_auth`. Without the
-        /// latter, connecting nodes need no certificate, and anyone who can reach the port can
-        /// impersonate a node. `storage_port` serves encrypted and unencrypted connections. Changed
-        /// files are detected within seconds and used for new connections. Other options are
-        /// refused, except those of Cassandra and ScyllaDB, which cause a warning.
+        /// between datacenters, `all`), `certificate`, `keyfile`, `truststore` and
+        /// `require_client_auth`. `truststore` is PEM, with the root certificates for the other
+        /// nodes' certificates. Without `require_client_auth`, connecting nodes need no
+        /// certificate, and any client of the port can impersonate a node. `storage_port` serves
+        /// encrypted and unencrypted connections. Changed files are detected within seconds and
+        /// used for new connections. Other options are refused, except those of Cassandra and
+        /// ScyllaDB, which cause a warning.
         server_encryption_options: ServerEncryption = ServerEncryption::default();
     }
     section "Logging" {

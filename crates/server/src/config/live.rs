@@ -147,8 +147,8 @@ pub struct Live {
     shards: LiveShards,
 }
 
-/// The names of settings that have another value in `new` than in `old`: those that can be changed
-/// while the node runs, or the others.
+/// The names of settings that have another value in `new` than in `old`: either the settings that
+/// can be changed while the node runs, or the others.
 pub(crate) fn changed(old: &Config, new: &Config, live: bool) -> Vec<&'static str> {
     let is_live = |key: &&Key| LIVE.iter().any(|(name, _)| *name == key.name);
     let keys = KEYS.iter().filter(|key| is_live(key) == live && (key.get)(old) != (key.get)(new));
@@ -161,7 +161,8 @@ impl Live {
         Rc::new(Live { config: RefCell::new(config), shards })
     }
 
-    /// Sets all settings that can be changed to their values in `new`. Returns those that differed.
+    /// Sets all settings that can be changed to their values in `new`. Returns the settings that
+    /// differed.
     pub fn reload(&self, new: &Config) -> Vec<&'static str> {
         let mut config = self.config.borrow_mut();
         let changed = changed(&config, new, true);

@@ -5,8 +5,8 @@
 //! `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`], [`tls_options`],
 //! [`internode`], [`guardrail`] and [`seeds`] parse values. [`file`] reads the file. [`legacy`]
 //! lists keys of other products that are accepted and have no effect. [`source`] records where a
-//! setting was set. [`live`] has the settings that can be changed while the node runs, [`fixed`]
-//! those that are only shown.
+//! setting was set. [`live`] has the settings that can be changed while the node runs. [`fixed`]
+//! has the settings that are only shown.
 //!
 //! A later source wins: default, file, command line. Invariant: a wrong value is an error that
 //! names the key and the value; an unknown key is a warning. Exceptions are unknown keys that look

@@ -12,7 +12,7 @@ pub fn markdown() -> String {
         "# Configuration\n\n\
          Generated from the table of keys in `crates/server/src/config/keys.rs`. To update it:\n\
          `MESSINA_BLESS=1 cargo test -p messina-server reference`.\n\n\
-         A node reads `messina.yaml` (`messina serve --config messina.yaml`). Its keys are those of\n\
+         A node reads `messina.yaml` (`messina serve --config messina.yaml`). The file has the keys of\n\
          scylla.yaml. Every key is also an option on the command line, with dashes instead of underscores\n\
          (`--native-transport-port 9042`). The command line overrides the file. Keys that are in neither\n\
          have the defaults below.\n\n\
@@ -28,7 +28,7 @@ pub fn markdown() -> String {
     for key in KEYS {
         if key.section != section {
             section = key.section;
-            let _ = write!(out, "\n## {section}\n\n| key | default | what it does |\n|---|---|---|\n");
+            let _ = write!(out, "\n## {section}\n\n| key | default | effect |\n|---|---|---|\n");
         }
         row(&mut out, key);
     }

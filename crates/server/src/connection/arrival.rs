@@ -2,8 +2,9 @@
 //!
 //! One reading of the clock serves all frames of a read, because the socket is read only when no
 //! complete frame is buffered. While a connection has to wait, its socket is not read. This time
-//! counts for the frame whose beginning is in the buffer: its rest may have been there to read.
-//! The time of a frame that is entirely in the socket begins when it is read.
+//! counts for the frame that is partly in the buffer, because the rest of the frame may already
+//! have been in the socket. The time of a frame that is entirely in the socket begins when it is
+//! read.
 
 use rt::time::{Duration, Instant};
 

@@ -4,8 +4,8 @@
 //! left to do. Tasks append the answers of statements that had to wait, and wake the loop. All
 //! answers of one wake are written together, in any order: clients match them by stream.
 //!
-//! The loop stops reading if the client does not read its answers, if too many of its statements
-//! are pending, or if the shard has no memory for requests. TCP then slows the client down.
+//! The loop stops reading in three cases: the client does not read its answers, too many of its
+//! statements are pending, or the shard has no memory for requests. TCP then slows the client down.
 
 use super::Service;
 use super::arrival::Arrival;
@@ -266,9 +266,9 @@ where
         }
     }
 
-    /// The connection has to wait and is not read meanwhile, so the end of its stream is not met:
-    /// asks the socket now and then whether the client is gone. Its requests would only keep others
-    /// waiting.
+    /// Waits without reading the socket. The end of the stream is not detected meanwhile, so this
+    /// function asks the socket at intervals whether the client has closed it. Requests of a closed
+    /// connection would only delay others.
     #[cold]
     fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.arrival.pauses(rt::time::coarse_now());

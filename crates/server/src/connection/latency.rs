@@ -1,9 +1,9 @@
 //! The latency of statements in the server: from the wake that read the frame until the answer is
 //! written.
 //!
-//! Latencies are counted in buckets of doubling size. A statement that is answered at once needs no
-//! own reading of the clock: the loop reads it once per turn, and all statements of the turn count
-//! with the time of the turn, which is what their clients see.
+//! Latencies are counted in buckets of doubling size. For statements that are answered at once, the
+//! loop reads the clock once per turn. All statements of the turn count with the duration of the
+//! turn, because their clients wait that long.
 
 use rt::time::{Duration, Instant};
 use std::cell::Cell;

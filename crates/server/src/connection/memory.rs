@@ -3,8 +3,8 @@
 //! A request is large if its frame exceeds a read buffer, or does after decompression. It reserves
 //! all memory that it may need before its body is read. Reservations are granted in order of
 //! arrival and in one piece, so none waits for another waiting one. A reservation is capped at the
-//! part for large requests, so each can be granted. What a request needs beyond that is borrowed
-//! from the caches.
+//! part for large requests, so each can be granted. Further memory for a request is borrowed from
+//! the caches.
 //!
 //! Other requests are charged when they have to wait. While the budget is used up, connections stop
 //! reading their sockets. Requests that finish at once are never charged, because they hold nothing
@@ -255,7 +255,10 @@ mod tests {
         assert!(!memory.is_full());
         let more = memory.charge(75);
         assert!(memory.is_full());
-        assert!(reserve(&memory, &mut None, 1000).is_some(), "what others hold does not count for large ones");
+        assert!(
+            reserve(&memory, &mut None, 1000).is_some(),
+            "memory of other requests does not count for large requests"
+        );
         drop((small, more));
         assert_eq!(memory.used(), 0);
     }

@@ -231,7 +231,7 @@ mod tests {
         let mut seats = seats;
         drop(seats.remove(2));
         let evicted = newcomers.evict_oldest(at(5000)).expect("the last one");
-        assert!(Arc::ptr_eq(&evicted, &seats[2].newcomer), "one that has ended is passed over");
+        assert!(Arc::ptr_eq(&evicted, &seats[2].newcomer), "a connection that has ended is skipped");
         assert!(newcomers.evict_oldest(at(5000)).is_none());
     }
 

@@ -1,4 +1,5 @@
-//! OPTIONS and STARTUP: what the server offers, what the client chooses, and when they may come.
+//! OPTIONS and STARTUP: the options that the server offers, the client's choice, and when these
+//! requests are accepted.
 
 use super::client::Connection;
 use super::transport::Transport;

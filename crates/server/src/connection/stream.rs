@@ -3,7 +3,7 @@
 use rt::net::{AsyncRead, AsyncWrite, TcpStream};
 use tokio_rustls::server::TlsStream;
 
-/// What a connection reads from and writes to.
+/// The stream that a connection reads and writes.
 pub trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// Whether the client has closed or reset the connection. Bytes that it sent before may still
     /// be there to read.

@@ -79,7 +79,7 @@ pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: 
 }
 
 /// The replicas that failed: their number, or from version 5 on their addresses and reasons.
-/// Without addresses, this node is the one that failed.
+/// Without addresses, this node has failed.
 fn put_failures(out: &mut impl BufMut, version: Version, nodes: &[IpAddr], own: Option<IpAddr>, failures: i32) {
     if version < Version::V4 {
         return;

@@ -36,7 +36,7 @@ pub struct RawFrame {
     pub stream: i16,
     /// The kind of request.
     pub opcode: Opcode,
-    /// Its body, still compressed if the flag says so.
+    /// Its body, still compressed if the flag is set.
     pub body: Bytes,
 }
 
@@ -265,7 +265,7 @@ impl Frames {
         self.opened.as_ref().map_or(0, |opened| opened.long_len).max(self.wanted)
     }
 
-    /// The missing bytes of the first frame, as far as known.
+    /// The known number of missing bytes of the first frame.
     pub fn missing(&self) -> usize {
         match &self.opened {
             Some(opened) => {

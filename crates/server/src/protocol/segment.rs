@@ -83,12 +83,12 @@ impl Header {
     /// Reads the header from `bytes`, which must have its length.
     fn read(form: Form, bytes: &[u8]) -> Result<Header, String> {
         let (fields, checksum) = bytes.split_at(form.fields_len());
-        let (mut said, mut word) = ([0; 4], [0; 8]);
-        said[..CRC24_LEN].copy_from_slice(checksum);
+        let (mut stored, mut word) = ([0; 4], [0; 8]);
+        stored[..CRC24_LEN].copy_from_slice(checksum);
         word[..fields.len()].copy_from_slice(fields);
-        let (said, made) = (u32::from_le_bytes(said), crc24(fields));
-        if said != made {
-            return Err(format!("the CRC24 of its header is {said:06x}, computed {made:06x}"));
+        let (stored, computed) = (u32::from_le_bytes(stored), crc24(fields));
+        if stored != computed {
+            return Err(format!("the CRC24 of its header is {stored:06x}, computed {computed:06x}"));
         }
         let bits = u64::from_le_bytes(word);
         let length = |at: u32| (bits >> at) as usize & MAX_PAYLOAD;
@@ -133,11 +133,11 @@ pub fn take(form: Form, buffer: &mut BytesMut) -> Taken {
         return Taken::Incomplete(len);
     }
     let mut segment = buffer.split_to(len);
-    let mut said = [0; TRAILER_LEN];
-    said.copy_from_slice(&segment[end..]);
-    let (said, made) = (u32::from_le_bytes(said), payload_crc(&[&segment[header_len..end]]));
-    if said != made {
-        return Taken::Damaged(format!("the CRC32 of its payload is {said:08x}, computed {made:08x}"));
+    let mut stored = [0; TRAILER_LEN];
+    stored.copy_from_slice(&segment[end..]);
+    let (stored, computed) = (u32::from_le_bytes(stored), payload_crc(&[&segment[header_len..end]]));
+    if stored != computed {
+        return Taken::Damaged(format!("the CRC32 of its payload is {stored:08x}, computed {computed:08x}"));
     }
     segment.truncate(end);
     segment.advance(header_len);

@@ -331,7 +331,7 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
         let twice = nodes[1]
             .on(move || migration_driver::begin(LAYERS.metadata, table, 0, TransitionKind::Migration, again))
             .await;
-        assert!(twice.expect_err("it moves").to_string().starts_with("the tablet is on the move already"));
+        assert!(twice.expect_err("it moves").to_string().starts_with("the tablet is already moving"));
 
         // Streaming fails until the test allows it. Meanwhile the leader restarts. Acknowledged
         // writes stay.

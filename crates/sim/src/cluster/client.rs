@@ -1,5 +1,5 @@
-//! A client of one shard of one node. It writes, reads and counts, records the answers in the
-//! oracles, and lets them check what it reads.
+//! A client of one shard of one node. It writes, reads and counts, and records the answers in the
+//! oracles. The oracles check each read.
 //!
 //! It dies with its node. The outcome of its last statement is then unknown.
 

@@ -1,5 +1,5 @@
-//! The oracle of counters. A read shows at least what was acknowledged or read before it began, and
-//! at most what was begun before it ended. Pure.
+//! The oracle of counters. A read shows at least the increments that were acknowledged or read
+//! before it began, and at most the increments that were begun before it ended. Pure.
 
 use super::workload::COUNTERS;
 
@@ -81,6 +81,6 @@ mod tests {
             let floor = counters.floor(0).min(1);
             assert_eq!(counters.check(0, found, floor).is_ok(), fine, "{found}");
         }
-        assert_eq!(counters.floor(0), 3, "what was shown is there for later reads");
+        assert_eq!(counters.floor(0), 3, "later reads include increments that a read has shown");
     }
 }

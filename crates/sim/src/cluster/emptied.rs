@@ -1,4 +1,4 @@
-//! The clients' work on the table that is truncated now and then.
+//! The clients' work on the table that is truncated repeatedly.
 
 use super::client::{Failed, Row, execute, first_int};
 use super::shared::{Canary, Shared};

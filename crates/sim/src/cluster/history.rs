@@ -2,10 +2,10 @@
 //! Pure.
 //!
 //! Each write has its own timestamp, which is given out here in order. So the value of a row is the
-//! write with the highest number of those that a reader meets. The floor of a row is the highest
-//! write that a majority is known to have. It was acknowledged at a quorum, or a read at a quorum
-//! has shown it. A later read at QUORUM must show the floor or a later write. A write that failed,
-//! or whose client died, may appear at any time or never. A write that was refused as `Unavailable`
+//! write with the highest number that a reader receives. The floor of a row is the highest write
+//! that a majority is known to have. It was acknowledged at a quorum, or a read at a quorum has
+//! shown it. A later read at QUORUM must show the floor or a later write. A write that failed, or
+//! whose client died, may appear at any time or never. A write that was refused as `Unavailable`
 //! must never appear.
 //!
 //! Each [`Majority`] has its own floor, since majorities of different datacenters need not overlap.
@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-/// The clustering key that stands for the static column.
+/// The clustering key that represents the static column.
 pub const STATIC: i32 = -1;
 /// Partitions of the table.
 pub const PARTITIONS: i32 = 8;
@@ -26,8 +26,8 @@ pub const ROWS: i32 = 6;
 /// A row of a partition by its partition key and clustering key, or the static column ([`STATIC`]).
 pub type RowKey = (i32, i32);
 
-/// A group of replicas of which a majority has a write: 0 is all replicas, n those of the n-th
-/// datacenter.
+/// A group of replicas, of which a majority has a write: 0 is all replicas, n the replicas of the
+/// n-th datacenter.
 pub type Majority = usize;
 /// The number of such groups.
 const MAJORITIES: usize = 3;
@@ -37,7 +37,7 @@ pub const EVERY: &[Majority] = &[0, 1, 2];
 /// time.
 const EXPIRY: i64 = 2;
 
-/// What a write does to a row.
+/// The effect of a write on a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// The row gets a value.
@@ -194,7 +194,7 @@ impl History {
 
     /// Checks a read that ends now, with the floors of its beginning. Later reads from the same
     /// majorities must show at least the same. A read from no majority may show an old value, but
-    /// never one that no client wrote.
+    /// never a value that no client wrote.
     pub fn check(&mut self, shown: &Shown, floors: &Floors, by: &[Majority], now: i64) -> Result<(), String> {
         self.reads += 1;
         for (place, number) in shown {
@@ -228,8 +228,8 @@ impl Row {
             }
             Some(number) => Ok(number),
             None => {
-                // A read that shows nothing has met the floor, if that is a deletion or has
-                // expired, or else a later deletion.
+                // A read without a row is correct if the floor is a deletion or has expired, or if
+                // there is a later deletion.
                 let mut deletions = self.writes.range(floor..).filter(|(_, write)| write.may_be_empty(ended));
                 match deletions.next() {
                     _ if floor == 0 => Ok(0),
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(read(&mut history, &floors, Some(second)), Ok(()));
         let later = history.floors(ALL, 0);
         assert!(read(&mut history, &later, Some(first)).is_err());
-        assert_eq!(read(&mut history, &floors, Some(first)), Ok(()), "one that ran beside it may be behind");
+        assert_eq!(read(&mut history, &floors, Some(first)), Ok(()), "a concurrent read may be behind");
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
             assert_eq!(read(&mut history, &floors, None).is_err(), must, "majority {majority}");
         }
         let floors = history.floors(EVERY, 0);
-        assert!(read(&mut history, &floors, None).is_err(), "who asks everybody meets all of them");
+        assert!(read(&mut history, &floors, None).is_err(), "a read from all replicas meets every floor");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! [`Simulation`] drives a cluster. Nodes form it, clients work while the [`nemesis`] injects
 //! faults. Then all faults are repaired, and the checkers examine the contents. [`trials`] lists
-//! the kinds of clusters and faults. [`history`], [`counters`] and [`schema_oracle`] record what
-//! the clients were answered. [`node`] is what runs on a node.
+//! the kinds of clusters and faults. [`history`], [`counters`] and [`schema_oracle`] record the
+//! answers to the clients. [`node`] is what runs on a node.
 //!
 //! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read,
 //! `raft_safety` all the time, `acked_writes_survive`, `schema_agrees` and `replicas_converge` at
@@ -120,7 +120,7 @@ impl Simulation {
         &self.shared
     }
 
-    /// Sets what a power loss leaves of writes that were not synced.
+    /// Sets the part of unsynced writes that survives a power loss.
     pub fn set_unsynced(&mut self, unsynced: Unsynced) {
         self.nemesis.disks().iter().for_each(|disk| disk.set_unsynced(unsynced));
     }
@@ -290,7 +290,7 @@ impl Simulation {
     }
 
     /// Repairs all faults, lets clients work for `time`, and then checks at ALL that every replica
-    /// together with the others has what was acknowledged. Afterwards all replicas are equal, and
+    /// together with the others has all acknowledged writes. Afterwards all replicas are equal, and
     /// clients work again.
     pub fn audit(&mut self, time: Duration) -> Result<(), String> {
         self.heal()?;

@@ -150,7 +150,7 @@ pub fn stop() {
     LAYERS.streaming.clear();
 }
 
-/// Whether a tablet is moving, as far as this node knows.
+/// Whether a tablet is moving, according to this node's metadata.
 pub fn is_moving() -> bool {
     LAYERS.metadata.get().current().transitions().next().is_some()
 }

@@ -63,7 +63,7 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
             shared.nodes[node].voted.set(votes());
             lead(&shared, node).await;
             moves::stop();
-            // A failed stop is not an error here. The next start shows what is on the disk.
+            // A failed stop is not an error here. The next start shows the contents of the disk.
             let _ = stack::stop(*LAYERS).await;
             drop(stack);
         }
@@ -410,7 +410,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         deadline: Deadline::after(Duration::from_secs(10)),
         cancel: Cancel::new(),
         trace: None,
-        // Reads what is stored, whatever the metadata routes here now.
+        // Reads all stored data, whether or not the metadata still routes it to this node.
         metadata_number: u64::MAX,
         large_data: None,
         rate_limit: RateLimitMode::Off,

@@ -73,7 +73,7 @@ pub struct Plan {
     pub datacenters: usize,
     /// Whether some values have a TTL.
     pub expiring: bool,
-    /// Whether a table is truncated now and then.
+    /// Whether a table is truncated repeatedly.
     pub truncating: bool,
     /// Whether tablets move between nodes.
     pub moving: bool,

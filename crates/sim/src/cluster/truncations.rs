@@ -1,4 +1,4 @@
-//! The oracle of a table that is truncated now and then. Pure.
+//! The oracle of a table that is truncated repeatedly. Pure.
 //!
 //! Writes that were acknowledged before a TRUNCATE began are gone once it is acknowledged. Writes
 //! that began after it exist. Writes that ran at the same time may exist or not. A TRUNCATE that

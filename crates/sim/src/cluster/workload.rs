@@ -1,5 +1,5 @@
-//! Seeded statements on a cluster's tables: which rows each one changes, its CQL text, and what the
-//! rows of an answer show.
+//! Seeded statements on a cluster's tables: the rows that each changes, its CQL text, and the
+//! decoding of answers.
 
 use super::history::{EVERY, Effect, Majority, ROWS, RowKey, STATIC, Shown};
 use super::shared::Plan;

@@ -54,7 +54,7 @@ fn a_full_disk_loses_nothing_and_the_node_lives_on() {
     assert!(!failures.is_empty(), "the disk was full, and nothing failed");
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for failure in failures {
-        assert!(failure.contains("space"), "what should the operator do about this: {failure}");
+        assert!(failure.contains("space"), "the error does not name the full disk: {failure}");
         *counts.entry(failure.split(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
     }
     println!("what failed for lack of space: {counts:?}");

@@ -1,5 +1,5 @@
-//! The columns of a file's header matched with those of a schema; made once per file and schema
-//! version.
+//! The columns of a file's header, matched with the columns of a schema. Made once per file and
+//! schema version.
 //!
 //! Rows in a file identify columns by their position in the header, rows in memory by column id.
 //! Cells of columns that the schema dropped are parsed and discarded. So are cells older than the
@@ -72,8 +72,8 @@ impl Columns {
 }
 
 impl Layout {
-    /// Matches a file's header with a schema. The error says what the file has and what the table
-    /// has.
+    /// Matches a file's header with a schema. The error names the types in the file and in the
+    /// table.
     pub fn new(header: &Header, schema: &TableSchema) -> Result<Layout, String> {
         check_keys(header, schema)?;
         Ok(Layout {
@@ -90,7 +90,7 @@ impl Layout {
 /// Compares the key columns. The header has their types, not their names. A file is accepted if
 /// ALTER could have given its types to the table: see [`compatibility`].
 fn check_keys(header: &Header, schema: &TableSchema) -> Result<(), String> {
-    // Keyspaces, names of types and names of fields may differ. The values are those of tuples.
+    // Keyspaces, names of types and names of fields may differ. The values are values of tuples.
     let fits = |rule: fn(&CqlType, &CqlType) -> bool, file: &CqlType, table: &CqlType| {
         file == table || rule(&file.expand_user_types(), &table.expand_user_types())
     };

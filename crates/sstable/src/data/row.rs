@@ -1,7 +1,7 @@
 //! Rows: liveness, deletion, the subset of columns, cells.
 //!
 //! Decoding copies each value once, from the window into the row's buffer. If the column order of
-//! the file is not that of the ids, cells are collected and sorted first.
+//! the file differs from the order of the ids, cells are collected and sorted first.
 
 use super::flags::*;
 use super::layout::{Columns, Layout};
@@ -223,12 +223,12 @@ pub(crate) struct Source<'a> {
     pub row: &'a Row,
     /// The clustering key's bytes; `None` for the static row.
     pub key: Option<&'a [u8]>,
-    /// The position of this row less that of what precedes it.
+    /// The position of this row minus the position of the preceding element.
     pub previous: u64,
 }
 
 /// The longest encoding of the two numbers between a row's head and its body: the length of the
-/// body, and the length of what precedes the row.
+/// body, and the length of the preceding element.
 const LENGTHS: usize = 2 * 9;
 
 /// Appends a row. False if there was nothing to write. The error names a value that does not fit

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use text::{hex, json, plain, quoted};
 
 /// Writes all partitions to `out`. `now` decides which cells are shown as expired. `progress` is
-/// called now and then with the bytes of content read.
+/// called repeatedly, with the bytes of content read.
 pub async fn dump_json(
     table: &Rc<Sstable>,
     now: Seconds,
@@ -95,7 +95,7 @@ pub fn clustering_key_texts(schema: &TableSchema, key: &Clustering) -> Vec<Strin
     key.components().zip(&schema.clustering).map(|(bytes, column)| plain(&column.ty, bytes)).collect()
 }
 
-/// The clustering columns as JSON values. Those that a prefix lacks are shown as stars, or not at
+/// The clustering columns as JSON values. Columns that a prefix lacks are shown as stars, or not at
 /// all with `all`.
 pub fn clustering_texts(schema: &TableSchema, prefix: &Clustering, all: bool) -> Vec<String> {
     let mut components = prefix.components();

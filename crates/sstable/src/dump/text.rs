@@ -2,9 +2,9 @@
 //! plain text for partition keys and the paths of cells.
 //!
 //! Neither is exactly the notation of CQL's JSON functions. Numbers and addresses look as Java
-//! prints them, and in plain text a collection is its bytes. Bytes that are not a value of their
-//! type are shown as hexadecimal digits, never as an error, because a dump must show what is in the
-//! file.
+//! prints them, and in plain text a collection is its bytes. Bytes that are not a valid value of
+//! their type are shown as hexadecimal digits, never as an error, because a dump must show the file
+//! as it is.
 
 use model::types::{CqlType, Value};
 use std::fmt::Write as _;

@@ -38,7 +38,7 @@ pub(crate) struct Clip {
     pub every_change: bool,
 }
 
-/// Sorts ranges, joins those that touch, and drops empty ones.
+/// Sorts ranges, joins adjacent ranges, and drops empty ones.
 pub(crate) fn normalise(order: &ClusteringOrder, ranges: &[RowRange]) -> Vec<RowRange> {
     let mut ranges: Vec<RowRange> = ranges.iter().filter(|range| !range.is_empty(order)).cloned().collect();
     if ranges.len() > 1 {

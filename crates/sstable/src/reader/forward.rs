@@ -76,7 +76,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Decodes what is loaded.
+    /// Decodes the loaded bytes.
     fn decode_forward(&mut self) -> Result<Stop, Error> {
         let Reader {
             stream,

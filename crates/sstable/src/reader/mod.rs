@@ -62,7 +62,7 @@ pub struct ReadOptions {
     /// The most content that is read at once, in bytes; at most [`LARGEST_WINDOW`]. Readers that
     /// read ahead hold two such windows, or up to five in class [`IoClass::Foreground`].
     pub window: u32,
-    /// The read that this reader belongs to. What the read may hold of large rows is bounded,
+    /// The read that this reader belongs to. The memory of large rows in this read is bounded,
     /// unless this is 0.
     pub read: ReadId,
     /// The compaction that this reader belongs to, which has the budget of jobs for large rows; 0
@@ -127,8 +127,8 @@ pub struct Reader {
     promoted: Option<Promoted>,
     /// Whether range tombstone markers that change nothing are output.
     every_marker: bool,
-    /// Whether rows out of order are an error: in the background, where what is read is written
-    /// again.
+    /// Whether rows out of order are an error. They are an error in background reads, which write
+    /// the rows again.
     checks_order: bool,
     /// The prefix and weight of the unfiltered before, if there was one in this partition.
     before: (Vec<u8>, Option<i8>),
@@ -215,7 +215,7 @@ impl Reader {
     }
 
     /// Appends about 32 KiB of fragments; at least one, unless nothing is left. False: nothing
-    /// follows what was appended. Never pending while the chunks are cached. After an error there
+    /// follows the appended bytes. Never pending while the chunks are cached. After an error there
     /// is no more output.
     pub async fn fill(&mut self, out: &mut VecDeque<Fragment>) -> Result<bool, Error> {
         match self.run().await {
@@ -249,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// Drops what is held for later. For a reader that will not continue soon.
+    /// Drops buffers that are held for later. For a reader that will not continue soon.
     pub fn release(&mut self) {
         self.stream.release();
         self.index.release();
@@ -261,7 +261,7 @@ impl Reader {
         self.stream.leave_budget();
     }
 
-    /// Drops what is held of a large row. For a reader that waits to be resumed.
+    /// Drops the held parts of a large row. For a reader that waits to be resumed.
     pub fn leave_large(&mut self) {
         if self.stream.holds_large() {
             self.release();
@@ -384,7 +384,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The rows of a partition that the slice wants.
+    /// The rows of a partition that the slice selects.
     fn wanted_of(&self, key: &DecoratedKey) -> (&[RowRange], bool) {
         self.slice.of(key)
     }

@@ -243,7 +243,7 @@ impl Stream {
         Error::corrupt(self.table.data.path(), self.position(), why)
     }
 
-    /// Drops what is held for later. Unread content is loaded again when it is needed.
+    /// Drops buffers that are held for later. Unread content is loaded again when it is needed.
     pub fn release(&mut self) {
         let place = self.position();
         self.window = Window::Own(Vec::new());
@@ -343,7 +343,7 @@ impl Stream {
         self.read(n, need).await
     }
 
-    /// Reads chunk `n`, and more chunks as far as the window allows.
+    /// Reads chunk `n`, and further chunks up to the end of the window.
     async fn read(&mut self, n: u64, need: usize) -> Result<(), Error> {
         let table = self.table.clone();
         let length = table.chunk_length() as u64;
@@ -546,7 +546,8 @@ impl Stream {
     }
 }
 
-/// Reserves exactly what a large row still needs. Doubling would reserve up to twice as much.
+/// Reserves exactly the memory that a large row still needs. Doubling would reserve up to twice as
+/// much.
 fn make_room(own: &mut Vec<u8>, need: usize) {
     if need >= LARGE && own.capacity() - own.len() < need {
         own.reserve_exact(need + 2 * DECODE_AHEAD);

@@ -195,7 +195,7 @@ mod tests {
                 assert!((estimate - n as f64).abs() < 0.07 * n as f64 + 1.0, "{n}: {estimate}");
             }
         }
-        // Registers made from sparse entries equal those that were counted directly.
+        // Registers made from sparse entries equal registers that were counted directly.
         assert_eq!(&sketch.dense.expect("many keys")[..], &registers[..]);
     }
 

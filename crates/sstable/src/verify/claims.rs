@@ -26,7 +26,7 @@ impl Claims {
         }
     }
 
-    /// Checks a tombstone. The error says what is outside of the bounds.
+    /// Checks a tombstone. The error names the value that is outside of the bounds.
     pub fn tombstone(&self, tombstone: Tombstone) -> Result<(), &'static str> {
         if tombstone.is_live() {
             return Ok(());

@@ -99,7 +99,7 @@ fn a_merge_holds_a_large_row_only_when_it_comes_to_it() {
             all.extend(out);
         }
         assert_eq!(all.len(), contents().len());
-        assert!(all == contents(), "what was written comes back");
+        assert!(all == contents(), "the written rows are read");
         drop(reader);
         assert_eq!((jobs.used(), cache.lent()), (0, 0));
     });

@@ -130,7 +130,7 @@ fn a_full_member_that_asks_to_join_has_lost_its_metadata() {
     let asks = |n: u8, state| has_lost_metadata(&topology, &Node { state, ..node(n, "dc1", "r1") });
     assert!(asks(1, NodeState::Joining).is_some_and(|why| why.contains("`raft`")
         && why.contains("restore it exactly as it was")
-        && why.contains("older copy, such as one of a backup, is unsafe")
+        && why.contains("older copy, such as a backup, is unsafe")
         && why.contains("replace the node")));
     assert_eq!(asks(1, NodeState::Normal), None, "it is introduced at a new address");
     assert_eq!(asks(5, NodeState::Joining), None, "it asked before");

@@ -56,8 +56,8 @@ fn begun(tablet: u32, stage: Stage, new: &[TabletReplica]) -> Op {
 fn what_may_begin() {
     use TransitionKind::{IntranodeMigration, Migration, Rebuild};
     let metadata = metadata().with(&[begun(1, Stage::Streaming, &[replica(1, 0), replica(3, 0)])]).unwrap();
-    let one_moves = "one copy moves at a time";
-    let one_comes = "one copy is made or given up at a time";
+    let one_moves = "only one replica can move at a time";
+    let one_comes = "only one replica can be added or removed at a time";
     type Case<'a> = (u32, TransitionKind, &'a [TabletReplica], Result<(), &'a str>);
     let cases: [Case<'_>; 12] = [
         (0, Migration, &[replica(1, 0), replica(3, 1)], Ok(())),
@@ -66,7 +66,7 @@ fn what_may_begin() {
         (0, Migration, &[replica(3, 1)], Err(one_moves)),
         (0, Migration, &[replica(1, 0), replica(2, 1)], Err(one_moves)),
         (0, Rebuild, &[replica(3, 0)], Err(one_comes)),
-        (0, Migration, &[replica(1, 0), replica(1, 0)], Err("would have two copies")),
+        (0, Migration, &[replica(1, 0), replica(1, 0)], Err("would have two replicas")),
         (0, Migration, &[replica(1, 1), replica(3, 0)], Err("between the shards of its node")),
         (0, Migration, &[replica(1, 0), replica(3, 2)], Err("has 2 shards")),
         (0, Migration, &[replica(1, 0), replica(4, 0)], Err("serves no tablets")),

@@ -236,7 +236,7 @@ fn an_older_copy_of_a_file_of_hints_is_noted() {
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), Vec::new(), "it is noted once");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
-        assert_eq!((done, seen.len()), (true, 2), "what is left of it is delivered");
+        assert_eq!((done, seen.len()), (true, 2), "the remaining hints of the file are delivered");
     });
 }
 

@@ -10,8 +10,8 @@ const SIZE_TIERED: &str = "SizeTieredCompactionStrategy";
 const INCREMENTAL: &str = "IncrementalCompactionStrategy";
 
 /// Options without effect. Compaction behaves as if `unchecked_tombstone_compaction` were always
-/// true: it rewrites an sstable for its tombstones without checking what they cover in other
-/// sstables.
+/// true: it rewrites an sstable for its tombstones without checking the data that they cover in
+/// other sstables.
 const WITHOUT_EFFECT: &[&str] =
     &["log_all", "only_purge_repaired_tombstones", "single_sstable_uplevel", "split_during_flush"];
 

@@ -164,7 +164,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips the name, which must be that of the assigned column.
+    /// Skips the name, which must be the name of the assigned column.
     fn same_column(&mut self, column: &Name, form: &str) -> Result<()> {
         let place = self.token(0).start as usize;
         if self.name()? == *column {

@@ -77,7 +77,7 @@ impl Parser<'_> {
         Ok(TypeName::Native(native))
     }
 
-    /// The name of a user type, which cannot be that of a native type.
+    /// The name of a user type, which cannot be the name of a native type.
     pub(super) fn user_type_name(&mut self) -> Result<QualifiedName> {
         let keyspace = if self.is_name(0) && self.is_mark(1, M::Dot) {
             let keyspace = self.take_name();

@@ -440,7 +440,7 @@ fn logs_are_retired_again_after_a_failure() {
         std::fs::rename(second.join(manifest::NAME), second.join(manifest::RETIRED)).expect("renamed");
         std::fs::remove_file(segment_path(second, old.runs[1].run)).expect("removed");
         for _ in 0..2 {
-            retire(&old).await.expect("what is left goes");
+            retire(&old).await.expect("the remaining runs are retired");
         }
         assert!(find_old(&scratch).await.expect("listed").is_empty());
     });

@@ -139,7 +139,7 @@ fn what_is_missing_of_a_run_is_named() {
         let error = read_all(root, false).await.expect_err("segments have their full length");
         assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
         let (found, report) = read_all(root, true).await.expect("ignored");
-        assert_eq!((found, report.skipped.len()), (all(), 1), "what is there is read");
+        assert_eq!((found, report.skipped.len()), (all(), 1), "the remaining records are read");
         std::fs::write(&segment, good).expect("restored");
         for dir in [log.run_dir.as_path(), log.run_dir.parent().expect("the shard's"), root] {
             std::fs::remove_dir_all(dir).expect("removed");

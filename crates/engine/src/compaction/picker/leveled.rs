@@ -68,8 +68,8 @@ pub(super) fn pick_all(candidates: &[Candidate], inputs: Vec<usize>, options: &L
     Pick::new(inputs).at_level(level as u32, options.sstable_size)
 }
 
-/// The excess of each level has to be merged with what it overlaps on the next level, level by
-/// level.
+/// The excess of each level must be merged with the overlapping sstables of the next level, level
+/// by level.
 pub(super) fn backlog(candidates: &[Candidate], options: &Leveled) -> f64 {
     let levels = Levels::of(candidates);
     let (mut total, mut moved) = (0.0, 0.0);

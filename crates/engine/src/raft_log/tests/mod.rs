@@ -269,7 +269,11 @@ fn what_a_failed_write_left_is_no_record_of_a_later_one() {
         std::fs::write(&path, &torn).expect("written");
         let log = open(&scratch).await;
         assert_eq!(log.entries(0, 9), [same(1), same(3)]);
-        assert_eq!(std::fs::metadata(&path).expect("there").len(), before + one + 32, "what is behind the end is gone");
+        assert_eq!(
+            std::fs::metadata(&path).expect("there").len(),
+            before + one + 32,
+            "the bytes behind the end were removed"
+        );
     });
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The default size of a disk.
 pub(super) const UNLIMITED: u64 = 1 << 40;
-/// The unit of bytes that survives a power loss as a whole, or not at all.
+/// The unit of bytes that survives a power loss entirely, or not at all.
 const SECTOR: usize = 512;
 
 /// The contents of a file, with or without names.

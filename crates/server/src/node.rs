@@ -254,7 +254,7 @@ impl From<StopError> for NodeError {
 pub fn run(
     config: &Config,
     log: LogControl,
-    reload: impl Fn() -> Result<Config, String> + 'static,
+    reload: impl Fn() -> Result<Config, String> + Send + Sync + 'static,
     ready: impl FnOnce(&[String]),
 ) -> Result<(), NodeError> {
     let started = rt::time::now();
@@ -309,7 +309,7 @@ pub fn run(
             rt::task::spawn(internode::watch_files(services.layers.internode, files, known, remote.clone())).detach();
         }
         let settings = signals::LiveSettings::new(config, RemoteShards::new(remote.clone(), services.live));
-        rt::task::spawn(others.handle(async move || settings.reload(reload()).await)).detach();
+        rt::task::spawn(settings.handle(others, reload)).detach();
         let serving = serve_http(ports, &plan, &up, (remote.clone(), services), log, &stopped);
         ready(&ready_lines(&plan, started));
         let limit = config.shutdown_timeout_in_ms.0;

@@ -1,8 +1,8 @@
 //! Bounded reads of small files that an operator names: the configuration, certificates, keys.
 //!
 //! Such a file can be anything when it is read: a FIFO, whose open blocks until there is a writer,
-//! a device, or a sparse file of gigabytes. [`read`] returns an error for each of these, and neither
-//! blocks nor reads more than the limit.
+//! a device, or a sparse file of gigabytes. For each of these, [`read`] returns an error, and it
+//! neither blocks nor reads more than the limit.
 
 use crate::fs;
 use std::io::{self, Read};

@@ -3,8 +3,8 @@
 //!
 //! Reading files blocks, so the process's first thread does it at the start, and a thread of its
 //! own whenever a [`Stamp`] shows that a file has changed. The result is passed to every shard,
-//! which uses it for new connections. If changed files are invalid, the error is logged and the shards keep the
-//! previous configuration. Certificates expire by the shard's clock.
+//! which uses it for new connections. If changed files are invalid, the error is logged and the
+//! shards keep the previous configuration. Certificates expire by the shard's clock.
 
 mod own_files;
 mod validity;

@@ -15,7 +15,7 @@ use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
 use crate::machine_checks::{
-    check_descriptors, log_size_warning, memory_warning, segment_size_note, tls_error, usable_cpus,
+    check_descriptors, check_threads, log_size_warning, memory_warning, segment_size_note, tls_error, usable_cpus,
 };
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
@@ -269,6 +269,7 @@ pub fn run(
     for warning in log_size_warning(&plan.config, plan.shards).into_iter().chain(of_memory) {
         tracing::warn!("{warning}");
     }
+    check_threads(plan.shards, rt::host::startable_threads, rt::host::thread_limits)?;
     memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
     let tls = match &plan.tls {
         Some(files) => {

@@ -3,9 +3,9 @@
 //!
 //! [`keys`] is the table of all keys. It generates the fields, the defaults, the command line, and
 //! `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`], [`tls_options`],
-//! [`internode`], [`guardrail`] and [`seeds`] parse values. [`file`] reads the file, [`nesting`] bounds the depth
-//! of its values. [`legacy`]
-//! lists keys of other products that are accepted and have no effect. [`source`] records where a
+//! [`internode`], [`guardrail`] and [`seeds`] parse values. [`file`] reads the file, `nesting`
+//! bounds the depth of its values. [`legacy`] lists keys of other products that are accepted and
+//! have no effect. [`source`] records where a
 //! setting was set. [`live`] has the settings that can be changed while the node runs, [`fixed`]
 //! those that are only shown.
 //!

@@ -38,7 +38,7 @@ def unusable_files(node, check):
         ("has no settings", lambda: path.write_text("")),
         ("larger than 1024 KiB", lambda: (path.write_text(good), os.truncate(path, 1 << 30))),
     ):
-        with check(f"SIGHUP with a file that is {why}: nothing changes, and metrics are served"):
+        with check(f"SIGHUP with a wrong file ({why}): nothing changes, and metrics are served"):
             path.unlink()
             make()
             node.process.send_signal(signal.SIGHUP)

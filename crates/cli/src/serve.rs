@@ -54,7 +54,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     let file = file.cloned();
     let reload = move || {
-        let loaded = config::load(file.as_deref(), &overrides).map_err(|error| error.to_string())?;
+        let loaded = config::reload(file.as_deref(), &overrides).map_err(|error| error.to_string())?;
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }

@@ -16,7 +16,7 @@ mod file;
 mod huge;
 mod io;
 mod os_file;
-mod regular;
+pub(crate) mod regular;
 mod ring;
 mod sequential;
 mod way_out;

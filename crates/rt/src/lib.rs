@@ -25,6 +25,7 @@ pub mod shard;
 pub mod side_thread;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod small_file;
 pub mod sync;
 pub mod task;
 pub mod time;

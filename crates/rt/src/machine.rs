@@ -34,6 +34,9 @@ const STACK: usize = 8 << 20;
 /// The number of threads of a shard for file operations without an asynchronous form, and for one
 /// offloaded computation.
 const BLOCKING_THREADS: usize = 5;
+/// A helper thread does not end while it is idle: if the process could not start threads later, a
+/// shard without a helper thread could not run file operations.
+const HELPER_IDLE_TIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The configuration of a [`Machine`].
 #[derive(Debug, Clone)]
@@ -328,6 +331,7 @@ fn reactor(allowed: Vec<usize>) -> io::Result<Runtime> {
         .enable_time()
         .event_interval(TURNS_PER_REACTOR_POLL)
         .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(HELPER_IDLE_TIME)
         .thread_stack_size(STACK)
         .on_thread_start(move || {
             // Helper threads must not be limited to the shard's CPU, where they would compete with

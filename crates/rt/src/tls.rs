@@ -1,21 +1,22 @@
 //! TLS: loads the operator's PEM files into configurations for client ports ([`TlsFiles`]) and for
 //! internode ([`PeerFiles`]).
 //!
-//! Reading files blocks, so the process's first thread does it: at the start, and whenever a
-//! [`Stamp`] shows that a file has changed. The result is passed to every shard, which uses it for
-//! new connections. If changed files are invalid, the error is logged and the shards keep the
-//! previous configuration. Certificates expire by the shard's clock.
+//! Reading files blocks, so the process's first thread does it at the start, and a thread of its
+//! own whenever a [`Stamp`] shows that a file has changed. The result is passed to every shard,
+//! which uses it for new connections. If changed files are invalid, the error is logged and the
+//! shards keep the previous configuration. Certificates expire by the shard's clock.
 
+mod own_files;
 mod validity;
 
 use crate::Remote;
 use crate::net::TcpStream;
+use crate::small_file;
 use crate::time::Duration;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
@@ -104,7 +105,7 @@ impl Names<'_> {
 /// The warnings about the dates of the certificates in a file.
 fn date_warnings(file: &Path, now: i64) -> Vec<String> {
     // A file that cannot be read is reported where it is loaded.
-    let chain = certificates(file).unwrap_or_default();
+    let chain = own_files::chain(file).unwrap_or_default();
     chain.iter().filter_map(|certificate| Validity::of(certificate)?.warning(now)).collect()
 }
 
@@ -113,7 +114,7 @@ fn date_warnings(file: &Path, now: i64) -> Vec<String> {
 async fn watch<T: Clone + Send + 'static>(
     names: Names<'_>,
     stamp: impl Fn() -> Stamp,
-    load: impl Fn() -> Result<T, TlsError>,
+    load: impl Fn() -> Result<T, TlsError> + Clone + Send + 'static,
     mut known: Stamp,
     remote: Remote,
     take: impl Fn(T) + Clone + Send + 'static,
@@ -132,7 +133,15 @@ async fn watch<T: Clone + Send + 'static>(
         }
         // If a file changes while it is read, the next check notices it.
         known = found;
-        match load() {
+        let loaded = match small_file::on_own_thread("tls-reload", load.clone()).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                tracing::warn!(%error, "the changed files of {setting} cannot be read now; the node will try again");
+                known.clear();
+                continue;
+            }
+        };
+        match loaded {
             Ok(loaded) => {
                 let take = take.clone();
                 let taken = remote.call_all(move || {
@@ -173,10 +182,9 @@ impl TlsFiles {
     /// Reads the files. Blocks: not for shards.
     pub fn load(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let provider = provider();
-        let key =
-            PrivateKeyDer::from_pem_file(&self.keyfile).map_err(|error| pem_error(&self.keyfile, "key", error))?;
-        let chain = certificates(&self.certificate)?;
-        let unfit = |error: rustls::Error| unfit(&self.certificate, &self.keyfile, &error);
+        let key = own_files::key(&self.keyfile, &provider)?;
+        let chain = own_files::chain(&self.certificate)?;
+        let unfit = |error: rustls::Error| own_files::unfit(&self.certificate, &self.keyfile, &error);
         let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(Clock))
             .with_safe_default_protocol_versions()
             .map_err(unfit)?;
@@ -190,7 +198,8 @@ impl TlsFiles {
     /// Checks the files until dropped. When they have changed since `known`, loads them and passes
     /// the result to every shard. For the process's first thread.
     pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(Arc<ServerConfig>) + Clone + Send + 'static) {
-        watch(self.names(), || self.stamp(), || self.load(), known, remote, take).await;
+        let files = self.clone();
+        watch(self.names(), || self.stamp(), move || files.load(), known, remote, take).await;
     }
 }
 
@@ -234,11 +243,10 @@ impl PeerFiles {
         acceptor.session_storage = Arc::new(NoServerSessionStorage {});
         acceptor.send_tls13_tickets = 0;
         let provider = provider();
-        let key =
-            PrivateKeyDer::from_pem_file(&self.keyfile).map_err(|error| pem_error(&self.keyfile, "key", error))?;
-        let chain = certificates(&self.certificate)?;
-        let unfit = |error: rustls::Error| unfit(&self.certificate, &self.keyfile, &error);
-        let verifier = Arc::new(Chain { roots: roots(&self.truststore)?, provider: provider.clone() });
+        let key = own_files::key(&self.keyfile, &provider)?;
+        let chain = own_files::chain(&self.certificate)?;
+        let unfit = |error: rustls::Error| own_files::unfit(&self.certificate, &self.keyfile, &error);
+        let verifier = Arc::new(Chain { roots: own_files::roots(&self.truststore)?, provider: provider.clone() });
         let mut connector = ClientConfig::builder_with_details(provider, Arc::new(Clock))
             .with_safe_default_protocol_versions()
             .map_err(unfit)?
@@ -253,7 +261,8 @@ impl PeerFiles {
     /// Checks the files until dropped. When they have changed since `known`, loads them and passes
     /// the result to every shard. For the process's first thread.
     pub async fn watch(self, known: Stamp, remote: Remote, take: impl Fn(PeerTls) + Clone + Send + 'static) {
-        watch(self.names(), || self.stamp(), || self.load(), known, remote, take).await;
+        let files = self.clone();
+        watch(self.names(), || self.stamp(), move || files.load(), known, remote, take).await;
     }
 }
 
@@ -352,45 +361,13 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn unfit(certificate: &Path, keyfile: &Path, error: &rustls::Error) -> TlsError {
-    TlsError::Unfit { certificate: certificate.to_path_buf(), keyfile: keyfile.to_path_buf(), why: error.to_string() }
-}
-
-fn roots(truststore: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(truststore)? {
-        roots
-            .add(certificate)
-            .map_err(|error| TlsError::File { file: truststore.to_path_buf(), why: error.to_string() })?;
-    }
-    Ok(roots)
-}
-
 fn verifier(
     truststore: &Path,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(truststore)?), provider)
+    WebPkiClientVerifier::builder_with_provider(Arc::new(own_files::roots(truststore)?), provider)
         .build()
         .map_err(|error| TlsError::File { file: truststore.to_path_buf(), why: error.to_string() })
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(pem_error(file, "certificate", pem::Error::NoItemsFound)),
-        Err(error) => Err(pem_error(file, "certificate", error)),
-    }
-}
-
-fn pem_error(file: &Path, wanted: &str, error: pem::Error) -> TlsError {
-    let why = match error {
-        pem::Error::Io(error) => error.to_string(),
-        pem::Error::NoItemsFound => format!("there is no {wanted} in PEM in it"),
-        other => format!("not PEM: {other}"),
-    };
-    TlsError::File { file: file.to_path_buf(), why }
 }
 
 /// The clock for the expiry of certificates.

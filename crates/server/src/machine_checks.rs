@@ -7,7 +7,7 @@ use crate::config::setting::{Setting, Size};
 use crate::config::{Config, CpuSet};
 use crate::start_error::StartError;
 use engine::commitlog::CommitlogConfig;
-use rt::host::MemoryLimit;
+use rt::host::{MemoryLimit, ThreadLimits};
 use rt::tls::TlsError;
 
 /// The CPUs to use, of the CPUs that the process may run on.
@@ -41,6 +41,37 @@ pub fn check_descriptors(limit: u64, shards: usize) -> Result<(), StartError> {
     Err(StartError(format!(
         "this process may open {limit} files (RLIMIT_NOFILE), and a node with {shards} shard{plural} needs at least {needed}: raise \
          the hard limit (`ulimit -Hn` in a shell, LimitNOFILE in a systemd unit), to 65536 or more for production"
+    )))
+}
+
+/// Threads that a node needs without its shards: for file operations and signals of the first
+/// thread, and for the time limit of a stop.
+const LEAST_THREADS: usize = 4;
+/// Threads that each shard needs: its own, one for file operations, and two of the kernel's
+/// io_uring.
+const LEAST_THREADS_OF_SHARD: usize = 4;
+
+/// Refuses a process that cannot start the threads that the node needs. `startable` returns how
+/// many of a number of threads can be started.
+pub fn check_threads(
+    shards: usize,
+    startable: impl Fn(usize) -> usize,
+    limits: impl Fn() -> ThreadLimits,
+) -> Result<(), StartError> {
+    let needed = LEAST_THREADS + LEAST_THREADS_OF_SHARD * shards;
+    let found = startable(needed);
+    if found >= needed {
+        return Ok(());
+    }
+    let ThreadLimits { control_group, user } = limits();
+    let shown = |limit: Option<u64>| limit.map_or("not limited".to_owned(), |limit| limit.to_string());
+    let plural = if shards == 1 { "" } else { "s" };
+    Err(StartError(format!(
+        "this process can start only {found} more threads, and a node with {shards} shard{plural} needs at least {needed} more. \
+         Limits: pids.max of its control group (TasksMax in a systemd unit, --pids-limit of a container): {}; of its user \
+         (`ulimit -u`, LimitNPROC in a systemd unit): {}. Raise the one that is reached",
+        shown(control_group),
+        shown(user)
     )))
 }
 
@@ -104,6 +135,20 @@ pub fn tls_error(setting: &str, map: &impl MapSetting) -> impl Fn(TlsError) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_few_threads_are_refused() {
+        let limits = || ThreadLimits { control_group: Some(9), user: None };
+        assert!(check_threads(2, |wanted| wanted, || unreachable!()).is_ok());
+        let StartError(why) = check_threads(2, |wanted| wanted - 1, limits).expect_err("too few");
+        assert!(
+            why.starts_with("this process can start only 11 more threads, and a node with 2 shards needs at least 12")
+        );
+        assert!(
+            why.contains("--pids-limit of a container): 9; of its user")
+                && why.contains("LimitNPROC in a systemd unit): not")
+        );
+    }
 
     #[test]
     fn a_cpu_that_cannot_be_used_is_refused() {

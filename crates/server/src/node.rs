@@ -15,7 +15,7 @@ use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
 use crate::machine_checks::{
-    check_descriptors, log_size_warning, memory_warning, segment_size_note, tls_error, usable_cpus,
+    check_descriptors, check_threads, log_size_warning, memory_warning, segment_size_note, tls_error, usable_cpus,
 };
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
@@ -256,7 +256,7 @@ impl From<StopError> for NodeError {
 pub fn run(
     config: &Config,
     log: LogControl,
-    reload: impl Fn() -> Result<Config, String> + 'static,
+    reload: impl Fn() -> Result<Config, String> + Send + Sync + 'static,
     ready: impl FnOnce(&[String]),
 ) -> Result<(), NodeError> {
     let started = rt::time::now();
@@ -271,6 +271,7 @@ pub fn run(
     for warning in log_size_warning(&plan.config, plan.shards).into_iter().chain(of_memory) {
         tracing::warn!("{warning}");
     }
+    check_threads(plan.shards, rt::host::startable_threads, rt::host::thread_limits)?;
     memory::prepare(plan.shard_memory as u64 * plan.shards as u64);
     let tls = match &plan.tls {
         Some(files) => {
@@ -311,7 +312,7 @@ pub fn run(
             rt::task::spawn(internode::watch_files(services.layers.internode, files, known, remote.clone())).detach();
         }
         let settings = signals::LiveSettings::new(config, RemoteShards::new(remote.clone(), services.live));
-        rt::task::spawn(others.handle(async move || settings.reload(reload()).await)).detach();
+        rt::task::spawn(settings.handle(others, reload)).detach();
         let serving = serve_http(ports, &plan, &up, (remote.clone(), services), log, &stopped);
         ready(&ready_lines(&plan, started));
         let limit = config.shutdown_timeout_in_ms.0;

@@ -8,6 +8,7 @@ use crate::remote::RemoteShards;
 use rt::shard::PerShard;
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -58,7 +59,7 @@ pub(crate) struct OtherSignals {
 
 impl OtherSignals {
     /// Handles them for as long as it is polled.
-    pub async fn handle(mut self, reload: impl AsyncFn()) {
+    async fn handle(mut self, reload: impl AsyncFn()) {
         loop {
             match next(&mut self.others).await {
                 RELOAD => reload().await,
@@ -80,8 +81,24 @@ impl LiveSettings {
         LiveSettings { started: started.clone(), remote }
     }
 
+    /// Handles signals for as long as it is polled. SIGHUP has `read` called on a thread of its
+    /// own: the file can be slow, and this thread serves SIGTERM, metrics and administration.
+    pub async fn handle(
+        self,
+        signals: OtherSignals,
+        read: impl Fn() -> Result<Config, String> + Send + Sync + 'static,
+    ) {
+        let read = Arc::new(read);
+        let reload = async || {
+            let read = read.clone();
+            let config = rt::small_file::on_own_thread("config-reload", move || read()).await;
+            self.reload(config.unwrap_or_else(|error| Err(format!("cannot read it: {error}")))).await;
+        };
+        signals.handle(reload).await;
+    }
+
     /// Sets the settings that can be changed while the node runs to their values in `read`.
-    pub async fn reload(&self, read: Result<Config, String>) {
+    async fn reload(&self, read: Result<Config, String>) {
         let new = match read {
             Ok(new) => new,
             Err(why) => return tracing::error!(why, "SIGHUP: the configuration is wrong, and no setting is changed"),

@@ -28,6 +28,28 @@ def stop(node, check, what):
         assert code == 0, f"status {code} after {time.monotonic() - began:.1f} s"
 
 
+def unusable_files(node, check):
+    """SIGHUP with a file that cannot be read in bounded time: the node keeps its settings and serves."""
+    path = node.config_path
+    good = path.read_text()
+    for why, make in (
+        ("not a regular file, but a FIFO", lambda: os.mkfifo(path)),
+        ("nested more than 64 levels", lambda: path.write_text("a: " + "[" * 200_000)),
+        ("has no settings", lambda: path.write_text("")),
+        ("larger than 1024 KiB", lambda: (path.write_text(good), os.truncate(path, 1 << 30))),
+    ):
+        with check(f"SIGHUP with a wrong file ({why}): nothing changes, and metrics are served"):
+            path.unlink()
+            make()
+            node.process.send_signal(signal.SIGHUP)
+            eventually(lambda why=why: why in node.log_tail(10), 10)
+            assert node.metrics()
+    # The node stops with the FIFO in place.
+    path.unlink()
+    os.mkfifo(path)
+    node.process.send_signal(signal.SIGHUP)
+
+
 def signals(place, check):
     """SIGHUP reads the configuration again, others are ignored, SIGQUIT and SIGPWR stop the node in order."""
     for name in ("SIGQUIT", "SIGPWR"):
@@ -52,6 +74,7 @@ def signals(place, check):
                     node.command()
                     node.process.send_signal(signal.SIGHUP)
                     eventually(lambda: "configuration is wrong" in node.log_tail(10), 10)
+                unusable_files(node, check)
                 assert node.alive()
             with check(f"{name} stops the node in order"):
                 node.process.send_signal(getattr(signal, name))

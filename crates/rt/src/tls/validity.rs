@@ -9,8 +9,8 @@ const SOON: i64 = 30 * DAY;
 const DAY: i64 = 86_400;
 
 /// DER's tags of the fields before the dates, and of the dates.
-const SEQUENCE: u8 = 0x30;
-const VERSION: u8 = 0xa0;
+pub(super) const SEQUENCE: u8 = 0x30;
+pub(super) const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
@@ -56,7 +56,7 @@ impl Validity {
 }
 
 /// The first element of DER: its tag, its contents, and what follows.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, mut rest) = rest.split_first()?;
     let mut length = usize::from(first);
@@ -72,7 +72,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, contents, rest))
 }
 
-fn with_tag(wanted: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn with_tag(wanted: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
     let (tag, contents, rest) = element(der)?;
     (tag == wanted).then_some((contents, rest))
 }

@@ -3,10 +3,13 @@
 use super::ConfigError;
 use super::keys::{Config, KEYS, Key, find};
 use super::legacy;
+use super::nesting;
 use super::seeds::Seeds;
 use super::setting::Raw;
 use super::source::Source;
+use rt::small_file::{self, Accept};
 use serde_yaml_ng::Value;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -19,15 +22,43 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
+/// The maximum size of the file, in bytes.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// Reads the file, if one is given, then applies `overrides` (name and value) from the command
-/// line.
+/// line. For the start of a node: the file may be a pipe.
 pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
     let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
     if let Some(path) = file {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::Unreadable { path: path.to_path_buf(), error })?;
+        let text = read(path, Accept::Pipes)?;
         apply_file(&mut loaded, &text, path)?;
     }
+    apply_overrides(loaded, overrides)
+}
+
+/// Like [`load`], while the node runs. The file must be a regular file with at least one setting: a
+/// pipe that was read at the start is empty now, and would reset every setting to its default.
+pub fn reload(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
+    let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
+    if let Some(path) = file {
+        let text = read(path, Accept::Regular)?;
+        if apply_file(&mut loaded, &text, path)? == 0 {
+            return Err(ConfigError::Conflict(format!(
+                "{} has no settings. To reset a setting to its default, leave only that setting out",
+                path.display()
+            )));
+        }
+    }
+    apply_overrides(loaded, overrides)
+}
+
+fn read(path: &Path, accept: Accept) -> Result<String, ConfigError> {
+    let bytes = small_file::read(path, MOST_BYTES, accept);
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("the text is not UTF-8")));
+    text.map_err(|error| ConfigError::Unreadable { path: path.to_path_buf(), error })
+}
+
+fn apply_overrides(mut loaded: Loaded, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
     for (name, value) in overrides {
         let place = "command line".to_owned();
         match find(name) {
@@ -54,12 +85,14 @@ fn finish(mut loaded: Loaded) -> Result<Loaded, ConfigError> {
     Ok(loaded)
 }
 
-fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), ConfigError> {
+/// Returns the number of keys in the file.
+fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<usize, ConfigError> {
     let not_yaml = |why: String| ConfigError::NotYaml { path: path.to_path_buf(), why };
     // Some editors write a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    nesting::check(text).map_err(not_yaml)?;
     let mapping = match serde_yaml_ng::from_str(text).map_err(|error| not_yaml(error.to_string()))? {
-        Value::Null => return Ok(()),
+        Value::Null => return Ok(0),
         Value::Mapping(mapping) => mapping,
         _ => return Err(not_yaml("expected keys and values".to_owned())),
     };
@@ -112,7 +145,7 @@ fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<(), Config
             loaded.warnings.push(format!("{}: unknown key {name}{}", path.display(), suggestion(name)));
         }
     }
-    Ok(())
+    Ok(mapping.len())
 }
 
 fn raw(value: &Value) -> Raw {
@@ -337,6 +370,37 @@ mod tests {
             assert_eq!(config.read_request_timeout_in_ms.0, Duration::from_secs(5), "{text}");
             assert_eq!(config.sources.of("read_request_timeout_in_ms"), Some(Source::File), "{text}");
         }
+    }
+
+    #[test]
+    fn a_reload_refuses_files_that_would_reset_or_block() {
+        let dir = test_support::Scratch::new("config-reload");
+        let file = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let good = file("good", "rack: b\n");
+        assert_eq!(reload(Some(&good), &[]).expect("understood").config.rack, "b");
+        assert_eq!(reload(None, &[]).expect("the command line only").config.rack, Config::default().rack);
+        let deep = file("deep", &format!("a: {}", "[".repeat(200_000)));
+        let sparse = dir.join("sparse");
+        std::fs::File::create(&sparse).and_then(|file| file.set_len(1 << 30)).expect("created");
+        for (path, why) in [
+            (&file("empty", ""), "empty has no settings"),
+            (&file("comments", "# rack: b\n---\n"), "has no settings"),
+            (&file("braces", "{}"), "has no settings"),
+            (&deep, "nested more than 64 levels"),
+            (&sparse, "larger than 1024 KiB"),
+            (&dir.join("missing"), "No such file"),
+            (&std::path::PathBuf::from("/dev/null"), "not a regular file"),
+        ] {
+            let error = reload(Some(path), &[]).expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(load(Some(Path::new("/dev/null")), &[]).is_ok(), "a start accepts what is not a regular file");
+        assert!(load(Some(Path::new("/dev/zero")), &[]).is_err(), "its size is limited");
+        assert!(load(Some(&deep), &[]).is_err());
     }
 
     #[test]

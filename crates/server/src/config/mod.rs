@@ -3,10 +3,10 @@
 //!
 //! [`keys`] is the table of all keys. It generates the fields, the defaults, the command line, and
 //! `docs/configuration.md` ([`reference`]). [`setting`], [`encryption`], [`tls_options`],
-//! [`internode`], [`guardrail`] and [`seeds`] parse values. [`file`] reads the file. [`legacy`]
-//! lists keys of other products that are accepted and have no effect. [`source`] records where a
-//! setting was set. [`live`] has the settings that can be changed while the node runs. [`fixed`]
-//! has the settings that are only shown.
+//! [`internode`], [`guardrail`] and [`seeds`] parse values. [`file`] reads the file, and `nesting`
+//! bounds the depth of its values. [`legacy`] lists keys of other products that are accepted and
+//! have no effect. [`source`] records where a setting was set. [`live`] has the settings that can
+//! be changed while the node runs. [`fixed`] has the settings that are only shown.
 //!
 //! A later source wins: default, file, command line. Invariant: a wrong value is an error that
 //! names the key and the value; an unknown key is a warning. Exceptions are unknown keys that look
@@ -24,13 +24,14 @@ pub mod keys;
 pub mod legacy;
 pub mod live;
 pub(crate) mod map;
+mod nesting;
 pub mod reference;
 pub mod seeds;
 pub mod setting;
 pub mod source;
 pub mod tls_options;
 
-pub use file::{Loaded, load};
+pub use file::{Loaded, load, reload};
 pub use keys::{Config, KEYS, Key};
 pub use setting::{BadValue, CommitlogSync, CpuSet, LogFormat, Raw};
 pub use source::Source;

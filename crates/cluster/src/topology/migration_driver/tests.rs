@@ -70,7 +70,7 @@ fn what_may_begin() {
         (0, Migration, &[replica(1, 1), replica(3, 0)], Err("between the shards of its node")),
         (0, Migration, &[replica(1, 0), replica(3, 2)], Err("has 2 shards")),
         (0, Migration, &[replica(1, 0), replica(4, 0)], Err("serves no tablets")),
-        (1, Migration, &[replica(1, 0), replica(3, 0)], Err("on the move already: streaming")),
+        (1, Migration, &[replica(1, 0), replica(3, 0)], Err("is already moving: streaming")),
         (2, Migration, &[replica(1, 0), replica(3, 0)], Err("the table has 2 tablets")),
     ];
     for (tablet, kind, new, expected) in cases {

@@ -32,27 +32,53 @@ impl Engine {
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
         for tablet in table.tablets().iter() {
-            let schema = table.schema();
-            let (sstables, candidates) = candidates(tablet, &schema, rt::time::wall_seconds());
-            let picks = pick_all(&candidates, &Options::of(&schema.options.compaction));
-            // All inputs are claimed before the first compaction begins, so that no other request
-            // takes one.
-            let plans: Vec<Plan> = picks
-                .into_iter()
-                .map(|pick| Plan {
-                    kind: CompactionKind::Compaction,
-                    inputs: Claimed::new(pick.inputs.into_iter().map(|i| sstables[i].clone()).collect()),
-                    level: pick.level,
-                    split: pick.split,
-                    moves: false,
-                    expired: false,
-                })
-                .collect();
-            for plan in plans {
-                self.compact(table, tablet, &plan, &table.compaction_cancel()).await?;
+            while let Err(error) = self.compact_tablet(table, tablet).await {
+                self.resume_after_snapshot(table, tablet, error).await?;
             }
         }
         Ok(())
+    }
+
+    /// Merges the sstables of a tablet as its strategy allows.
+    async fn compact_tablet(&self, table: &Rc<Table>, tablet: &Rc<Tablet>) -> Result<(), EngineError> {
+        let schema = table.schema();
+        let (sstables, candidates) = candidates(tablet, &schema, rt::time::wall_seconds());
+        let picks = pick_all(&candidates, &Options::of(&schema.options.compaction));
+        // All inputs are claimed before the first compaction begins, so that no other request takes
+        // one.
+        let plans: Vec<Plan> = picks
+            .into_iter()
+            .map(|pick| Plan {
+                kind: CompactionKind::Compaction,
+                inputs: Claimed::new(pick.inputs.into_iter().map(|i| sstables[i].clone()).collect()),
+                level: pick.level,
+                split: pick.split,
+                moves: false,
+                expired: false,
+            })
+            .collect();
+        for plan in plans {
+            self.compact(table, tablet, &plan, &table.compaction_cancel()).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a compaction that a snapshot stopped may begin again.
+    ///
+    /// # Errors `error`, if the compaction failed for another reason.
+    async fn resume_after_snapshot(
+        &self,
+        table: &Table,
+        tablet: &Rc<Tablet>,
+        error: EngineError,
+    ) -> Result<(), EngineError> {
+        if !matches!(error, EngineError::Cancelled) || self.stopping().is_cancelled() {
+            return Err(error);
+        }
+        drop(table.snapshot_turn.acquire().await);
+        // Data is being removed, or the tablet or the table.
+        let is_served = table.tablets().iter().any(|own| Rc::ptr_eq(own, tablet));
+        if table.excludes_compactions() || table.work.is_closed() || !is_served { Err(error) } else { Ok(()) }
     }
 
     /// Rewrites the sstables of a table that hold keys outside of their tablet, without those keys.
@@ -85,7 +111,9 @@ impl Engine {
                     moves: false,
                     expired: false,
                 };
-                self.compact(table, tablet, &plan, &table.compaction_cancel()).await?;
+                while let Err(error) = self.compact(table, tablet, &plan, &table.compaction_cancel()).await {
+                    self.resume_after_snapshot(table, tablet, error).await?;
+                }
                 cleaned += 1;
             }
         }

@@ -78,7 +78,7 @@ impl Engine {
         plan: &Plan,
         cancel: &Cancel,
     ) -> Result<(), EngineError> {
-        if self.stopping().is_cancelled() || table.is_discarding() {
+        if self.stopping().is_cancelled() || table.excludes_compactions() {
             return Err(EngineError::Cancelled);
         }
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };

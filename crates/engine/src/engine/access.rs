@@ -37,6 +37,11 @@ impl Engine {
         self.table(id).map(|table| table.schema())
     }
 
+    /// Whether the shard has a table that is not being dropped.
+    pub fn serves_table(&self, id: TableId) -> bool {
+        self.table(id).is_some_and(|table| !table.work.is_closed())
+    }
+
     /// The node whose store this is.
     pub fn host_id(&self) -> HostId {
         self.config.host_id

@@ -59,6 +59,8 @@ pub(crate) struct Table {
     filters: RefCell<Vec<(ShardId, ReplayFilters)>>,
     /// Serialises changes of the replay filters.
     pub filters_turn: Semaphore,
+    /// Held while the sstables are linked into a snapshot.
+    pub snapshot_turn: Semaphore,
     /// Files that could not be opened. They are left alone. Their contents are unknown, so nothing
     /// is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
@@ -104,6 +106,7 @@ impl Table {
             old_logs_truncated: Cell::new(false),
             filters: RefCell::new(filters),
             filters_turn: Semaphore::new(1),
+            snapshot_turn: Semaphore::new(1),
             unreadable: RefCell::new(unreadable),
             missing: RefCell::default(),
             paused: Cell::new(0),
@@ -219,7 +222,7 @@ impl Table {
 
     /// Whether compactions may start without a request.
     pub fn may_compact_by_itself(&self) -> bool {
-        self.auto_compaction.get() && self.paused.get() == 0 && !self.is_discarding()
+        self.auto_compaction.get() && self.paused.get() == 0 && !self.excludes_compactions()
     }
 
     /// Keeps compactions from starting without a request while the guard lives.
@@ -228,9 +231,9 @@ impl Table {
         Paused(self.clone())
     }
 
-    /// Whether data is being truncated or removed. A compaction that ran meanwhile would write
-    /// that data again.
-    pub fn is_discarding(&self) -> bool {
+    /// Whether no compaction may run: data is being truncated or removed, which a compaction would
+    /// write again, or sstables are being linked, which a compaction would remove.
+    pub fn excludes_compactions(&self) -> bool {
         self.barriers.get() > 0
     }
 

@@ -32,8 +32,7 @@ impl Engine {
     }
 
     async fn drop_whole(&self, table: &Rc<Table>, at_micros: i64) -> Result<(), EngineError> {
-        let _paused = table.pause_compactions();
-        table.stop_compactions().await;
+        let _barrier = table.without_compactions().await;
         if self.config().auto_snapshot && self.has_data(table) {
             self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
         }

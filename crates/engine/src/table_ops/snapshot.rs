@@ -62,9 +62,9 @@ impl Engine {
             self.flush_tablet(table, tablet).await?;
         }
         self.make_directory(table).await?;
-        // While compactions are paused, no sstable is removed.
-        let _paused = table.pause_compactions();
-        table.stop_compactions().await;
+        let _turn = table.snapshot_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
+        // Without compactions, no sstable is removed. Compactions of administrators resume later.
+        let _barrier = table.without_compactions().await;
         let places: Vec<SstablePath> = table
             .tablets()
             .iter()

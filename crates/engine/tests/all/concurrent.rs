@@ -109,11 +109,15 @@ async fn live(dir: &Path, schema: &Rc<TableSchema>, seed: u64, progress: &Rc<Vec
                 number += 1;
                 let patience = Duration::from_millis(1 + rt::random::below(20));
                 let name = format!("s{number}");
-                let _ = match rt::random::below(6) {
+                // Beyond the timeout, compactions continue beside the next operation.
+                let done = match rt::random::below(6) {
                     0..3 => rt::time::timeout(patience, engine.flush(None)).await,
                     3 => rt::time::timeout(patience, engine.snapshot(schema.id, &name)).await,
                     _ => rt::time::timeout(patience, engine.compact_major(schema.id)).await,
                 };
+                if let Ok(done) = done {
+                    done.expect("no operation fails because of another one");
+                }
                 rt::time::sleep(Duration::from_millis(rt::random::below(10))).await;
             }
         })

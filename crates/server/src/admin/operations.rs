@@ -100,7 +100,7 @@ pub async fn tables(remote: &RemoteServices, keyspace: &str, names: Option<&str>
         .collect()
 }
 
-/// Does `work` for each of `tables` on every shard.
+/// Does `work` for each of `tables` on every shard. Skips a table that is dropped meanwhile.
 pub async fn on_every_shard<W, Fut>(remote: &RemoteServices, tables: &[TableName], work: W) -> Result<(), Refusal>
 where
     W: Fn(Rc<Engine>, TableId) -> Fut + Clone + Send + 'static,
@@ -112,9 +112,14 @@ where
         async move {
             let engine = services.cluster.engine.get();
             for table in tables {
-                let done = work(engine.clone(), table.id).await.map_err(Refusal::of_engine);
+                let done = work(engine.clone(), table.id).await;
+                if done.is_err() && !engine.serves_table(table.id) {
+                    tracing::info!(keyspace = table.keyspace, table = table.name, "skipped a table that was dropped");
+                    continue;
+                }
                 done.map_err(|why| {
-                    why.at(format_args!("{}.{} on shard {}", table.keyspace, table.name, rt::shard::this()))
+                    let place = format!("{}.{} on shard {}", table.keyspace, table.name, rt::shard::this());
+                    Refusal::of_engine(why).at(place)
                 })?;
             }
             Ok(())

@@ -117,7 +117,10 @@ async fn link_and_publish(engines: PerShard<Engine>, tables: &[TableName], name:
         let (tables, name) = (all.clone(), snapshot.clone());
         async move {
             for table in &tables {
-                engine.snapshot(table.id, &name).await.map_err(|error| refusal(table, error))?;
+                let linked = engine.snapshot(table.id, &name).await;
+                if linked.is_ok() || engine.serves_table(table.id) {
+                    linked.map_err(|error| refusal(table, error))?;
+                }
             }
             Ok(())
         }
@@ -125,10 +128,16 @@ async fn link_and_publish(engines: PerShard<Engine>, tables: &[TableName], name:
     linked.await.into_iter().collect::<Result<(), Refusal>>()?;
     let engine = engines.get();
     for table in tables {
-        engine.complete_snapshot(table.id, name).await.map_err(|error| refusal(table, error))?;
+        let done = engine.complete_snapshot(table.id, name).await;
+        if done.is_ok() || engine.serves_table(table.id) {
+            done.map_err(|error| refusal(table, error))?;
+        }
     }
     for table in tables {
-        engine.publish_snapshot(table.id, name).await.map_err(|error| refusal(table, error))?;
+        let done = engine.publish_snapshot(table.id, name).await;
+        if done.is_ok() || engine.serves_table(table.id) {
+            done.map_err(|error| refusal(table, error))?;
+        }
     }
     Ok(())
 }

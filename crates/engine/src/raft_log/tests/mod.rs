@@ -59,10 +59,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Where a truncation of the last `back` entries begins. Committed entries are never removed.
+fn truncated_from(model: &Model, back: u64) -> u64 {
+    let next = model.next();
+    let first = model.entries.first().map_or(next, |(index, _)| *index);
+    let uncommitted = model.committed.map_or(0, |index| index + 1);
+    next.saturating_sub(back).max(first).max(uncommitted)
+}
+
 /// What a step leads to.
 pub(super) fn plan(model: &mut Model, step: &Step) {
     let next = model.next();
-    let first = model.entries.first().map_or(next, |(index, _)| *index);
     match step {
         Step::Append(term, count) => {
             model.entries.extend((next..next + *count as u64).map(|index| (index, body(*term, index))));
@@ -70,7 +77,7 @@ pub(super) fn plan(model: &mut Model, step: &Step) {
         Step::Vote(vote) => model.vote = Some(Bytes::copy_from_slice(&[*vote])),
         Step::Commit => model.committed = Some(next - 1),
         Step::Truncate(back) => {
-            let from = next.saturating_sub(*back).max(first);
+            let from = truncated_from(model, *back);
             model.entries.retain(|(index, _)| *index < from);
         }
         Step::Purge(back) => {
@@ -86,7 +93,7 @@ pub(super) fn plan(model: &mut Model, step: &Step) {
 /// Takes a step.
 pub(super) async fn take(log: &RaftLog, model: &mut Model, step: &Step) -> Result<(), RaftLogError> {
     let next = model.next();
-    let first = model.entries.first().map_or(next, |(index, _)| *index);
+    let from = if let Step::Truncate(back) = step { truncated_from(model, *back) } else { next };
     plan(model, step);
     match step {
         Step::Append(term, count) => {
@@ -95,7 +102,7 @@ pub(super) async fn take(log: &RaftLog, model: &mut Model, step: &Step) -> Resul
         }
         Step::Vote(vote) => log.save_vote(Bytes::copy_from_slice(&[*vote])).await,
         Step::Commit => log.save_committed(next - 1).await,
-        Step::Truncate(back) => log.truncate(next.saturating_sub(*back).max(first)).await,
+        Step::Truncate(_) => log.truncate(from).await,
         Step::Purge(back) => log.purge((next - 1).saturating_sub(*back), Bytes::from_static(b"id")).await,
     }
 }

@@ -26,6 +26,8 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 use uuid::Uuid;
 
+// The tests in simulation have simulated disks.
+#[cfg(not(feature = "sim"))]
 pub use test_support::Scratch;
 
 pub const NOW: i32 = 2_000_000_000;

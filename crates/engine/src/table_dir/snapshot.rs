@@ -74,9 +74,6 @@ impl SnapshotWriter {
     async fn link(&self, files: &[String], place: &SstablePath, to: &Path) -> Result<(), EngineError> {
         let prefix = file_name(&place.path(Component::Toc)).replace(Component::Toc.name(), "");
         let mut own: Vec<&String> = files.iter().filter(|name| name.starts_with(&prefix)).collect();
-        if own.is_empty() {
-            return Err(EngineError::io(place.path(Component::Toc))(io::ErrorKind::NotFound.into()));
-        }
         own.sort_by_key(|name| name.ends_with(Component::Toc.name()));
         for name in own {
             let target = to.join(name);

@@ -8,14 +8,7 @@ use super::read::{PageRequest, Query};
 use super::{Coordinator, CoordinatorError, RequestOptions};
 use model::id::TableId;
 use model::token::Token;
-use replica::{Class, LimitKind, Mutations, PartitionId, RateLimitMode};
-
-impl RequestOptions {
-    /// Whether an overloaded shard may refuse the request.
-    fn may_be_refused(&self) -> bool {
-        self.context.class == Class::User && self.context.rate_limit != RateLimitMode::Exempt
-    }
-}
+use replica::{LimitKind, Mutations, PartitionId};
 
 impl Coordinator {
     /// Decides about a page of partitions that this shard owns.
@@ -28,7 +21,7 @@ impl Coordinator {
         page: &PageRequest,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
-        if !options.may_be_refused() || page.exempt {
+        if !options.context.may_be_protected_against() || page.exempt {
             return Ok(());
         }
         let Some((tokens, counted)) = tokens_of(query, page) else { return Ok(()) };
@@ -48,7 +41,7 @@ impl Coordinator {
         let metadata = self.metadata();
         let owns = |table, token| metadata.table_by_id(table).is_some_and(|table| self.owns(table, token));
         let is_own = mutations.iter().all(|(mutation, key)| owns(mutation.table(), key.token));
-        if !options.may_be_refused() || !is_own {
+        if !options.context.may_be_protected_against() || !is_own {
             return Ok(());
         }
         let partitions = mutations.iter().map(|(mutation, key)| (mutation.table(), key.token));

@@ -2,7 +2,8 @@
 //! on an overloaded shard ([`crate::hot`]).
 //!
 //! Only requests of class `User` are sampled and refused. Never refused is the work for operations
-//! that were accepted before: repairs, repetitions, logged batches ([`RateLimitMode::Exempt`]).
+//! that were accepted before: repairs, repetitions, logged batches, later parts of a page
+//! ([`Context::may_be_protected_against`]).
 
 use crate::error::{LimitedBy, RateLimited, ReplicaError};
 use crate::excess::Excess;
@@ -11,7 +12,7 @@ use crate::hot::{HotPartition, HotSettings, PartitionId, TopPartitions};
 use crate::limiter::LimitKind;
 use crate::rate_limit::hash;
 use crate::read::Replica;
-use crate::request::{Class, Context, RateLimitMode, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Context, ReplicaAnswer, ReplicaRequest};
 use model::id::TableId;
 use rt::time::Duration;
 use std::future::{Future, poll_fn};
@@ -125,7 +126,7 @@ impl Replica {
     /// Refuses a request with a hot partition, as long as this shard is overloaded.
     #[cold]
     pub(crate) fn check_protection(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
-        if context.class != Class::User || context.rate_limit == RateLimitMode::Exempt {
+        if !context.may_be_protected_against() {
             return Ok(());
         }
         let mut result = Ok(());

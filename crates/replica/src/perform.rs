@@ -18,9 +18,7 @@ use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
 use crate::read::Replica;
-use crate::request::{
-    Class, Compared, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest,
-};
+use crate::request::{Class, Compared, Context, KeyedMutation, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use bytes::Bytes;
 use std::pin::pin;
 use std::slice;
@@ -72,7 +70,7 @@ impl Replica {
             return Err(ReplicaError::Timeout);
         }
         self.check_fence(request, context)?;
-        if context.rate_limit != RateLimitMode::Off {
+        if context.rate_limit.is_limited() {
             self.check_rate_limit(request, context)?;
         }
         if self.hot.decides() {
@@ -93,7 +91,7 @@ impl Replica {
         let _lock = self.lock_partition(request).await?;
         let prepared = self.prepare(request, context).await?;
         self.append(prepared.mutations(), context).await?;
-        if context.rate_limit != RateLimitMode::Off {
+        if context.rate_limit.is_limited() {
             self.charge_write(prepared.mutations(), context);
         }
         Ok(prepared.answer())

@@ -14,7 +14,7 @@ use crate::querier::cache::{CacheCounters, Purpose};
 use crate::querier::keep::{FoundQuerier, Queriers};
 use crate::querier::{self, Querier};
 use crate::rate_limiter::{RateLimitMetrics, RateLimiter};
-use crate::request::{Class, Context, RateLimitMode, ReadCommand, ReplicaRequest};
+use crate::request::{Class, Context, ReadCommand, ReplicaRequest};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::fragment::Fragment;
 use model::key::ClusteringCut;
@@ -260,7 +260,7 @@ impl Replica {
             self.keep(reader, head, permit, command, Purpose::Pages, context, range, page.last.as_ref());
         }
         self.account(&page, command, context);
-        if context.rate_limit != RateLimitMode::Off {
+        if context.rate_limit.is_limited() {
             self.charge_read(&schema, command, &page, context);
         }
         Ok(page)

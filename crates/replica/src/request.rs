@@ -72,6 +72,19 @@ pub enum RateLimitMode {
     },
 }
 
+impl RateLimitMode {
+    /// Whether the request is counted, or its bytes are charged.
+    #[inline]
+    pub(crate) fn is_limited(self) -> bool {
+        !matches!(self, RateLimitMode::Off | RateLimitMode::Exempt)
+    }
+
+    /// Whether the request belongs to an operation that was accepted, so that nothing refuses it.
+    fn is_accepted(self) -> bool {
+        matches!(self, RateLimitMode::Exempt | RateLimitMode::ChargeOnly)
+    }
+}
+
 /// The context of every request: class, deadline, cancellation, and the metadata that routed it.
 #[derive(Clone)]
 pub struct Context {
@@ -102,6 +115,11 @@ impl Context {
             return Err(ReplicaError::Timeout);
         }
         Ok(())
+    }
+
+    /// Whether the hot partition protection of an overloaded shard may refuse the request.
+    pub fn may_be_protected_against(&self) -> bool {
+        self.class == Class::User && !self.rate_limit.is_accepted()
     }
 
     /// Records an event, if the request is traced.

@@ -1,11 +1,12 @@
 //! Rate limits in bytes, and the mode `observe`. No test depends on time: an operation costs the
 //! budget of at least ten seconds.
 
-use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster};
+use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within};
 use coordinator::Consistency::*;
 use coordinator::{CoordinatorError, PageRequest, Partitions, WriteKind};
 use model::mutation::Mutation;
-use replica::{Excess, LimitKind, LimitedBy, RateLimited};
+use replica::{Excess, LimitKind, LimitedBy, RateLimitMode, RateLimited};
+use smallvec::smallvec;
 
 const FEW_KIB: &[(&str, &str)] = &[("max_read_kb_per_second", "1"), ("max_write_kb_per_second", "1")];
 const OBSERVED: &[(&str, &str)] = &[
@@ -67,6 +68,20 @@ fn bytes_are_charged_where_they_were_read() {
                 refused(LimitKind::ReadBytes, true),
                 "a digest is charged, too"
             );
+        }
+    });
+}
+
+#[test]
+fn a_write_that_is_exempt_is_not_charged() {
+    with_cluster("limit_write_exempt", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
+        // As by read repair.
+        let mut options = within(All);
+        options.context.rate_limit = RateLimitMode::Exempt;
+        let mutations = smallvec![(large(&cluster, 1), key(1))];
+        cluster.nodes[0].coordinator.write(mutations, WriteKind::Simple, &options).await.expect("written");
+        for node in 0..3 {
+            cluster.write(node, small(&cluster, 1), One).await.expect("nothing was charged");
         }
     });
 }

@@ -1,13 +1,14 @@
 //! Hot partition protection of an overloaded shard: who is refused, and what is not.
 
 use crate::support::requests::without_excess;
-use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within};
+use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, within};
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, WriteKind};
+use coordinator::{CoordinatorError, PageRequest, Partitions, WriteKind};
 use futures_util::FutureExt;
 use model::key::DecoratedKey;
-use replica::{Excess, HotSettings, LimitKind, LimitedBy, Mutations, ProtectionMode, RateLimited};
+use replica::{Excess, HotSettings, LimitKind, LimitedBy, Mutations, ProtectionMode, RateLimitMode, RateLimited};
 use rt::time::Duration;
+use smallvec::smallvec;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -91,6 +92,15 @@ fn an_overloaded_shard_refuses_its_hot_partition_until_it_keeps_up() {
         for _ in 0..200 {
             let logged = write(&[key(1), key(1)], WriteKind::LoggedBatch);
             assert!(logged.is_none_or(|written| written.is_ok()), "it must be applied entirely");
+        }
+        // Parts of operations that were accepted.
+        let node = &cluster.nodes[0].coordinator;
+        let query = query_on(node, Partitions::Keys(smallvec![key(1)]));
+        for rate_limit in [RateLimitMode::Exempt, RateLimitMode::ChargeOnly].repeat(100) {
+            let mut options = within(One);
+            options.context.rate_limit = rate_limit;
+            let read = node.read(&query, &PageRequest::default(), &options).await;
+            assert!(read.is_ok(), "{rate_limit:?}: {read:?}");
         }
         // The shard keeps up again.
         let calm = rt::time::now() + LONG;

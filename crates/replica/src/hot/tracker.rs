@@ -265,7 +265,7 @@ impl Tracker {
 
 /// The sums of one operation.
 fn counted(kind: LimitKind, scale: f64) -> Sums {
-    let (reads, writes) = if kind == LimitKind::Read { (scale, 0.0) } else { (0.0, scale) };
+    let (reads, writes) = if kind.is_write() { (0.0, scale) } else { (scale, 0.0) };
     Sums { samples: 1.0, reads, writes, ..Sums::default() }
 }
 

@@ -142,7 +142,9 @@ fn refused_operations_keep_a_partition_hot_and_are_told_apart() {
     let mut tracker = Tracker::default();
     for _ in 0..100 {
         (0..10).for_each(|_| tracker.performed(id(1), b"key", READ, SCALE));
-        (0..90).for_each(|_| tracker.refused(id(1), LimitKind::Read, SCALE));
+        (0..40).for_each(|_| tracker.refused(id(1), LimitKind::Read, SCALE));
+        // By a limit in bytes.
+        (0..50).for_each(|_| tracker.refused(id(1), LimitKind::ReadBytes, SCALE));
         (0..5).for_each(|_| tracker.would_refuse(id(1), SCALE));
         tracker.advance(Duration::from_millis(100));
     }

@@ -37,9 +37,10 @@ impl Engine {
         self.table(id).map(|table| table.schema())
     }
 
-    /// Whether the shard has a table that is not being dropped.
-    pub fn serves_table(&self, id: TableId) -> bool {
-        self.table(id).is_some_and(|table| !table.work.is_closed())
+    /// Whether a table that was on this shard was dropped, or is being dropped. False while the
+    /// engine stops, because it closes all tables then.
+    pub fn is_dropped(&self, id: TableId) -> bool {
+        !self.stopping().is_cancelled() && self.table(id).is_none_or(|table| table.work.is_closed())
     }
 
     /// The node whose store this is.

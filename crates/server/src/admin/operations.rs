@@ -113,7 +113,7 @@ where
             let engine = services.cluster.engine.get();
             for table in tables {
                 let done = work(engine.clone(), table.id).await;
-                if done.is_err() && !engine.serves_table(table.id) {
+                if done.is_err() && engine.is_dropped(table.id) {
                     tracing::info!(keyspace = table.keyspace, table = table.name, "skipped a table that was dropped");
                     continue;
                 }

@@ -99,47 +99,62 @@ pub async fn take_here(
         return Err(Refusal::of_engine(EngineError::SnapshotName(name.to_owned())));
     }
     let taken = link_and_publish(engines, tables, name).await;
-    if taken.is_err() {
-        // No table had this snapshot before.
-        for table in tables {
-            let dir = root.join(&table.keyspace).join(table_dir_name(&table.name, table.id)).join(TABLE_SNAPSHOTS);
-            for left in [dir.join(name), dir.join(format!("{UNFINISHED_SNAPSHOT}{name}"))] {
-                remove_if_there(&left).await;
-            }
+    // No table had this snapshot before.
+    let left = taken.as_deref().unwrap_or(tables);
+    for table in left {
+        let dir = root.join(&table.keyspace).join(table_dir_name(&table.name, table.id)).join(TABLE_SNAPSHOTS);
+        for left in [dir.join(name), dir.join(format!("{UNFINISHED_SNAPSHOT}{name}"))] {
+            remove_if_there(&left).await;
         }
     }
-    taken
+    taken.map(|_| ())
 }
 
-async fn link_and_publish(engines: PerShard<Engine>, tables: &[TableName], name: &str) -> Result<(), Refusal> {
+/// Links all tables, and publishes the links of those that no shard has dropped meanwhile. Returns
+/// the dropped tables: their links lack rows.
+async fn link_and_publish(
+    engines: PerShard<Engine>,
+    tables: &[TableName],
+    name: &str,
+) -> Result<Vec<TableName>, Refusal> {
     let (all, snapshot) = (tables.to_vec(), name.to_owned());
     let linked = engines.call_all(move |engine| {
         let (tables, name) = (all.clone(), snapshot.clone());
         async move {
+            let mut dropped = Vec::new();
             for table in &tables {
                 let linked = engine.snapshot(table.id, &name).await;
-                if linked.is_ok() || engine.serves_table(table.id) {
-                    linked.map_err(|error| refusal(table, error))?;
+                if !is_done(&engine, table, linked)? {
+                    dropped.push(table.id);
                 }
             }
-            Ok(())
+            Ok(dropped)
         }
     });
-    linked.await.into_iter().collect::<Result<(), Refusal>>()?;
+    let dropped = linked.await.into_iter().collect::<Result<Vec<_>, Refusal>>()?.concat();
+    let (mut dropped, mut kept): (Vec<_>, Vec<_>) =
+        tables.iter().cloned().partition(|table| dropped.contains(&table.id));
     let engine = engines.get();
-    for table in tables {
-        let done = engine.complete_snapshot(table.id, name).await;
-        if done.is_ok() || engine.serves_table(table.id) {
-            done.map_err(|error| refusal(table, error))?;
+    for table in std::mem::take(&mut kept) {
+        let completed = engine.complete_snapshot(table.id, name).await;
+        if is_done(&engine, &table, completed)? { kept.push(table) } else { dropped.push(table) }
+    }
+    for table in kept {
+        let published = engine.publish_snapshot(table.id, name).await;
+        if !is_done(&engine, &table, published)? {
+            dropped.push(table);
         }
     }
-    for table in tables {
-        let done = engine.publish_snapshot(table.id, name).await;
-        if done.is_ok() || engine.serves_table(table.id) {
-            done.map_err(|error| refusal(table, error))?;
-        }
+    Ok(dropped)
+}
+
+/// Whether a step for a table succeeded. False if it failed because the table was dropped.
+fn is_done(engine: &Engine, table: &TableName, step: Result<(), EngineError>) -> Result<bool, Refusal> {
+    match step {
+        Ok(()) => Ok(true),
+        Err(_) if engine.is_dropped(table.id) => Ok(false),
+        Err(error) => Err(refusal(table, error)),
     }
-    Ok(())
 }
 
 fn refusal(table: &TableName, error: EngineError) -> Refusal {

@@ -27,6 +27,13 @@ async fn insert() {
     }
 }
 
+/// The table `ks.NAME`.
+fn named(name: &str) -> TableName {
+    let metadata = LAYERS.metadata.get().current();
+    let schema = metadata.tables().map(|table| &table.schema).find(|schema| schema.name == name);
+    TableName { keyspace: "ks".into(), name: name.into(), id: schema.expect("a table").id }
+}
+
 /// Keeps the other shards busy for different times, so that they begin an operation one after the
 /// other.
 fn stall_the_others() {
@@ -85,14 +92,7 @@ fn an_administrators_snapshot_is_whole_or_not_there() {
         ask("CREATE TABLE ks.t (k int PRIMARY KEY, v int)").await.expect("made");
         ask("CREATE TABLE ks.u (k int PRIMARY KEY, v int)").await.expect("made");
         insert().await;
-        let metadata = LAYERS.metadata.get().current();
-        let mut tables: Vec<TableName> = metadata
-            .tables()
-            .map(|table| &table.schema)
-            .filter(|schema| schema.keyspace == "ks")
-            .map(|schema| TableName { keyspace: "ks".into(), name: schema.name.clone(), id: schema.id })
-            .collect();
-        tables.sort_by(|a, b| a.name.cmp(&b.name));
+        let tables = vec![named("t"), named("u")];
         let keyspaces = root.join("data");
         let other = keyspaces.join("ks").join(table_dir_name("u", tables[1].id)).join("snapshots");
         // No directory can be made where a file is.
@@ -150,11 +150,6 @@ fn a_directory_that_cannot_be_read_is_named_and_fails_its_table_only() {
             ask(&format!("CREATE TABLE ks.{table} (k int PRIMARY KEY, v int)")).await.expect("made");
         }
         insert().await;
-        let metadata = LAYERS.metadata.get().current();
-        let named = |name: &str| {
-            let schema = metadata.tables().map(|table| &table.schema).find(|schema| schema.name == name);
-            TableName { keyspace: "ks".into(), name: name.into(), id: schema.expect("a table").id }
-        };
         let (t, u) = (named("t"), named("u"));
         let keyspaces = root.join("data");
         // It cannot be listed, not even by root: it is a file.
@@ -175,6 +170,33 @@ fn a_directory_that_cannot_be_read_is_named_and_fails_its_table_only() {
         }
         let found = find_snapshots(&keyspaces, is_of(Some(&[t]))).await.expect("it is readable");
         assert_eq!(found.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["s"]);
+    })
+    .expect("it starts");
+}
+
+/// A snapshot of all tables passes over a table that one shard has dropped: it would lack the rows
+/// of that shard.
+#[test]
+fn a_table_that_a_shard_has_dropped_gets_no_snapshot() {
+    let scratch = Scratch::new("dropped-snapshot");
+    let root = scratch.to_path_buf();
+    live_with(config(&scratch, false), SHARDS, false, || async move {
+        let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
+        ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 8}}")).await.expect("made");
+        for table in ["t", "u"] {
+            ask(&format!("CREATE TABLE ks.{table} (k int PRIMARY KEY, v int)")).await.expect("made");
+        }
+        insert().await;
+        let tables = [named("t"), named("u")];
+        let id = tables[0].id;
+        let drop = move || async move { LAYERS.engine.get().drop_table(id, 1).await };
+        rt::shard::call(ShardId(1), drop).await.expect("dropped there");
+        take_here(LAYERS.engine, &Semaphore::new(1), &root.join("data"), &tables, "s")
+            .await
+            .expect("of the other table");
+        let found = find_snapshots(&root.join("data"), is_of(Some(&tables))).await.expect("readable");
+        assert_eq!(found.iter().map(|one| one.table.as_str()).collect::<Vec<_>>(), ["u"]);
+        assert_eq!(snapshots(&root).keys().collect::<Vec<_>>(), ["s"], "nothing unfinished is left");
     })
     .expect("it starts");
 }

@@ -1,6 +1,6 @@
 //! By how much a partition exceeds its limit, and when a client should try again. Pure.
 
-use crate::limiter::debt::UNIT;
+use crate::limiter::debt;
 
 /// The longest time that a client is told to wait, in ms, without the jitter.
 const MAX_RETRY_AFTER_MS: u64 = 60_000;
@@ -48,11 +48,11 @@ impl Excess {
     }
 
     /// The excess of a partition with a debt in units, of which each window pays off a budget.
-    pub(crate) fn of_debt(debt: u64, limit: u32, budget: u64, elapsed_ms: u64, draw: u32) -> Excess {
+    pub(crate) fn of_debt(units: u64, limit: u32, budget: u64, elapsed_ms: u64, draw: u32) -> Excess {
         // Until the debt is less than a budget.
-        let windows = debt.checked_div(budget).unwrap_or(u64::from(u64::BITS)).min(MAX_RETRY_AFTER_MS);
+        let windows = units.checked_div(budget).unwrap_or(u64::from(u64::BITS)).min(MAX_RETRY_AFTER_MS);
         let retry_after_ms = retry_after(windows, elapsed_ms.min(WINDOW_MS), draw);
-        Excess { limit, observed: saturated((debt * UNIT).div_ceil(1024)), retry_after_ms }
+        Excess { limit, observed: saturated(debt::kib(units)), retry_after_ms }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::excess::Excess;
 use crate::limiter::LimitKind;
+use crate::rate_limit::hash;
 use model::token::Token;
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
@@ -70,8 +71,7 @@ impl LimitedPartitions {
         if places.is_empty() {
             places.resize_with(PLACES, || None);
         }
-        let place = (token.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let place = &mut places[place as usize % PLACES];
+        let place = &mut places[hash(token, refusal.kind) as usize % PLACES];
         match place {
             Some(limited) if limited.is(token, refusal) => {
                 limited.refused += 1;

@@ -193,24 +193,35 @@ impl Limiter {
     /// and from then on windows pass as they follow the new number. Counts are never kept for
     /// longer because of it.
     pub fn add(&mut self, key: LimitKey, weight: u64, window: u64) -> u64 {
+        let (tag, lines) = self.at(key, window);
+        let now = self.window;
+        let Some(slot) = self.find(lines, |slot| slot.tag == tag && slot.count_at(now) > 0) else {
+            return self.take(tag, lines, weight);
+        };
+        let count = (slot.count_at(now) + weight).min(MAX_COUNT);
+        slot.set(count, now);
+        self.counters.successful_lookups += 1;
+        count
+    }
+
+    /// The tag of a key, and its lines, in a window of the caller.
+    fn at(&mut self, key: LimitKey, window: u64) -> (u64, [usize; 2]) {
         if window != self.seen {
             self.pass(window);
         }
-        let (tag, lines) = self.place(key);
-        let now = self.window;
+        self.place(key)
+    }
+
+    /// The first slot of two lines that `is_wanted`.
+    #[inline]
+    fn find(&mut self, lines: [usize; 2], is_wanted: impl Fn(&Slot) -> bool) -> Option<&mut Slot> {
         for line in lines {
             self.counters.probe_count += 1;
-            for slot in &mut self.lines[line].0 {
-                let count = if slot.tag == tag { slot.count_at(now) } else { 0 };
-                if count > 0 {
-                    let count = (count + weight).min(MAX_COUNT);
-                    slot.set(count, now);
-                    self.counters.successful_lookups += 1;
-                    return count;
-                }
+            if let Some(at) = self.lines[line].0.iter().position(&is_wanted) {
+                return Some(&mut self.lines[line].0[at]);
             }
         }
-        self.take(tag, lines, weight)
+        None
     }
 
     /// Gives a slot to a key that has none: a free one, or else the one with the smallest count, of

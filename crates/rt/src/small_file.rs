@@ -24,12 +24,10 @@ pub fn read(path: &Path, limit: u64, accept: Accept) -> io::Result<Vec<u8>> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true);
     if accept == Accept::Regular {
+        // The type is checked first, because the open of some devices has effects.
+        fs::regular::check(path)?;
         // Without this flag, the open of a FIFO waits for a writer.
         options.custom_flags(libc::O_NONBLOCK);
-    }
-    // The type is checked first, because the open of some devices has effects.
-    if accept == Accept::Regular {
-        fs::regular::check(path)?;
     }
     let file = options.open(path)?;
     let found = file.metadata()?;

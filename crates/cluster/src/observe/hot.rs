@@ -4,11 +4,10 @@ use crate::metadata::ClusterShards;
 use model::TableSchema;
 use model::id::TableId;
 use model::key::split_partition_key;
-use model::types::Value;
+use model::types::{CqlType, Value};
 use replica::hot::Recorded;
 use replica::{HotPartition, TopPartitions};
 use rt::time::Duration;
-use std::fmt::Write;
 
 /// The most partitions that a shard lists.
 const LISTED: usize = 64;
@@ -118,11 +117,7 @@ pub fn key_literal(schema: &TableSchema, key: &[u8]) -> String {
     match literals.as_deref() {
         Some([one]) => one.clone(),
         Some(several) => format!("({})", several.join(", ")),
-        None => key.iter().fold("0x".to_owned(), |mut hex, byte| {
-            // Writing into a string cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        }),
+        None => Value::Blob(key.to_vec()).to_cql_literal(&CqlType::Blob),
     }
 }
 
@@ -133,7 +128,6 @@ mod tests {
     use model::key::encode_partition_key;
     use model::options::TableOptions;
     use model::schema::{Column, ColumnKind};
-    use model::types::CqlType;
 
     fn schema(types: &[CqlType]) -> TableSchema {
         let column = |(at, ty): (usize, &CqlType)| Column {

@@ -11,7 +11,7 @@ use super::{LimitKey, Limiter, MAX_COUNT, Slot};
 
 /// The bytes of a unit of debt. With it, the highest limit, a 32-bit number of KiB, is below the
 /// highest debt.
-pub const UNIT: u64 = 8;
+const UNIT: u64 = 8;
 
 /// Units of a KiB.
 const PER_KIB: u64 = 1024 / UNIT;
@@ -23,6 +23,11 @@ const FORGOTTEN_AFTER: u64 = 1 << 16;
 #[inline]
 pub fn budget(kib: u32) -> u64 {
     u64::from(kib) * PER_KIB
+}
+
+/// A debt in KiB, each started one as a whole one.
+pub fn kib(units: u64) -> u64 {
+    units.div_ceil(PER_KIB)
 }
 
 impl Slot {
@@ -60,25 +65,17 @@ impl Limiter {
 
     fn change_debt(&mut self, key: LimitKey, units: u64, budget: u64, window: u64) -> u64 {
         debug_assert!(key.kind.is_bytes(), "counts of operations are halved");
-        if window != self.seen {
-            self.pass(window);
-        }
-        let (tag, lines) = self.place(key);
+        let (tag, lines) = self.at(key, window);
         let now = self.window;
-        for line in lines {
-            self.counters.probe_count += 1;
-            for slot in &mut self.lines[line].0 {
-                if slot.tag == tag && slot.count() > 0 {
-                    let left = slot.count().saturating_sub(budget.saturating_mul(slot.age(now)));
-                    let debt = (left + units).min(MAX_COUNT);
-                    slot.set(debt, now);
-                    self.occupied -= usize::from(debt == 0);
-                    self.counters.successful_lookups += u64::from(units > 0);
-                    return debt;
-                }
-            }
-        }
-        if units == 0 { 0 } else { self.take(tag, lines, units) }
+        let Some(slot) = self.find(lines, |slot| slot.tag == tag && slot.count() > 0) else {
+            return if units == 0 { 0 } else { self.take(tag, lines, units) };
+        };
+        let left = slot.count().saturating_sub(budget.saturating_mul(slot.age(now)));
+        let debt = (left + units).min(MAX_COUNT);
+        slot.set(debt, now);
+        self.occupied -= usize::from(debt == 0);
+        self.counters.successful_lookups += u64::from(units > 0);
+        debt
     }
 }
 

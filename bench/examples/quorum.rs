@@ -11,7 +11,8 @@
 //! second how many requests were good, late or failed. `unsent` requests found no free stream on
 //! their connection.
 
-use std::io::{ErrorKind, Read, Write};
+use bench::wire::{Client, frame, opcode, receive};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -57,54 +58,6 @@ fn show(list: &[AtomicU64]) -> String {
     format!("[{}]", numbers.join(", "))
 }
 
-fn frame(stream: u16, opcode: u8, body: &[u8]) -> Vec<u8> {
-    let mut out = vec![4, 0];
-    out.extend(stream.to_be_bytes());
-    out.push(opcode);
-    out.extend((body.len() as u32).to_be_bytes());
-    out.extend(body);
-    out
-}
-
-/// Opcode, stream and body of the next frame; none at the end.
-fn receive(stream: &mut TcpStream) -> Option<(u8, u16, Vec<u8>)> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head).ok()?;
-    let mut body = vec![0; u32::from_be_bytes([head[5], head[6], head[7], head[8]]) as usize];
-    stream.read_exact(&mut body).ok()?;
-    Some((head[4], u16::from_be_bytes([head[2], head[3]]), body))
-}
-
-fn connect(address: &str) -> TcpStream {
-    let mut stream = TcpStream::connect((address, 9042)).expect("connected");
-    stream.set_nodelay(true).expect("no delay");
-    let mut body = vec![0, 1];
-    for text in ["CQL_VERSION", "3.0.0"] {
-        body.extend((text.len() as u16).to_be_bytes());
-        body.extend(text.as_bytes());
-    }
-    stream.write_all(&frame(0, 0x01, &body)).expect("sent");
-    assert_eq!(receive(&mut stream).map(|(opcode, ..)| opcode), Some(0x02), "READY");
-    stream
-}
-
-fn ask(stream: &mut TcpStream, opcode: u8, body: &[u8]) -> Vec<u8> {
-    stream.write_all(&frame(0, opcode, body)).expect("sent");
-    let (opcode, _, body) = receive(stream).expect("an answer");
-    assert_eq!(opcode, 0x08, "{}", String::from_utf8_lossy(&body));
-    body
-}
-
-fn query(stream: &mut TcpStream, text: &str) {
-    ask(stream, 0x07, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes(), &[0, 1, 0]].concat());
-}
-
-fn prepare(stream: &mut TcpStream, text: &str) -> Vec<u8> {
-    let body = ask(stream, 0x09, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat());
-    let len = u16::from_be_bytes([body[4], body[5]]) as usize;
-    body[4..6 + len].to_vec()
-}
-
 fn execute(id: &[u8], values: &[&[u8]]) -> Vec<u8> {
     let mut body = id.to_vec();
     body.extend(QUORUM.to_be_bytes());
@@ -125,12 +78,13 @@ struct Lane {
     ended: AtomicBool,
 }
 
-fn answers(mut stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant) {
-    while let Some((opcode, id, _)) = receive(&mut stream) {
+fn answers(stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant) {
+    while let Ok(response) = receive(&stream) {
+        let id = response.stream;
         let (now, due) = (start.elapsed(), Duration::from_nanos(lane.due[usize::from(id)].load(Ordering::Relaxed)));
-        let list = match opcode {
-            0x08 if now.saturating_sub(due) <= LATE => &tally.good,
-            0x08 => &tally.late,
+        let list = match response.opcode {
+            opcode::RESULT if now.saturating_sub(due) <= LATE => &tally.good,
+            opcode::RESULT => &tally.late,
             _ => &tally.failed,
         };
         Tally::count(list, now);
@@ -160,7 +114,7 @@ fn requests(mut stream: TcpStream, lane: &Lane, tally: &Tally, start: Instant, p
             lane.due[usize::from(id)].store(due.as_nanos() as u64, Ordering::Relaxed);
             let key = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) % ROWS).to_be_bytes();
             let body = if turn.is_multiple_of(2) { execute(read, &[&key]) } else { execute(write, &[&key, &[7; 200]]) };
-            out.extend(frame(id, 0x0A, &body));
+            out.extend(frame(id, opcode::EXECUTE, &body));
         }
         if let Err(error) = stream.write_all(&out) {
             assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
@@ -189,23 +143,23 @@ fn main() {
     let [coordinators, rate, seconds] = &arguments[..] else { panic!("quorum COORDINATORS RATE SECONDS") };
     let coordinators: Vec<&str> = coordinators.split(',').collect();
     let span = Duration::from_secs(seconds.parse().expect("a number of seconds"));
-    let mut admin = connect(coordinators[0]);
-    query(
-        &mut admin,
+    let mut admin = Client::connect(coordinators[0], &[]);
+    admin.query(
         "CREATE KEYSPACE IF NOT EXISTS quorum WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}",
     );
-    query(&mut admin, "CREATE TABLE IF NOT EXISTS quorum.t (pk bigint PRIMARY KEY, v blob)");
+    admin.query("CREATE TABLE IF NOT EXISTS quorum.t (pk bigint PRIMARY KEY, v blob)");
     thread::sleep(Duration::from_secs(1));
     let (mut read, mut write) = (Vec::new(), Vec::new());
     for address in &coordinators {
-        let mut stream = connect(address);
-        read = prepare(&mut stream, "SELECT v FROM quorum.t WHERE pk = ?");
-        write = prepare(&mut stream, "INSERT INTO quorum.t (pk, v) VALUES (?, ?)");
+        let mut client = Client::connect(address, &[]);
+        read = client.prepare("SELECT v FROM quorum.t WHERE pk = ?");
+        write = client.prepare("INSERT INTO quorum.t (pk, v) VALUES (?, ?)");
     }
     let lanes = (coordinators.len() * CONNECTIONS) as u64;
     let plan = Arc::new(Plan { read, write, rate: rate.parse().expect("a rate"), lanes, span });
     let tally = Arc::new(Tally::new(span + LINGER));
-    let streams: Vec<TcpStream> = (0..lanes as usize).map(|n| connect(coordinators[n % coordinators.len()])).collect();
+    let streams: Vec<TcpStream> =
+        (0..lanes as usize).map(|n| Client::connect(coordinators[n % coordinators.len()], &[]).0).collect();
     let began = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
     let start = Instant::now();
     let mut writers = Vec::new();

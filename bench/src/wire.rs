@@ -6,6 +6,8 @@ use std::net::TcpStream;
 
 /// The port of a node for clients.
 const PORT: u16 = 9042;
+/// The connections that are made to reach a shard.
+const CONNECTS: usize = 256;
 /// Bytes of the header of a frame.
 pub const HEADER: usize = 9;
 
@@ -16,6 +18,7 @@ pub mod opcode {
     pub const STARTUP: u8 = 0x01;
     pub const READY: u8 = 0x02;
     pub const OPTIONS: u8 = 0x05;
+    pub const QUERY: u8 = 0x07;
     pub const RESULT: u8 = 0x08;
     pub const PREPARE: u8 = 0x09;
     pub const EXECUTE: u8 = 0x0A;
@@ -29,10 +32,31 @@ pub const HAS_PAYLOAD: u8 = 0x04;
 pub struct Response {
     /// Its flags.
     pub flags: u8,
+    /// The stream of its request.
+    pub stream: u16,
     /// Its opcode.
     pub opcode: u8,
     /// What follows the header.
     pub body: Vec<u8>,
+}
+
+/// A frame for the server.
+pub fn frame(stream: u16, opcode: u8, body: &[u8]) -> Vec<u8> {
+    let mut frame = vec![4, 0];
+    frame.extend(stream.to_be_bytes());
+    frame.push(opcode);
+    frame.extend((body.len() as u32).to_be_bytes());
+    frame.extend(body);
+    frame
+}
+
+/// Reads a frame from the server.
+pub fn receive(mut stream: &TcpStream) -> io::Result<Response> {
+    let mut head = [0; HEADER];
+    stream.read_exact(&mut head)?;
+    let mut body = vec![0; u32::from_be_bytes([head[5], head[6], head[7], head[8]]) as usize];
+    stream.read_exact(&mut body)?;
+    Ok(Response { flags: head[1], stream: u16::from_be_bytes([head[2], head[3]]), opcode: head[4], body })
 }
 
 /// A started connection. Its functions panic on what a load cannot go on without.
@@ -60,7 +84,7 @@ impl Client {
     pub fn connect_to_shard(host: &str, shard: u32, options: &[(&str, &str)]) -> Client {
         // Kept open until the shard is reached, so that the next connection goes elsewhere.
         let mut others = Vec::new();
-        for _ in 0..256 {
+        for _ in 0..CONNECTS {
             let mut client = Client::connect(host, options);
             if client.shard().0 == shard {
                 return client;
@@ -72,27 +96,28 @@ impl Client {
 
     /// Sends a request and waits for its response.
     pub fn ask(&mut self, opcode: u8, body: &[u8]) -> Response {
-        let mut frame = vec![4, 0, 0, 0, opcode];
-        frame.extend((body.len() as u32).to_be_bytes());
-        frame.extend(body);
-        self.0.write_all(&frame).expect("sent");
-        self.receive().expect("a response")
+        self.0.write_all(&frame(0, opcode, body)).expect("sent");
+        receive(&self.0).expect("a response")
     }
 
-    fn receive(&mut self) -> io::Result<Response> {
-        let mut head = [0; HEADER];
-        self.0.read_exact(&mut head)?;
-        let mut body = vec![0; u32::from_be_bytes([head[5], head[6], head[7], head[8]]) as usize];
-        self.0.read_exact(&mut body)?;
-        Ok(Response { flags: head[1], opcode: head[4], body })
+    /// Sends a statement with what follows its text. Its result.
+    fn statement(&mut self, opcode: u8, text: &str, rest: &[u8]) -> Vec<u8> {
+        let body = [&(text.len() as u32).to_be_bytes()[..], text.as_bytes(), rest].concat();
+        let response = self.ask(opcode, &body);
+        assert_eq!(response.opcode, opcode::RESULT, "{text}: {}", String::from_utf8_lossy(&response.body));
+        response.body
+    }
+
+    /// Executes a statement at level ONE.
+    pub fn query(&mut self, text: &str) {
+        self.statement(opcode::QUERY, text, &[0, 1, 0]);
     }
 
     /// The id of a prepared statement, with its length.
     pub fn prepare(&mut self, text: &str) -> Vec<u8> {
-        let response = self.ask(opcode::PREPARE, &[&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat());
-        assert_eq!(response.opcode, opcode::RESULT, "{text}: {}", String::from_utf8_lossy(&response.body));
-        let len = u16::from_be_bytes([response.body[4], response.body[5]]);
-        response.body[4..6 + usize::from(len)].to_vec()
+        let result = self.statement(opcode::PREPARE, text, &[]);
+        let len = u16::from_be_bytes([result[4], result[5]]);
+        result[4..6 + usize::from(len)].to_vec()
     }
 
     /// The shard that serves this connection, and the number of the node's shards. A server without

@@ -47,6 +47,8 @@ const TICK: Duration = Duration::from_micros(200);
 const READ: usize = 256 << 10;
 /// The hottest keys of a Zipf distribution that are counted.
 const HEAD: usize = 128;
+/// How often a key is read to find its owner, while a rate limit refuses the reads.
+const PROBES: usize = 10;
 /// The errors of a rate limit: for clients that negotiated it, and for others.
 const REFUSALS: [i32; 2] = [0xF000, 0x2300];
 
@@ -327,7 +329,7 @@ fn owners(options: &Options, host: &str) -> Vec<(u32, Vec<i64>)> {
             body.extend(options.level.to_be_bytes());
             body.extend([0x01 | 0x02, 0, 1, 0, 0, 0, 8]);
             body.extend(key.to_be_bytes());
-            for _ in 0..10 {
+            for _ in 0..PROBES {
                 let response = client.ask(opcode::EXECUTE, &body);
                 if response.opcode == opcode::RESULT {
                     return response.flags & HAS_PAYLOAD == 0;

@@ -5,6 +5,7 @@
 
 use crate::Failure;
 use crate::api::Api;
+use crate::columns;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 use std::fmt::Write;
@@ -130,19 +131,9 @@ fn text(nodes: &Value, top: usize) -> String {
         out.push_str("no hot partitions\n");
         return out;
     }
-    let lines = rows.iter().map(|(node, hot)| COLUMNS.map(|(_, content)| content(node, hot)));
-    let lines: Vec<[String; COLUMNS.len()]> =
-        std::iter::once(COLUMNS.map(|(name, _)| name.to_owned())).chain(lines).collect();
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-    let widths: [usize; COLUMNS.len()] = std::array::from_fn(width);
-    for line in &lines {
-        let cells = line.iter().zip(widths).enumerate().map(|(at, (cell, width))| match at {
-            // Numbers are aligned on the right.
-            1 | 4.. => format!("{cell:>width$}"),
-            _ => format!("{cell:width$}"),
-        });
-        let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
+    let mut lines = vec![COLUMNS.map(|(heading, _)| heading.to_owned())];
+    lines.extend(rows.iter().map(|(node, hot)| COLUMNS.map(|(_, content)| content(node, hot))));
+    columns::append(&mut out, &lines, "  ", |column| matches!(column, 1 | 4..));
     out
 }
 

@@ -6,6 +6,7 @@ mod output;
 mod admin;
 mod api;
 mod cluster;
+mod columns;
 mod compactions;
 mod failure;
 mod hot;

@@ -1,5 +1,6 @@
 //! The output of `messina admin status`: the nodes by datacenter, like `nodetool status`.
 
+use crate::columns;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -87,15 +88,9 @@ pub fn text(nodes: &Value) -> String {
         let title = format!("Datacenter: {name}");
         let _ = writeln!(out, "{title}\n{}", "=".repeat(title.chars().count()));
         out.push_str("Status=Up/Down\n|/ State=Normal/Leaving/Joining\n");
-        let headings: Vec<String> = COLUMNS.iter().map(|(heading, _)| (*heading).to_owned()).collect();
-        let mut lines = vec![headings];
-        lines.extend(nodes.iter().map(|node| COLUMNS.iter().map(|(_, cell)| cell(node)).collect()));
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
-        for line in &lines {
-            let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-            let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join(" ").trim_end());
-        }
+        let mut lines = vec![COLUMNS.map(|(heading, _)| heading.to_owned())];
+        lines.extend(nodes.iter().map(|node| COLUMNS.map(|(_, cell)| cell(node))));
+        columns::append(&mut out, &lines, " ", |_| false);
     }
     out
 }

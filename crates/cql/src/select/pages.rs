@@ -14,11 +14,11 @@ use coordinator::{
 };
 use model::id::QueryId;
 use model::token::Token;
+use std::pin::pin;
 
 /// `select_internal_page_size`: rows per internal page, for aggregates and for filters of a client
 /// that does not page.
 const INTERNAL_PAGE_ROWS: u64 = 10_000;
-use std::pin::pin;
 
 /// The fewest rows per internal page of a grouped query, however few groups the client requests.
 const LEAST_GROUPED_ROWS: u64 = 100;

@@ -5,8 +5,7 @@
 //! A line shows the token: the key may be secret, or large.
 
 use crate::excess::Excess;
-use crate::limiter::LimitKind;
-use crate::rate_limit::hash;
+use crate::limiter::{LimitKind, hash};
 use model::token::Token;
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};

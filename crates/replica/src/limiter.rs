@@ -17,6 +17,7 @@
 
 pub mod debt;
 
+use model::token::Token;
 use std::f64::consts::LN_2;
 
 /// Bytes of a limiter, unless set.
@@ -299,6 +300,11 @@ impl Limiter {
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.lines)
     }
+}
+
+/// A hash of a partition and the kind of a limit.
+pub(crate) fn hash(token: Token, kind: LimitKind) -> u32 {
+    ((token.0 as u64 ^ kind as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 /// A folded 128-bit product.

@@ -16,7 +16,7 @@ use crate::error::{LimitedBy, RateLimited, ReplicaError};
 use crate::excess::Excess;
 use crate::hot::PartitionId;
 use crate::limited_partitions::Refusal;
-use crate::limiter::{LimitKind, debt, decide};
+use crate::limiter::{LimitKind, debt, decide, hash};
 use crate::page::Page;
 use crate::read::Replica;
 use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
@@ -31,11 +31,6 @@ pub fn only_token(range: &PartitionRange) -> Option<Token> {
     let first = if start.key.is_none() && start.after { start.token.0.checked_add(1)? } else { start.token.0 };
     let last = if end.key.is_none() && !end.after { end.token.0.checked_sub(1)? } else { end.token.0 };
     (first == last).then_some(Token(first))
-}
-
-/// A hash of a partition and the kind of a limit.
-pub(crate) fn hash(token: Token, kind: LimitKind) -> u32 {
-    ((token.0 as u64 ^ kind as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 impl Replica {

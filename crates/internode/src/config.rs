@@ -205,6 +205,8 @@ pub enum Verb {
     Stopping = 8,
     /// Missed writes: those that hint replay will not deliver.
     Missed = 9,
+    /// What arrives at a coordinator of hot partitions, told to a shard that owns them.
+    Arrivals = 10,
 }
 
 /// The connection that a verb uses. Urgent requests do not queue behind large ones.
@@ -217,7 +219,7 @@ pub(super) enum Lane {
 
 impl Verb {
     /// All verbs.
-    const ALL: [Verb; 10] = [
+    const ALL: [Verb; 11] = [
         Verb::Ping,
         Verb::Replica,
         Verb::Raft,
@@ -228,13 +230,19 @@ impl Verb {
         Verb::Stream,
         Verb::Stopping,
         Verb::Missed,
+        Verb::Arrivals,
     ];
 
     pub(super) fn lane(self) -> Lane {
         match self {
-            Verb::Ping | Verb::Raft | Verb::Join | Verb::Metadata | Verb::Barrier | Verb::Stopping | Verb::Missed => {
-                Lane::Control
-            }
+            Verb::Ping
+            | Verb::Raft
+            | Verb::Join
+            | Verb::Metadata
+            | Verb::Barrier
+            | Verb::Stopping
+            | Verb::Missed
+            | Verb::Arrivals => Lane::Control,
             Verb::Replica => Lane::Data,
             Verb::Maintenance | Verb::Stream => Lane::Bulk,
         }

@@ -1,15 +1,18 @@
 //! Applies the table option `per_partition_rate_limit` on a shard: counts the partitions of a
 //! request and decides whether it is refused.
 //!
-//! The coordinator decides itself if its shard owns all partitions of a request
-//! ([`Replica::limit`]). Otherwise every replica decides, with the coordinator's random number, so
-//! that replicas with similar counts decide alike. Refused operations are counted as well.
+//! The coordinator decides itself if its shard owns all partitions of a request, or has been told
+//! what comes to other coordinators ([`Replica::limit`]). Otherwise every replica decides, with the
+//! coordinator's random number, so that replicas with similar counts decide alike. Refused
+//! operations are counted as well.
 //!
 //! A scan of more than one token is not limited. Neither are requests of other classes than `User`,
 //! nor reads for reconciliation: their operation was counted when its page was read.
 
+use crate::arrivals::{Arrival, Origin};
+use crate::decider::Decision;
 use crate::error::{RateLimited, ReplicaError};
-use crate::limiter::{LimitKind, decide};
+use crate::limiter::{LimitKey, LimitKind};
 use crate::read::Replica;
 use crate::request::{Class, Context, RateLimitMode, ReplicaRequest};
 use model::id::TableId;
@@ -24,30 +27,49 @@ pub fn only_token(range: &PartitionRange) -> Option<Token> {
     (first == last).then_some(Token(first))
 }
 
+fn key_of(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
+    LimitKey { token: token.0, table: table.0.as_u128(), kind }
+}
+
 impl Replica {
-    /// Counts an operation of a partition, and decides by the limit of its table and the draw.
-    ///
-    /// # Errors [`RateLimited`]
-    pub fn limit(
-        &self,
-        token: Token,
-        table: TableId,
-        kind: LimitKind,
-        limit: u32,
-        draw: u32,
-    ) -> Result<(), RateLimited> {
-        let count = self.rate_limiter.add(token, table, kind);
-        if decide(count, limit, draw) { Ok(()) } else { Err(RateLimited { kind, table }) }
+    /// Counts an operation of a partition that arrives at this shard as its coordinator, and
+    /// decides by the limit of its table and the draw. `owns`: whether this shard owns the
+    /// partition.
+    pub fn limit(&self, token: Token, table: TableId, kind: LimitKind, limit: u32, draw: u32, owns: bool) -> Decision {
+        self.rate_limiter.arrive(key_of(token, table, kind), limit, draw, owns)
+    }
+
+    /// Sets the number of shards of the cluster that report what arrives at them. 0 or 1: none
+    /// does.
+    pub fn set_reporting_coordinators(&self, count: u64) {
+        self.rate_limiter.set_coordinators(count);
+    }
+
+    /// What arrives at this shard as coordinator and is to be reported to the owners of the
+    /// partitions.
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        self.rate_limiter.to_report()
+    }
+
+    /// Takes the report of another coordinator, in place of its last one. Returns the rate of each
+    /// partition at all other coordinators.
+    pub fn take_arrivals(&self, from: Origin, report: Vec<Arrival>) -> Vec<u64> {
+        self.rate_limiter.take(from, report)
+    }
+
+    /// Takes the rate of a partition at all other coordinators, as an owner has answered.
+    pub fn learn_arrivals(&self, key: LimitKey, others: u64) {
+        self.rate_limiter.learn(key, others);
     }
 
     /// Counts the partitions of a request that has a mode, all of them before the decision.
     #[cold]
     pub(crate) fn check_rate_limit(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
-        let draw = match context.rate_limit {
+        let (draw, is_counted) = match context.rate_limit {
             RateLimitMode::Off | RateLimitMode::Counted => return Ok(()),
-            // Such a draw is always accepted.
-            RateLimitMode::CountOnly => None,
-            RateLimitMode::Enforce { draw } => Some(draw),
+            RateLimitMode::CountOnly => (None, false),
+            RateLimitMode::Enforce { draw } => (Some(draw), false),
+            RateLimitMode::Deferred { draw } => (Some(draw), true),
         };
         if context.class != Class::User {
             return Ok(());
@@ -57,9 +79,12 @@ impl Replica {
             let limits = self.engine.schema(table).map(|schema| schema.rate_limits()).unwrap_or_default();
             let limit = if kind == LimitKind::Read { limits.reads } else { limits.writes };
             let Some(limit) = limit else { return };
-            let counted = self.limit(token, table, kind, limit, draw.unwrap_or(0));
-            if draw.is_some() && result.is_ok() {
-                result = counted;
+            let key = key_of(token, table, kind);
+            if !is_counted {
+                self.rate_limiter.count_sent(key);
+            }
+            if draw.is_some_and(|draw| !self.rate_limiter.decide(key, limit, draw)) && result.is_ok() {
+                result = Err(RateLimited { kind, table });
             }
         };
         match request {

@@ -55,14 +55,20 @@ pub enum RateLimitMode {
     /// It is neither counted nor refused.
     #[default]
     Off,
-    /// The coordinator's shard owns the partitions: it has counted and accepted the request.
-    /// Replicas on other shards count it.
+    /// The coordinator has counted and accepted the request. Replicas on other shards count it as
+    /// sent to them.
     Counted,
-    /// The replica counts it.
+    /// Another coordinator has counted and accepted it. The replica counts it as sent to it.
     CountOnly,
     /// The replica counts it, and decides.
     Enforce {
         /// The random number of the decision, the same for all replicas.
+        draw: u32,
+    },
+    /// The coordinator has counted the request, and knows too little to decide: replicas on other
+    /// shards do as for `Enforce`, and one on its own shard only decides.
+    Deferred {
+        /// As for `Enforce`.
         draw: u32,
     },
 }

@@ -31,6 +31,7 @@ pub use replica::ReplicaConfig;
 use replica::large_data::{LargeDataThresholds, Thresholds};
 use rt::ShardId;
 use rt::shard::PerShard;
+use rt::task::Group;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -382,6 +383,8 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>,
     let clock = TimestampClock::on_node(timestamps);
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, config.page_limits);
     membership::connect_shard(layers.internode, &coordinator, &replica, &metadata);
+    let reporting = Coordinator::keep_reporting_arrivals(Rc::downgrade(&coordinator));
+    rt::task::spawn_in(Group::Control, reporting).detach();
     layers.coordinator.set(coordinator.clone());
     layers.processor.set(Rc::new(Processor::with_config(coordinator, config.language.clone(), layers.cql())));
 }

@@ -29,6 +29,10 @@ const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
 /// on.
 pub const RATE_LIMITS: &str = "TYPED_ERRORS_IN_READ_RPC";
 
+/// Coordinators tell the owners of hot partitions how many operations come to them. Until all
+/// members do, each coordinator decides by what it has seen itself.
+pub const ARRIVAL_REPORTS: &str = "ARRIVAL_REPORTS";
+
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
 /// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
@@ -43,7 +47,7 @@ pub fn shown(features: &[String]) -> String {
 
 /// The features of this release.
 pub fn supported() -> Vec<String> {
-    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS]).map(str::to_owned).collect()
+    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS, ARRIVAL_REPORTS]).map(str::to_owned).collect()
 }
 
 /// The enabled features that a node with `features` lacks. Such a node must not join or start.

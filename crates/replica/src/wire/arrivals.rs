@@ -66,7 +66,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn arrival(n: u64) -> Arrival {
-        let kind = if n % 2 == 0 { LimitKind::Read } else { LimitKind::Write };
+        let kind = if n.is_multiple_of(2) { LimitKind::Read } else { LimitKind::Write };
         Arrival { key: LimitKey { token: -(n as i64), table: u128::from(n) << 64 | 7, kind }, rate: n << 40 }
     }
 

@@ -12,7 +12,7 @@ use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level,
 use crate::layers::LAYERS;
 use crate::reads::{client, decode};
 use cql::Error;
-use cql::api::{AnswerKind, Consistency, QueryParams};
+use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
 use rt::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -64,8 +64,17 @@ impl Failed {
 
 /// Executes a statement on this shard. Returns the rows of all pages.
 pub async fn execute(text: &str, consistency: Consistency, page_size: i32) -> Result<Vec<Row>, Failed> {
+    execute_as(client(), text, consistency, page_size).await
+}
+
+/// Executes a statement of a client on this shard. Returns the rows of all pages.
+pub async fn execute_as(
+    client: Rc<ClientState>,
+    text: &str,
+    consistency: Consistency,
+    page_size: i32,
+) -> Result<Vec<Row>, Failed> {
     let mut params = QueryParams { page_size: Some(page_size), consistency, ..QueryParams::default() };
-    let client = client();
     let mut all = Vec::new();
     for _ in 0..MOST_PAGES {
         let Some(processor) = LAYERS.processor.try_get() else {

@@ -1,9 +1,10 @@
 //! The clients' work on the table with rate limits.
 
-use super::client::{Failed, Row, execute, first_int};
+use super::client::{Failed, Row, execute, execute_as, first_int};
 use super::rate_limits::{COOL, HOT};
 use super::shared::Shared;
 use super::workload::{any, int};
+use crate::reads::client_at;
 use cql::api::Consistency;
 
 /// One operation in so many is of the cool partition.
@@ -23,7 +24,8 @@ pub async fn work(shared: &Shared) -> Result<(), String> {
         0 => format!("SELECT c FROM c.l WHERE k = {key} LIMIT 1"),
         _ => format!("INSERT INTO c.l (k, c, v) VALUES ({key}, {number}, 1)"),
     };
-    let done = execute(&text, level, 10).await;
+    let client = client_at(Some(([127, 0, 0, 1], 1).into()));
+    let done = execute_as(client, &text, level, 10).await;
     shared.tell(|| format!("{text} at {level:?} -> {done:?}"));
     let mut limits = shared.limits.borrow_mut();
     let refused = matches!(done, Err(Failed::Limited { .. }));

@@ -10,7 +10,6 @@ use super::client::Transport;
 use bytes::Bytes;
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
-use cluster::topology::{Topology, features};
 use internode::{Internode, Refusal, Verb};
 use model::id::{HostId, TableId};
 use model::token::Token;
@@ -29,15 +28,6 @@ use uuid::Uuid;
 const PERIOD: Duration = Duration::from_millis(250);
 /// How long an owner may take to answer.
 const ANSWER: Duration = Duration::from_millis(200);
-
-/// The number of shards that may coordinate and report what comes to them. 0 while a member may not
-/// understand reports.
-pub(super) fn reporting_shards(topology: &Topology) -> u64 {
-    match topology.has_feature(features::ARRIVAL_REPORTS) {
-        true => topology.members().map(|node| u64::from(node.shards)).sum(),
-        false => 0,
-    }
-}
 
 /// Serves the reports of other nodes' coordinators on this shard.
 pub(super) fn serve(internode: &Internode, replica: Rc<Replica>) {

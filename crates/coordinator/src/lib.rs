@@ -68,6 +68,7 @@ pub use timestamp::TimestampClock;
 pub use write::WriteKind;
 
 use cluster::metadata::{Metadata, MetadataService};
+use cluster::topology::features;
 use hints::{Hints, HintsMetrics};
 use model::id::HostId;
 use replica::{Context, Replica};
@@ -214,7 +215,7 @@ impl Coordinator {
         metadata.on_topology(move |topology| {
             if let Some(replica) = followed.upgrade() {
                 replica.set_fence(topology.fence());
-                replica.set_reporting_coordinators(arrival_reports::reporting_shards(topology));
+                replica.set_reporting_coordinators(features::reporting_shards(topology));
             }
         });
         let (peers, counters) = (RefCell::default(), Counters::default());

@@ -45,6 +45,15 @@ pub fn shown(features: &[String]) -> String {
     names.join(",")
 }
 
+/// The number of shards that coordinate requests and report what comes to them. 0 while a member
+/// may not understand reports.
+pub fn reporting_shards(topology: &Topology) -> u64 {
+    match topology.has_feature(ARRIVAL_REPORTS) {
+        true => topology.members().map(|node| u64::from(node.shards)).sum(),
+        false => 0,
+    }
+}
+
 /// The features of this release.
 pub fn supported() -> Vec<String> {
     SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS, ARRIVAL_REPORTS]).map(str::to_owned).collect()
@@ -90,6 +99,18 @@ mod tests {
         assert!(to_enable(&topology).is_empty());
         topology.put(Node { state: NodeState::Left, ..with(3, &[]) });
         assert_eq!(to_enable(&topology), ["a"], "who has left does not count");
+    }
+
+    #[test]
+    fn shards_report_once_all_members_understand_it() {
+        let mut topology = Topology::default();
+        topology.put(with(1, &[ARRIVAL_REPORTS]));
+        topology.put(with(2, &[ARRIVAL_REPORTS]));
+        assert_eq!(reporting_shards(&topology), 0);
+        topology.enable(&[ARRIVAL_REPORTS.into()]);
+        assert_eq!(reporting_shards(&topology), 4);
+        topology.put(Node { state: NodeState::Left, ..with(2, &[]) });
+        assert_eq!(reporting_shards(&topology), 2);
     }
 
     #[test]

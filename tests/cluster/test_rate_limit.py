@@ -1,7 +1,9 @@
-"""Rate limits on three nodes: the excess is refused at every level, no refusal leaves a hint, and accepted writes are on all replicas."""
+"""Rate limits on three nodes: the excess is refused at every level, the limit holds for all nodes together, no refusal leaves a hint, and
+accepted writes are on all replicas."""
 
 import math
 import re
+import threading
 import time
 
 import cassandra
@@ -45,7 +47,7 @@ def test_limits_at_every_level(trio):
             if write(trio.sessions[n % NODES], level, f"INSERT INTO ks.t (k, c, v) VALUES (1, {c}, {level})"):
                 accepted.append(c)
     seconds, count = time.monotonic() - began, BURST * len(LEVELS)
-    # Every node decides alone for what it coordinates: up to three times the limit.
+    # Until the nodes have told each other what comes to them, each decides alone.
     most = NODES * (seconds + 2) * (2 + math.log2(count)) * 2
     assert 2 <= len(accepted) <= most, f"{len(accepted)} of {count} accepted in {seconds:.1f} s"
     assert hints(trio) == 0, "no refusal leaves a hint"
@@ -70,6 +72,63 @@ def test_limits_at_every_level(trio):
         for k in range(2, 10):
             assert not trio.sessions[node].execute(at(Level.ONE, f"SELECT c FROM ks.t WHERE k = {k}")).all()
     assert hints(trio) == 0
+
+
+class Clients:
+    """Threads that execute a statement again and again, one on each node. Each counts what is offered and accepted in the measured time."""
+
+    def __init__(self, trio, statement):
+        self.offered = self.accepted = 0
+        self.measures, self.ends, self.failures = False, False, []
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.work, args=(trio.sessions[node], statement)) for node in range(NODES)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, session, statement):
+        try:
+            while not self.ends:
+                try:
+                    session.execute(statement)
+                    accepted = 1
+                except Limited:
+                    accepted = 0
+                with self.lock:
+                    if self.measures:
+                        self.offered += 1
+                        self.accepted += accepted
+        except Exception as failure:
+            self.failures.append(failure)
+
+    def end(self):
+        self.ends = True
+        for thread in self.threads:
+            thread.join()
+        assert not self.failures, self.failures
+
+
+@pytest.mark.parametrize("reads, writes", [(Level.ONE, Level.QUORUM), (Level.QUORUM, Level.ALL), (Level.ALL, Level.ONE)])
+def test_the_limit_holds_for_all_nodes_together(trio, reads, writes):
+    limit, seconds = 50, 10
+    trio.keyspace()
+    trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
+    trio.sessions[0].execute(f"ALTER TABLE ks.t WITH per_partition_rate_limit = {{'max_writes_per_second': {limit}, 'max_reads_per_second': {limit}}}")
+    both = [Clients(trio, at(reads, "SELECT v FROM ks.t WHERE k = 1")), Clients(trio, at(writes, "INSERT INTO ks.t (k, v) VALUES (1, 1)"))]
+    # The first seconds accept more.
+    time.sleep(4)
+    for clients in both:
+        clients.began, clients.measures = time.monotonic(), True
+    time.sleep(seconds)
+    for clients in both:
+        clients.measures, clients.took = False, time.monotonic() - clients.began
+    for clients in both:
+        clients.end()
+    for clients in both:
+        offered, accepted = (count / clients.took / limit for count in (clients.offered, clients.accepted))
+        print(f"{offered:.1f} times the limit offered, {accepted:.2f} accepted")
+        assert offered > 2, "the clients are too slow for this test"
+        # The draws vary by 5 % over this time.
+        assert 0.8 <= accepted <= 1.2
 
 
 def test_a_refusal_leaves_no_hint_for_a_node_that_is_down(trio):

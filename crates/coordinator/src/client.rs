@@ -33,6 +33,14 @@ pub trait Transport {
         group: Group,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, SendError>>;
+
+    /// Sends a report of arrivals to a shard that owns partitions. Returns its answer.
+    fn report(
+        &self,
+        to: TabletReplica,
+        report: Bytes,
+        deadline: Deadline,
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>>;
 }
 
 /// A request that may go to several replicas: encoded at most once.
@@ -98,6 +106,11 @@ impl ReplicaClient {
         *self.transport.borrow_mut() = Some(transport);
     }
 
+    /// The transport to other nodes, if one is set.
+    pub fn transport(&self) -> Option<Rc<dyn Transport>> {
+        self.transport.borrow().clone()
+    }
+
     /// Sends a request to a replica, whatever its distance, and returns the answer. Dropping the
     /// future cancels the request.
     #[inline]
@@ -146,8 +159,7 @@ impl ReplicaClient {
 
     /// Sends a request to another node.
     async fn call(&self, to: TabletReplica, request: Bytes, context: &Context) -> Result<Bytes, SendError> {
-        let transport = self.transport.borrow().clone();
-        let Some(transport) = transport else {
+        let Some(transport) = self.transport() else {
             return Err(SendError::Down("this node has no transport to other nodes".into()));
         };
         let began = rt::time::now();

@@ -12,10 +12,11 @@
 //! - Pages: `read`, `targets`, `resume`, `assembler`, `page_info`, `paging`, `routing`.
 //! - Reads of several replicas: `quorum_read`, `quorum_state`, `window`, `speculation`,
 //!   `read_times`, `read_trace`, `reduce`, `reconcile`, `repair`.
-//! - Rate limits: `rate_limit`.
+//! - Rate limits: `rate_limit`, `arrival_reports`.
 //! - Writes: `write`, `write_responses`, `replica_writer`, `counter_write`, `fan_out`, `timestamp`.
 //! - Hints: [`hints`], `hint_replay`, [`resync`].
 
+mod arrival_reports;
 mod assembler;
 mod client;
 mod consistency;
@@ -54,6 +55,7 @@ mod window;
 mod write;
 mod write_responses;
 
+pub use arrival_reports::answer as answer_report;
 pub use client::Transport;
 pub use consistency::Consistency;
 pub use error::CoordinatorError;
@@ -69,6 +71,7 @@ pub use timestamp::TimestampClock;
 pub use write::WriteKind;
 
 use cluster::metadata::{Metadata, MetadataService};
+use cluster::topology::features;
 use hints::{Hints, HintsMetrics};
 use model::id::HostId;
 use replica::{Context, Replica};
@@ -216,10 +219,11 @@ impl Coordinator {
         let client = client::ReplicaClient::new(host, replica.clone(), metadata.shards());
         let writer = replica_writer::ReplicaWriter::new(client.clone());
         let read_times = read_times::ReadTimes::default();
-        let fenced = Rc::downgrade(&replica);
+        let followed = Rc::downgrade(&replica);
         metadata.on_topology(move |topology| {
-            if let Some(replica) = fenced.upgrade() {
+            if let Some(replica) = followed.upgrade() {
                 replica.set_fence(topology.fence());
+                replica.set_reporting_coordinators(features::reporting_shards(topology));
             }
         });
         Rc::new(Coordinator {

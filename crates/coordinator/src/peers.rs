@@ -5,6 +5,7 @@
 //! topology.
 
 use super::Coordinator;
+use super::arrival_reports;
 use super::client::Transport;
 use super::nodes::{NodeView, Nodes};
 use super::replica_failure::SendError;
@@ -36,6 +37,23 @@ pub(super) struct Peers {
 
 struct InternodeTransport(Weak<Internode>);
 
+impl InternodeTransport {
+    fn send(
+        &self,
+        to: TabletReplica,
+        verb: Verb,
+        body: Bytes,
+        deadline: Deadline,
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
+        let internode = self.0.upgrade();
+        Box::pin(async move {
+            let Some(internode) = internode else { return Err(SendError::Down("this node is stopping".into())) };
+            let to = Peer { host: to.host, shard: to.shard };
+            internode.call(to, verb, body, deadline).await.map_err(send_error)
+        })
+    }
+}
+
 impl Transport for InternodeTransport {
     fn call(
         &self,
@@ -44,12 +62,16 @@ impl Transport for InternodeTransport {
         group: Group,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
-        let internode = self.0.upgrade();
-        Box::pin(async move {
-            let Some(internode) = internode else { return Err(SendError::Down("this node is stopping".into())) };
-            let to = Peer { host: to.host, shard: to.shard };
-            internode.call(to, Verb::of_replica(group), request, deadline).await.map_err(send_error)
-        })
+        self.send(to, Verb::of_replica(group), request, deadline)
+    }
+
+    fn report(
+        &self,
+        to: TabletReplica,
+        report: Bytes,
+        deadline: Deadline,
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
+        self.send(to, Verb::Arrivals, report, deadline)
     }
 }
 
@@ -66,8 +88,9 @@ fn send_error(error: CallError) -> SendError {
     }
 }
 
-/// Serves requests of other nodes' coordinators on this shard.
+/// Serves requests and reports of other nodes' coordinators on this shard.
 pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<MetadataService>) {
+    arrival_reports::serve(internode, replica.clone());
     for verb in [Verb::Replica, Verb::Maintenance] {
         let (replica, metadata) = (replica.clone(), metadata.clone());
         internode.serve(verb, move |caller, request: Bytes| {

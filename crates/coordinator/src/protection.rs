@@ -24,8 +24,8 @@ impl Coordinator {
         if !options.context.may_be_protected_against() || page.exempt {
             return Ok(());
         }
-        let Some((tokens, counted)) = tokens_of(query, page) else { return Ok(()) };
-        let own = tokens[..counted].iter().filter(|token| self.owns(&query.table, **token));
+        let Some(tokens) = tokens_of(query, page) else { return Ok(()) };
+        let own = tokens.iter().filter(|token| self.owns(&query.table, **token));
         self.protect(own.map(|token| (query.table.schema.id, *token)), LimitKind::Read, options)
     }
 

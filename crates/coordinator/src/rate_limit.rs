@@ -1,10 +1,11 @@
 //! Decides how a request is counted against the rate limits of its tables.
 //!
-//! If this shard owns all limited partitions of a request, it counts and decides alone: a refused
-//! request reaches no replica. Otherwise every replica counts and decides, all of them with the
-//! same random number. A request is counted once: parts that the coordinator reads by itself,
-//! repetitions with newer metadata, repairs and hints are exempt. The bytes of such parts are
-//! charged all the same.
+//! This shard counts each partition of a request. It decides alone if it owns the partition, or if
+//! an owner has told it lately what comes to the other coordinators ([`super::arrival_reports`]): a
+//! refused request reaches no replica. Otherwise every replica decides, all of them with the same
+//! random number. Limits of bytes are always decided by owners. A request is counted once: parts
+//! that the coordinator reads by itself, repetitions with newer metadata, repairs and hints are
+//! exempt. The bytes of such parts are charged all the same.
 
 use super::read::{PageRequest, Partitions, Query};
 use super::resume::Start;
@@ -12,7 +13,7 @@ use super::{Coordinator, CoordinatorError, RequestOptions, WriteKind, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 use model::token::Token;
-use replica::rate_limit::only_token;
+use replica::rate_limit::{Admission, only_token};
 use replica::{Class, Context, LimitKind, Mutations, RateLimitMode, RateLimited};
 use smallvec::SmallVec;
 
@@ -34,21 +35,34 @@ impl RequestOptions {
     }
 }
 
-/// The tokens of the partitions that a page reads, and how many of them count: the first ones.
-/// None: the page is not limited.
-pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<(SmallVec<[Token; 4]>, usize)> {
+/// The tokens of the partitions that count for a page. None: the page is not limited.
+pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[Token; 4]>> {
     let keys = match &query.partitions {
-        Partitions::Range(range) => return Some((SmallVec::from_slice(&[only_token(range)?]), 1)),
+        Partitions::Range(range) => return Some(SmallVec::from_slice(&[only_token(range)?])),
         Partitions::Keys(keys) => keys,
     };
-    let (mut from, mut counted) = (0, keys.len());
+    let mut counted = &keys[..];
     if let Some(state) = &page.state {
         // All keys were counted for the first page.
         let start = Start::after(query, state.position.clone(), state.rows_in_last);
         let at = keys.iter().position(|key| *key == start.key)?;
-        (from, counted) = (at + usize::from(!start.inside), usize::from(start.inside));
+        counted = if start.inside { &keys[at..=at] } else { &[] };
     }
-    Some((keys[from..].iter().map(|key| key.token).collect(), counted))
+    Some(counted.iter().map(|key| key.token).collect())
+}
+
+/// The decisions on the partitions of a request. All partitions are counted, also after a refusal.
+struct Decisions {
+    draw: u32,
+    refused: Option<RateLimited>,
+    /// Whether the replicas must decide on one of them.
+    deferred: bool,
+}
+
+impl Decisions {
+    fn new() -> Decisions {
+        Decisions { draw: rt::random::u64() as u32, refused: None, deferred: false }
+    }
 }
 
 /// The options of a limited page.
@@ -78,18 +92,13 @@ impl Coordinator {
         if page.exempt {
             return Ok(rest.map(|rest| Box::new(LimitedPage { first: rest.clone(), rest: Some(rest) })));
         }
-        let Some((tokens, counted)) = tokens_of(query, page) else { return Ok(None) };
-        let draw = rt::random::u64() as u32;
-        let mode = if tokens.iter().all(|token| self.owns(&query.table, *token)) {
-            let mut result = Ok(());
-            for token in &tokens[..counted] {
-                result = result.and(self.replica.limit(*token, schema, LimitKind::Read, Some(draw), &options.context));
-            }
-            self.decided(result, options)?
-        } else {
-            RateLimitMode::Enforce { draw }
-        };
-        Ok(Some(Box::new(LimitedPage { first: limited_as(mode, options), rest })))
+        let Some(tokens) = tokens_of(query, page) else { return Ok(None) };
+        let mut decisions = Decisions::new();
+        for token in tokens {
+            self.decide(&mut decisions, &query.table, token, LimitKind::Read, options);
+        }
+        let first = limited_as(self.mode_of(decisions, options)?, options);
+        Ok(Some(Box::new(LimitedPage { first, rest })))
     }
 
     /// The options of a write of tables of which some have a limit of writes. None: the write is
@@ -109,52 +118,50 @@ impl Coordinator {
             return Ok(None);
         }
         let table_of = |at: usize| metadata.table_by_id(mutations[at].0.table()).ok_or(CoordinatorError::NoSuchTable);
-        let (mut is_limited, mut owns_all) = (false, true);
+        let mut decisions = None;
         for (at, (_, key)) in mutations.iter().enumerate() {
             let table = table_of(at)?;
             if table.schema.rate_limits().limits_writes() {
-                is_limited = true;
-                owns_all &= self.owns(table, key.token);
+                let decisions = decisions.get_or_insert_with(Decisions::new);
+                self.decide(decisions, table, key.token, LimitKind::Write, options);
             }
         }
-        if !is_limited {
-            return Ok(None);
-        }
-        let draw = rt::random::u64() as u32;
-        let mode = if owns_all {
-            let mut result = Ok(());
-            for (at, (_, key)) in mutations.iter().enumerate() {
-                let schema = &table_of(at)?.schema;
-                if schema.rate_limits().limits_writes() {
-                    let (kind, draw) = (LimitKind::Write, Some(draw));
-                    result = result.and(self.replica.limit(key.token, schema, kind, draw, &options.context));
-                }
-            }
-            self.decided(result, options)?
-        } else {
-            RateLimitMode::Enforce { draw }
-        };
-        Ok(Some(Box::new(limited_as(mode, options))))
+        let Some(decisions) = decisions else { return Ok(None) };
+        Ok(Some(Box::new(limited_as(self.mode_of(decisions, options)?, options))))
     }
 
-    /// Whether this shard is a replica of a partition: then it counts the partition's operations.
+    /// Counts a partition, and decides on it if this shard can.
+    fn decide(
+        &self,
+        decisions: &mut Decisions,
+        table: &Table,
+        token: Token,
+        kind: LimitKind,
+        options: &RequestOptions,
+    ) {
+        let (draw, owns) = (decisions.draw, self.owns(table, token));
+        match self.replica.limit(token, &table.schema, kind, draw, &options.context, owns) {
+            Ok(Admission::Accepted) => {}
+            Ok(Admission::Deferred) => decisions.deferred = true,
+            Err(refused) => decisions.refused = decisions.refused.or(Some(refused)),
+        }
+    }
+
+    /// Whether this shard is a replica of a partition.
     pub(super) fn owns(&self, table: &Table, token: Token) -> bool {
         let own = TabletReplica { host: self.host, shard: rt::shard::this().0 };
         table.tablets.read_set(table.tablets.tablet_of(token)).contains(&own)
     }
 
     /// The mode of a request that this shard has counted.
-    fn decided(
-        &self,
-        counted: Result<(), RateLimited>,
-        options: &RequestOptions,
-    ) -> Result<RateLimitMode, CoordinatorError> {
-        match counted {
-            Ok(()) => Ok(RateLimitMode::Counted),
-            Err(refused) => {
+    fn mode_of(&self, decisions: Decisions, options: &RequestOptions) -> Result<RateLimitMode, CoordinatorError> {
+        match decisions {
+            Decisions { refused: Some(refused), .. } => {
                 options.context.trace("Rate limit: refused by the coordinator");
                 Err(self.rate_limited(refused, true))
             }
+            Decisions { deferred: true, draw, .. } => Ok(RateLimitMode::Deferred { draw }),
+            _ => Ok(RateLimitMode::Counted),
         }
     }
 
@@ -179,7 +186,7 @@ impl Coordinator {
 
 fn limited_as(mode: RateLimitMode, options: &RequestOptions) -> RequestOptions {
     options.context.trace(match mode {
-        RateLimitMode::Enforce { .. } => "Rate limit: the replicas decide",
+        RateLimitMode::Deferred { .. } => "Rate limit: the replicas decide",
         _ => "Rate limit: accepted by the coordinator",
     });
     options.limited(mode)

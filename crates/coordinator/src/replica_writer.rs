@@ -67,7 +67,7 @@ impl ReplicaWriter {
         let bytes: usize = mutations.iter().map(|(mutation, _)| mutation.as_bytes().len()).sum();
         let datacenter = responses.nodes.datacenter_name(replica.host);
         let hints = self.hints().filter(|hints| replica.host != self.client.host && hints.are_kept_for(datacenter));
-        let decides = matches!(context.rate_limit, RateLimitMode::Enforce { .. });
+        let decides = matches!(context.rate_limit, RateLimitMode::Deferred { .. });
         let mut by_hint = responses.consistency == Consistency::Any && hints.is_some();
         if !responses.nodes.is_alive(replica.host) {
             responses.replica_done();

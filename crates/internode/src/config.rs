@@ -205,6 +205,8 @@ pub enum Verb {
     Stopping = 8,
     /// Missed writes: writes that hint replay will not deliver.
     Missed = 9,
+    /// What arrives at a coordinator of hot partitions, told to a shard that owns them.
+    Arrivals = 10,
     /// The hot partitions of the node, as JSON for operators.
     HotPartitions = 11,
 }
@@ -219,7 +221,7 @@ pub(super) enum Lane {
 
 impl Verb {
     /// All verbs.
-    const ALL: [Verb; 11] = [
+    const ALL: [Verb; 12] = [
         Verb::Ping,
         Verb::Replica,
         Verb::Raft,
@@ -230,6 +232,7 @@ impl Verb {
         Verb::Stream,
         Verb::Stopping,
         Verb::Missed,
+        Verb::Arrivals,
         Verb::HotPartitions,
     ];
 
@@ -242,6 +245,7 @@ impl Verb {
             | Verb::Barrier
             | Verb::Stopping
             | Verb::Missed
+            | Verb::Arrivals
             | Verb::HotPartitions => Lane::Control,
             Verb::Replica => Lane::Data,
             Verb::Maintenance | Verb::Stream => Lane::Bulk,

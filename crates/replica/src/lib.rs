@@ -5,18 +5,22 @@
 //! nodes.
 //!
 //! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]), and perhaps
-//! sampled to find hot partitions ([`hot`]).
+//! sampled to find hot partitions ([`hot`]). Coordinators tell owners what comes to them
+//! ([`arrivals`], [`decider`]).
 //!
 //! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
 //! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).
 //!
 //! The replica knows no network, no other replica, no consistency level.
 //!
-//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `limiter`, `excess`,
-//! `limited_partitions`, `hot_requests`, `hot`, `output`, `reduce`, `page`, `digest`, `permit`,
-//! `querier`, `read`, `fragments`, `write`, `large_data`, `lock`, `counter`, `wire`, `trace`.
+//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `decider`, `arrivals`,
+//! `limiter`, `excess`, `limited_partitions`, `hot_requests`, `hot`, `output`, `reduce`, `page`,
+//! `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`, `lock`, `counter`,
+//! `wire`, `trace`.
 
+pub mod arrivals;
 mod counter;
+pub mod decider;
 pub mod digest;
 pub mod error;
 mod excess;

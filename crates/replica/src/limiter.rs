@@ -85,7 +85,7 @@ impl LimitKind {
 }
 
 /// What is counted: one kind of operation of the partitions with one token of a table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct LimitKey {
     /// The partition's token.
     pub token: i64,
@@ -93,6 +93,15 @@ pub struct LimitKey {
     pub table: u128,
     /// The kind of operation.
     pub kind: LimitKind,
+}
+
+impl LimitKey {
+    /// The key under which a replica counts what other coordinators send it. No table has the
+    /// complement of another one's id.
+    #[inline]
+    pub fn elsewhere(self) -> LimitKey {
+        LimitKey { table: !self.table, ..self }
+    }
 }
 
 /// Whether an operation is accepted. `count`: the partition's operations, including this one.
@@ -223,6 +232,14 @@ impl Limiter {
             }
         }
         None
+    }
+
+    /// The count of a key in a window; counts nothing.
+    pub fn count(&self, key: LimitKey, window: u64) -> u64 {
+        let now = self.window.wrapping_add(window.saturating_sub(self.seen));
+        let (tag, lines) = self.place(key);
+        let of_key = lines.iter().flat_map(|line| &self.lines[*line].0).filter(|slot| slot.tag == tag);
+        of_key.map(|slot| slot.count_at(now)).find(|count| *count > 0).unwrap_or(0)
     }
 
     /// Gives a slot to a key that has none: a free one, or else the one with the smallest count, of

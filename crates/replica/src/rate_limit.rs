@@ -1,9 +1,10 @@
 //! Applies the table option `per_partition_rate_limit` on a shard: counts the partitions of a
 //! request and decides whether it is refused.
 //!
-//! The coordinator decides itself if its shard owns all partitions of a request
-//! ([`Replica::limit`]). Otherwise every replica decides, with the coordinator's random number, so
-//! that replicas with similar counts decide alike. Refused operations are counted as well.
+//! The coordinator decides itself if its shard owns all partitions of a request, or has been told
+//! what comes to other coordinators ([`Replica::limit`]). Otherwise every replica decides, with the
+//! coordinator's random number, so that replicas with similar counts decide alike. Refused
+//! operations are counted as well.
 //!
 //! A limit of bytes is decided by the bytes of earlier operations. An operation is charged after it
 //! was performed, where it was performed: reads by the bytes that were read, writes by their
@@ -12,12 +13,17 @@
 //! A scan of more than one token is not limited. Neither are requests of other classes than `User`,
 //! nor reads for reconciliation: their operation was counted when its page was read.
 
+use crate::arrivals::{Arrival, Origin};
+use crate::decider::Decision;
 use crate::error::{LimitedBy, RateLimited, ReplicaError};
 use crate::excess::Excess;
 use crate::hot::PartitionId;
 use crate::limited_partitions::Refusal;
-use crate::limiter::{LimitKind, debt, decide, hash};
+use crate::limiter::{LimitKey, LimitKind, debt, hash};
 use crate::page::Page;
+use crate::read::Replica;
+use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
+use model::TableSchema;
 use crate::read::Replica;
 use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
 use model::TableSchema;
@@ -33,9 +39,58 @@ pub fn only_token(range: &PartitionRange) -> Option<Token> {
     (first == last).then_some(Token(first))
 }
 
+fn key_of(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
+    LimitKey { token: token.0, table: table.0.as_u128(), kind }
+}
+
+fn key_of(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
+    LimitKey { token: token.0, table: table.0.as_u128(), kind }
+}
+
+/// What becomes of an operation that its coordinator does not refuse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// It is accepted.
+    Accepted,
+    /// The replicas must decide.
+    Deferred,
+}
+
+/// An operation of a partition.
+struct Operation<'a> {
+    token: Token,
+    schema: &'a TableSchema,
+    kind: LimitKind,
+}
+
+impl Operation<'_> {
+    /// The limits of its table: operations per second, KiB per second.
+    fn limits(&self) -> (Option<u32>, Option<u32>) {
+        let limits = self.schema.rate_limits();
+        match self.kind.is_write() {
+            true => (limits.writes, limits.write_kib),
+            false => (limits.reads, limits.read_kib),
+        }
+    }
+
+    fn key(&self) -> LimitKey {
+        key_of(self.token, self.schema.id, self.kind)
+    }
+}
+
+/// What exceeds a limit.
+#[derive(Clone, Copy)]
+enum Exceeded {
+    /// The partition's count of operations.
+    Count(u64),
+    /// The partition's debt in units.
+    Debt(u64),
+}
+
 impl Replica {
-    /// Counts an operation of a partition, and decides by the limits of its table and the draw.
-    /// Without a draw it is only counted. In mode `observe` every operation is accepted.
+    /// Counts an operation of a partition that arrives at this shard as its coordinator, and decides
+    /// by the limits of its table and the draw. `owns`: whether this shard owns the partition. In
+    /// mode `observe` every operation is accepted.
     ///
     /// # Errors [`RateLimited`]
     pub fn limit(
@@ -43,23 +98,70 @@ impl Replica {
         token: Token,
         schema: &TableSchema,
         kind: LimitKind,
-        draw: Option<u32>,
+        draw: u32,
+        context: &Context,
+        owns: bool,
+    ) -> Result<Admission, RateLimited> {
+        let operation = Operation { token, schema, kind };
+        let (operations, kib) = operation.limits();
+        let decision = operations.map(|limit| self.rate_limiter.arrive(operation.key(), limit, draw, owns));
+        if let Some(Decision::Refused { count }) = decision {
+            return self.exceeded(&operation, draw, Exceeded::Count(count), context).map(|()| Admission::Accepted);
+        }
+        let Some(limit) = kib.filter(|_| owns) else {
+            let is_unknown = decision == Some(Decision::Unknown) || kib.is_some();
+            return Ok(if is_unknown { Admission::Deferred } else { Admission::Accepted });
+        };
+        self.check_debt(&operation, limit, draw, context).map(|()| Admission::Accepted)
+    }
+
+    /// Decides, as a replica, on an operation that has been counted.
+    fn decide(&self, operation: &Operation<'_>, draw: u32, context: &Context) -> Result<(), RateLimited> {
+        let (operations, kib) = operation.limits();
+        let decision = operations.map(|limit| self.rate_limiter.decide(operation.key(), limit, draw));
+        if let Some(Decision::Refused { count }) = decision {
+            return self.exceeded(operation, draw, Exceeded::Count(count), context);
+        }
+        kib.map_or(Ok(()), |limit| self.check_debt(operation, limit, draw, context))
+    }
+
+    /// An error if the partition has used up its budget of bytes.
+    fn check_debt(
+        &self,
+        operation: &Operation<'_>,
+        limit: u32,
+        draw: u32,
         context: &Context,
     ) -> Result<(), RateLimited> {
-        let limits = schema.rate_limits();
-        let (operations, kib) =
-            if kind.is_write() { (limits.writes, limits.write_kib) } else { (limits.reads, limits.read_kib) };
-        let table = schema.id;
-        let count = operations.map(|_| self.rate_limiter.add(token, table, kind));
-        let Some(draw) = draw else { return Ok(()) };
-        let exceeded = match (operations, count) {
-            (Some(limit), Some(count)) if !decide(count, limit, draw) => {
-                Some((kind, Excess::of_count(count, limit, self.rate_limiter.window_elapsed_ms(), draw)))
+        let key = key_of(operation.token, operation.schema.id, operation.kind.bytes());
+        let debt = self.rate_limiter.debt(key, limit);
+        match debt >= debt::budget(limit) {
+            true => self.exceeded(operation, draw, Exceeded::Debt(debt), context),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that an operation exceeds a limit. An error, unless the mode is `observe`.
+    #[cold]
+    fn exceeded(
+        &self,
+        operation: &Operation<'_>,
+        draw: u32,
+        exceeded: Exceeded,
+        context: &Context,
+    ) -> Result<(), RateLimited> {
+        let Operation { token, schema, kind } = *operation;
+        let ((operations, kib), elapsed_ms) = (operation.limits(), self.rate_limiter.window_elapsed_ms());
+        let (kind, excess) = match exceeded {
+            Exceeded::Count(count) => {
+                (kind, Excess::of_count(count, operations.unwrap_or_default(), elapsed_ms, draw))
             }
-            _ => kib.and_then(|limit| self.exceeded_bytes(token, table, kind.bytes(), limit, draw)),
+            Exceeded::Debt(units) => {
+                let limit = kib.unwrap_or_default();
+                (kind.bytes(), Excess::of_debt(units, limit, debt::budget(limit), elapsed_ms, draw))
+            }
         };
-        let Some((kind, excess)) = exceeded else { return Ok(()) };
-        let observe = limits.observe;
+        let (table, observe) = (schema.id, schema.rate_limits().observe);
         self.rate_limiter.partitions.refused(token, &Refusal { table: schema.full_name(), kind, observe, excess });
         if observe {
             let observed = &self.rate_limiter.observed[usize::from(kind.is_write())];
@@ -72,27 +174,13 @@ impl Replica {
         Err(RateLimited { kind, table, by: LimitedBy::Table, partition, excess })
     }
 
-    /// The excess of a partition that has used up its budget of bytes.
-    fn exceeded_bytes(
-        &self,
-        token: Token,
-        table: TableId,
-        kind: LimitKind,
-        limit: u32,
-        draw: u32,
-    ) -> Option<(LimitKind, Excess)> {
-        let (debt, budget) = (self.rate_limiter.debt(token, table, kind, limit), debt::budget(limit));
-        let excess = || Excess::of_debt(debt, limit, budget, self.rate_limiter.window_elapsed_ms(), draw);
-        (debt >= budget).then(|| (kind, excess()))
-    }
-
     /// Charges a page to its partition, if the table has a limit of bytes.
     #[cold]
     pub(crate) fn charge_read(&self, schema: &TableSchema, command: &ReadCommand, page: &Page, context: &Context) {
         let Some(limit) = schema.rate_limits().read_kib.filter(|_| context.class == Class::User) else { return };
         let bytes = page.examined_bytes / command.ranges.len().max(1) as u64;
         for token in command.ranges.iter().filter_map(only_token) {
-            self.rate_limiter.charge(token, command.table, LimitKind::ReadBytes, bytes, limit);
+            self.rate_limiter.charge(key_of(token, command.table, LimitKind::ReadBytes), bytes, limit);
         }
     }
 
@@ -106,20 +194,44 @@ impl Replica {
             let limits = self.engine.schema(mutation.table()).map(|schema| schema.rate_limits());
             if let Some(limit) = limits.and_then(|limits| limits.write_kib) {
                 let bytes = mutation.as_bytes().len() as u64;
-                self.rate_limiter.charge(key.token, mutation.table(), LimitKind::WriteBytes, bytes, limit);
+                self.rate_limiter.charge(key_of(key.token, mutation.table(), LimitKind::WriteBytes), bytes, limit);
             }
         }
+    }
+
+    /// Sets the number of shards of the cluster that report what arrives at them. 0 or 1: none
+    /// does.
+    pub fn set_reporting_coordinators(&self, count: u64) {
+        self.rate_limiter.set_coordinators(count);
+    }
+
+    /// What arrives at this shard as coordinator and is to be reported to the owners of the
+    /// partitions.
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        self.rate_limiter.to_report()
+    }
+
+    /// Takes the report of another coordinator, in place of its last one. Returns the rate of each
+    /// partition at all other coordinators.
+    pub fn take_arrivals(&self, from: Origin, report: Vec<Arrival>) -> Vec<u64> {
+        self.rate_limiter.take(from, report)
+    }
+
+    /// Takes the rate of a partition at all other coordinators, as an owner has answered.
+    pub fn learn_arrivals(&self, key: LimitKey, others: u64) {
+        self.rate_limiter.learn(key, others);
     }
 
     /// Counts the partitions of a request that has a mode, all of them before the decision.
     #[cold]
     pub(crate) fn check_rate_limit(&self, request: &ReplicaRequest, context: &Context) -> Result<(), ReplicaError> {
-        let draw = match context.rate_limit {
+        let (draw, is_counted) = match context.rate_limit {
             RateLimitMode::Off | RateLimitMode::Exempt | RateLimitMode::Counted | RateLimitMode::ChargeOnly => {
                 return Ok(());
             }
-            RateLimitMode::CountOnly => None,
-            RateLimitMode::Enforce { draw } => Some(draw),
+            RateLimitMode::CountOnly => (None, false),
+            RateLimitMode::Enforce { draw } => (Some(draw), false),
+            RateLimitMode::Deferred { draw } => (Some(draw), true),
         };
         if context.class != Class::User {
             return Ok(());
@@ -127,7 +239,13 @@ impl Replica {
         let mut result = Ok(());
         let mut add = |token: Token, table: TableId, kind: LimitKind| {
             if let Some(schema) = self.engine.schema(table) {
-                result = result.and(self.limit(token, &schema, kind, draw, context));
+                let operation = Operation { token, schema: &schema, kind };
+                if !is_counted && operation.limits().0.is_some() {
+                    self.rate_limiter.count_sent(operation.key());
+                }
+                if let Some(draw) = draw {
+                    result = result.and(self.decide(&operation, draw, context));
+                }
             }
         };
         match request {

@@ -1,9 +1,9 @@
-//! The limiter of a shard: counts by the shard's clock.
+//! The limiter of a shard: counts and decides by the shard's clock.
 
+use crate::arrivals::{Arrival, Origin};
+use crate::decider::{Decider, Decision, Moment};
 use crate::limited_partitions::LimitedPartitions;
 use crate::limiter::{LimitKey, LimitKind, Limiter, LimiterCounters, debt};
-use model::id::TableId;
-use model::token::Token;
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,8 +14,10 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// The limiter of a shard, with its clock.
 pub(crate) struct RateLimiter {
     /// Made when it is first needed: most nodes have no table with limits.
-    limiter: RefCell<Option<Limiter>>,
+    decider: RefCell<Option<Decider>>,
     bytes: usize,
+    /// The shards of the cluster that report what comes to them.
+    coordinators: Cell<u64>,
     /// The start of window 0: a full second of the wall clock, so that the windows of all nodes
     /// begin at about the same time.
     began: Instant,
@@ -54,8 +56,9 @@ impl RateLimiter {
         let now = rt::time::coarse_now();
         let began = now.checked_sub(into_second).unwrap_or(now);
         RateLimiter {
-            limiter: RefCell::new(None),
+            decider: RefCell::new(None),
             bytes,
+            coordinators: Cell::new(0),
             began,
             window: Cell::new((0, began + WINDOW)),
             refused: Default::default(),
@@ -76,50 +79,89 @@ impl RateLimiter {
         window
     }
 
-    /// The time since the current window began, in ms.
-    pub fn window_elapsed_ms(&self) -> u64 {
-        let began = self.window.get().1.checked_sub(WINDOW).unwrap_or(self.began);
-        rt::time::coarse_now().saturating_duration_since(began).as_millis() as u64
+    /// The present moment.
+    fn moment(&self) -> Moment {
+        let (window, now) = (self.window(), rt::time::coarse_now());
+        let left = self.window.get().1.saturating_duration_since(now).min(WINDOW);
+        let millis = now.saturating_duration_since(self.began).as_millis() as u64;
+        Moment { window, into_window: (WINDOW - left).as_millis() as u64, millis }
     }
 
-    fn with<T>(&self, then: impl FnOnce(&mut Limiter, u64) -> T) -> T {
+    /// Uses the decider, which is made when it is first needed.
+    fn with<T>(&self, work: impl FnOnce(&mut Decider, Moment) -> T) -> T {
         let make = || {
             let mut salt = [[0; 8]; 4];
             salt.iter_mut().for_each(|part| rt::random::secret(part));
-            Limiter::new(self.bytes, salt.map(u64::from_le_bytes))
+            Decider::new(Limiter::new(self.bytes, salt.map(u64::from_le_bytes)), self.coordinators.get())
         };
-        then(self.limiter.borrow_mut().get_or_insert_with(make), self.window())
+        work(self.decider.borrow_mut().get_or_insert_with(make), self.moment())
     }
 
-    /// Counts an operation of a partition, and returns the partition's count.
-    pub fn add(&self, token: Token, table: TableId, kind: LimitKind) -> u64 {
-        self.with(|limiter, window| limiter.add(key(token, table, kind), 1, window))
+    /// The time since the current window began, in ms.
+    pub fn window_elapsed_ms(&self) -> u64 {
+        self.moment().into_window
     }
 
-    /// Charges bytes to a partition with a limit in KiB per second.
-    pub fn charge(&self, token: Token, table: TableId, kind: LimitKind, bytes: u64, limit: u32) {
-        self.with(|limiter, window| limiter.charge(key(token, table, kind), bytes, debt::budget(limit), window));
+    /// See [`Decider::arrive`].
+    pub fn arrive(&self, key: LimitKey, limit: u32, draw: u32, owns: bool) -> Decision {
+        self.with(|decider, now| decider.arrive(key, limit, draw, owns, now))
     }
 
-    /// The debt of a partition with a limit in KiB per second, in units.
-    pub fn debt(&self, token: Token, table: TableId, kind: LimitKind, limit: u32) -> u64 {
-        self.with(|limiter, window| limiter.debt(key(token, table, kind), debt::budget(limit), window))
+    /// See [`Decider::count_sent`].
+    pub fn count_sent(&self, key: LimitKey) {
+        self.with(|decider, now| decider.count_sent(key, now));
+    }
+
+    /// See [`Decider::decide`].
+    pub fn decide(&self, key: LimitKey, limit: u32, draw: u32) -> Decision {
+        self.with(|decider, now| decider.decide(key, limit, draw, now))
+    }
+
+    /// See [`crate::arrivals::Arrivals::set_coordinators`].
+    pub fn set_coordinators(&self, count: u64) {
+        self.coordinators.set(count);
+        if let Some(decider) = &mut *self.decider.borrow_mut() {
+            decider.set_coordinators(count);
+        }
+    }
+
+    /// See [`Decider::to_report`].
+    pub fn to_report(&self) -> Vec<Arrival> {
+        let is_used = self.decider.borrow().is_some();
+        if is_used { self.with(Decider::to_report) } else { Vec::new() }
+    }
+
+    /// See [`Decider::take`].
+    pub fn take(&self, from: Origin, report: Vec<Arrival>) -> Vec<u64> {
+        self.with(|decider, now| decider.take(from, report, now))
+    }
+
+    /// See [`Decider::learn`].
+    pub fn learn(&self, key: LimitKey, others: u64) {
+        self.with(|decider, now| decider.learn(key, others, now));
+    }
+
+    /// See [`Limiter::charge`]. `limit`: in KiB per second.
+    pub fn charge(&self, key: LimitKey, bytes: u64, limit: u32) {
+        self.with(|decider, now| decider.limiter.charge(key, bytes, debt::budget(limit), now.window));
+    }
+
+    /// See [`Limiter::debt`]. `limit`: in KiB per second.
+    pub fn debt(&self, key: LimitKey, limit: u32) -> u64 {
+        self.with(|decider, now| decider.limiter.debt(key, debt::budget(limit), now.window))
     }
 
     pub fn metrics(&self) -> RateLimitMetrics {
-        let limiter = self.limiter.borrow();
+        let decider = self.decider.borrow();
+        let limiter = decider.as_ref().map(|decider| &decider.limiter);
         RateLimitMetrics {
-            slots: limiter.as_ref().map(Limiter::counters).unwrap_or_default(),
-            load_factor: limiter.as_ref().map_or(0.0, Limiter::load_factor),
+            slots: limiter.map(Limiter::counters).unwrap_or_default(),
+            load_factor: limiter.map_or(0.0, Limiter::load_factor),
             refused_reads: self.refused[LimitKind::Read as usize].get(),
             refused_writes: self.refused[LimitKind::Write as usize].get(),
             observed_reads: self.observed[LimitKind::Read as usize].get(),
             observed_writes: self.observed[LimitKind::Write as usize].get(),
-            bytes: limiter.as_ref().map_or(0, Limiter::bytes) as u64,
+            bytes: limiter.map_or(0, Limiter::bytes) as u64,
         }
     }
-}
-
-fn key(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
-    LimitKey { token: token.0, table: table.0.as_u128(), kind }
 }

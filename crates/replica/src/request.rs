@@ -58,16 +58,22 @@ pub enum RateLimitMode {
     Off,
     /// It is neither counted nor refused, because it belongs to an operation that was accepted.
     Exempt,
-    /// The coordinator's shard owns the partitions: it has counted and accepted the request.
-    /// Replicas on other shards count it.
-    Counted,
     /// It continues an operation that was counted: only its bytes are charged.
     ChargeOnly,
-    /// The replica counts it.
+    /// The coordinator has counted and accepted the request. Replicas on other shards count it as
+    /// sent to them.
+    Counted,
+    /// Another coordinator has counted and accepted it. The replica counts it as sent to it.
     CountOnly,
     /// The replica counts it, and decides.
     Enforce {
         /// The random number of the decision, the same for all replicas.
+        draw: u32,
+    },
+    /// The coordinator has counted the request, and knows too little to decide: replicas on other
+    /// shards do as for `Enforce`, and one on its own shard only decides.
+    Deferred {
+        /// As for `Enforce`.
         draw: u32,
     },
 }

@@ -31,6 +31,7 @@ use replica::large_data::{LargeDataThresholds, Thresholds};
 use replica::{HotSettings, ProtectionMode, Replica};
 use rt::ShardId;
 use rt::shard::PerShard;
+use rt::task::Group;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -398,6 +399,8 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>,
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, config.page_limits);
     coordinator.set_result_memory(config.memory_per_shard / RESULT_PART);
     membership::connect_shard(layers.internode, &coordinator, &replica, &metadata);
+    let reporting = Coordinator::keep_reporting_arrivals(Rc::downgrade(&coordinator));
+    rt::task::spawn_in(Group::Control, reporting).detach();
     layers.coordinator.set(coordinator.clone());
     layers.processor.set(Rc::new(Processor::with_config(coordinator, config.language.clone(), layers.cql())));
 }

@@ -12,6 +12,7 @@ use rand::rngs::SmallRng;
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// A client pauses after one of so many pages, on average.
@@ -19,12 +20,17 @@ const PAGES_PER_PAUSE: u64 = 8;
 /// The length of a pause is below this.
 const LONGEST_PAUSE_MILLIS: u64 = 6;
 
-/// A client without role, address and keyspace.
+/// A client without role, address and keyspace: its statements are the node's own.
 pub(crate) fn client() -> Rc<ClientState> {
+    client_at(None)
+}
+
+/// A client at an address. Rate limits apply to clients with an address only.
+pub(crate) fn client_at(address: Option<SocketAddr>) -> Rc<ClientState> {
     Rc::new(ClientState {
         keyspace: RefCell::new(None),
         role: RefCell::new(None),
-        address: None,
+        address,
         tablets_routing: Cell::new(false),
         cancel: rt::sync::Cancel::new(),
         identity: Default::default(),

@@ -29,6 +29,10 @@ const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
 /// limits depend on.
 pub const RATE_LIMITS: &str = "TYPED_ERRORS_IN_READ_RPC";
 
+/// Coordinators tell the owners of hot partitions how many operations come to them. Until all
+/// members do, each coordinator decides by what it has seen itself.
+pub const ARRIVAL_REPORTS: &str = "ARRIVAL_REPORTS";
+
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
 /// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
@@ -41,9 +45,18 @@ pub fn shown(features: &[String]) -> String {
     names.join(",")
 }
 
+/// The number of shards that coordinate requests and report what comes to them. 0 while a member
+/// may not understand reports.
+pub fn reporting_shards(topology: &Topology) -> u64 {
+    match topology.has_feature(ARRIVAL_REPORTS) {
+        true => topology.members().map(|node| u64::from(node.shards)).sum(),
+        false => 0,
+    }
+}
+
 /// The features of this release.
 pub fn supported() -> Vec<String> {
-    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS]).map(str::to_owned).collect()
+    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS, ARRIVAL_REPORTS]).map(str::to_owned).collect()
 }
 
 /// The enabled features that a node with `features` lacks. Such a node must not join or start.
@@ -86,6 +99,18 @@ mod tests {
         assert!(to_enable(&topology).is_empty());
         topology.put(Node { state: NodeState::Left, ..with(3, &[]) });
         assert_eq!(to_enable(&topology), ["a"], "a node that has left does not count");
+    }
+
+    #[test]
+    fn shards_report_once_all_members_understand_it() {
+        let mut topology = Topology::default();
+        topology.put(with(1, &[ARRIVAL_REPORTS]));
+        topology.put(with(2, &[ARRIVAL_REPORTS]));
+        assert_eq!(reporting_shards(&topology), 0);
+        topology.enable(&[ARRIVAL_REPORTS.into()]);
+        assert_eq!(reporting_shards(&topology), 4);
+        topology.put(Node { state: NodeState::Left, ..with(2, &[]) });
+        assert_eq!(reporting_shards(&topology), 2);
     }
 
     #[test]

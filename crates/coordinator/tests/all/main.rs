@@ -5,6 +5,7 @@
 mod aggregates;
 mod hinting;
 mod levels;
+mod limit_reports;
 mod limits;
 mod limits_in_bytes;
 mod moving;

@@ -3,13 +3,16 @@
 //! sends other bytes gets its own file beside it. `MESSINA_BLESS=1` writes the file.
 
 use super::header::{Header, Report};
-use super::{Response, decode_request, decode_response, encode_request, encode_response};
+use super::{
+    Response, decode_request, decode_response, encode_arrivals, encode_others, encode_request, encode_response,
+};
+use crate::arrivals::Arrival;
 use crate::digest::Digest;
 use crate::error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 use crate::excess::Excess;
 use crate::fragments::FragmentPage;
 use crate::large_data::LargeKinds;
-use crate::limiter::LimitKind;
+use crate::limiter::{LimitKey, LimitKind};
 use crate::output::{Output, OutputColumn};
 use crate::page::{Page, PageEnd, Position, Region};
 use crate::reduce::Reduction;
@@ -214,7 +217,11 @@ fn responses() -> Vec<(&'static str, Response)> {
 fn encoded() -> BTreeMap<String, Bytes> {
     let requests = requests().into_iter().map(|(name, header, request)| (name, encode_request(&header, &request)));
     let responses = responses().into_iter().map(|(name, response)| (name, encode_response(&response).join()));
-    requests.chain(responses).map(|(name, bytes)| (name.to_owned(), bytes)).collect()
+    let table = u128::from_be_bytes([1; 16]);
+    let arrival = |kind, rate| Arrival { key: LimitKey { token: -2, table, kind }, rate };
+    let arrivals = [arrival(LimitKind::Read, 0x0807_0605_0403_0201), arrival(LimitKind::Write, 1)];
+    let reports = [("arrivals", encode_arrivals(arrivals.iter())), ("arrivals-others", encode_others(&[3, 4]))];
+    requests.chain(responses).chain(reports).map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -56,8 +56,8 @@ pub struct Header {
     pub metadata_number: u64,
     /// Whether the write is checked against the large-data guardrails.
     pub checks_large_data: bool,
-    /// How the replica applies rate limits. `Counted` is sent as `CountOnly`: only the
-    /// coordinator's own shard has counted the request.
+    /// How the replica applies rate limits. `Counted` is sent as `CountOnly`, and `Deferred` as
+    /// `Enforce`: only the coordinator's own shard has counted the request.
     pub rate_limit: RateLimitMode,
 }
 
@@ -99,7 +99,9 @@ impl Header {
             RateLimitMode::Exempt => field(out, EXEMPT, &[]),
             RateLimitMode::Counted | RateLimitMode::CountOnly => field(out, RATE_LIMIT, &[]),
             RateLimitMode::ChargeOnly => field(out, RATE_LIMIT, &[CHARGE_ONLY]),
-            RateLimitMode::Enforce { draw } => field(out, RATE_LIMIT, &draw.to_le_bytes()),
+            RateLimitMode::Enforce { draw } | RateLimitMode::Deferred { draw } => {
+                field(out, RATE_LIMIT, &draw.to_le_bytes());
+            }
         }
         field(out, CLASS, &[self.class as u8]);
         field(out, TIME_LEFT, &self.time_left_micros.to_le_bytes());
@@ -238,6 +240,8 @@ mod tests {
         }
         let counted = Header { rate_limit: RateLimitMode::Counted, ..header() };
         assert_eq!(read(&bytes_of(|out| counted.write(out))), Some(counting), "others have not counted it");
+        let deferred = Header { rate_limit: RateLimitMode::Deferred { draw: 0x0403_0201 }, ..header() };
+        assert_eq!(read(&bytes_of(|out| deferred.write(out))), Some(header()), "others have not counted it");
     }
 
     #[test]

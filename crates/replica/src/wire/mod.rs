@@ -1,9 +1,12 @@
 //! The wire form of requests and responses: `u8 version, u32 length, header, u8 kind, body`. It is
 //! used between shards of a node and between nodes.
 //!
+//! Reports about arrivals have a form of their own ([`arrivals`]).
+//!
 //! A header is extensible ([`header`]). Bodies are append-only: a reader skips unknown bytes at the
 //! end of a body. All numbers are little-endian; byte strings are `u32 length, bytes`.
 
+mod arrivals;
 mod codec;
 pub(crate) mod command;
 mod error;
@@ -27,6 +30,7 @@ use rt::Pieces;
 use std::net::IpAddr;
 use std::slice::from_ref;
 
+pub use arrivals::{decode_arrivals, decode_others, encode_arrivals, encode_others};
 pub use header::Header;
 
 /// The version of requests and responses that this release writes and reads.

@@ -5,13 +5,14 @@
 
 use super::emptied;
 use super::history::PARTITIONS;
+use super::limited;
 use super::pages;
 use super::shared::{Canary, Shared};
 use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
 use crate::layers::LAYERS;
 use crate::reads::{client, decode};
 use cql::Error;
-use cql::api::{AnswerKind, Consistency, QueryParams};
+use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
 use rt::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -34,12 +35,20 @@ pub enum Failed {
     Refused(String),
     /// It may have been applied.
     Unknown(String),
+    /// A rate limit refused it. If replicas did, some of them may have applied it.
+    Limited {
+        /// Whether the coordinator refused it, so that no replica has it.
+        by_coordinator: bool,
+    },
 }
 
 impl Failed {
     fn of(error: Error, text: &str) -> Failed {
         match error {
             Error::Unavailable { .. } => Failed::Refused(error.to_string()),
+            Error::RateLimit { rejected_by_coordinator, .. } => {
+                Failed::Limited { by_coordinator: rejected_by_coordinator }
+            }
             error => Failed::Unknown(format!("{text}: {error}")),
         }
     }
@@ -48,14 +57,24 @@ impl Failed {
     pub fn why(self) -> String {
         match self {
             Failed::Refused(why) | Failed::Unknown(why) => why,
+            Failed::Limited { .. } => "refused by a rate limit".into(),
         }
     }
 }
 
 /// Executes a statement on this shard. Returns the rows of all pages.
 pub async fn execute(text: &str, consistency: Consistency, page_size: i32) -> Result<Vec<Row>, Failed> {
+    execute_as(client(), text, consistency, page_size).await
+}
+
+/// Executes a statement of a client on this shard. Returns the rows of all pages.
+pub async fn execute_as(
+    client: Rc<ClientState>,
+    text: &str,
+    consistency: Consistency,
+    page_size: i32,
+) -> Result<Vec<Row>, Failed> {
     let mut params = QueryParams { page_size: Some(page_size), consistency, ..QueryParams::default() };
-    let client = client();
     let mut all = Vec::new();
     for _ in 0..MOST_PAGES {
         let Some(processor) = LAYERS.processor.try_get() else {
@@ -90,6 +109,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         }
         let done = match any(100) {
             _ if shared.plan.counting => count(&shared).await,
+            _ if shared.plan.limiting && any(4) != 0 => limited::work(&shared).await,
             _ if shared.plan.truncating && any(4) == 0 => emptied::work(&shared).await,
             _ if shared.plan.paging && any(2) == 0 => pages::work(&shared).await,
             0..=44 => write(&shared, node).await,
@@ -135,9 +155,9 @@ async fn write(shared: &Shared, node: usize) -> Result<(), String> {
             history.refused(number);
             Err(why)
         }
-        Err(Failed::Unknown(why)) => {
+        Err(failed) => {
             history.failed();
-            Err(why)
+            Err(failed.why())
         }
     }
 }
@@ -180,7 +200,7 @@ async fn count(shared: &Shared) -> Result<(), String> {
             counters.refused(k);
             Err(why)
         }
-        Err(Failed::Unknown(why)) => Err(why),
+        Err(failed) => Err(failed.why()),
     }
 }
 

@@ -28,7 +28,7 @@ async fn write(shared: &Shared) -> Result<(), String> {
             oracle.not_written(number);
             return Err(why);
         }
-        Err(Failed::Unknown(why)) => return Err(why),
+        Err(failed) => return Err(failed.why()),
     }
     Ok(())
 }

@@ -6,17 +6,19 @@
 //! answers to the clients. [`node`] is what runs on a node.
 //!
 //! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read,
-//! `raft_safety` all the time, `acked_writes_survive`, `schema_agrees` and `replicas_converge` at
-//! the end.
+//! `rate_limit_bounds` and `raft_safety` all the time, `acked_writes_survive`, `schema_agrees`,
+//! `refused_is_not_done` and `replicas_converge` at the end.
 
 pub mod client;
 pub mod counters;
 pub mod emptied;
 pub mod history;
+pub mod limited;
 pub mod moves;
 pub mod nemesis;
 pub mod node;
 pub mod pages;
+pub mod rate_limits;
 pub mod schema_oracle;
 pub mod shared;
 pub mod trials;
@@ -54,6 +56,10 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(60);
 /// All tablet moves end within this time.
 const ARRIVED: Duration = Duration::from_secs(60);
+/// Rate limits hold exactly from so long after the last fault on.
+const LIMITS_SETTLE: Duration = Duration::from_secs(3);
+/// For so many seconds accepted operations are counted.
+const LIMITS_SECONDS: u64 = 10;
 /// A node stops within this time after it is asked to.
 const STOPPING: Duration = Duration::from_secs(30);
 
@@ -241,6 +247,9 @@ impl Simulation {
         if let Some((why, times)) = failures.iter().find(|(why, _)| !is_excused(why)) {
             return Err(format!("all is well, and {times} statements fail: {why}"));
         }
+        if self.shared.plan.limiting {
+            self.check_limits()?;
+        }
         self.rest()?;
         self.run_until(ARRIVED, "tablets on the move arrive", |simulation| {
             simulation.shared.nodes.iter().all(|node| !node.moving.get())
@@ -266,6 +275,14 @@ impl Simulation {
             queries: self.shared.pages.borrow().done,
             pages: self.shared.pages.borrow().pages,
         })
+    }
+
+    /// The checker `rate_limit_bounds`, while clients work without faults.
+    fn check_limits(&mut self) -> Result<(), String> {
+        self.run_for(LIMITS_SETTLE)?;
+        let before = self.shared.limits.borrow().hot;
+        self.run_for(Duration::from_secs(LIMITS_SECONDS))?;
+        self.shared.limits.borrow().check_accepted(before, LIMITS_SECONDS)
     }
 
     /// Repairs all faults, and waits until all nodes see each other.
@@ -366,7 +383,8 @@ fn is_excused(why: &str) -> bool {
 /// A complete scenario: the cluster forms, faults are injected for `time`, then all promises are
 /// checked. The error has the broken promise, the faults and the failed statements.
 pub fn scenario(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) -> Result<Outcome, String> {
-    let hints_suffice = nemesis::loses_nothing(profile);
+    // A write that some replicas refused and others accepted leaves no hint.
+    let hints_suffice = nemesis::loses_nothing(profile) && !plan.limiting;
     simulate(seed, plan, profile, |simulation| {
         simulation.form()?;
         simulation.run_for(Duration::from_millis(500))?;

@@ -25,8 +25,8 @@ use std::rc::Rc;
 
 /// The longest time that one request of a copy may take.
 const STEP: Duration = Duration::from_secs(3);
-/// Tables whose tablets move. The last one exists only where `Plan::paging` is set.
-const TABLES: [&str; 3] = ["t", "n", "p"];
+/// Tables whose tablets move.
+const TABLES: [&str; 2] = ["t", "n"];
 
 /// Copies a tablet.
 struct ByWrites(Rc<Shared>);
@@ -175,7 +175,9 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
 /// harm.
 async fn begin_one(plan: &Plan) -> Result<(), String> {
     let metadata = LAYERS.metadata.get().current();
-    let tables = if plan.paging { &TABLES[..] } else { &TABLES[..2] };
+    let mut tables = TABLES.to_vec();
+    tables.extend(plan.paging.then_some("p"));
+    tables.extend(plan.limiting.then_some("l"));
     let table = metadata.table("c", tables[any(tables.len() as i32) as usize]).ok_or("no table")?;
     let tablet = any(table.tablets.count() as i32) as u32;
     let old = table.tablets.replicas(tablet);

@@ -4,6 +4,7 @@
 use super::client::{self, Failed, counter, execute};
 use super::emptied;
 use super::history::{EVERY, PARTITIONS};
+use super::limited;
 use super::moves;
 use super::pages;
 use super::shared::{Canary, Command, Report, Shared};
@@ -106,6 +107,9 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         let metadata = LAYERS.metadata.get().current();
         shared.knows(node, metadata.number, metadata.version);
         state.moving.set(moves::is_moving());
+        if shared.plan.canary == Canary::NoArrivalReports {
+            rt::shard::call_all(|| async { LAYERS.replica.get().set_reporting_coordinators(0) }).await;
+        }
         if let Some(command) = state.command.take() {
             let answer = obey(shared, command).await;
             state.answer.replace(Some(answer));
@@ -321,6 +325,9 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
     }
     if shared.plan.paging {
         pages::read_all(level).await?;
+    }
+    if shared.plan.limiting {
+        limited::read_all(shared, level).await?;
     }
     // Nothing is promised for the tables that clients create and drop, but their copies agree after
     // a read.

@@ -4,6 +4,7 @@
 use super::counters::Counters;
 use super::history::History;
 use super::pages::Pages;
+use super::rate_limits::RateLimits;
 use super::schema_oracle::SchemaOracle;
 use super::truncations::Truncations;
 use cql::api::Consistency;
@@ -39,6 +40,8 @@ pub enum Canary {
     NoCopy,
     /// A counter update that failed is sent again, as if it had not been applied.
     CountsAgain,
+    /// No coordinator tells owners what comes to it.
+    NoArrivalReports,
     /// A node counts under one id for ever, whatever it has lost. Its log is as in
     /// [`Canary::LazyLog`].
     CountsFromLoss,
@@ -79,6 +82,8 @@ pub struct Plan {
     pub moving: bool,
     /// Whether queries are paged over clients of all nodes.
     pub paging: bool,
+    /// Whether a partition is used far beyond its rate limit.
+    pub limiting: bool,
     /// Clients of each shard.
     pub clients: usize,
     /// The pause of a client between two requests is below this, in milliseconds.
@@ -102,6 +107,7 @@ impl Default for Plan {
             truncating: false,
             moving: false,
             paging: false,
+            limiting: false,
             clients: 1,
             pause_millis: 60,
             counting: false,
@@ -218,6 +224,8 @@ pub struct Shared {
     pub counters: RefCell<Counters>,
     /// The oracle of the table that is truncated.
     pub truncations: RefCell<Truncations>,
+    /// The oracle of the table with rate limits.
+    pub limits: RefCell<RateLimits>,
     /// The oracle of paged queries.
     pub pages: RefCell<Pages>,
     /// The oracle of the tables that clients create and drop.
@@ -245,6 +253,7 @@ impl Shared {
             history: RefCell::default(),
             counters: RefCell::default(),
             truncations: RefCell::default(),
+            limits: RefCell::default(),
             pages: RefCell::default(),
             schema: RefCell::default(),
             decided: RefCell::default(),

@@ -80,6 +80,8 @@ pub const ALL: &[Trial] = &[
     Trial { begin: Begin::Forming, ..Trial::new("forming-cuts", CUTS, batch) },
     Trial::new("pages-deaths", DEATHS, |seed| paging(seed, with_room(seed))),
     Trial::new("pages-network", NETWORK, |seed| paging(seed, if seed % 2 == 0 { periodic(0) } else { with_room(1) })),
+    Trial::new("limits-network", NETWORK, |seed| limiting(periodic(seed))),
+    Trial::new("limits-moves-deaths", DEATHS, |seed| limiting(with_room(seed))),
     Trial::new("pages-power", POWER, |seed| paging(seed, batch(seed))),
 ];
 
@@ -116,6 +118,11 @@ pub fn with_room(seed: u64) -> Plan {
 /// Three nodes in one datacenter and two in the other, with a replica on each.
 pub fn two_datacenters(seed: u64) -> Plan {
     Plan { shards: vec![1, 2, 1, 1, 2], copies: 5, datacenters: 2, ..periodic(seed) }
+}
+
+/// Clients of all nodes use one partition far beyond its rate limit.
+pub fn limiting(plan: Plan) -> Plan {
+    Plan { limiting: true, pause_millis: 25, schema_changes: false, ..plan }
 }
 
 /// Queries are paged over clients of all nodes.

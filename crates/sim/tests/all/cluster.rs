@@ -6,7 +6,7 @@ use rt::sim::Unsynced;
 use rt::time::Duration;
 use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, FaultProfile, NETWORK, PEACE, POWER};
 use sim::cluster::shared::{Canary, Plan};
-use sim::cluster::trials::{Trial, batch, periodic, two_datacenters, with_room};
+use sim::cluster::trials::{Trial, batch, limiting, periodic, two_datacenters, with_room};
 use sim::cluster::{Simulation, scenario};
 
 /// With this seed, a read repaired a replica that was leaving, and the repair was missing on the
@@ -95,6 +95,14 @@ fn counts_that_are_sent_again_are_found() {
 fn tablets_that_move_without_their_data_are_found() {
     let why = found_in(Canary::NoCopy, NETWORK, with_room(0), 5);
     assert!(why.contains(" is broken: "), "{why}");
+}
+
+/// Each node has one shard, and owns all partitions: it decides by what comes to itself.
+#[test]
+fn limits_that_each_node_applies_alone_are_found() {
+    let plan = Plan { shards: vec![1, 1, 1], ..limiting(periodic(0)) };
+    let why = found_in(Canary::NoArrivalReports, PEACE, plan, 3);
+    assert!(why.contains("rate_limit_bounds is broken"), "{why}");
 }
 
 /// A node is cut off while clients of others write.

@@ -2,6 +2,7 @@
 
 mod fault;
 pub mod requests;
+mod wire;
 
 use bytes::Bytes;
 use cluster::metadata::{
@@ -12,11 +13,10 @@ use cluster::{ClusterShards, MetadataService, NodeInfo};
 use coordinator::hints::{Hints, HintsConfig, HintsSettings};
 use coordinator::{
     Consistency, Coordinator, CoordinatorError, NodeView, Nodes, PageLimits, PageRequest, Partitions, Query, QueryPage,
-    RequestOptions, SendError, TimestampClock, Transport, WriteKind,
+    RequestOptions, TimestampClock, WriteKind,
 };
 use engine::{Engine, EngineConfig};
 pub use fault::Fault;
-use futures_util::future::LocalBoxFuture;
 use model::id::{ColumnId, HostId, SchemaVersion, TableId};
 use model::key::{Clustering, DecoratedKey};
 use model::mutation::{Mutation, MutationBuilder, RangeTombstone};
@@ -25,7 +25,6 @@ use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
-use replica::wire::{Response, encode_response};
 use replica::{
     Class, Context, Output, OutputColumn, RateLimitMode, Replica, ReplicaAnswer, ReplicaConfig, ReplicaRequest,
 };
@@ -33,13 +32,13 @@ use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
 use smallvec::smallvec;
 use std::cell::{self, RefCell};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use test_support::{Scratch, on_large_stack};
 use uuid::Uuid;
+use wire::{End, Wire};
 
 pub const NOW: i32 = 1_000_000;
 const VALUE: ColumnId = ColumnId(0);
@@ -48,74 +47,6 @@ const VALUE: ColumnId = ColumnId(0);
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of a request that cannot succeed: healthy replicas have responded by then.
 pub const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
-
-#[derive(Default)]
-pub struct Wire {
-    replicas: RefCell<BTreeMap<HostId, Rc<Replica>>>,
-    pub faults: RefCell<BTreeMap<HostId, Fault>>,
-    /// The number of requests that were sent to each node.
-    pub sent: RefCell<BTreeMap<HostId, u64>>,
-    under_way: Rc<cell::Cell<usize>>,
-}
-
-/// A request that has not been answered yet.
-struct UnderWay(Rc<cell::Cell<usize>>);
-
-impl UnderWay {
-    fn new(count: &Rc<cell::Cell<usize>>) -> UnderWay {
-        count.set(count.get() + 1);
-        UnderWay(count.clone())
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
-struct End(Rc<Wire>);
-
-impl Transport for End {
-    fn call(
-        &self,
-        to: TabletReplica,
-        request: Bytes,
-        _group: rt::task::Group,
-        deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
-        *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
-        let replica = self.0.replicas.borrow()[&to.host].clone();
-        let mut fault = self.0.faults.borrow().get(&to.host).cloned();
-        let under_way = UnderWay::new(&self.0.under_way);
-        Box::pin(async move {
-            let _under_way = under_way;
-            if let Some(Fault::Late(by, then)) = fault {
-                rt::time::sleep(by).await;
-                fault = then.map(|then| *then);
-            }
-            match fault {
-                None => Ok(replica.serve(request, None).await.join()),
-                Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
-                Some(fault) if fault.spares(&request) => Ok(replica.serve(request, None).await.join()),
-                Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
-                    Ok(encode_response(&Response::new(Err(error))).join())
-                }
-                Some(Fault::LosesConnection) => {
-                    replica.serve(request, None).await;
-                    Err(SendError::Lost("the connection was lost".into()))
-                }
-                Some(fault) => {
-                    if matches!(fault, Fault::LosesAnswers) {
-                        replica.serve(request, None).await;
-                    }
-                    rt::time::sleep(deadline.remaining()).await;
-                    Err(SendError::TimedOut)
-                }
-            }
-        })
-    }
-}
 
 pub struct Node {
     pub host: HostId,
@@ -438,7 +369,7 @@ async fn start_node(
     let replica = Replica::new(engine.clone(), replica_config);
     let clock = TimestampClock::above(i64::MIN);
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, PageLimits::default());
-    coordinator.set_transport(Rc::new(End(wire.clone())));
+    coordinator.set_transport(Rc::new(End(wire.clone(), host)));
     Node { host, coordinator, replica, engine, metadata }
 }
 

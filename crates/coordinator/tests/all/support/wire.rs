@@ -1,0 +1,102 @@
+//! A transport between nodes of one process, which can fail.
+
+use super::Fault;
+use bytes::Bytes;
+use cluster::tablets::TabletReplica;
+use coordinator::{SendError, Transport, answer_report};
+use futures_util::future::LocalBoxFuture;
+use model::id::HostId;
+use replica::Replica;
+use replica::arrivals::Origin;
+use replica::wire::{Response, encode_response};
+use rt::sync::Deadline;
+use std::cell::{self, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+#[derive(Default)]
+pub struct Wire {
+    pub replicas: RefCell<BTreeMap<HostId, Rc<Replica>>>,
+    pub faults: RefCell<BTreeMap<HostId, Fault>>,
+    /// The number of requests that were sent to each node.
+    pub sent: RefCell<BTreeMap<HostId, u64>>,
+    /// The number of reports of arrivals.
+    pub reports: RefCell<u64>,
+    pub under_way: Rc<cell::Cell<usize>>,
+}
+
+/// A request that has not been answered yet.
+struct UnderWay(Rc<cell::Cell<usize>>);
+
+impl UnderWay {
+    fn new(count: &Rc<cell::Cell<usize>>) -> UnderWay {
+        count.set(count.get() + 1);
+        UnderWay(count.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// A node's end of the transport.
+pub struct End(pub Rc<Wire>, pub HostId);
+
+impl Transport for End {
+    fn call(
+        &self,
+        to: TabletReplica,
+        request: Bytes,
+        _group: rt::task::Group,
+        deadline: Deadline,
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
+        *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
+        let replica = self.0.replicas.borrow()[&to.host].clone();
+        let mut fault = self.0.faults.borrow().get(&to.host).cloned();
+        let under_way = UnderWay::new(&self.0.under_way);
+        Box::pin(async move {
+            let _under_way = under_way;
+            if let Some(Fault::Late(by, then)) = fault {
+                rt::time::sleep(by).await;
+                fault = then.map(|then| *then);
+            }
+            match fault {
+                None => Ok(replica.serve(request, None).await.join()),
+                Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
+                Some(fault) if fault.spares(&request) => Ok(replica.serve(request, None).await.join()),
+                Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
+                    Ok(encode_response(&Response::new(Err(error))).join())
+                }
+                Some(Fault::LosesConnection) => {
+                    replica.serve(request, None).await;
+                    Err(SendError::Lost("the connection was lost".into()))
+                }
+                Some(fault) => {
+                    if matches!(fault, Fault::LosesAnswers) {
+                        replica.serve(request, None).await;
+                    }
+                    rt::time::sleep(deadline.remaining()).await;
+                    Err(SendError::TimedOut)
+                }
+            }
+        })
+    }
+
+    fn report(
+        &self,
+        to: TabletReplica,
+        report: Bytes,
+        _deadline: Deadline,
+    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
+        *self.0.reports.borrow_mut() += 1;
+        let replica = self.0.replicas.borrow()[&to.host].clone();
+        let from = Origin { host: self.1, shard: 0 };
+        let answer = match self.0.faults.borrow().contains_key(&to.host) {
+            true => Err(SendError::TimedOut),
+            false => answer_report(&replica, from, &report).map_err(|error| SendError::Refused(error.to_string())),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}

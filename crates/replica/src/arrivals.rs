@@ -1,0 +1,265 @@
+//! What arrives at the coordinators of a cluster: each tells the owners of a partition how many of
+//! its operations come to it. Pure: no clock, no I/O.
+//!
+//! A shard counts the operations that come to it as coordinator. For the partitions with the
+//! highest counts it sends the rates to their owners, a few times a second
+//! ([`Arrivals::to_report`]). An owner adds up the reports ([`Arrivals::take`]), and answers each
+//! with the rate that comes to all others. So every coordinator decides by the same total, although
+//! each operation is counted by one shard only. Reports hold first-hand counts alone: a total that
+//! is reported would come back and be counted twice.
+//!
+//! Rates are thousandths of operations per second, halved each second like the counts behind them.
+//! They do not depend on when the seconds of a node begin. What a silent coordinator has reported
+//! expires after [`EXPIRY_MILLIS`]. Memory is bounded: see [`MAX_TRACKED`] and [`MAX_SHARES`].
+
+use crate::limiter::{LimitKey, fold};
+use model::id::HostId;
+use rt::hash::HashMap;
+
+/// The most partitions of a report.
+pub const MAX_REPORTED: usize = 256;
+/// A report counts for so long.
+pub const EXPIRY_MILLIS: u64 = 1_500;
+/// The most partitions that a shard tracks.
+pub const MAX_TRACKED: usize = SETS * WAYS;
+/// The most rates of other coordinators that an owner keeps.
+pub const MAX_SHARES: usize = 1 << 15;
+/// The highest rate of a report. A higher one is cut.
+const MAX_RATE: u64 = 1 << 45;
+
+const SETS: usize = 256;
+const WAYS: usize = 4;
+/// A partition is tracked once its count reaches this part of the shard's share of the limit.
+const RELEVANT_PART: u64 = 8;
+/// In clusters with more shards than this, a share is taken as that of so many. Otherwise
+/// partitions far below their limits would be told to all owners.
+const MOST_SHARES: u64 = 16;
+/// A partition with a lower count is not tracked.
+const LEAST_COUNT: u64 = 4;
+/// A partition that gets no operation for so long is not tracked any more.
+const IDLE_MILLIS: u64 = 2_000;
+/// How often reports are searched for those that have expired.
+const SWEEP_MILLIS: u64 = 250;
+
+/// A shard that coordinates requests.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Origin {
+    /// Its node.
+    pub host: HostId,
+    /// Its number.
+    pub shard: u16,
+}
+
+/// The rate at which operations of a partition come to a coordinator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// The kind of operation of the partition.
+    pub key: LimitKey,
+    /// Thousandths of operations per second.
+    pub rate: u64,
+}
+
+/// A partition that this shard tracks. A limit of 0: the slot is free.
+#[derive(Clone, Copy)]
+struct Tracked {
+    key: LimitKey,
+    limit: u32,
+    count: u64,
+    /// When the last operation came, in milliseconds.
+    at: u64,
+    /// The rate that comes to all other coordinators, and until when it counts.
+    others: u64,
+    until: u64,
+}
+
+impl Tracked {
+    /// Whether this partition is further above its limit than another.
+    fn exceeds(&self, other: &Tracked) -> bool {
+        u128::from(self.count) * u128::from(other.limit) > u128::from(other.count) * u128::from(self.limit)
+    }
+
+    fn is_free(&self, now: u64) -> bool {
+        self.limit == 0 || self.at + IDLE_MILLIS < now
+    }
+}
+
+/// What one coordinator has reported.
+struct Report {
+    at: u64,
+    arrivals: Vec<Arrival>,
+}
+
+/// The sum of the reports about a partition, and when the newest came.
+#[derive(Clone, Copy, Default)]
+struct Total {
+    rate: u64,
+    at: u64,
+}
+
+/// What arrives at this shard, and what others report.
+#[derive(Default)]
+pub struct Arrivals {
+    /// Empty until a partition is tracked: most nodes have no table with limits.
+    tracked: Vec<[Option<Tracked>; WAYS]>,
+    /// The shards of the cluster that may coordinate. With one, there is nothing to report.
+    coordinators: u64,
+    reports: HashMap<Origin, Report>,
+    totals: HashMap<LimitKey, Total>,
+    /// Rates in `reports`.
+    shares: usize,
+    /// When to search for expired reports.
+    next_sweep: u64,
+}
+
+impl Arrivals {
+    /// Sets the number of shards that may coordinate requests. 0 or 1: nothing is reported.
+    pub fn set_coordinators(&mut self, count: u64) {
+        self.coordinators = count;
+    }
+
+    /// Notes that a partition has this count here. Returns the rate that comes to all other
+    /// coordinators, if an owner has told it lately.
+    pub fn track(&mut self, key: LimitKey, count: u64, limit: u32, now: u64) -> Option<u64> {
+        let is_relevant = self.is_relevant(count, limit);
+        if self.tracked.is_empty() {
+            if !is_relevant {
+                return None;
+            }
+            self.tracked.resize(SETS, [None; WAYS]);
+        }
+        let set = &mut self.tracked[set_of(key)];
+        if let Some(known) = set.iter_mut().flatten().find(|known| known.key == key) {
+            (known.count, known.limit, known.at) = (count, limit, now);
+            return (known.until > now).then_some(known.others);
+        }
+        if is_relevant {
+            let new = Tracked { key, limit, count, at: now, others: 0, until: 0 };
+            put(set, new, now);
+        }
+        None
+    }
+
+    /// Whether a partition with this count may be near its limit.
+    fn is_relevant(&self, count: u64, limit: u32) -> bool {
+        let shares = RELEVANT_PART * self.coordinators.min(MOST_SHARES);
+        limit > 0 && self.coordinators > 1 && count >= LEAST_COUNT && count * shares >= u64::from(limit)
+    }
+
+    /// The rates to report: those of the partitions that exceed their limits most. `rate_of`: the
+    /// present rate of a partition at this shard.
+    pub fn to_report(&mut self, now: u64, rate_of: impl Fn(LimitKey) -> u64) -> Vec<Arrival> {
+        let mut all: Vec<Tracked> = Vec::new();
+        for slot in self.tracked.iter_mut().flatten() {
+            *slot = slot.filter(|known| !known.is_free(now));
+            all.extend(*slot);
+        }
+        if all.len() > MAX_REPORTED {
+            all.sort_by(|a, b| match (a.exceeds(b), b.exceeds(a)) {
+                (true, _) => std::cmp::Ordering::Less,
+                (_, true) => std::cmp::Ordering::Greater,
+                _ => std::cmp::Ordering::Equal,
+            });
+            all.truncate(MAX_REPORTED);
+        }
+        let arrivals = all.into_iter().map(|known| Arrival { key: known.key, rate: rate_of(known.key) });
+        arrivals.filter(|arrival| arrival.rate > 0).collect()
+    }
+
+    /// Takes the rate that comes to all other coordinators of a partition, as its owner tells it.
+    pub fn learn(&mut self, key: LimitKey, others: u64, now: u64) {
+        let Some(set) = self.tracked.get_mut(set_of(key)) else { return };
+        if let Some(known) = set.iter_mut().flatten().find(|known| known.key == key) {
+            (known.others, known.until) = (others.min(MAX_RATE), now + EXPIRY_MILLIS);
+        }
+    }
+
+    /// Takes the report of another coordinator, in place of its last one. Returns the rate of each
+    /// partition at all other coordinators. `rate_of`: the present rate of a partition here.
+    pub fn take(
+        &mut self,
+        from: Origin,
+        mut arrivals: Vec<Arrival>,
+        now: u64,
+        rate_of: impl Fn(LimitKey) -> u64,
+    ) -> Vec<u64> {
+        self.sweep(now);
+        self.remove(from);
+        arrivals.iter_mut().for_each(|arrival| arrival.rate = arrival.rate.min(MAX_RATE));
+        let others = |arrival: &Arrival| self.reported(arrival.key, now) + rate_of(arrival.key);
+        let others = arrivals.iter().map(others).collect();
+        arrivals.truncate(MAX_REPORTED.min(MAX_SHARES.saturating_sub(self.shares)));
+        for arrival in &arrivals {
+            let total = self.totals.entry(arrival.key).or_default();
+            *total = Total { rate: total.rate + arrival.rate, at: now };
+        }
+        if !arrivals.is_empty() {
+            self.shares += arrivals.len();
+            self.reports.insert(from, Report { at: now, arrivals });
+        }
+        others
+    }
+
+    /// The rate of a partition at all other coordinators, by their reports.
+    pub fn reported(&self, key: LimitKey, now: u64) -> u64 {
+        if self.totals.is_empty() {
+            return 0;
+        }
+        self.totals.get(&key).filter(|total| total.at + EXPIRY_MILLIS > now).map_or(0, |total| total.rate)
+    }
+
+    /// Forgets the reports of coordinators that are silent.
+    pub fn sweep(&mut self, now: u64) {
+        if now < self.next_sweep || self.reports.is_empty() {
+            return;
+        }
+        self.next_sweep = now + SWEEP_MILLIS;
+        let expired = self.reports.iter().filter(|(_, report)| report.at + EXPIRY_MILLIS <= now);
+        for origin in expired.map(|(origin, _)| *origin).collect::<Vec<_>>() {
+            self.remove(origin);
+        }
+    }
+
+    fn remove(&mut self, origin: Origin) {
+        let Some(report) = self.reports.remove(&origin) else { return };
+        self.shares -= report.arrivals.len();
+        for arrival in report.arrivals {
+            let Some(total) = self.totals.get_mut(&arrival.key) else { continue };
+            total.rate -= arrival.rate;
+            if total.rate == 0 {
+                self.totals.remove(&arrival.key);
+            }
+        }
+    }
+}
+
+/// Puts a partition into its set: into a free slot, or in place of the one that exceeds its limit
+/// least, if the new one exceeds its own more.
+#[cold]
+fn put(set: &mut [Option<Tracked>; WAYS], new: Tracked, now: u64) {
+    let mut least = 0;
+    for at in 0..WAYS {
+        match set[at] {
+            Some(known) if !known.is_free(now) => {
+                if set[least].is_some_and(|other| other.exceeds(&known)) {
+                    least = at;
+                }
+            }
+            _ => {
+                set[at] = Some(new);
+                return;
+            }
+        }
+    }
+    if set[least].is_some_and(|known| new.exceeds(&known)) {
+        set[least] = Some(new);
+    }
+}
+
+/// The set of a partition. Keys that clients choose to share a set only hide each other's reports.
+fn set_of(key: LimitKey) -> usize {
+    let table = fold(key.table as u64 ^ 0x9e37_79b9_7f4a_7c15, (key.table >> 64) as u64 | 1);
+    fold(key.token as u64 ^ 0xbf58_476d_1ce4_e5b9, table ^ key.kind as u64 ^ 0x94d0_49bb_1331_11eb) as usize % SETS
+}
+
+#[cfg(test)]
+mod tests;

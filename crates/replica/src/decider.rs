@@ -1,0 +1,123 @@
+//! Decides which operations of partitions are accepted, by what arrives here and at all other
+//! coordinators. Pure: the caller says what time it is.
+//!
+//! Each operation is counted by one coordinator. The count by which it is decided is the
+//! coordinator's own, plus that of all others. The latter is known twice: from the operations that
+//! others have sent here as to a replica, which is known at once but only a part; and from their
+//! reports ([`Arrivals`]), which are complete but some hundred milliseconds old. The higher one
+//! counts. So the accepted operations of all coordinators add up to the limit.
+
+use crate::arrivals::{Arrival, Arrivals, Origin};
+use crate::limiter::{LimitKey, Limiter, decide};
+
+/// A moment of a shard's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// The number of the second: counts are halved as it begins.
+    pub window: u64,
+    /// Milliseconds since the second began, up to 1000.
+    pub into_window: u64,
+    /// Milliseconds since any fixed time. They never decrease.
+    pub millis: u64,
+}
+
+/// What a coordinator decides on an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// It is accepted.
+    Accepted,
+    /// It is refused.
+    Refused {
+        /// The count by which it is refused: that of all coordinators, as far as known here.
+        count: u64,
+    },
+    /// The replicas must decide: no owner has told this coordinator what comes to the others.
+    Unknown,
+}
+
+/// The counts of a shard, as coordinator and as owner of partitions.
+pub struct Decider {
+    /// The counts of the operations that arrived here, and of those that others have sent.
+    pub limiter: Limiter,
+    arrivals: Arrivals,
+}
+
+impl Decider {
+    /// A decider without counts. `coordinators`: see [`Arrivals::set_coordinators`].
+    pub fn new(limiter: Limiter, coordinators: u64) -> Decider {
+        let mut arrivals = Arrivals::default();
+        arrivals.set_coordinators(coordinators);
+        Decider { limiter, arrivals }
+    }
+
+    /// See [`Arrivals::set_coordinators`].
+    pub fn set_coordinators(&mut self, count: u64) {
+        self.arrivals.set_coordinators(count);
+    }
+
+    /// Counts an operation that arrives at this shard as its coordinator, and decides. `owns`:
+    /// whether this shard owns the partition. Otherwise the decision may be left to the owners.
+    pub fn arrive(&mut self, key: LimitKey, limit: u32, draw: u32, owns: bool, now: Moment) -> Decision {
+        let own = self.limiter.add(key, 1, now.window);
+        let told = self.arrivals.track(key, own, limit, now.millis);
+        if !owns && told.is_none() {
+            return Decision::Unknown;
+        }
+        decision(own + self.others(key, told, now), limit, draw)
+    }
+
+    /// Counts an operation that another coordinator has sent to this shard as a replica.
+    pub fn count_sent(&mut self, key: LimitKey, now: Moment) {
+        self.limiter.add(key.elsewhere(), 1, now.window);
+    }
+
+    /// Decides on an operation that has been counted, for a coordinator that does not know enough.
+    /// Never [`Decision::Unknown`].
+    pub fn decide(&self, key: LimitKey, limit: u32, draw: u32, now: Moment) -> Decision {
+        let count = self.limiter.count(key, now.window) + self.others(key, None, now);
+        decision(count.max(1), limit, draw)
+    }
+
+    /// The count of the operations that arrive at all other coordinators.
+    fn others(&self, key: LimitKey, told: Option<u64>, now: Moment) -> u64 {
+        let sent = self.limiter.count(key.elsewhere(), now.window);
+        let rate = self.arrivals.reported(key, now.millis).max(told.unwrap_or(0));
+        sent.max(count_of(rate, now))
+    }
+
+    /// The rates to report to the owners.
+    pub fn to_report(&mut self, now: Moment) -> Vec<Arrival> {
+        let Decider { limiter, arrivals } = self;
+        arrivals.sweep(now.millis);
+        arrivals.to_report(now.millis, |key| rate_of(limiter.count(key, now.window), now))
+    }
+
+    /// Takes a report: see [`Arrivals::take`].
+    pub fn take(&mut self, from: Origin, report: Vec<Arrival>, now: Moment) -> Vec<u64> {
+        let Decider { limiter, arrivals } = self;
+        arrivals.take(from, report, now.millis, |key| rate_of(limiter.count(key, now.window), now))
+    }
+
+    /// Takes an owner's answer to a report: see [`Arrivals::learn`].
+    pub fn learn(&mut self, key: LimitKey, others: u64, now: Moment) {
+        self.arrivals.learn(key, others, now.millis);
+    }
+}
+
+fn decision(count: u64, limit: u32, draw: u32) -> Decision {
+    if decide(count, limit, draw) { Decision::Accepted } else { Decision::Refused { count } }
+}
+
+/// The rate behind a count, in thousandths per second. A steady rate `V` has the count `V` as a
+/// second begins, and `2 V` as it ends.
+fn rate_of(count: u64, now: Moment) -> u64 {
+    (u128::from(count) * 1_000_000 / u128::from(1_000 + now.into_window)) as u64
+}
+
+/// The count that a steady rate has now.
+fn count_of(rate: u64, now: Moment) -> u64 {
+    (u128::from(rate) * u128::from(1_000 + now.into_window) / 1_000_000) as u64
+}
+
+#[cfg(test)]
+mod tests;

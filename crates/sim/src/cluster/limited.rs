@@ -1,0 +1,50 @@
+//! The clients' work on the table with rate limits.
+
+use super::client::{Failed, Row, execute, execute_as, first_int};
+use super::rate_limits::{COOL, HOT};
+use super::shared::Shared;
+use super::workload::{any, int};
+use crate::reads::client_at;
+use cql::api::Consistency;
+
+/// One operation in so many is of the cool partition.
+const SELDOM: i32 = 100;
+/// Rows of a page of the scan that checks the table. Scans are not limited.
+const PAGE: i32 = 1000;
+
+/// Reads or writes one of the partitions.
+pub async fn work(shared: &Shared) -> Result<(), String> {
+    let key = if any(SELDOM) == 0 { COOL } else { HOT };
+    let level = [Consistency::One, Consistency::Quorum, Consistency::All][any(3) as usize];
+    let (kind, number) = match any(2) {
+        0 => (0, 0),
+        _ => (1, shared.limits.borrow_mut().begin()),
+    };
+    let text = match kind {
+        0 => format!("SELECT c FROM c.l WHERE k = {key} LIMIT 1"),
+        _ => format!("INSERT INTO c.l (k, c, v) VALUES ({key}, {number}, 1)"),
+    };
+    let client = client_at(Some(([127, 0, 0, 1], 1).into()));
+    let done = execute_as(client, &text, level, 10).await;
+    shared.tell(|| format!("{text} at {level:?} -> {done:?}"));
+    let mut limits = shared.limits.borrow_mut();
+    let refused = matches!(done, Err(Failed::Limited { .. }));
+    let mut judged = limits.ended(key, kind, refused);
+    match done {
+        Err(Failed::Limited { by_coordinator: true }) if kind == 1 => limits.never(number),
+        Ok(rows) => judged = judged.and(limits.check(first_int(&rows, "c").into_iter())),
+        Err(Failed::Limited { .. }) => {}
+        Err(failed) => return Err(failed.why()),
+    }
+    if let Err(why) = judged {
+        shared.broken(why);
+    }
+    Ok(())
+}
+
+/// Reads the whole table and checks it.
+pub async fn read_all(shared: &Shared, level: Consistency) -> Result<(), String> {
+    let rows: Vec<Row> = execute("SELECT c FROM c.l", level, PAGE).await.map_err(Failed::why)?;
+    let shown: Result<Vec<i32>, String> = rows.iter().filter_map(|row| row.get("c")).map(|bytes| int(bytes)).collect();
+    shared.limits.borrow().check(shown?.into_iter())
+}

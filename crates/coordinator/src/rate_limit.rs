@@ -14,7 +14,7 @@ use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 use model::token::Token;
 use replica::rate_limit::{Admission, only_token};
-use replica::{Class, Context, LimitKind, Mutations, RateLimitMode, RateLimited};
+use replica::{Class, Context, LimitKind, Mutations, RateLimitMode, RateLimited, Trace};
 use smallvec::SmallVec;
 
 impl RequestOptions {
@@ -52,28 +52,48 @@ pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[T
 }
 
 /// The decisions on the partitions of a request. All partitions are counted, also after a refusal.
-struct Decisions {
+struct Decisions<'a> {
     draw: u32,
+    trace: Option<&'a Trace>,
     refused: Option<RateLimited>,
     /// Whether the replicas must decide on one of them.
     deferred: bool,
 }
 
-impl Decisions {
-    fn new() -> Decisions {
-        Decisions { draw: rt::random::u64() as u32, refused: None, deferred: false }
+impl<'a> Decisions<'a> {
+    fn new(trace: Option<&'a Trace>) -> Decisions<'a> {
+        Decisions { draw: rt::random::u64() as u32, trace, refused: None, deferred: false }
     }
 }
 
-/// The options of a limited page.
+/// The options of a limited page. None: those of the request.
+#[derive(Default)]
 pub(super) struct LimitedPage {
     /// The options of its first part.
-    pub first: RequestOptions,
-    /// The options of its other parts, which are not counted. None: those of a page without limits.
+    pub first: Option<RequestOptions>,
+    /// The options of its other parts, which are not counted.
     pub rest: Option<RequestOptions>,
 }
 
 impl Coordinator {
+    /// Counts partitions of a table with limits as soon as they are known, and decides: a refusal is
+    /// cheap, because nothing else of the request is made. The mode must be set in the context of
+    /// the request.
+    ///
+    /// # Errors [`CoordinatorError::RateLimited`]
+    #[cold]
+    pub fn limit_early(
+        &self,
+        table: &Table,
+        tokens: impl Iterator<Item = Token>,
+        kind: LimitKind,
+        trace: Option<&Trace>,
+    ) -> Result<RateLimitMode, CoordinatorError> {
+        let mut decisions = Decisions::new(trace);
+        tokens.for_each(|token| self.decide(&mut decisions, table, token, kind));
+        self.mode_of(decisions)
+    }
+
     /// The options of a page of a table with a limit of reads. None: the page is not limited.
     ///
     /// # Errors [`CoordinatorError::RateLimited`]
@@ -84,25 +104,27 @@ impl Coordinator {
         page: &PageRequest,
         options: &RequestOptions,
     ) -> Result<Option<Box<LimitedPage>>, CoordinatorError> {
-        let schema = &query.table.schema;
-        if !options.is_undecided() {
+        let context = &options.context;
+        let is_decided = matches!(context.rate_limit, RateLimitMode::Counted | RateLimitMode::Deferred { .. });
+        if !is_decided && !options.is_undecided() {
             return Ok(None);
         }
-        let rest = schema.rate_limits().read_kib.map(|_| options.limited(RateLimitMode::ChargeOnly));
+        let charged = query.table.schema.rate_limits().read_kib.map(|_| RateLimitMode::ChargeOnly);
+        let mode = charged.unwrap_or(RateLimitMode::Off);
+        let rest = (mode != context.rate_limit).then(|| options.limited(mode));
         if page.exempt {
-            return Ok(rest.map(|rest| Box::new(LimitedPage { first: rest.clone(), rest: Some(rest) })));
+            return Ok(Some(Box::new(LimitedPage { first: rest.clone(), rest })));
+        }
+        if is_decided {
+            return Ok(Some(Box::new(LimitedPage { first: None, rest })));
         }
         let Some(tokens) = tokens_of(query, page) else { return Ok(None) };
-        let mut decisions = Decisions::new();
-        for token in tokens {
-            self.decide(&mut decisions, &query.table, token, LimitKind::Read, options);
-        }
-        let first = limited_as(self.mode_of(decisions, options)?, options);
-        Ok(Some(Box::new(LimitedPage { first, rest })))
+        let first = self.limit_early(&query.table, tokens.into_iter(), LimitKind::Read, context.trace.as_deref())?;
+        Ok(Some(Box::new(LimitedPage { first: Some(options.limited(first)), rest })))
     }
 
     /// The options of a write of tables of which some have a limit of writes. None: the write is
-    /// not limited.
+    /// not limited, or was decided.
     ///
     /// # Errors [`CoordinatorError::RateLimited`]
     #[cold]
@@ -122,25 +144,18 @@ impl Coordinator {
         for (at, (_, key)) in mutations.iter().enumerate() {
             let table = table_of(at)?;
             if table.schema.rate_limits().limits_writes() {
-                let decisions = decisions.get_or_insert_with(Decisions::new);
-                self.decide(decisions, table, key.token, LimitKind::Write, options);
+                let decisions = decisions.get_or_insert_with(|| Decisions::new(options.context.trace.as_deref()));
+                self.decide(decisions, table, key.token, LimitKind::Write);
             }
         }
         let Some(decisions) = decisions else { return Ok(None) };
-        Ok(Some(Box::new(limited_as(self.mode_of(decisions, options)?, options))))
+        Ok(Some(Box::new(options.limited(self.mode_of(decisions)?))))
     }
 
     /// Counts a partition, and decides on it if this shard can.
-    fn decide(
-        &self,
-        decisions: &mut Decisions,
-        table: &Table,
-        token: Token,
-        kind: LimitKind,
-        options: &RequestOptions,
-    ) {
-        let (draw, owns) = (decisions.draw, self.owns(table, token));
-        match self.replica.limit(token, &table.schema, kind, draw, &options.context, owns) {
+    fn decide(&self, decisions: &mut Decisions<'_>, table: &Table, token: Token, kind: LimitKind) {
+        let owns = self.owns(table, token);
+        match self.replica.limit(token, &table.schema, kind, decisions.draw, owns, decisions.trace) {
             Ok(Admission::Accepted) => {}
             Ok(Admission::Deferred) => decisions.deferred = true,
             Err(refused) => decisions.refused = decisions.refused.or(Some(refused)),
@@ -154,15 +169,20 @@ impl Coordinator {
     }
 
     /// The mode of a request that this shard has counted.
-    fn mode_of(&self, decisions: Decisions, options: &RequestOptions) -> Result<RateLimitMode, CoordinatorError> {
-        match decisions {
+    fn mode_of(&self, decisions: Decisions<'_>) -> Result<RateLimitMode, CoordinatorError> {
+        let (result, what) = match decisions {
             Decisions { refused: Some(refused), .. } => {
-                options.context.trace("Rate limit: refused by the coordinator");
-                Err(self.rate_limited(refused, true))
+                (Err(self.rate_limited(refused, true)), "Rate limit: refused by the coordinator")
             }
-            Decisions { deferred: true, draw, .. } => Ok(RateLimitMode::Deferred { draw }),
-            _ => Ok(RateLimitMode::Counted),
+            Decisions { deferred: true, draw, .. } => {
+                (Ok(RateLimitMode::Deferred { draw }), "Rate limit: the replicas decide")
+            }
+            _ => (Ok(RateLimitMode::Counted), "Rate limit: accepted by the coordinator"),
+        };
+        if let Some(trace) = decisions.trace {
+            trace.event(what);
         }
+        result
     }
 
     /// The error of a request that was refused. Counts it.
@@ -182,12 +202,4 @@ impl Coordinator {
             self.rate_limited(*refused, false);
         }
     }
-}
-
-fn limited_as(mode: RateLimitMode, options: &RequestOptions) -> RequestOptions {
-    options.context.trace(match mode {
-        RateLimitMode::Deferred { .. } => "Rate limit: the replicas decide",
-        _ => "Rate limit: accepted by the coordinator",
-    });
-    options.limited(mode)
 }

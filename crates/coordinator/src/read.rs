@@ -121,7 +121,7 @@ impl Coordinator {
         };
         let (exempt, options) = match limited.as_deref() {
             None => (options, options),
-            Some(limited) => (limited.rest.as_ref().unwrap_or(options), &limited.first),
+            Some(limited) => (limited.rest.as_ref().unwrap_or(options), limited.first.as_ref().unwrap_or(options)),
         };
         // Whether the next part is of the same operation as the last one.
         let mut continues = false;

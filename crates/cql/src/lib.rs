@@ -27,6 +27,7 @@ mod pace;
 pub mod plan;
 pub mod prepared;
 pub mod processor;
+mod rate_limit;
 pub mod rate_limit_error;
 pub mod request;
 pub mod restrictions;

@@ -151,6 +151,11 @@ impl<'a> Request<'a> {
         Ok(deadline)
     }
 
+    /// The class of the request's work.
+    pub fn class(&self) -> Class {
+        if self.client.address.is_some() { Class::User } else { Class::System }
+    }
+
     /// Options for the coordinator, with this timeout.
     ///
     /// # Errors The same as of [`Request::deadline`].
@@ -158,7 +163,7 @@ impl<'a> Request<'a> {
         let deadline = self.deadline(timeout)?;
         Ok(RequestOptions {
             context: Context {
-                class: if self.client.address.is_some() { Class::User } else { Class::System },
+                class: self.class(),
                 deadline,
                 cancel: self.client.cancel.clone(),
                 trace: self.trace.clone(),

@@ -23,9 +23,7 @@ use crate::limiter::{LimitKey, LimitKind, debt, hash};
 use crate::page::Page;
 use crate::read::Replica;
 use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
-use model::TableSchema;
-use crate::read::Replica;
-use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
+use crate::trace::Trace;
 use model::TableSchema;
 use model::id::TableId;
 use model::range::PartitionRange;
@@ -37,10 +35,6 @@ pub fn only_token(range: &PartitionRange) -> Option<Token> {
     let first = if start.key.is_none() && start.after { start.token.0.checked_add(1)? } else { start.token.0 };
     let last = if end.key.is_none() && !end.after { end.token.0.checked_sub(1)? } else { end.token.0 };
     (first == last).then_some(Token(first))
-}
-
-fn key_of(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
-    LimitKey { token: token.0, table: table.0.as_u128(), kind }
 }
 
 fn key_of(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
@@ -99,30 +93,30 @@ impl Replica {
         schema: &TableSchema,
         kind: LimitKind,
         draw: u32,
-        context: &Context,
         owns: bool,
+        trace: Option<&Trace>,
     ) -> Result<Admission, RateLimited> {
         let operation = Operation { token, schema, kind };
         let (operations, kib) = operation.limits();
         let decision = operations.map(|limit| self.rate_limiter.arrive(operation.key(), limit, draw, owns));
         if let Some(Decision::Refused { count }) = decision {
-            return self.exceeded(&operation, draw, Exceeded::Count(count), context).map(|()| Admission::Accepted);
+            return self.exceeded(&operation, draw, Exceeded::Count(count), trace).map(|()| Admission::Accepted);
         }
         let Some(limit) = kib.filter(|_| owns) else {
             let is_unknown = decision == Some(Decision::Unknown) || kib.is_some();
             return Ok(if is_unknown { Admission::Deferred } else { Admission::Accepted });
         };
-        self.check_debt(&operation, limit, draw, context).map(|()| Admission::Accepted)
+        self.check_debt(&operation, limit, draw, trace).map(|()| Admission::Accepted)
     }
 
     /// Decides, as a replica, on an operation that has been counted.
-    fn decide(&self, operation: &Operation<'_>, draw: u32, context: &Context) -> Result<(), RateLimited> {
+    fn decide(&self, operation: &Operation<'_>, draw: u32, trace: Option<&Trace>) -> Result<(), RateLimited> {
         let (operations, kib) = operation.limits();
         let decision = operations.map(|limit| self.rate_limiter.decide(operation.key(), limit, draw));
         if let Some(Decision::Refused { count }) = decision {
-            return self.exceeded(operation, draw, Exceeded::Count(count), context);
+            return self.exceeded(operation, draw, Exceeded::Count(count), trace);
         }
-        kib.map_or(Ok(()), |limit| self.check_debt(operation, limit, draw, context))
+        kib.map_or(Ok(()), |limit| self.check_debt(operation, limit, draw, trace))
     }
 
     /// An error if the partition has used up its budget of bytes.
@@ -131,12 +125,12 @@ impl Replica {
         operation: &Operation<'_>,
         limit: u32,
         draw: u32,
-        context: &Context,
+        trace: Option<&Trace>,
     ) -> Result<(), RateLimited> {
         let key = key_of(operation.token, operation.schema.id, operation.kind.bytes());
         let debt = self.rate_limiter.debt(key, limit);
         match debt >= debt::budget(limit) {
-            true => self.exceeded(operation, draw, Exceeded::Debt(debt), context),
+            true => self.exceeded(operation, draw, Exceeded::Debt(debt), trace),
             false => Ok(()),
         }
     }
@@ -148,14 +142,12 @@ impl Replica {
         operation: &Operation<'_>,
         draw: u32,
         exceeded: Exceeded,
-        context: &Context,
+        trace: Option<&Trace>,
     ) -> Result<(), RateLimited> {
         let Operation { token, schema, kind } = *operation;
         let ((operations, kib), elapsed_ms) = (operation.limits(), self.rate_limiter.window_elapsed_ms());
         let (kind, excess) = match exceeded {
-            Exceeded::Count(count) => {
-                (kind, Excess::of_count(count, operations.unwrap_or_default(), elapsed_ms, draw))
-            }
+            Exceeded::Count(count) => (kind, Excess::of_count(count, operations.unwrap_or_default(), elapsed_ms, draw)),
             Exceeded::Debt(units) => {
                 let limit = kib.unwrap_or_default();
                 (kind.bytes(), Excess::of_debt(units, limit, debt::budget(limit), elapsed_ms, draw))
@@ -166,7 +158,9 @@ impl Replica {
         if observe {
             let observed = &self.rate_limiter.observed[usize::from(kind.is_write())];
             observed.set(observed.get() + 1);
-            context.trace("Rate limit: would be refused, but the mode is observe");
+            if let Some(trace) = trace {
+                trace.event("Rate limit: would be refused, but the mode is observe");
+            }
             return Ok(());
         }
         self.hot.refused(PartitionId { table, token }, kind);
@@ -244,7 +238,7 @@ impl Replica {
                     self.rate_limiter.count_sent(operation.key());
                 }
                 if let Some(draw) = draw {
-                    result = result.and(self.decide(&operation, draw, context));
+                    result = result.and(self.decide(&operation, draw, context.trace.as_deref()));
                 }
             }
         };

@@ -1,6 +1,6 @@
 //! Coordinators report to owners what comes to them: the limit holds for all of them together.
 
-use crate::support::{Cluster, Shape, key, with_cluster, within};
+use crate::support::{Cluster, Shape, key, with_cluster};
 use cluster::metadata::Op;
 use cluster::topology::{Node, NodeState, features};
 use coordinator::Consistency::*;
@@ -49,10 +49,10 @@ async fn know_each_other(cluster: &Cluster) {
 
 /// Lets many reads of the hot partition arrive at a node; how many it accepts.
 fn arrive(cluster: &Cluster, node: usize, owns: bool) -> usize {
-    let (schema, options) = (cluster.schema(), within(One));
+    let schema = cluster.schema();
     let arrived = (0..MANY).map(|n| {
         let draw = (n as u32).wrapping_mul(0x9e37_79b9);
-        cluster.nodes[node].replica.limit(key(HOT).token, &schema, Read, draw, &options.context, owns)
+        cluster.nodes[node].replica.limit(key(HOT).token, &schema, Read, draw, owns, None)
     });
     arrived.filter(|decision| *decision == Ok(Admission::Accepted)).count()
 }

@@ -144,16 +144,18 @@ impl Modify {
             request.check_counter_level(&self.schema.name)?;
         }
         let config = request.config;
-        let now = rt::time::wall_micros();
-        let default = default_timestamp(request)?;
-        let (stamp, capped) = self.stamp(env, default, now, request)?;
         let (kind, timeout) = match self.counter {
             true => (WriteKind::Counter, config.counter_write_timeout),
             false => (WriteKind::Simple, config.write_timeout),
         };
-        let mut options = request.options(self.attributes.timeout(env, timeout)?)?;
-        let deadline = options.context.deadline;
         let keys = self.keys(env)?;
+        let rate_limit = request.limit_write(&self.schema, &keys, kind)?;
+        let now = rt::time::wall_micros();
+        let default = default_timestamp(request)?;
+        let (stamp, capped) = self.stamp(env, default, now, request)?;
+        let mut options = request.options(self.attributes.timeout(env, timeout)?)?;
+        options.context.rate_limit = rate_limit;
+        let deadline = options.context.deadline;
         let rows = self.rows(env)?;
         // Boxed, and held until the write is done.
         let _turn = match self.expansion(&keys, &rows, env) > LARGE_EXPANSION {

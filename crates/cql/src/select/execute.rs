@@ -43,6 +43,7 @@ impl Select {
         let rows_limit = limit(&self.limit, "LIMIT", env)?;
         let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
+        let rate_limit = request.limit_read(&self.schema, &partitions)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
         let max_bytes = request.config.unpaged_bytes;
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition, max_bytes);
@@ -51,7 +52,8 @@ impl Select {
             Partitions::Keys(_) => request.config.read_timeout,
             Partitions::Range(_) => request.config.range_timeout,
         };
-        let options = request.options(self.attributes.timeout(env, default)?)?;
+        let mut options = request.options(self.attributes.timeout(env, default)?)?;
+        options.context.rate_limit = rate_limit;
         let state = pager.open().await?;
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();

@@ -14,7 +14,10 @@ const UNKNOWN_REASON: u16 = 0;
 pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: &Error) {
     let (version, rate_limit) = (reply.version, reply.rate_limit);
     out.put_i32(code(version, rate_limit, error));
-    write::formatted(out, error);
+    match error {
+        Error::RateLimit(refusal) => refusal.with_pieces(|pieces| write::joined(out, pieces)),
+        other => write::formatted(out, other),
+    }
     match error {
         Error::Server(_)
         | Error::Protocol(_)

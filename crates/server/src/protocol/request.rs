@@ -6,7 +6,7 @@ use super::frames::{RawFrame, SESSION_BODY};
 use super::{Compression, Opcode, Version, flag};
 use bytes::Bytes;
 use cql::Error;
-use cql::api::{Batch, BatchKind, BatchStatement, BoundValues, Consistency, MetadataId, QueryParams};
+use cql::api::{Batch, BatchKind, BatchStatement, BoundValue, BoundValues, Consistency, MetadataId, QueryParams};
 use smallvec::SmallVec;
 
 /// Bits of the flags of a query's parameters. The flags are a byte, from version 5 on an int.
@@ -118,12 +118,14 @@ impl Request {
                 let metadata_id = if with_id { Some(body.metadata_id()?) } else { None };
                 // The keyspace in the parameters is ignored: a prepared statement keeps the
                 // keyspace in which it was prepared.
-                let params = QueryParams { page_info, rate_limit_info, ..params(&mut body, version, &mut keyspace)? };
+                let mut params = QueryParams { page_info, rate_limit_info, ..Default::default() };
+                read_params(&mut body, version, &mut params, &mut keyspace)?;
                 Request::Execute { id, metadata_id, params }
             }
             Opcode::Query => {
                 let text = body.long_string()?;
-                let params = QueryParams { page_info, rate_limit_info, ..params(&mut body, version, &mut keyspace)? };
+                let mut params = QueryParams { page_info, rate_limit_info, ..Default::default() };
+                read_params(&mut body, version, &mut params, &mut keyspace)?;
                 Request::Query { text, params, keyspace }
             }
             Opcode::Batch => {
@@ -149,12 +151,19 @@ fn consistency(body: &mut Body) -> Result<Consistency, Error> {
     Consistency::from_code(code).ok_or_else(|| Error::Protocol(format!("Unknown code {code} for a consistency level")))
 }
 
-fn positional(body: &mut Body, version: Version) -> Result<BoundValues, Error> {
+/// Reads values in place: these are the largest part of a request, and are not moved.
+fn read_positional(body: &mut Body, version: Version, values: &mut SmallVec<[BoundValue; 8]>) -> Result<(), Error> {
     let count = body.count(4)?;
-    let mut values = SmallVec::with_capacity(count);
+    values.reserve(count);
     for _ in 0..count {
         values.push(body.value(version)?);
     }
+    Ok(())
+}
+
+fn positional(body: &mut Body, version: Version) -> Result<BoundValues, Error> {
+    let mut values = SmallVec::new();
+    read_positional(body, version, &mut values)?;
     Ok(BoundValues::Positional(values))
 }
 
@@ -194,13 +203,21 @@ fn flags(body: &mut Body, version: Version, known: u32, kind: &str) -> Result<u3
     Ok(flags)
 }
 
-fn params(body: &mut Body, version: Version, keyspace: &mut Option<Box<str>>) -> Result<QueryParams, Error> {
-    let consistency = consistency(body)?;
+/// Reads the parameters of a query into default ones.
+fn read_params(
+    body: &mut Body,
+    version: Version,
+    params: &mut QueryParams,
+    keyspace: &mut Option<Box<str>>,
+) -> Result<(), Error> {
+    params.consistency = consistency(body)?;
     let flags = flags(body, version, param::ALL, "query")?;
-    let mut params =
-        QueryParams { consistency, skip_metadata: flags & param::SKIP_METADATA != 0, ..Default::default() };
+    params.skip_metadata = flags & param::SKIP_METADATA != 0;
     if flags & param::VALUES != 0 {
-        params.values = if flags & param::NAMES != 0 { named(body, version)? } else { positional(body, version)? };
+        match &mut params.values {
+            BoundValues::Positional(values) if flags & param::NAMES == 0 => read_positional(body, version, values)?,
+            values => *values = named(body, version)?,
+        }
     }
     if flags & param::PAGE_SIZE != 0 {
         params.page_size = Some(body.int()?);
@@ -208,8 +225,7 @@ fn params(body: &mut Body, version: Version, keyspace: &mut Option<Box<str>>) ->
     if flags & param::PAGING_STATE != 0 {
         params.paging_state = body.bytes()?;
     }
-    last_params(body, flags, &mut params, keyspace)?;
-    Ok(params)
+    last_params(body, flags, params, keyspace)
 }
 
 /// Reads the parameters that queries and batches share.

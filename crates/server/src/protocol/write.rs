@@ -47,6 +47,14 @@ pub fn formatted(out: &mut impl BufMut, value: impl Display) {
     string(out, str::from_utf8(text.as_bytes()).unwrap_or_default());
 }
 
+/// `[string]` of a text in pieces, of at most 65,535 bytes together.
+pub fn joined(out: &mut impl BufMut, pieces: &[&str]) {
+    let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+    debug_assert!(len <= usize::from(u16::MAX), "a text of {len} bytes has no length");
+    out.put_u16(len as u16);
+    pieces.iter().for_each(|piece| out.put_slice(piece.as_bytes()));
+}
+
 /// `[bytes]`
 pub fn bytes(out: &mut impl BufMut, bytes: &[u8]) {
     out.put_i32(bytes.len() as i32);

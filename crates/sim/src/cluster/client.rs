@@ -46,9 +46,7 @@ impl Failed {
     fn of(error: Error, text: &str) -> Failed {
         match error {
             Error::Unavailable { .. } => Failed::Refused(error.to_string()),
-            Error::RateLimit { rejected_by_coordinator, .. } => {
-                Failed::Limited { by_coordinator: rejected_by_coordinator }
-            }
+            Error::RateLimit(refusal) => Failed::Limited { by_coordinator: refusal.rejected_by_coordinator },
             error => Failed::Unknown(format!("{text}: {error}")),
         }
     }

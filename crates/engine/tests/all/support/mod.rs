@@ -26,8 +26,7 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 use uuid::Uuid;
 
-// The tests in simulation have simulated disks.
-#[cfg(not(feature = "sim"))]
+#[cfg_attr(feature = "sim", allow(unused_imports, reason = "tests in simulation have simulated disks"))]
 pub use test_support::Scratch;
 
 pub const NOW: i32 = 2_000_000_000;

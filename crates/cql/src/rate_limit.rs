@@ -1,0 +1,75 @@
+//! Applies rate limits to a statement as soon as its partitions are known. So a refusal costs little:
+//! no row, no mutation and no query is made for it.
+//!
+//! Left to the coordinator are batches, and pages after the first one.
+
+use crate::error::Error;
+use crate::request::{Request, read_error, write_error};
+use crate::restrictions::Partitions;
+use coordinator::{CoordinatorError, WriteKind};
+use model::TableSchema;
+use model::key::DecoratedKey;
+use model::token::Token;
+use replica::rate_limit::only_token;
+use replica::{Class, LimitKind, RateLimitMode};
+
+impl Request<'_> {
+    /// Decides on the first page of partitions. [`RateLimitMode::Off`]: it is not limited, or not
+    /// decided yet.
+    ///
+    /// # Errors [`Error::RateLimit`]
+    #[inline]
+    pub fn limit_read(&self, schema: &TableSchema, partitions: &Partitions) -> Result<RateLimitMode, Error> {
+        match schema.rate_limits().limits_reads() {
+            false => Ok(RateLimitMode::Off),
+            true => self.limit_first_page(schema, partitions),
+        }
+    }
+
+    #[cold]
+    fn limit_first_page(&self, schema: &TableSchema, partitions: &Partitions) -> Result<RateLimitMode, Error> {
+        if self.params.paging_state.is_some() {
+            return Ok(RateLimitMode::Off);
+        }
+        let decided = match partitions {
+            Partitions::Keys(keys) => self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Read),
+            Partitions::Range(range) => match only_token(range) {
+                Some(token) => self.limit(schema, std::iter::once(token), LimitKind::Read),
+                None => return Ok(RateLimitMode::Off),
+            },
+        };
+        decided.map_err(|error| read_error(error, schema))
+    }
+
+    /// Decides on a write of partitions. [`RateLimitMode::Off`]: it is not limited.
+    ///
+    /// # Errors [`Error::RateLimit`]
+    #[inline]
+    pub fn limit_write(
+        &self,
+        schema: &TableSchema,
+        keys: &[DecoratedKey],
+        kind: WriteKind,
+    ) -> Result<RateLimitMode, Error> {
+        if !schema.rate_limits().limits_writes() {
+            return Ok(RateLimitMode::Off);
+        }
+        let decided = self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Write);
+        decided.map_err(|error| write_error(error, schema, kind))
+    }
+
+    #[cold]
+    fn limit(
+        &self,
+        schema: &TableSchema,
+        tokens: impl Iterator<Item = Token>,
+        kind: LimitKind,
+    ) -> Result<RateLimitMode, CoordinatorError> {
+        if self.class() != Class::User {
+            return Ok(RateLimitMode::Off);
+        }
+        let metadata = self.metadata();
+        let table = metadata.table_by_id(schema.id).ok_or(CoordinatorError::NoSuchTable)?;
+        self.coordinator.limit_early(table, tokens, kind, self.trace.as_deref())
+    }
+}

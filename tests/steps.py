@@ -135,7 +135,8 @@ BUILDS = [
     Step("build-release", cargo("build", "-q", "--release", "-p", "messina")),
 ]
 
-UNIT = cargo("test", "-q", "--workspace", "--no-fail-fast")
+# No example of the documentation is Rust code, and clippy compiles the programs in examples/.
+UNIT = cargo("test", "-q", "--workspace", "--no-fail-fast", "--tests")
 CODE = [
     Step("unit", UNIT, counts="cargo", environment=SAME_INPUTS),
     Step("loader-unit", loader("test", "--no-fail-fast"), counts="cargo"),
@@ -146,10 +147,10 @@ CODE = [
         counts="cargo",
         environment={"FUZZ_SECONDS": os.environ.get("FUZZ_SECONDS", "60")},
     ),
-    Step("sim-short", sim(), counts="cargo", environment={**OPTIMISED, **SAME_INPUTS}),
+    Step("sim-short", sim("--tests"), counts="cargo", environment={**OPTIMISED, **SAME_INPUTS}),
     Step(
         "sim-long",
-        sim(),
+        sim("--tests"),
         counts="cargo",
         environment={
             **OPTIMISED,

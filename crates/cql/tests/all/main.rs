@@ -22,6 +22,7 @@ mod pauses;
 mod prepared;
 mod prepared_altered;
 mod prepared_dropped;
+mod rate_limits;
 mod reference;
 mod robust;
 mod slow_log;

@@ -80,7 +80,7 @@ impl Coordinator {
     /// cheap, because nothing else of the request is made. The mode must be set in the context of
     /// the request.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors The refusal of one of the partitions.
     #[cold]
     pub fn limit_early(
         &self,
@@ -88,7 +88,7 @@ impl Coordinator {
         tokens: impl Iterator<Item = Token>,
         kind: LimitKind,
         trace: Option<&Trace>,
-    ) -> Result<RateLimitMode, CoordinatorError> {
+    ) -> Result<RateLimitMode, RateLimited> {
         let mut decisions = Decisions::new(trace);
         tokens.for_each(|token| self.decide(&mut decisions, table, token, kind));
         self.mode_of(decisions)
@@ -119,7 +119,8 @@ impl Coordinator {
             return Ok(Some(Box::new(LimitedPage { first: None, rest })));
         }
         let Some(tokens) = tokens_of(query, page) else { return Ok(None) };
-        let first = self.limit_early(&query.table, tokens.into_iter(), LimitKind::Read, context.trace.as_deref())?;
+        let first = self.limit_early(&query.table, tokens.into_iter(), LimitKind::Read, context.trace.as_deref());
+        let first = first.map_err(by_coordinator)?;
         Ok(Some(Box::new(LimitedPage { first: Some(options.limited(first)), rest })))
     }
 
@@ -149,7 +150,7 @@ impl Coordinator {
             }
         }
         let Some(decisions) = decisions else { return Ok(None) };
-        Ok(Some(Box::new(options.limited(self.mode_of(decisions)?))))
+        Ok(Some(Box::new(options.limited(self.mode_of(decisions).map_err(by_coordinator)?))))
     }
 
     /// Counts a partition, and decides on it if this shard can.
@@ -169,10 +170,11 @@ impl Coordinator {
     }
 
     /// The mode of a request that this shard has counted.
-    fn mode_of(&self, decisions: Decisions<'_>) -> Result<RateLimitMode, CoordinatorError> {
+    fn mode_of(&self, decisions: Decisions<'_>) -> Result<RateLimitMode, RateLimited> {
         let (result, what) = match decisions {
             Decisions { refused: Some(refused), .. } => {
-                (Err(self.rate_limited(refused, true)), "Rate limit: refused by the coordinator")
+                self.count_refusal(refused.kind, true);
+                (Err(refused), "Rate limit: refused by the coordinator")
             }
             Decisions { deferred: true, draw, .. } => {
                 (Ok(RateLimitMode::Deferred { draw }), "Rate limit: the replicas decide")
@@ -185,21 +187,29 @@ impl Coordinator {
         result
     }
 
-    /// The error of a request that was refused. Counts it.
-    #[cold]
-    pub(super) fn rate_limited(&self, refused: RateLimited, by_coordinator: bool) -> CoordinatorError {
-        let refusals = match refused.kind.is_write() {
+    fn count_refusal(&self, kind: LimitKind, by_coordinator: bool) {
+        let refusals = match kind.is_write() {
             false => &self.counters.limited_reads,
             true => &self.counters.limited_writes,
         };
         count(&refusals[usize::from(!by_coordinator)]);
+    }
+
+    /// The error of a request that was refused. Counts it.
+    #[cold]
+    pub(super) fn rate_limited(&self, refused: RateLimited, by_coordinator: bool) -> CoordinatorError {
+        self.count_refusal(refused.kind, by_coordinator);
         CoordinatorError::RateLimited { refused, by_coordinator }
     }
 
     /// Counts an error if a replica's rate limit caused it.
     pub(super) fn count_rate_limited(&self, error: &CoordinatorError) {
         if let CoordinatorError::RateLimited { refused, by_coordinator: false } = error {
-            self.rate_limited(*refused, false);
+            self.count_refusal(refused.kind, false);
         }
     }
+}
+
+fn by_coordinator(refused: RateLimited) -> CoordinatorError {
+    CoordinatorError::RateLimited { refused, by_coordinator: true }
 }

@@ -4,9 +4,9 @@
 //! Left to the coordinator are batches, and pages after the first one.
 
 use crate::error::Error;
-use crate::request::{Request, read_error, write_error};
+use crate::rate_limit_error::RateLimitError;
+use crate::request::Request;
 use crate::restrictions::Partitions;
-use coordinator::{CoordinatorError, WriteKind};
 use model::TableSchema;
 use model::key::DecoratedKey;
 use model::token::Token;
@@ -31,31 +31,24 @@ impl Request<'_> {
         if self.params.paging_state.is_some() {
             return Ok(RateLimitMode::Off);
         }
-        let decided = match partitions {
+        match partitions {
             Partitions::Keys(keys) => self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Read),
             Partitions::Range(range) => match only_token(range) {
                 Some(token) => self.limit(schema, std::iter::once(token), LimitKind::Read),
-                None => return Ok(RateLimitMode::Off),
+                None => Ok(RateLimitMode::Off),
             },
-        };
-        decided.map_err(|error| read_error(error, schema))
+        }
     }
 
     /// Decides on a write of partitions. [`RateLimitMode::Off`]: it is not limited.
     ///
     /// # Errors [`Error::RateLimit`]
     #[inline]
-    pub fn limit_write(
-        &self,
-        schema: &TableSchema,
-        keys: &[DecoratedKey],
-        kind: WriteKind,
-    ) -> Result<RateLimitMode, Error> {
-        if !schema.rate_limits().limits_writes() {
-            return Ok(RateLimitMode::Off);
+    pub fn limit_write(&self, schema: &TableSchema, keys: &[DecoratedKey]) -> Result<RateLimitMode, Error> {
+        match schema.rate_limits().limits_writes() {
+            false => Ok(RateLimitMode::Off),
+            true => self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Write),
         }
-        let decided = self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Write);
-        decided.map_err(|error| write_error(error, schema, kind))
     }
 
     #[cold]
@@ -64,12 +57,12 @@ impl Request<'_> {
         schema: &TableSchema,
         tokens: impl Iterator<Item = Token>,
         kind: LimitKind,
-    ) -> Result<RateLimitMode, CoordinatorError> {
-        if self.class() != Class::User {
-            return Ok(RateLimitMode::Off);
-        }
+    ) -> Result<RateLimitMode, Error> {
         let metadata = self.metadata();
-        let table = metadata.table_by_id(schema.id).ok_or(CoordinatorError::NoSuchTable)?;
-        self.coordinator.limit_early(table, tokens, kind, self.trace.as_deref())
+        let table = metadata.table_by_id(schema.id).filter(|_| self.class() == Class::User);
+        // A table that was dropped is noticed later.
+        let Some(table) = table else { return Ok(RateLimitMode::Off) };
+        let decided = self.coordinator.limit_early(table, tokens, kind, self.trace.as_deref());
+        decided.map_err(|refused| Error::RateLimit(RateLimitError::by_coordinator(schema, refused)))
     }
 }

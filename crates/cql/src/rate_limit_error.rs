@@ -3,6 +3,7 @@
 //! Neither is made before it is written to the client's frame: a refusal must cost less than
 //! serving.
 
+use model::TableSchema;
 use replica::{LimitedBy, RateLimited};
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -19,6 +20,11 @@ pub struct RateLimitError {
 }
 
 impl RateLimitError {
+    /// A refusal by the coordinator.
+    pub(crate) fn by_coordinator(schema: &TableSchema, refused: RateLimited) -> RateLimitError {
+        RateLimitError { target: schema.full_name().clone(), refused, rejected_by_coordinator: true }
+    }
+
     /// Whether the request is a write, else a read.
     pub fn is_write(&self) -> bool {
         self.refused.kind.is_write()

@@ -101,7 +101,8 @@ struct Total {
 pub struct Arrivals {
     /// Empty until a partition is tracked: most nodes have no table with limits.
     tracked: Vec<[Option<Tracked>; WAYS]>,
-    /// The shards of the cluster that may coordinate. With one, there is nothing to report.
+    /// The shards of the cluster that may coordinate, or 0 if they must get no reports. With one,
+    /// there is nothing to report.
     coordinators: u64,
     reports: HashMap<Origin, Report>,
     totals: HashMap<LimitKey, Total>,
@@ -112,9 +113,16 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Sets the number of shards that may coordinate requests. 0 or 1: nothing is reported.
+    /// Sets the number of shards that may coordinate requests. 0: they must get no reports. 1: this
+    /// shard is alone.
     pub fn set_coordinators(&mut self, count: u64) {
         self.coordinators = count;
+    }
+
+    /// Whether no other shard coordinates requests, as far as is known.
+    #[inline]
+    pub fn is_alone(&self) -> bool {
+        self.coordinators == 1
     }
 
     /// Notes that a partition has this count here. Returns the rate that comes to all other

@@ -21,6 +21,13 @@ pub struct Moment {
     pub millis: u64,
 }
 
+impl Moment {
+    /// The moment so many milliseconds after a window began.
+    pub fn of(window: u64, into_window: u64) -> Moment {
+        Moment { window, into_window, millis: window * 1_000 + into_window }
+    }
+}
+
 /// What a coordinator decides on an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
@@ -80,6 +87,9 @@ impl Decider {
 
     /// The count of the operations that arrive at all other coordinators.
     fn others(&self, key: LimitKey, told: Option<u64>, now: Moment) -> u64 {
+        if self.arrivals.is_alone() {
+            return 0;
+        }
         let sent = self.limiter.count(key.elsewhere(), now.window);
         let rate = self.arrivals.reported(key, now.millis).max(told.unwrap_or(0));
         sent.max(count_of(rate, now))

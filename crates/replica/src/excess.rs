@@ -39,7 +39,7 @@ impl Excess {
     pub(crate) fn of_count(count: u64, limit: u32, elapsed_ms: u64, draw: u32) -> Excess {
         let elapsed_ms = elapsed_ms.min(WINDOW_MS);
         // At a steady rate the count grows from that rate to twice of it in each window.
-        let rate = (u128::from(count) * u128::from(WINDOW_MS)).div_ceil(u128::from(WINDOW_MS + elapsed_ms)) as u64;
+        let rate = count.saturating_mul(WINDOW_MS).div_ceil(WINDOW_MS + elapsed_ms);
         let accepted = 2 * u64::from(limit);
         // Until the count is halved so far that it is always accepted with one more operation.
         let windows = if accepted == 0 { u64::from(u64::BITS) } else { halvings(count, accepted - 1) };

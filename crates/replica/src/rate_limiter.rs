@@ -21,7 +21,7 @@ pub(crate) struct RateLimiter {
     /// The start of window 0: a full second of the wall clock, so that the windows of all nodes
     /// begin at about the same time.
     began: Instant,
-    /// The current window and its end, so that most operations need no division.
+    /// The current window and its begin, so that most operations need no division.
     window: Cell<(u64, Instant)>,
     /// Reads and writes that this shard refused as a replica.
     pub refused: [Cell<u64>; 2],
@@ -60,31 +60,30 @@ impl RateLimiter {
             bytes,
             coordinators: Cell::new(0),
             began,
-            window: Cell::new((0, began + WINDOW)),
+            window: Cell::new((0, began)),
             refused: Default::default(),
             observed: Default::default(),
             partitions: Rc::default(),
         }
     }
 
-    /// The number of the current window.
-    fn window(&self) -> u64 {
-        let now = rt::time::coarse_now();
-        let (window, ends) = self.window.get();
-        if now < ends && now + WINDOW >= ends {
-            return window;
-        }
-        let window = now.saturating_duration_since(self.began).as_secs();
-        self.window.set((window, self.began + WINDOW * (window + 1) as u32));
-        window
-    }
-
     /// The present moment.
     fn moment(&self) -> Moment {
-        let (window, now) = (self.window(), rt::time::coarse_now());
-        let left = self.window.get().1.saturating_duration_since(now).min(WINDOW);
-        let millis = now.saturating_duration_since(self.began).as_millis() as u64;
-        Moment { window, into_window: (WINDOW - left).as_millis() as u64, millis }
+        let now = rt::time::coarse_now();
+        let (window, began) = self.window.get();
+        match now.checked_duration_since(began) {
+            Some(elapsed) if elapsed < WINDOW => Moment::of(window, elapsed.subsec_millis().into()),
+            _ => self.next_moment(now),
+        }
+    }
+
+    /// The present moment in another window than the last one.
+    #[cold]
+    fn next_moment(&self, now: Instant) -> Moment {
+        let elapsed = now.saturating_duration_since(self.began);
+        let window = elapsed.as_secs();
+        self.window.set((window, self.began + WINDOW * window as u32));
+        Moment::of(window, elapsed.subsec_millis().into())
     }
 
     /// Uses the decider, which is made when it is first needed.

@@ -149,7 +149,7 @@ impl Modify {
             false => (WriteKind::Simple, config.write_timeout),
         };
         let keys = self.keys(env)?;
-        let rate_limit = request.limit_write(&self.schema, &keys, kind)?;
+        let rate_limit = request.limit_write(&self.schema, &keys)?;
         let now = rt::time::wall_micros();
         let default = default_timestamp(request)?;
         let (stamp, capped) = self.stamp(env, default, now, request)?;

@@ -40,10 +40,10 @@ impl Select {
     /// Executes the statement.
     pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
         request.check_read_level()?;
-        let rows_limit = limit(&self.limit, "LIMIT", env)?;
-        let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
         let rate_limit = request.limit_read(&self.schema, &partitions)?;
+        let rows_limit = limit(&self.limit, "LIMIT", env)?;
+        let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
         let max_bytes = request.config.unpaged_bytes;
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition, max_bytes);

@@ -1,5 +1,8 @@
 //! The compactions that administrators start: major compaction, which merges everything, and
 //! cleanup, which drops data that the shard does not own any more.
+//!
+//! Those of one table take turns. TRUNCATE, DROP TABLE and a tablet that leaves stop them. When the
+//! data is removed, they make a new plan from the sstables that are left.
 
 use super::controller::candidates;
 use super::options::Options;
@@ -47,8 +50,8 @@ impl Engine {
         let schema = table.schema();
         let (sstables, candidates) = candidates(tablet, &schema, rt::time::wall_seconds());
         let picks = pick_all(&candidates, &Options::of(&schema.options.compaction));
-        // All inputs are claimed before the first compaction begins, so that no other request takes
-        // one.
+        // All inputs are claimed before the first compaction begins, so that no other compaction
+        // takes one.
         let plans: Vec<Plan> = picks
             .into_iter()
             .map(|pick| Plan {

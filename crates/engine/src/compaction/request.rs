@@ -1,5 +1,8 @@
 //! The compactions that administrators start: major compaction, which merges everything, and
 //! cleanup, which drops data that the shard does not own any more.
+//!
+//! Those of one table take turns. TRUNCATE, DROP TABLE and a tablet that leaves stop them. When the
+//! data is removed, they make a new plan from the sstables that are left.
 
 use super::controller::candidates;
 use super::options::Options;
@@ -29,11 +32,14 @@ impl Engine {
     async fn compact_all_tablets(&self, table: &Rc<Table>) -> Result<(), EngineError> {
         self.check_started()?;
         self.flush(Some(table.schema().id)).await?;
+        let _turn = table.requested_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
         let _paused = table.pause_compactions();
         table.stop_compactions().await;
         for tablet in table.tablets().iter() {
-            while let Err(error) = self.compact_tablet(table, tablet).await {
-                self.resume_after_snapshot(table, tablet, error).await?;
+            while table.serves(tablet)
+                && let Err(error) = self.compact_tablet(table, tablet).await
+            {
+                self.wait_for_removal(table, error).await?;
             }
         }
         Ok(())
@@ -44,8 +50,8 @@ impl Engine {
         let schema = table.schema();
         let (sstables, candidates) = candidates(tablet, &schema, rt::time::wall_seconds());
         let picks = pick_all(&candidates, &Options::of(&schema.options.compaction));
-        // All inputs are claimed before the first compaction begins, so that no other request takes
-        // one.
+        // All inputs are claimed before the first compaction begins, so that no other compaction
+        // takes one.
         let plans: Vec<Plan> = picks
             .into_iter()
             .map(|pick| Plan {
@@ -63,22 +69,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until a compaction that a snapshot stopped may begin again.
+    /// Waits until a compaction that was stopped by the removal of data may be planned again.
     ///
     /// # Errors `error`, if the compaction failed for another reason.
-    async fn resume_after_snapshot(
-        &self,
-        table: &Table,
-        tablet: &Rc<Tablet>,
-        error: EngineError,
-    ) -> Result<(), EngineError> {
-        if !matches!(error, EngineError::Cancelled) || self.stopping().is_cancelled() {
+    async fn wait_for_removal(&self, table: &Table, error: EngineError) -> Result<(), EngineError> {
+        let ends = || self.stopping().is_cancelled() || table.work.is_closed();
+        if !matches!(error, EngineError::Cancelled) || ends() {
             return Err(error);
         }
-        drop(table.snapshot_turn.acquire().await);
-        // Data is being removed, or the tablet or the table.
-        let is_served = table.tablets().iter().any(|own| Rc::ptr_eq(own, tablet));
-        if table.excludes_compactions() || table.work.is_closed() || !is_served { Err(error) } else { Ok(()) }
+        table.compactions_allowed().await;
+        if ends() { Err(error) } else { Ok(()) }
     }
 
     /// Rewrites the sstables of a table that hold keys outside of their tablet, without those keys.
@@ -93,16 +93,20 @@ impl Engine {
         let is_foreign = |tablet: &Tablet, own: &Attached| {
             [own.sstable.first_key(), own.sstable.last_key()].iter().any(|key| !tablet.range.contains(key))
         };
+        let next = |tablet: &Rc<Tablet>| {
+            let set = table.serves(tablet).then(|| tablet.sstables())?;
+            set.iter().find(|own| own.is_free() && is_foreign(tablet, own)).cloned()
+        };
         let mut cleaned = 0;
         for tablet in table.tablets().iter() {
             if !tablet.sstables().iter().any(|own| is_foreign(tablet, own)) {
                 continue;
             }
+            let _turn = table.requested_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
             let _paused = table.pause_compactions();
             table.stop_compactions().await;
-            let foreign: Vec<_> =
-                tablet.sstables().iter().filter(|own| own.is_free() && is_foreign(tablet, own)).cloned().collect();
-            for own in foreign {
+            // The set may have changed after each step.
+            while let Some(own) = next(tablet) {
                 let plan = Plan {
                     kind: CompactionKind::Cleanup,
                     level: own.sstable.stats().level,
@@ -111,10 +115,10 @@ impl Engine {
                     moves: false,
                     expired: false,
                 };
-                while let Err(error) = self.compact(table, tablet, &plan, &table.compaction_cancel()).await {
-                    self.resume_after_snapshot(table, tablet, error).await?;
+                match self.compact(table, tablet, &plan, &table.compaction_cancel()).await {
+                    Ok(()) => cleaned += 1,
+                    Err(error) => self.wait_for_removal(table, error).await?,
                 }
-                cleaned += 1;
             }
         }
         Ok(cleaned)
@@ -154,6 +158,30 @@ mod tests {
         Rc::new(TableSchema::new(id, version, "ks", "t", vec![key], vec![], vec![], vec![], vec![], options))
     }
 
+    async fn insert(engine: &Engine, schema: &TableSchema, keys: i32) {
+        for k in 0..keys {
+            let key = DecoratedKey::new(Bytes::copy_from_slice(&k.to_be_bytes()));
+            let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+            let row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE).finish();
+            builder.row(Clustering::from_components([]), row);
+            engine.apply_durably(&builder.finish(schema), &key).await.unwrap();
+        }
+        engine.flush(None).await.unwrap();
+    }
+
+    /// Gives the table the lower half of the ring only. The sstables of its tablet stay.
+    fn narrow(engine: &Engine, schema: &Rc<TableSchema>) -> Rc<Tablet> {
+        let table = engine.registry().remove(schema.id).unwrap();
+        let range = PartitionRange::tokens(Token::MIN, Token(0));
+        let (pool, rows) = (engine.pool().clone(), engine.rows().clone());
+        let slot = engine.registry().take_slot(schema.id, 0);
+        let set = (*table.tablets()[0].sstables()).clone();
+        let tablet = Tablet::new(0, range, slot, pool, rows, set);
+        let narrow = Table::new(schema.clone(), table.dir.clone(), vec![tablet.clone()], Vec::new(), Vec::new());
+        engine.registry().insert(schema.id, narrow);
+        tablet
+    }
+
     #[test]
     fn cleanup_drops_what_lies_outside_the_tablet() {
         rt::block_on(async {
@@ -163,37 +191,62 @@ mod tests {
             let schema = schema();
             let whole = TabletRange { id: 0, range: PartitionRange::FULL };
             engine.add_table(schema.clone(), vec![whole]).await.unwrap();
-            for k in 0..40i32 {
-                let key = DecoratedKey::new(Bytes::copy_from_slice(&k.to_be_bytes()));
-                let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
-                let row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE).finish();
-                builder.row(Clustering::from_components([]), row);
-                engine.apply_durably(&builder.finish(&schema), &key).await.unwrap();
-            }
-            engine.flush(None).await.unwrap();
+            insert(&engine, &schema, 40).await;
             assert!(matches!(engine.cleanup(schema.id).await, Err(EngineError::OldLogsNeeded)), "replay is not over");
             assert!(matches!(engine.compact_major(schema.id).await, Err(EngineError::OldLogsNeeded)));
             engine.start();
             assert_eq!(engine.cleanup(schema.id).await.unwrap(), 0, "all of it is owned");
 
-            let table = engine.table_or_error(schema.id).unwrap();
-            let before = table.tablets()[0].sstables();
-            // The half of the ring that the tablet keeps.
-            let range = PartitionRange::tokens(Token::MIN, Token(0));
-            let (pool, rows) = (engine.pool().clone(), engine.rows().clone());
-            let tablet = Tablet::new(0, range, table.tablets()[0].slot, pool, rows, (*before).clone());
-            let dir = table.dir.clone();
-            let narrow = Table::new(schema.clone(), dir, vec![tablet.clone()], Vec::new(), Vec::new());
+            let tablet = narrow(&engine, &schema);
+            let before = tablet.sstables();
             let partitions = |set: &crate::table::SstableSet| set.iter().map(|own| own.partitions()).sum::<u64>();
             assert_eq!((partitions(&before), before.len()), (40, 1));
-            assert_eq!(engine.clean_up(&narrow).await.unwrap(), 1);
+            assert_eq!(engine.cleanup(schema.id).await.unwrap(), 1);
             let after = tablet.sstables();
             assert!((1..40).contains(&partitions(&after)) && after.len() == 1);
             assert!(after.iter().all(|own| own.sstable.last_key().token <= Token(0)));
-            assert_eq!(engine.clean_up(&narrow).await.unwrap(), 0);
+            assert_eq!(engine.cleanup(schema.id).await.unwrap(), 0);
             let kinds: Vec<_> = engine.compaction_history().iter().map(|record| record.kind()).collect();
             assert_eq!(kinds, [Some(CompactionKind::Cleanup)]);
             engine.abandon().await;
         });
+    }
+
+    /// Cleanup plans again after another operation has changed the sstables.
+    #[test]
+    fn cleanup_beside_operations_that_replace_sstables() {
+        for truncates in [false, true] {
+            rt::block_on(async {
+                let scratch = Scratch::new(&format!("cleanup-beside-{truncates}"));
+                let mut config =
+                    EngineConfig::new(scratch.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(3)), 16 << 20);
+                config.auto_snapshot = false;
+                // Each compaction takes a part of a second.
+                config.compaction_throughput = 512 << 10;
+                let engine = Engine::open(config).await.unwrap();
+                let schema = schema();
+                let whole = TabletRange { id: 0, range: PartitionRange::FULL };
+                engine.add_table(schema.clone(), vec![whole]).await.unwrap();
+                for _ in 0..3 {
+                    insert(&engine, &schema, 3_000).await;
+                }
+                engine.start();
+                let tablet = narrow(&engine, &schema);
+                let (worker, id) = (engine.clone(), schema.id);
+                let cleanup = rt::task::spawn(async move { worker.cleanup(id).await });
+                while !engine.compactions_running().iter().any(|one| one.completed_bytes > 0) {
+                    rt::task::yield_now().await;
+                }
+                match truncates {
+                    true => engine.truncate(id, 1).await.map(drop).unwrap(),
+                    false => engine.compact_major(id).await.unwrap(),
+                }
+                let cleaned = cleanup.await.unwrap().unwrap();
+                let left = tablet.sstables();
+                assert_eq!((cleaned, left.len()), if truncates { (0, 0) } else { (3, 1) });
+                assert!(left.iter().all(|own| tablet.range.contains(own.sstable.last_key())));
+                engine.abandon().await;
+            });
+        }
     }
 }

@@ -361,7 +361,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
     }
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
     remove_uploads(dir, uploads).await?;
-    fs::remove_file(path).await.map_err(io_error(path))?;
+    remove_if_there(path).await.map_err(io_error(path))?;
     // The record must not return after its outputs were replaced.
     fs::sync_dir(dir).await.map_err(io_error(dir))
 }
@@ -386,10 +386,18 @@ async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLo
     for entry in entries {
         if !entry.is_dir && uploads.iter().any(|upload| entry.name.starts_with(upload.as_str())) {
             let path = dir.join(&entry.name);
-            fs::remove_file(&path).await.map_err(io_error(&path))?;
+            remove_if_there(&path).await.map_err(io_error(&path))?;
         }
     }
     fs::sync_dir(dir).await.map_err(io_error(dir))
+}
+
+/// Removes a file. One that is already gone is no failure.
+async fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
 }
 
 /// Removes all components of an sstable, given by the prefix of their names: the table of
@@ -404,11 +412,8 @@ async fn remove(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
     names.sort_by_key(|name| (!name.ends_with(TOC), name.ends_with(TEMPORARY_TOC)));
     for name in &names {
         let path = dir.join(name);
-        match fs::remove_file(&path).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(DeletionLogError::NotRemoved { path, error });
-            }
-            _ => {}
+        if let Err(error) = remove_if_there(&path).await {
+            return Err(DeletionLogError::NotRemoved { path, error });
         }
     }
     Ok(!names.is_empty())

@@ -20,7 +20,7 @@ use model::key::DecoratedKey;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
 use rt::ShardId;
-use rt::sync::{Cancel, Gate, Semaphore};
+use rt::sync::{Cancel, Gate, Notify, RwLock, Semaphore};
 use sstable::Corrupt;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -59,8 +59,12 @@ pub(crate) struct Table {
     filters: RefCell<Vec<(ShardId, ReplayFilters)>>,
     /// Serialises changes of the replay filters.
     pub filters_turn: Semaphore,
-    /// Held while the sstables are linked into a snapshot.
-    pub snapshot_turn: Semaphore,
+    /// Between linking and removing sstables: a set is linked exclusively, and removals share the
+    /// lock. Its holders do nothing but file operations, so they wait for no other task.
+    pub sstable_files: RwLock<()>,
+    /// Serialises the compactions that administrators request. Two of them would take each other's
+    /// sstables.
+    pub requested_turn: Semaphore,
     /// Files that could not be opened. They are left alone. Their contents are unknown, so nothing
     /// is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
@@ -70,6 +74,7 @@ pub(crate) struct Table {
     paused: Cell<u32>,
     /// How many guards keep all compactions from starting, also requested ones.
     barriers: Cell<u32>,
+    barrier_ended: Notify,
     /// Entered by running compactions.
     pub compacting: RefCell<Gate>,
     /// Counters since the table was opened on this shard.
@@ -106,11 +111,13 @@ impl Table {
             old_logs_truncated: Cell::new(false),
             filters: RefCell::new(filters),
             filters_turn: Semaphore::new(1),
-            snapshot_turn: Semaphore::new(1),
+            sstable_files: RwLock::new(()),
+            requested_turn: Semaphore::new(1),
             unreadable: RefCell::new(unreadable),
             missing: RefCell::default(),
             paused: Cell::new(0),
             barriers: Cell::new(0),
+            barrier_ended: Notify::new(),
             compacting: RefCell::default(),
             done: Done::default(),
         })
@@ -150,6 +157,11 @@ impl Table {
         let (gone, left): (Vec<_>, Vec<_>) = self.tablets().iter().cloned().partition(|own| Rc::ptr_eq(own, tablet));
         self.tablets.replace(left.into());
         self.leaving.borrow_mut().extend(gone);
+    }
+
+    /// Whether a tablet has not left the table.
+    pub fn serves(&self, tablet: &Rc<Tablet>) -> bool {
+        self.tablets.borrow().iter().any(|own| Rc::ptr_eq(own, tablet))
     }
 
     /// A tablet that is no longer served and still has data.
@@ -231,8 +243,8 @@ impl Table {
         Paused(self.clone())
     }
 
-    /// Whether no compaction may run: data is being truncated or removed, which a compaction would
-    /// write again, or sstables are being linked, which a compaction would remove.
+    /// Whether no compaction may run, because data is being truncated or removed. A compaction
+    /// would write that data again.
     pub fn excludes_compactions(&self) -> bool {
         self.barriers.get() > 0
     }
@@ -243,6 +255,13 @@ impl Table {
         let guard = CompactionBarrier(self.clone());
         self.stop_compactions().await;
         guard
+    }
+
+    /// Waits until compactions are no longer excluded.
+    pub async fn compactions_allowed(&self) {
+        while self.excludes_compactions() {
+            self.barrier_ended.notified().await;
+        }
     }
 
     /// Stops the running compactions and waits for their end. Later ones are not affected.
@@ -259,6 +278,7 @@ pub(crate) struct CompactionBarrier(Rc<Table>);
 impl Drop for CompactionBarrier {
     fn drop(&mut self) {
         self.0.barriers.set(self.0.barriers.get() - 1);
+        self.0.barrier_ended.notify_waiters();
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) use found::{Prepared, SstableKeys};
 pub(crate) use listing::{foreign_files, is_absent, is_sealed, is_truncated, names_in, remove_all, sealed_places};
 pub(crate) use replay_filters::ReplayFilters;
 pub use replay_filters::TruncateRecord;
-pub(crate) use snapshot::{MANIFEST, SnapshotWriter, unfinished};
+pub(crate) use snapshot::{MANIFEST, OnMissing, SnapshotWriter, unfinished};
 pub use snapshot::{UNFINISHED_SNAPSHOT, is_snapshot_name};
 
 /// The directory in a table's directory that holds its snapshots.

@@ -1,7 +1,7 @@
 //! Hard links to sstables of a table in a directory of its snapshots, with a manifest and a
 //! schema.
 
-use super::{TABLE_SNAPSHOTS, names_in};
+use super::{TABLE_SNAPSHOTS, is_absent, names_in};
 use crate::config::{DescribeSchema, EngineConfig};
 use crate::error::EngineError;
 use model::schema::TableSchema;
@@ -18,6 +18,16 @@ pub const UNFINISHED_SNAPSHOT: &str = ".unfinished-";
 /// How often the manifest is written again because another shard has linked more files.
 const MANIFEST_TRIES: u32 = 100;
 
+/// What happens if files of a linked sstable are missing. The node itself removes none meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnMissing {
+    /// The snapshot fails, because it would lack rows.
+    Fail,
+    /// The remaining files are linked. The table's data is removed next, and files that are already
+    /// gone must not prevent that.
+    Skip,
+}
+
 /// Links and describes snapshots for one shard.
 pub(crate) struct SnapshotWriter {
     shard: ShardId,
@@ -31,8 +41,8 @@ impl SnapshotWriter {
         SnapshotWriter { shard: config.shard, describe: config.describe.clone() }
     }
 
-    /// Links sstables into the snapshot `name` of their table. They must not be removed
-    /// meanwhile.
+    /// Links sstables that are removed next into the snapshot `name` of their table. No other
+    /// operation may remove them meanwhile.
     pub async fn take(
         &self,
         schema: &TableSchema,
@@ -41,16 +51,22 @@ impl SnapshotWriter {
         name: &str,
     ) -> Result<(), EngineError> {
         let to = dir.join(TABLE_SNAPSHOTS).join(name);
-        self.link_all(dir, places, &to).await?;
+        self.link_all(dir, places, &to, OnMissing::Skip).await?;
         self.describe(schema, &to).await
     }
 
     /// Links sstables durably into a directory of their table's snapshots.
-    pub async fn link_all(&self, dir: &Path, places: &[SstablePath], to: &Path) -> Result<(), EngineError> {
+    pub async fn link_all(
+        &self,
+        dir: &Path,
+        places: &[SstablePath],
+        to: &Path,
+        on_missing: OnMissing,
+    ) -> Result<(), EngineError> {
         rt::fs::create_dir_all(to).await.map_err(EngineError::io(to))?;
         let files = names_in(dir).await?;
         for place in places {
-            self.link(&files, place, to).await?;
+            self.link(&files, place, to, on_missing).await?;
         }
         for dir in [to, &dir.join(TABLE_SNAPSHOTS), dir] {
             rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
@@ -71,13 +87,29 @@ impl SnapshotWriter {
     }
 
     /// Links all components of an sstable, its table of contents last.
-    async fn link(&self, files: &[String], place: &SstablePath, to: &Path) -> Result<(), EngineError> {
+    async fn link(
+        &self,
+        files: &[String],
+        place: &SstablePath,
+        to: &Path,
+        on_missing: OnMissing,
+    ) -> Result<(), EngineError> {
         let prefix = file_name(&place.path(Component::Toc)).replace(Component::Toc.name(), "");
         let mut own: Vec<&String> = files.iter().filter(|name| name.starts_with(&prefix)).collect();
+        for component in [Component::Data, Component::Toc] {
+            let path = place.path(component);
+            if !own.contains(&&file_name(&path)) {
+                missing(path, io::ErrorKind::NotFound.into(), on_missing)?;
+            }
+        }
         own.sort_by_key(|name| name.ends_with(Component::Toc.name()));
         for name in own {
-            let target = to.join(name);
-            match rt::fs::hard_link(&place.dir.join(name), &target).await {
+            let (path, target) = (place.dir.join(name), to.join(name));
+            match rt::fs::hard_link(&path, &target).await {
+                // If only the target's directory is missing, somebody has removed the snapshot.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && is_absent(&path).await? => {
+                    missing(path, error, on_missing)?;
+                }
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(EngineError::io(target)(error));
                 }
@@ -102,6 +134,15 @@ impl SnapshotWriter {
         }
         Ok(())
     }
+}
+
+/// Reports a missing file of an sstable that is being linked.
+fn missing(path: PathBuf, error: io::Error, on_missing: OnMissing) -> Result<(), EngineError> {
+    if on_missing == OnMissing::Fail {
+        return Err(EngineError::io(path)(error));
+    }
+    tracing::warn!(file = %path.display(), "file of an sstable is missing: the snapshot of the removed data lacks its rows");
+    Ok(())
 }
 
 /// The directory of the unfinished snapshot `name` of a table. No valid name has this prefix.

@@ -32,7 +32,7 @@ impl Engine {
     }
 
     /// Removes the files of sstables that are in no set any more. A crash leaves all or none of
-    /// them.
+    /// them. Waits for a snapshot that links files of the table on this shard.
     pub(crate) async fn delete_files(&self, table: &Table, sstables: &[Rc<Attached>]) -> Result<(), EngineError> {
         if sstables.is_empty() {
             return Ok(());
@@ -43,6 +43,7 @@ impl Engine {
                     "an sstable is removed while it is read, and cannot be kept open: its readers will fail");
             }
         }
+        let _removing = table.sstable_files.read().await;
         let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();
         remove_all(&table.dir, &places).await?;
         add(&self.counters().sstables_deleted, places.len() as u64);

@@ -12,7 +12,7 @@ use crate::deletion_log::{QUARANTINE, UPLOAD};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::table::Table;
-use crate::table_dir::{SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, remove_all};
+use crate::table_dir::{SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, is_absent, remove_all};
 use model::TableId;
 use model::schema::TableSchema;
 use sstable::{Component, SstablePath};
@@ -55,7 +55,14 @@ impl Engine {
             }
             self.log().clean(tablet.slot, crate::commitlog::Position::MAX);
         }
-        self.delete_files(table, &sstables).await
+        match self.delete_files(table, &sstables).await {
+            // Not even the record of a removal can be written, and nothing is left to remove.
+            Err(error) if is_absent(&table.dir).await? => {
+                tracing::warn!(dir = %table.dir.display(), %error, "the directory of a dropped table is already gone");
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Removes the directory of a table that every shard has dropped, unless an sstable is left
@@ -126,7 +133,10 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
     let removed = if entries.iter().any(|entry| entry.is_dir) {
         let mut removed = Ok(());
         for entry in entries.iter().filter(|entry| !entry.is_dir) {
-            removed = removed.and(rt::fs::remove_file(&dir.join(&entry.name)).await);
+            match rt::fs::remove_file(&dir.join(&entry.name)).await {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => removed = removed.and(done),
+            }
         }
         removed
     } else {

@@ -14,7 +14,7 @@
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::table::Table;
-use crate::table_dir::{SnapshotWriter, TABLE_SNAPSHOTS, is_snapshot_name, unfinished};
+use crate::table_dir::{OnMissing, SnapshotWriter, TABLE_SNAPSHOTS, is_absent, is_snapshot_name, unfinished};
 use model::TableId;
 use sstable::SstablePath;
 use std::path::Path;
@@ -29,7 +29,7 @@ impl Engine {
             return Err(EngineError::SnapshotName(name.to_string()));
         }
         let table = self.table_or_error(table)?;
-        self.link_table(&table, &unfinished(&table.dir, name)).await
+        self.link_table(&table, &unfinished(&table.dir, name), OnMissing::Fail).await
     }
 
     /// Writes the manifest and the schema of an unfinished snapshot. Call it on one shard, after
@@ -51,25 +51,31 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes the snapshot of a table whose data is removed next.
     pub(crate) async fn snapshot_table(&self, table: &Rc<Table>, name: &str) -> Result<(), EngineError> {
         let to = table.dir.join(TABLE_SNAPSHOTS).join(name);
-        self.link_table(table, &to).await?;
+        if table.has_directory.get() && is_absent(&table.dir).await? {
+            tracing::warn!(dir = %table.dir.display(), "the table's directory is missing: the snapshot has only the rows in memory");
+            table.has_directory.set(false);
+        }
+        self.link_table(table, &to, OnMissing::Skip).await?;
         SnapshotWriter::of(self.config()).describe(&table.schema(), &to).await
     }
 
-    async fn link_table(&self, table: &Rc<Table>, to: &Path) -> Result<(), EngineError> {
+    async fn link_table(&self, table: &Rc<Table>, to: &Path, on_missing: OnMissing) -> Result<(), EngineError> {
         for tablet in table.tablets().iter() {
             self.flush_tablet(table, tablet).await?;
         }
         self.make_directory(table).await?;
-        let _turn = table.snapshot_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
-        // Without compactions, no sstable is removed. Compactions of administrators resume later.
-        let _barrier = table.without_compactions().await;
+        // Removals wait until all files are linked. Compactions continue until they remove inputs.
+        let _linking = table.sstable_files.write().await;
+        // A dropped table has no sstables any more, and its snapshot would lack all rows.
+        let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let places: Vec<SstablePath> = table
             .tablets()
             .iter()
             .flat_map(|tablet| tablet.sstables().iter().map(|own| own.sstable.place().clone()).collect::<Vec<_>>())
             .collect();
-        SnapshotWriter::of(self.config()).link_all(&table.dir, &places, to).await
+        SnapshotWriter::of(self.config()).link_all(&table.dir, &places, to, on_missing).await
     }
 }

@@ -27,6 +27,8 @@ mod operations;
 #[cfg(feature = "sim")]
 mod power_loss;
 #[cfg(not(feature = "sim"))]
+mod removal_beside;
+#[cfg(not(feature = "sim"))]
 mod row_cache;
 #[cfg(not(feature = "sim"))]
 mod shards;

@@ -76,9 +76,9 @@ pub(super) struct LimitedPage {
 }
 
 impl Coordinator {
-    /// Counts partitions of a table with limits as soon as they are known, and decides: a refusal is
-    /// cheap, because nothing else of the request is made. The mode must be set in the context of
-    /// the request.
+    /// Counts partitions of a table with limits as soon as they are known, and decides: a refusal
+    /// is cheap, because nothing else of the request is made. The mode must be set in the context
+    /// of the request.
     ///
     /// # Errors The refusal of one of the partitions.
     #[cold]

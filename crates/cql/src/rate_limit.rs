@@ -1,5 +1,5 @@
-//! Applies rate limits to a statement as soon as its partitions are known. So a refusal costs little:
-//! no row, no mutation and no query is made for it.
+//! Applies rate limits to a statement as soon as its partitions are known. So a refusal costs
+//! little: no row, no mutation and no query is made for it.
 //!
 //! Left to the coordinator are batches, and pages after the first one.
 
@@ -7,13 +7,24 @@ use crate::error::Error;
 use crate::rate_limit_error::RateLimitError;
 use crate::request::Request;
 use crate::restrictions::Partitions;
+use coordinator::RequestOptions;
 use model::TableSchema;
 use model::key::DecoratedKey;
 use model::token::Token;
 use replica::rate_limit::only_token;
 use replica::{Class, LimitKind, RateLimitMode};
+use rt::time::Duration;
 
 impl Request<'_> {
+    /// Options for the coordinator of a request that was decided so.
+    ///
+    /// # Errors The same as of [`Request::options`].
+    pub fn limited_options(&self, timeout: Duration, rate_limit: RateLimitMode) -> Result<RequestOptions, Error> {
+        let mut options = self.options(timeout)?;
+        options.context.rate_limit = rate_limit;
+        Ok(options)
+    }
+
     /// Decides on the first page of partitions. [`RateLimitMode::Off`]: it is not limited, or not
     /// decided yet.
     ///

@@ -82,9 +82,9 @@ enum Exceeded {
 }
 
 impl Replica {
-    /// Counts an operation of a partition that arrives at this shard as its coordinator, and decides
-    /// by the limits of its table and the draw. `owns`: whether this shard owns the partition. In
-    /// mode `observe` every operation is accepted.
+    /// Counts an operation of a partition that arrives at this shard as its coordinator, and
+    /// decides by the limits of its table and the draw. `owns`: whether this shard owns the
+    /// partition. In mode `observe` every operation is accepted.
     ///
     /// # Errors [`RateLimited`]
     pub fn limit(

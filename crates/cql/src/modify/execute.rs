@@ -153,8 +153,7 @@ impl Modify {
         let now = rt::time::wall_micros();
         let default = default_timestamp(request)?;
         let (stamp, capped) = self.stamp(env, default, now, request)?;
-        let mut options = request.options(self.attributes.timeout(env, timeout)?)?;
-        options.context.rate_limit = rate_limit;
+        let mut options = request.limited_options(self.attributes.timeout(env, timeout)?, rate_limit)?;
         let deadline = options.context.deadline;
         let rows = self.rows(env)?;
         // Boxed, and held until the write is done.

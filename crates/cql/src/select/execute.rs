@@ -52,8 +52,7 @@ impl Select {
             Partitions::Keys(_) => request.config.read_timeout,
             Partitions::Range(_) => request.config.range_timeout,
         };
-        let mut options = request.options(self.attributes.timeout(env, default)?)?;
-        options.context.rate_limit = rate_limit;
+        let options = request.limited_options(self.attributes.timeout(env, default)?, rate_limit)?;
         let state = pager.open().await?;
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();

@@ -65,6 +65,8 @@ pub(crate) struct Table {
     /// Serialises the compactions that administrators request. Two of them would take each other's
     /// sstables.
     pub requested_turn: Semaphore,
+    /// Truncated sstables whose files may still be there, because their removal has failed.
+    pub truncated: RefCell<Vec<Rc<Attached>>>,
     /// Files that could not be opened. They are left alone. Their contents are unknown, so nothing
     /// is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
@@ -113,6 +115,7 @@ impl Table {
             filters_turn: Semaphore::new(1),
             sstable_files: RwLock::new(()),
             requested_turn: Semaphore::new(1),
+            truncated: RefCell::default(),
             unreadable: RefCell::new(unreadable),
             missing: RefCell::default(),
             paused: Cell::new(0),

@@ -58,6 +58,7 @@ impl Engine {
             self.truncate_logs_of_absent_shards(table, at_micros).await?;
         } else if !self.has_data(table) {
             // Everything in the log was flushed and is covered, or was truncated before.
+            self.delete_truncated(table).await?;
             return Ok(TruncateRecord { at_micros, below: self.log().position() });
         }
         let tablets = table.tablets();
@@ -75,11 +76,13 @@ impl Engine {
             })
             .collect();
         let sstables: Vec<_> = void.iter().flat_map(|(_, _, set)| set.iter().cloned()).collect();
+        let left = table.truncated.borrow().clone();
         self.change_filters(table, |filters| {
             filters.truncated = Some(record);
-            filters.truncated_sstables = sstables.iter().map(|own| own.generation().to_string()).collect();
+            filters.truncated_sstables = left.iter().chain(&sstables).map(|own| own.generation().to_string()).collect();
         })
         .await?;
+        table.truncated.borrow_mut().extend(sstables);
         for (tablet, memtables, set) in &void {
             let gone: Vec<_> = set.iter().cloned().collect();
             tablet.replace(&gone, []);
@@ -95,8 +98,17 @@ impl Engine {
             "nothing that was truncated waits for a flush"
         );
         drop(turns);
-        self.delete_files(table, &sstables).await?;
+        self.delete_truncated(table).await?;
         Ok(record)
+    }
+
+    /// Removes the files of truncated sstables. Until they are gone, the replay filters must name
+    /// them: otherwise the next start would load them.
+    async fn delete_truncated(&self, table: &Table) -> Result<(), EngineError> {
+        let sstables = table.truncated.borrow().clone();
+        self.delete_files(table, &sstables).await?;
+        table.truncated.borrow_mut().retain(|own| !sstables.iter().any(|gone| Rc::ptr_eq(gone, own)));
+        Ok(())
     }
 
     /// Truncates the old logs of shards that this run does not have. Running shards write their

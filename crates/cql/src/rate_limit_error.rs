@@ -38,8 +38,8 @@ impl RateLimitError {
         if self.rejected_by_coordinator { "coordinator" } else { "replicas" }
     }
 
-    /// Passes the pieces of the text, in order. They are put into a frame with a tenth of the
-    /// instructions that formatting takes.
+    /// Passes the pieces of the text, in order. Putting them into a frame takes a fifth of the
+    /// instructions of formatting.
     pub fn with_pieces<T>(&self, then: impl FnOnce(&[&str]) -> T) -> T {
         let (mut observed, mut limit, mut wait) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
         let RateLimitError { target, refused: RateLimited { excess, by, .. }, .. } = self;

@@ -193,8 +193,7 @@ impl Replica {
         }
     }
 
-    /// Sets the number of shards of the cluster that report what arrives at them. 0 or 1: none
-    /// does.
+    /// See [`crate::arrivals::Arrivals::set_coordinators`].
     pub fn set_reporting_coordinators(&self, count: u64) {
         self.rate_limiter.set_coordinators(count);
     }

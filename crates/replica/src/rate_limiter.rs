@@ -16,7 +16,7 @@ pub(crate) struct RateLimiter {
     /// Made when it is first needed: most nodes have no table with limits.
     decider: RefCell<Option<Decider>>,
     bytes: usize,
-    /// The shards of the cluster that report what comes to them.
+    /// For the decider, once it is made.
     coordinators: Cell<u64>,
     /// The start of window 0: a full second of the wall clock, so that the windows of all nodes
     /// begin at about the same time.

@@ -6,7 +6,6 @@
 //! lost does not matter: the next one replaces it, and what a silent shard has reported expires.
 
 use super::Coordinator;
-use super::client::Transport;
 use bytes::Bytes;
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
@@ -101,8 +100,7 @@ impl Coordinator {
     async fn report_to(&self, owner: TabletReplica, own: TabletReplica, report: Bytes) -> Option<Bytes> {
         let until = Deadline::after(ANSWER);
         if owner.host != own.host {
-            let transport: Rc<dyn Transport> = self.client.transport()?;
-            return transport.report(owner, report, until).await.ok();
+            return self.client.transport()?.call(owner, Verb::Arrivals, report, until).await.ok();
         }
         let (from, replicas) = (Origin { host: own.host, shard: own.shard }, self.metadata.shards().replica);
         let take = move || async move { answer(&*replicas.try_get()?, from, &report).ok() };

@@ -12,33 +12,25 @@ use bytes::Bytes;
 use cluster::metadata::ClusterShards;
 use cluster::tablets::TabletReplica;
 use futures_util::future::LocalBoxFuture;
+use internode::Verb;
 use model::id::HostId;
 use replica::wire::{Header, decode_response, encode_request};
 use replica::{Context, Replica, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use rt::Pieces;
 use rt::ShardId;
 use rt::sync::Deadline;
-use rt::task::Group;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 /// Carries requests to shards of other nodes.
 pub trait Transport {
-    /// Sends an encoded request, which the receiver performs in the scheduling group `group`.
-    /// Returns the encoded response. Dropping the future cancels the request.
+    /// Sends a request of a verb, whose scheduling group the receiver uses. Returns the response.
+    /// Dropping the future cancels the request.
     fn call(
         &self,
         to: TabletReplica,
+        verb: Verb,
         request: Bytes,
-        group: Group,
-        deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>>;
-
-    /// Sends a report of arrivals to a shard that owns partitions. Returns its answer.
-    fn report(
-        &self,
-        to: TabletReplica,
-        report: Bytes,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, SendError>>;
 }
@@ -163,7 +155,7 @@ impl ReplicaClient {
             return Err(SendError::Down("this node has no transport to other nodes".into()));
         };
         let began = rt::time::now();
-        let answered = transport.call(to, request, context.class.group(), context.deadline).await;
+        let answered = transport.call(to, Verb::of_replica(context.class.group()), request, context.deadline).await;
         if !matches!(answered, Err(SendError::Down(_))) {
             self.latencies.borrow_mut().add(to.host, began.elapsed(), rt::time::coarse_now());
         }

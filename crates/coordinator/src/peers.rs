@@ -20,7 +20,6 @@ use replica::wire::header_of;
 use rt::Pieces;
 use rt::hash::HashMap;
 use rt::sync::Deadline;
-use rt::task::Group;
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -37,41 +36,20 @@ pub(super) struct Peers {
 
 struct InternodeTransport(Weak<Internode>);
 
-impl InternodeTransport {
-    fn send(
+impl Transport for InternodeTransport {
+    fn call(
         &self,
         to: TabletReplica,
         verb: Verb,
-        body: Bytes,
+        request: Bytes,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
         let internode = self.0.upgrade();
         Box::pin(async move {
             let Some(internode) = internode else { return Err(SendError::Down("this node is stopping".into())) };
             let to = Peer { host: to.host, shard: to.shard };
-            internode.call(to, verb, body, deadline).await.map_err(send_error)
+            internode.call(to, verb, request, deadline).await.map_err(send_error)
         })
-    }
-}
-
-impl Transport for InternodeTransport {
-    fn call(
-        &self,
-        to: TabletReplica,
-        request: Bytes,
-        group: Group,
-        deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
-        self.send(to, Verb::of_replica(group), request, deadline)
-    }
-
-    fn report(
-        &self,
-        to: TabletReplica,
-        report: Bytes,
-        deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
-        self.send(to, Verb::Arrivals, report, deadline)
     }
 }
 

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use coordinator::{SendError, Transport, answer_report};
 use futures_util::future::LocalBoxFuture;
+use internode::Verb;
 use model::id::HostId;
 use replica::Replica;
 use replica::arrivals::Origin;
@@ -44,14 +45,29 @@ impl Drop for UnderWay {
 /// A node's end of the transport.
 pub struct End(pub Rc<Wire>, pub HostId);
 
+impl End {
+    fn report(&self, to: TabletReplica, report: &Bytes) -> Result<Bytes, SendError> {
+        *self.0.reports.borrow_mut() += 1;
+        let replica = self.0.replicas.borrow()[&to.host].clone();
+        let from = Origin { host: self.1, shard: 0 };
+        match self.0.faults.borrow().contains_key(&to.host) {
+            true => Err(SendError::TimedOut),
+            false => answer_report(&replica, from, report).map_err(|error| SendError::Refused(error.to_string())),
+        }
+    }
+}
+
 impl Transport for End {
     fn call(
         &self,
         to: TabletReplica,
+        verb: Verb,
         request: Bytes,
-        _group: rt::task::Group,
         deadline: Deadline,
     ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
+        if verb == Verb::Arrivals {
+            return Box::pin(std::future::ready(self.report(to, &request)));
+        }
         *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
         let replica = self.0.replicas.borrow()[&to.host].clone();
         let mut fault = self.0.faults.borrow().get(&to.host).cloned();
@@ -82,21 +98,5 @@ impl Transport for End {
                 }
             }
         })
-    }
-
-    fn report(
-        &self,
-        to: TabletReplica,
-        report: Bytes,
-        _deadline: Deadline,
-    ) -> LocalBoxFuture<'static, Result<Bytes, SendError>> {
-        *self.0.reports.borrow_mut() += 1;
-        let replica = self.0.replicas.borrow()[&to.host].clone();
-        let from = Origin { host: self.1, shard: 0 };
-        let answer = match self.0.faults.borrow().contains_key(&to.host) {
-            true => Err(SendError::TimedOut),
-            false => answer_report(&replica, from, &report).map_err(|error| SendError::Refused(error.to_string())),
-        };
-        Box::pin(std::future::ready(answer))
     }
 }

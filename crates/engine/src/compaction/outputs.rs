@@ -10,7 +10,7 @@ use crate::metrics::Writing;
 use crate::table::{Attached, Table};
 use model::fragment::Fragment;
 use model::schema::TableSchema;
-use sstable::{Component, Sstable, SstablePath, Unsealed, Writer, WriterOptions, seal_all};
+use sstable::{Sstable, SstablePath, Unsealed, Writer, WriterOptions, seal_all};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -70,8 +70,8 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Seals and opens all outputs. After an error nothing is left on disk, or the table's
-    /// `unreadable` lists what may be left.
+    /// Seals and opens all outputs. After an error nothing is left on disk, or what may be left is
+    /// among the table's leftovers.
     pub async fn finish(mut self) -> Result<Vec<Rc<Attached>>, EngineError> {
         if let Err(error) = self.complete_current().await {
             self.abandon().await;
@@ -94,7 +94,7 @@ impl<'a> Outputs<'a> {
 }
 
 /// Seals and opens complete sstables. Each covers these intervals of the commitlog. After an error
-/// nothing is left on disk, or the table's `unreadable` lists what may be left.
+/// nothing is left on disk, or what may be left is among the table's leftovers.
 pub(super) async fn seal(
     engine: &Engine,
     table: &Table,
@@ -107,10 +107,7 @@ pub(super) async fn seal(
     if sealed.is_err() {
         for place in places {
             if let Err(error) = sstable::directory::remove(&place).await {
-                // The sstable may be sealed on disk, and a restart would find it. So nothing that
-                // covers its data may be purged until then.
-                tracing::error!(generation = %place.generation, %error, "an incomplete sstable could not be removed; purging in this table stops until a restart");
-                table.unreadable.borrow_mut().push(place.path(Component::Data));
+                table.leftovers.not_removed(place, &error);
             }
         }
     }

@@ -40,7 +40,7 @@ impl<'a> Purge<'a> {
     /// Tombstones of this key with a smaller timestamp than this cover nothing outside of the
     /// compaction.
     pub fn max_purgeable(&self, key: &DecoratedKey) -> Timestamp {
-        if !self.table.unreadable.borrow().is_empty() {
+        if self.table.may_hold_other_data() {
             return Timestamp::MIN;
         }
         self.refresh();
@@ -56,7 +56,7 @@ impl<'a> Purge<'a> {
     /// The inputs that have only data past the grace period and cover nothing elsewhere. They need
     /// not be read.
     pub fn fully_expired(&self, gc_before: Seconds) -> Vec<Rc<Attached>> {
-        if !self.table.unreadable.borrow().is_empty() {
+        if self.table.may_hold_other_data() {
             return Vec::new();
         }
         self.refresh();

@@ -249,16 +249,12 @@ impl Engine {
         }
         // New readers use the outputs. Readers that have the inputs open keep them.
         tablet.replace(inputs, outputs.iter().cloned());
-        if let Err(error) = self.delete_files(table, inputs).await {
-            // The inputs may be back after a restart, so nothing that covers their data may be
-            // purged until then.
-            table.unreadable.borrow_mut().extend(inputs.iter().map(|own| own.sstable.dir().to_path_buf()));
-            return Err(error);
-        }
+        let removed = self.delete_files(table, inputs).await;
+        // After an error nothing is purged in this table until the inputs are removed.
         for output in &outputs {
             output.compacting.set(false);
         }
-        Ok(())
+        removed
     }
 }
 

@@ -7,7 +7,7 @@ use crate::table::{Attached, Table};
 use model::fragment::Fragment;
 use model::options::OptionMap;
 use model::schema::TableSchema;
-use sstable::{Algorithm, Component, Compression, Generation, Sstable, SstablePath, Writer, WriterOptions};
+use sstable::{Algorithm, Compression, Generation, Sstable, SstablePath, Writer, WriterOptions};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -84,10 +84,7 @@ impl Output {
         if sealed.is_err()
             && let Err(error) = sstable::directory::remove(&place).await
         {
-            // It may be sealed on disk, and a restart would find it. So nothing that covers its
-            // data may be purged in this run.
-            tracing::error!(generation = %place.generation, %error, "an incomplete sstable could not be removed; purging in this table stops until a restart");
-            table.unreadable.borrow_mut().push(place.path(Component::Data));
+            table.leftovers.not_removed(place, &error);
         }
         sealed
     }

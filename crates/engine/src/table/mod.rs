@@ -2,6 +2,7 @@
 
 mod details;
 mod large;
+mod leftovers;
 mod row_cache;
 mod sstable_set;
 mod tablet;
@@ -9,6 +10,7 @@ mod tablet;
 pub use details::TableDetails;
 pub(crate) use large::LargeIndex;
 pub use large::{LargePartition, LargeView};
+pub(crate) use leftovers::Leftovers;
 pub use row_cache::RowCacheStats;
 pub(crate) use row_cache::{CachedTablet, Content, RowCache};
 pub(crate) use sstable_set::{Attached, SstableSet};
@@ -65,8 +67,8 @@ pub(crate) struct Table {
     /// Serialises the compactions that administrators request. Two of them would take each other's
     /// sstables.
     pub requested_turn: Semaphore,
-    /// Truncated sstables whose files may still be there, because their removal has failed.
-    pub truncated: RefCell<Vec<Rc<Attached>>>,
+    /// Sstables whose files are being removed, or could not be removed.
+    pub leftovers: Leftovers,
     /// Files that could not be opened. They are left alone. Their contents are unknown, so nothing
     /// is purged.
     pub unreadable: RefCell<Vec<PathBuf>>,
@@ -115,7 +117,7 @@ impl Table {
             filters_turn: Semaphore::new(1),
             sstable_files: RwLock::new(()),
             requested_turn: Semaphore::new(1),
-            truncated: RefCell::default(),
+            leftovers: Leftovers::default(),
             unreadable: RefCell::new(unreadable),
             missing: RefCell::default(),
             paused: Cell::new(0),
@@ -233,6 +235,12 @@ impl Table {
     /// The shards that have replay filters, and how often each has written them.
     pub fn filter_sequences(&self) -> Vec<(ShardId, u64)> {
         self.filters.borrow().iter().map(|(shard, filters)| (*shard, filters.sequence)).collect()
+    }
+
+    /// Whether sstables may hold data of the table besides those of the sets: nothing is purged
+    /// then, because a tombstone may cover such data.
+    pub fn may_hold_other_data(&self) -> bool {
+        !self.unreadable.borrow().is_empty() || self.leftovers.may_return()
     }
 
     /// Whether compactions may start without a request.

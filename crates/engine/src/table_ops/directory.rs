@@ -6,6 +6,7 @@ use crate::error::EngineError;
 use crate::metrics::add;
 use crate::table::{Attached, Table};
 use crate::table_dir::remove_all;
+use sstable::SstablePath;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -32,20 +33,37 @@ impl Engine {
     }
 
     /// Removes the files of sstables that are in no set any more. A crash leaves all or none of
-    /// them. Waits for a snapshot that links files of the table on this shard.
+    /// them. Waits for a snapshot that links files of the table on this shard. After an error they
+    /// are [`Leftovers`](crate::table::Leftovers), and later calls try again.
     pub(crate) async fn delete_files(&self, table: &Table, sstables: &[Rc<Attached>]) -> Result<(), EngineError> {
-        if sstables.is_empty() {
-            return Ok(());
-        }
         for own in sstables.iter().filter(|own| own.is_read()) {
             if let Err(error) = own.sstable.keep_open().await {
                 tracing::warn!(generation = %own.generation(), %error,
                     "an sstable is removed while it is read, and cannot be kept open: its readers will fail");
             }
         }
-        let _removing = table.sstable_files.read().await;
         let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();
-        remove_all(&table.dir, &places).await?;
+        table.leftovers.add(&places);
+        self.remove_leftovers(table, places).await?;
+        if table.leftovers.may_return()
+            && let Err(error) = self.remove_leftovers(table, table.leftovers.places()).await
+        {
+            tracing::warn!(dir = %table.dir.display(), %error, "replaced sstables still cannot be removed");
+        }
+        Ok(())
+    }
+
+    /// Removes the files of some leftovers of a table.
+    pub(crate) async fn remove_leftovers(&self, table: &Table, places: Vec<SstablePath>) -> Result<(), EngineError> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let _removing = table.sstable_files.read().await;
+        if let Err(error) = remove_all(&table.dir, &places).await {
+            table.leftovers.removal_failed();
+            return Err(error);
+        }
+        table.leftovers.are_removed(&places);
         add(&self.counters().sstables_deleted, places.len() as u64);
         Ok(())
     }

@@ -58,7 +58,7 @@ impl Engine {
             self.truncate_logs_of_absent_shards(table, at_micros).await?;
         } else if !self.has_data(table) {
             // Everything in the log was flushed and is covered, or was truncated before.
-            self.delete_truncated(table).await?;
+            self.remove_leftovers(table, table.leftovers.places()).await?;
             return Ok(TruncateRecord { at_micros, below: self.log().position() });
         }
         let tablets = table.tablets();
@@ -76,13 +76,16 @@ impl Engine {
             })
             .collect();
         let sstables: Vec<_> = void.iter().flat_map(|(_, _, set)| set.iter().cloned()).collect();
-        let left = table.truncated.borrow().clone();
+        // Until the files of earlier sstables are gone, the filters must name them, too: otherwise
+        // the next start would load them.
+        let left = table.leftovers.places().into_iter().map(|place| place.generation);
+        let truncated = left.chain(sstables.iter().map(|own| own.generation()));
+        let names = truncated.map(|generation| generation.to_string()).collect();
         self.change_filters(table, |filters| {
             filters.truncated = Some(record);
-            filters.truncated_sstables = left.iter().chain(&sstables).map(|own| own.generation().to_string()).collect();
+            filters.truncated_sstables = names;
         })
         .await?;
-        table.truncated.borrow_mut().extend(sstables);
         for (tablet, memtables, set) in &void {
             let gone: Vec<_> = set.iter().cloned().collect();
             tablet.replace(&gone, []);
@@ -98,17 +101,9 @@ impl Engine {
             "nothing that was truncated waits for a flush"
         );
         drop(turns);
-        self.delete_truncated(table).await?;
-        Ok(record)
-    }
-
-    /// Removes the files of truncated sstables. Until they are gone, the replay filters must name
-    /// them: otherwise the next start would load them.
-    async fn delete_truncated(&self, table: &Table) -> Result<(), EngineError> {
-        let sstables = table.truncated.borrow().clone();
         self.delete_files(table, &sstables).await?;
-        table.truncated.borrow_mut().retain(|own| !sstables.iter().any(|gone| Rc::ptr_eq(gone, own)));
-        Ok(())
+        self.remove_leftovers(table, table.leftovers.places()).await?;
+        Ok(record)
     }
 
     /// Truncates the old logs of shards that this run does not have. Running shards write their

@@ -44,7 +44,12 @@ fn a_full_disk_loses_nothing_and_the_node_lives_on() {
             });
             assert_eq!(progress, Progress::Ended, "seed {seed}, {shards} shards");
             assert!(full_at.is_some(), "seed {seed}: the disk was never full");
-            failures.append(&mut scenario.shared.failures.borrow_mut());
+            let mut failed = scenario.shared.failures.take();
+            if failed.iter().any(|failure| failure.contains("cannot apply a committed change")) {
+                // Until TRUNCATE has succeeded, writes wait, and may time out.
+                failed.retain(|failure| !failure.contains("Operation timed out"));
+            }
+            failures.append(&mut failed);
             for end in [End::PowerAtWrite(100), End::Stop] {
                 let progress = scenario.run(shards, end);
                 assert!(matches!(progress, Progress::Running | Progress::Ended), "seed {seed}: then {progress:#?}");

@@ -78,7 +78,7 @@ impl Output {
             self.reductions.capacity() * size_of::<Reduction>(),
             size_of::<Binding>() + 2 * size_of::<usize>(),
             self.columns.len() * size_of::<Slot>(),
-            ids.unwrap_or_default() * size_of::<Option<u16>>(),
+            ids.unwrap_or_default() * size_of::<Option<u32>>(),
         ]
     }
 
@@ -100,7 +100,7 @@ impl Output {
 pub(crate) struct Binding {
     slots: Vec<Slot>,
     /// For each column id, the first slot that needs it. None: no slot does.
-    by_column: Vec<Option<u16>>,
+    by_column: Vec<Option<u32>>,
     /// Whether any column has multiple cells.
     complex: bool,
     /// Whether all columns are key components or values of one cell, returned as they are stored.
@@ -121,13 +121,13 @@ struct Slot {
     ty: Option<CqlType>,
     is_static: bool,
     /// The next slot that needs the same column.
-    next: Option<u16>,
+    next: Option<u32>,
 }
 
 impl Binding {
     fn new(output: &Output, schema: &TableSchema) -> Binding {
         let mut slots: Vec<Slot> = Vec::with_capacity(output.columns.len());
-        let mut by_column: Vec<Option<u16>> = Vec::new();
+        let mut by_column: Vec<Option<u32>> = Vec::new();
         let mut complex = false;
         for (i, column) in output.columns.iter().enumerate() {
             let mut slot = Slot { column: *column, ty: None, is_static: false, next: None };
@@ -135,7 +135,8 @@ impl Binding {
                 if by_column.len() <= id.0 as usize {
                     by_column.resize(id.0 as usize + 1, None);
                 }
-                slot.next = by_column[id.0 as usize].replace(i as u16);
+                slot.next = by_column[id.0 as usize]
+                    .replace(u32::try_from(i).expect("the columns are in a list of four bytes' length"));
                 if let Some(found) = schema.column(id) {
                     slot.is_static = found.kind == ColumnKind::Static;
                     slot.ty = Some(found.ty.clone());

@@ -168,3 +168,25 @@ fn a_column_that_is_named_many_times_is_counted_before_it_is_copied() {
         }
     }
 }
+
+/// 65,536 is the first number that two bytes do not hold.
+#[test]
+fn each_repetition_of_a_column_has_its_value() {
+    let schema = schema();
+    for others in [vec![], vec![OutputColumn::WriteTime(ColumnId(0))]] {
+        let mut columns = vec![OutputColumn::Value(ColumnId(0)); 65_538];
+        columns.extend(others);
+        let output = Output::new(columns, false, false);
+        let limits =
+            Limits { rows: 1, per_partition: 1, bytes: 4 << 20, tombstones: 9, unpaged_bytes: 4 << 20, paged: true };
+        let mut builder = PageBuilder::new(&schema, &output, limits, 1);
+        let key = DecoratedKey::new(Bytes::from_static(&[0, 0, 0, 1]));
+        builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
+        let mut row = RowBuilder::new(None, Tombstone::LIVE);
+        row.push(&Cell::live(ColumnId(0), 5, &[7; 4]));
+        builder.push(Fragment::Row { key: Clustering::EMPTY, row: row.finish() }).expect("taken");
+        let page = builder.finish();
+        assert!(values(&page.body).take(65_538).all(|value| value == Some(&[7; 4][..])));
+        assert_eq!(values(&page.body).count(), output.columns.len());
+    }
+}

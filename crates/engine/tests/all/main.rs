@@ -11,6 +11,8 @@ mod concurrent;
 #[cfg(feature = "sim")]
 mod dropped;
 #[cfg(not(feature = "sim"))]
+mod dropped_columns;
+#[cfg(not(feature = "sim"))]
 mod epochs;
 #[cfg(feature = "sim")]
 mod full_disk;

@@ -17,6 +17,8 @@ mod epochs;
 #[cfg(feature = "sim")]
 mod full_disk;
 #[cfg(not(feature = "sim"))]
+mod large_rows;
+#[cfg(not(feature = "sim"))]
 mod many_tablets;
 #[cfg(not(feature = "sim"))]
 mod missing_files;

@@ -4,13 +4,18 @@
 //! must keep the order of [`crate::fragment`] under the same clustering order. Where only one input
 //! has a partition, its fragments pass through.
 
+mod versions;
+
+pub use versions::LargeRow;
+
 use crate::fragment::Fragment;
 use crate::key::{ClusteringCut, DecoratedKey};
-use crate::row::{self, Row};
+use crate::row::Row;
 use crate::schema::{ClusteringOrder, TableSchema};
 use crate::time::Tombstone;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use versions::Versions;
 
 /// The next step of a merge.
 #[derive(Debug)]
@@ -19,6 +24,8 @@ pub enum Step {
     Need(usize),
     /// The next fragment.
     Emit(Fragment),
+    /// A large row. The caller merges its versions before the next step.
+    Merge(Box<LargeRow>),
     /// Every input is finished.
     End,
 }
@@ -189,6 +196,11 @@ impl Merger {
         inside
     }
 
+    /// The schema of the rows.
+    pub fn schema(&self) -> &TableSchema {
+        &self.schema
+    }
+
     /// The next step.
     pub fn step(&mut self) -> Step {
         loop {
@@ -227,8 +239,8 @@ impl Merger {
             }
             if !self.header_done {
                 self.header_done = true;
-                if let Some(fragment) = self.static_row() {
-                    return Step::Emit(fragment);
+                if let Some(step) = self.static_row() {
+                    return step;
                 }
                 continue;
             }
@@ -238,8 +250,8 @@ impl Merger {
                 }
                 continue;
             }
-            if let Some(fragment) = self.next_of_several() {
-                return Step::Emit(fragment);
+            if let Some(step) = self.next_of_several() {
+                return step;
             }
         }
     }
@@ -276,19 +288,19 @@ impl Merger {
         Step::Emit(Fragment::PartitionStart { key, tombstone: merged })
     }
 
-    fn static_row(&mut self) -> Option<Fragment> {
-        let mut merged = None;
+    fn static_row(&mut self) -> Option<Step> {
+        let mut merged: Option<Versions<'_>> = None;
         for input in self.inputs.iter_mut().filter(|input| input.active) {
             if let Some(Fragment::Static(_)) = input.buffer.front()
                 && let Some(Fragment::Static(row)) = input.buffer.pop_front()
             {
-                merged = Some(match merged {
-                    None => row,
-                    Some(other) => row::merge(&self.schema, &other, &row),
-                });
+                match &mut merged {
+                    None => merged = Some(Versions::new(&self.schema, row)),
+                    Some(versions) => versions.add(row),
+                }
             }
         }
-        merged.map(Fragment::Static)
+        merged.map(|versions| versions.step(None))
     }
 
     fn next_of_one(&mut self, i: usize) -> Option<Fragment> {
@@ -303,7 +315,7 @@ impl Merger {
         Some(Fragment::Change { at, tombstone })
     }
 
-    fn next_of_several(&mut self) -> Option<Fragment> {
+    fn next_of_several(&mut self) -> Option<Step> {
         let mut least: Option<usize> = None;
         let mut ties = 0u32;
         for i in 0..self.inputs.len() {
@@ -329,7 +341,8 @@ impl Merger {
         let first = least.expect("there are several heads");
         let fragment = self.inputs[first].buffer.pop_front().expect("it has a head");
         match fragment {
-            Fragment::Row { key, mut row } => {
+            Fragment::Row { key, row } => {
+                let mut versions = Versions::new(&self.schema, row);
                 for i in first + 1..self.inputs.len() {
                     if ties == 0 {
                         break;
@@ -338,12 +351,12 @@ impl Merger {
                         && matches!(self.inputs[i].buffer.front(),
                             Some(Fragment::Row { key: other, .. }) if self.order.compare_rows(&key, other).is_eq());
                     if same && let Some(Fragment::Row { row: other, .. }) = self.inputs[i].buffer.pop_front() {
-                        row = row::merge(&self.schema, &row, &other);
+                        versions.add(other);
                         ties -= 1;
                     }
                 }
                 debug_assert_eq!(ties, 0, "all versions of a row are merged");
-                Some(Fragment::Row { key, row })
+                Some(versions.step(Some(key)))
             }
             Fragment::Change { at, tombstone } => {
                 self.inputs[first].open = tombstone;
@@ -366,7 +379,7 @@ impl Merger {
                     return None;
                 }
                 self.open = merged;
-                Some(Fragment::Change { at, tombstone: merged })
+                Some(Step::Emit(Fragment::Change { at, tombstone: merged }))
             }
             other => unreachable!("no position in {other:?}"),
         }
@@ -384,6 +397,11 @@ pub fn merge_all(schema: &Rc<TableSchema>, order: &ClusteringOrder, streams: Vec
     loop {
         match merger.step() {
             Step::Emit(fragment) => out.push(fragment),
+            Step::Merge(mut large) => out.push(loop {
+                if let Some(fragment) = large.run(schema) {
+                    break fragment;
+                }
+            }),
             Step::End => return out,
             Step::Need(i) => unreachable!("input {i} is finished"),
         }

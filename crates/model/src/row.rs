@@ -18,7 +18,10 @@
 //! its column's complex deletion. Rows from outside are checked once by [`Row::check`]; readers may
 //! then rely on the layout.
 
-use crate::counter;
+mod merging;
+
+pub use merging::{Merging, merge, merge_all, merge_to};
+
 use crate::id::ColumnId;
 use crate::schema::TableSchema;
 use crate::time::{DEAD_MARKER_TTL, Seconds, Timestamp, Tombstone};
@@ -484,112 +487,4 @@ pub fn cell_order(schema: &TableSchema, a: &Cell<'_>, b: &Cell<'_>) -> Ordering 
         (Some(p), Some(q)) => schema.path_order(a.column).compare(p, q),
         (p, q) => p.is_some().cmp(&q.is_some()),
     })
-}
-
-/// Merges two versions of a row. Commutative, associative and idempotent. Data that the merged
-/// tombstones cover is dropped.
-///
-/// Merging rows of counters is associative only if no tombstone is between the counts of two nodes.
-/// A deleted count is deleted for good only if it is not merged with a later count first. The
-/// counts of one node are always associative, because its later states replace the earlier ones.
-pub fn merge(schema: &TableSchema, a: &Row, b: &Row) -> Row {
-    Row(merge_to(schema, a, b, Vec::with_capacity(a.len() + b.len())).into())
-}
-
-/// Merges all versions of a row. Adjacent versions are merged first, then the results, so that each
-/// cell is copied a logarithmic number of times. Rows of counters are merged in order, because
-/// [`merge`] is not associative for them; they have at most one cell for each column.
-pub fn merge_all(schema: &TableSchema, mut versions: Vec<Row>) -> Option<Row> {
-    if schema.is_counter() {
-        return versions.into_iter().reduce(|kept, row| merge(schema, &kept, &row));
-    }
-    let merge_pair = |pair: &[Row]| match pair {
-        [a, b] => merge(schema, a, b),
-        _ => pair[0].clone(),
-    };
-    while versions.len() > 1 {
-        versions = versions.chunks(2).map(merge_pair).collect();
-    }
-    versions.pop()
-}
-
-/// As [`merge`], appended to a buffer.
-pub fn merge_to(schema: &TableSchema, a: &Row, b: &Row, out: Vec<u8>) -> Vec<u8> {
-    let (a_marker, a_deletion, a_cells) = a.parts();
-    let (b_marker, b_deletion, b_cells) = b.parts();
-    let deletion = a_deletion.max(b_deletion);
-    let marker = match (a_marker, b_marker) {
-        (Some(x), Some(y)) => Some(if x.rank() >= y.rank() { x } else { y }),
-        (x, y) => x.or(y),
-    };
-    let marker = marker.filter(|marker| !deletion.deletes(marker.timestamp));
-    let mut writer = MergeWriter { out: RowBuilder::append_to(out, marker, deletion), deletion, complex: None };
-    let counters = schema.is_counter();
-    let (mut a_cells, mut b_cells) = (a_cells.peekable(), b_cells.peekable());
-    loop {
-        let order = match (a_cells.peek(), b_cells.peek()) {
-            (None, None) => break,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(x), Some(y)) => cell_order(schema, x, y),
-        };
-        let cell = match order {
-            Ordering::Less => a_cells.next(),
-            Ordering::Greater => b_cells.next(),
-            Ordering::Equal => match (a_cells.next(), b_cells.next()) {
-                (Some(x), Some(y)) if counters => {
-                    writer.push_counters(&x, &y);
-                    None
-                }
-                (Some(x), Some(y)) => Some(if reconcile(&x, &y) == Ordering::Less { y } else { x }),
-                (x, y) => x.or(y),
-            },
-        };
-        if let Some(cell) = cell {
-            writer.push(&cell);
-        }
-    }
-    writer.out.into_inner()
-}
-
-struct MergeWriter {
-    out: RowBuilder,
-    deletion: Tombstone,
-    complex: Option<(ColumnId, Tombstone)>,
-}
-
-impl MergeWriter {
-    /// Merges two versions of a counter: the parts of both that are not deleted are summed. The
-    /// deletion of a counter's cell is final, whatever its timestamp: no count returns after it.
-    fn push_counters(&mut self, a: &Cell<'_>, b: &Cell<'_>) {
-        let covered = |cell: &Cell<'_>| self.deletion.deletes(cell.timestamp);
-        match (covered(a), covered(b)) {
-            (true, _) => return self.push(b),
-            (_, true) => return self.push(a),
-            (false, false) => {}
-        }
-        if a.state == State::Live && b.state == State::Live {
-            let value = counter::merge(a.value, b.value);
-            return self.push(&Cell { timestamp: a.timestamp.max(b.timestamp), value: &value, ..*a });
-        }
-        let dead = |cell: &Cell<'_>| cell.state != State::Live;
-        let first = match (dead(a), dead(b)) {
-            (true, false) => true,
-            (false, true) => false,
-            _ => reconcile(a, b) != Ordering::Less,
-        };
-        self.push(if first { a } else { b });
-    }
-
-    fn push(&mut self, cell: &Cell<'_>) {
-        if self.deletion.deletes(cell.timestamp) {
-            return;
-        }
-        if let Some(tombstone) = cell.as_complex_deletion() {
-            self.complex = Some((cell.column, tombstone));
-        } else if self.complex.is_some_and(|(column, by)| column == cell.column && by.deletes(cell.timestamp)) {
-            return;
-        }
-        self.out.push(cell);
-    }
 }

@@ -190,6 +190,13 @@ proptest! {
     }
 
     #[test]
+    fn rows_merged_in_parts_are_as_merged_at_once(a in any_row(), b in any_row(), bytes in 1usize..200) {
+        let mut merging = row::Merging::new(a.clone(), b.clone());
+        while !merging.run(&schema(), bytes) {}
+        prop_assert_eq!(merging.finish(), row::merge(&schema(), &a, &b));
+    }
+
+    #[test]
     fn rows_merge_idempotently(a in any_row(), b in any_row()) {
         let once = row::merge(&schema(), &a, &b);
         prop_assert_eq!(row::merge(&schema(), &once, &b), once.clone());

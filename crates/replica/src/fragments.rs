@@ -83,13 +83,18 @@ impl Replica {
             }
             loop {
                 while let Some(fragment) = reader.pop() {
-                    if fragment.weight() >= LARGE {
+                    let is_large = fragment.weight() >= LARGE;
+                    if is_large {
                         self.hold(reader.read_id(), fragment.weight(), &mut permit, context).await?;
                     }
                     bytes += fragment.weight();
                     let place = place_of(&fragment, &mut partition);
                     part.fragments.push(fragment.clone());
-                    match builder.push(fragment)? {
+                    let flow = match is_large {
+                        true => Box::pin(builder.push_large(fragment)).await?,
+                        false => builder.push(fragment)?,
+                    };
+                    match flow {
                         Flow::Continue => {}
                         Flow::SkipPartition => reader.skip_partition(),
                         Flow::Stop => {

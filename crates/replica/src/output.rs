@@ -12,7 +12,9 @@ use model::types::CqlType;
 use rt::hash::HashMap;
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 /// One value of a result row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -78,7 +80,7 @@ impl Output {
             self.reductions.capacity() * size_of::<Reduction>(),
             size_of::<Binding>() + 2 * size_of::<usize>(),
             self.columns.len() * size_of::<Slot>(),
-            ids.unwrap_or_default() * size_of::<Option<u16>>(),
+            ids.unwrap_or_default() * size_of::<Option<u32>>(),
         ]
     }
 
@@ -100,7 +102,7 @@ impl Output {
 pub(crate) struct Binding {
     slots: Vec<Slot>,
     /// For each column id, the first slot that needs it. None: no slot does.
-    by_column: Vec<Option<u16>>,
+    by_column: Vec<Option<u32>>,
     /// Whether any column has multiple cells.
     complex: bool,
     /// Whether all columns are key components or values of one cell, returned as they are stored.
@@ -109,6 +111,45 @@ pub(crate) struct Binding {
     counters: bool,
     /// How often the most frequent column is selected, at least once.
     repeats: usize,
+}
+
+/// A row to be written.
+pub(crate) struct StoredRow<'a> {
+    /// The components of the partition key.
+    pub key_components: &'a [&'a [u8]],
+    /// `None` in a row that represents a partition without rows.
+    pub clustering: Option<&'a Clustering>,
+    pub static_cells: Option<LiveCells<'a>>,
+    pub cells: Option<LiveCells<'a>>,
+}
+
+/// The number of cells after which a task that writes a large row may yield.
+const CELLS_AT_ONCE: usize = 512;
+
+/// Whether the writing of a row yields.
+trait Pace {
+    /// Called before cell `n` of a sequence.
+    fn after(&self, n: usize) -> impl Future<Output = ()>;
+}
+
+struct Unpaced;
+
+impl Pace for Unpaced {
+    #[inline]
+    fn after(&self, _: usize) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+}
+
+struct Yielding;
+
+impl Pace for Yielding {
+    #[inline]
+    async fn after(&self, n: usize) {
+        if n % CELLS_AT_ONCE == CELLS_AT_ONCE - 1 {
+            rt::task::maybe_yield().await;
+        }
+    }
 }
 
 /// A row of the result would exceed the limit.
@@ -121,13 +162,13 @@ struct Slot {
     ty: Option<CqlType>,
     is_static: bool,
     /// The next slot that needs the same column.
-    next: Option<u16>,
+    next: Option<u32>,
 }
 
 impl Binding {
     fn new(output: &Output, schema: &TableSchema) -> Binding {
         let mut slots: Vec<Slot> = Vec::with_capacity(output.columns.len());
-        let mut by_column: Vec<Option<u16>> = Vec::new();
+        let mut by_column: Vec<Option<u32>> = Vec::new();
         let mut complex = false;
         for (i, column) in output.columns.iter().enumerate() {
             let mut slot = Slot { column: *column, ty: None, is_static: false, next: None };
@@ -135,7 +176,8 @@ impl Binding {
                 if by_column.len() <= id.0 as usize {
                     by_column.resize(id.0 as usize + 1, None);
                 }
-                slot.next = by_column[id.0 as usize].replace(i as u16);
+                slot.next = by_column[id.0 as usize]
+                    .replace(u32::try_from(i).expect("the columns are in a list of four bytes' length"));
                 if let Some(found) = schema.column(id) {
                     slot.is_static = found.kind == ColumnKind::Static;
                     slot.ty = Some(found.ty.clone());
@@ -159,26 +201,48 @@ impl Binding {
         self.repeats
     }
 
-    /// Appends one row. `clustering` is `None` in a row that represents a partition without rows.
-    /// `out` exceeds `max` at most by the length of the stored row: repeated values are counted
-    /// before they are written.
-    #[allow(clippy::too_many_arguments)] // one place calls it, and each argument is of its own kind
-    pub(crate) fn write_row<'a>(
+    /// Appends one row. `out` exceeds `max` at most by the length of the stored row, because
+    /// repeated values are counted before they are written.
+    #[inline]
+    pub(crate) fn write_row(&self, row: StoredRow<'_>, now: i32, max: u64, out: &mut Vec<u8>) -> Result<(), TooLong> {
+        if self.plain {
+            return self.write_plain_row(row, max, out);
+        }
+        let writing = pin!(self.write_cells(row, now, max, out, &Unpaced));
+        match writing.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(written) => written,
+            Poll::Pending => unreachable!("without pauses it does not wait"),
+        }
+    }
+
+    /// As [`Binding::write_row`], for a row that may have millions of cells: yields in between.
+    pub(crate) async fn write_large_row(
         &self,
-        key_components: &[&'a [u8]],
-        clustering: Option<&'a Clustering>,
-        static_cells: Option<LiveCells<'a>>,
-        cells: Option<LiveCells<'a>>,
+        row: StoredRow<'_>,
         now: i32,
         max: u64,
         out: &mut Vec<u8>,
     ) -> Result<(), TooLong> {
         if self.plain {
-            return self.write_plain_row(key_components, clustering, [static_cells, cells], max, out);
+            return self.write_plain_row(row, max, out);
         }
+        self.write_cells(row, now, max, out, &Yielding).await
+    }
+
+    /// Appends a row that is not plain.
+    async fn write_cells<'a>(
+        &self,
+        row: StoredRow<'a>,
+        now: i32,
+        max: u64,
+        out: &mut Vec<u8>,
+        pace: &impl Pace,
+    ) -> Result<(), TooLong> {
+        let StoredRow { key_components, clustering, static_cells, cells } = row;
         let mut found: SmallVec<[FoundCells<'a>; 16]> = SmallVec::with_capacity(self.slots.len());
         found.resize_with(self.slots.len(), FoundCells::default);
-        for cell in static_cells.into_iter().chain(cells).flatten() {
+        for (n, cell) in static_cells.into_iter().chain(cells).flatten().enumerate() {
+            pace.after(n).await;
             let mut want = self.by_column.get(cell.column.0 as usize).copied().flatten();
             while let Some(i) = want {
                 let slot = &self.slots[i as usize];
@@ -205,7 +269,9 @@ impl Binding {
                         write_value(Some(&counter::total(cell.value).to_be_bytes()), out);
                     }
                     (Some(cell), _) => write_value(Some(cell.value), out),
-                    (None, Some(ty)) if !found.many.is_empty() => write_collection(ty, &found.many, out),
+                    (None, Some(ty)) if !found.many.is_empty() => {
+                        write_collection(ty, &found.many, out, pace).await;
+                    }
                     _ => write_value(None, out),
                 },
                 OutputColumn::WriteTime(_) => {
@@ -222,7 +288,8 @@ impl Binding {
                 OutputColumn::Elements(_) => {
                     let start = begin_value(out);
                     out.extend_from_slice(&(found.many.len() as i32).to_be_bytes());
-                    for cell in &found.many {
+                    for (n, cell) in found.many.iter().enumerate() {
+                        pace.after(n).await;
                         write_value(Some(cell.path.unwrap_or_default()), out);
                         write_value(Some(cell.value), out);
                     }
@@ -231,7 +298,8 @@ impl Binding {
                 OutputColumn::CellTimes(_) => {
                     let start = begin_value(out);
                     out.extend_from_slice(&(found.many.len() as i32).to_be_bytes());
-                    for cell in &found.many {
+                    for (n, cell) in found.many.iter().enumerate() {
+                        pace.after(n).await;
                         write_value(Some(cell.path.unwrap_or_default()), out);
                         let left = match cell.state {
                             State::Expiring { expiry, .. } => expiry - now,
@@ -249,16 +317,10 @@ impl Binding {
     }
 
     /// The fast path of `write_row`: each slot needs only the bytes of a value.
-    fn write_plain_row<'a>(
-        &self,
-        key_components: &[&'a [u8]],
-        clustering: Option<&'a Clustering>,
-        cells: [Option<LiveCells<'a>>; 2],
-        max: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<(), TooLong> {
-        let mut values: SmallVec<[Option<&'a [u8]>; 16]> = smallvec![None; self.slots.len()];
-        for cells in cells {
+    fn write_plain_row(&self, row: StoredRow<'_>, max: u64, out: &mut Vec<u8>) -> Result<(), TooLong> {
+        let StoredRow { key_components, clustering, static_cells, cells } = row;
+        let mut values: SmallVec<[Option<&[u8]>; 16]> = smallvec![None; self.slots.len()];
+        for cells in [static_cells, cells] {
             let Some(cells) = cells else { continue };
             for cell in cells {
                 let mut want = self.by_column.get(cell.column.0 as usize).copied().flatten();
@@ -341,7 +403,7 @@ fn end_value(start: usize, out: &mut [u8]) {
 }
 
 /// Appends the live cells of a collection or user type as one value.
-fn write_collection(ty: &CqlType, cells: &[Cell<'_>], out: &mut Vec<u8>) {
+async fn write_collection(ty: &CqlType, cells: &[Cell<'_>], out: &mut Vec<u8>, pace: &impl Pace) {
     let start = begin_value(out);
     match ty {
         CqlType::Udt(user_type) => {
@@ -353,7 +415,8 @@ fn write_collection(ty: &CqlType, cells: &[Cell<'_>], out: &mut Vec<u8>) {
         }
         _ => {
             out.extend_from_slice(&(cells.len() as i32).to_be_bytes());
-            for cell in cells {
+            for (n, cell) in cells.iter().enumerate() {
+                pace.after(n).await;
                 match ty {
                     CqlType::Set { .. } => write_value(cell.path, out),
                     CqlType::Map { .. } => {

@@ -6,7 +6,7 @@
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;
-use crate::output::{Binding, Output};
+use crate::output::{Binding, Output, StoredRow, TooLong};
 use crate::querier;
 use crate::reduce::{Reducer, values};
 use crate::request::{Limits, ReadCommand};
@@ -210,9 +210,7 @@ impl<'a> PageBuilder<'a> {
             self.inside || matches!(fragment, Fragment::PartitionStart { .. }),
             "rows and changes come after the start of their partition"
         );
-        if let Some(digester) = self.digester.as_deref_mut() {
-            digester.take(self.schema, &fragment);
-        }
+        self.digest(&fragment);
         match fragment {
             Fragment::PartitionStart { key, tombstone } => self.start(key, tombstone),
             Fragment::Static(row) => {
@@ -250,6 +248,48 @@ impl<'a> PageBuilder<'a> {
             }
             Fragment::PartitionEnd => self.end_partition(),
         }
+    }
+
+    /// As [`PageBuilder::push`], for a large fragment: yields while it writes the cells of a row.
+    pub async fn push_large(&mut self, fragment: Fragment) -> Result<Flow, ReplicaError> {
+        debug_assert!(!self.is_full(), "a full page takes no more");
+        let Fragment::Row { key, row } = fragment else { return self.push(fragment) };
+        if self.output.distinct || self.reducer.is_some() {
+            return self.push(Fragment::Row { key, row });
+        }
+        let row = Fragment::Row { key, row };
+        self.digest(&row);
+        let Fragment::Row { key, row } = row else { unreachable!("it is a row") };
+        self.examined(key.0.len() + row.0.len());
+        if !self.lives(&row, self.cover.row()) {
+            return Ok(self.tombstone(key, 0));
+        }
+        let before = self.body.len();
+        let mut body = std::mem::take(&mut self.body);
+        let partition = self.key.as_ref().expect("rows come after their partition's start");
+        let split = split_partition_key(&partition.key, self.schema.partition_key.len()).unwrap_or_default();
+        let stored = StoredRow {
+            key_components: &split,
+            clustering: Some(&key),
+            static_cells: self.static_row.as_ref().map(|row| live_cells(row, self.cover.static_row(), self.now)),
+            cells: Some(live_cells(&row, self.cover.row(), self.now)),
+        };
+        let max = self.limits.unpaged_bytes;
+        let written = self.binding.write_large_row(stored, self.now, max, &mut body).await;
+        self.body = body;
+        self.check_length(written)?;
+        self.emitted(Some((key, row)), Region::Clustered, before)
+    }
+
+    fn digest(&mut self, fragment: &Fragment) {
+        if let Some(digester) = self.digester.as_deref_mut() {
+            digester.take(self.schema, fragment);
+        }
+    }
+
+    fn check_length(&self, written: Result<(), TooLong>) -> Result<(), ReplicaError> {
+        let what = if self.limits.paged { "a row" } else { "unpaged query" };
+        written.map_err(|_| too_large(what, self.limits.unpaged_bytes))
     }
 
     fn examined(&mut self, bytes: usize) {
@@ -384,14 +424,16 @@ impl<'a> PageBuilder<'a> {
             split = split_partition_key(&key.key, columns).unwrap_or_default();
             &split
         };
-        let static_cells = self.static_row.as_ref().map(|row| live_cells(row, self.cover.static_row(), self.now));
-        let cells = row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now));
-        let clustering = row.as_ref().map(|(key, _)| key);
+        let stored = StoredRow {
+            key_components: components,
+            clustering: row.as_ref().map(|(key, _)| key),
+            static_cells: self.static_row.as_ref().map(|row| live_cells(row, self.cover.static_row(), self.now)),
+            cells: row.as_ref().map(|(_, row)| live_cells(row, self.cover.row(), self.now)),
+        };
         let max = self.limits.unpaged_bytes;
         let before = self.body.len();
         if let Some(reducer) = &mut self.reducer {
-            let written =
-                self.binding.write_row(components, clustering, static_cells, cells, self.now, max, &mut reducer.row);
+            let written = self.binding.write_row(stored, self.now, max, &mut reducer.row);
             written.map_err(|_| too_large("a row", max))?;
             reducer.take_row().map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         } else {
@@ -399,10 +441,15 @@ impl<'a> PageBuilder<'a> {
                 // Not `reserve`, which would be a reallocation.
                 self.body = Vec::with_capacity(FIRST_BODY);
             }
-            let written =
-                self.binding.write_row(components, clustering, static_cells, cells, self.now, max, &mut self.body);
-            written.map_err(|_| too_large(if self.limits.paged { "a row" } else { "unpaged query" }, max))?;
+            let written = self.binding.write_row(stored, self.now, max, &mut self.body);
+            self.check_length(written)?;
         }
+        self.emitted(row, region, before)
+    }
+
+    /// Counts a row whose values are written. `before`: the length of the body without it.
+    #[inline]
+    fn emitted(&mut self, row: Option<(Clustering, Row)>, region: Region, before: usize) -> Result<Flow, ReplicaError> {
         debug_assert!(
             self.reducer.is_some() || values(&self.body[before..]).count() == self.output.columns.len(),
             "a row has a value for each column of the output"
@@ -422,8 +469,8 @@ impl<'a> PageBuilder<'a> {
         };
         self.mark(region, prefix, 0);
         let bytes = self.body.len() as u64;
-        if !self.limits.paged && bytes > max {
-            return Err(too_large("unpaged query", max));
+        if !self.limits.paged && bytes > self.limits.unpaged_bytes {
+            return Err(too_large("unpaged query", self.limits.unpaged_bytes));
         }
         if self.page.rows >= self.limits.rows {
             self.page.end = PageEnd::Rows;

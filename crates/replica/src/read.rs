@@ -295,9 +295,8 @@ impl Replica {
     ) -> Result<bool, ReplicaError> {
         let mut begun = false;
         loop {
-            let mut large = None;
             loop {
-                match feed(reader, builder, large.take())? {
+                match feed(reader, builder)? {
                     Fed::Full => return Ok(true),
                     Fed::Empty => break,
                     Fed::Large(fragment) => {
@@ -306,7 +305,12 @@ impl Replica {
                         if held > permit.large_memory() {
                             self.hold(reader.read_id(), held - permit.large_memory(), permit, context).await?;
                         }
-                        large = Some(fragment);
+                        // Boxed: it is rare, and must not enlarge the future of a page.
+                        let flow = Box::pin(builder.push_large(*fragment)).await?;
+                        if !follow(reader, flow) {
+                            return Ok(true);
+                        }
+                        context.check_wanted()?;
                     }
                 }
             }
@@ -474,14 +478,8 @@ enum Fed {
     Large(Box<Fragment>),
 }
 
-/// Feeds the page with the fragments that the reader has in memory, after `large`, a fragment that
-/// the read may hold now.
-fn feed(reader: &mut Reader, builder: &mut PageBuilder<'_>, large: Option<Box<Fragment>>) -> Result<Fed, ReplicaError> {
-    if let Some(fragment) = large
-        && !push(reader, builder, *fragment)?
-    {
-        return Ok(Fed::Full);
-    }
+/// Feeds the page with the fragments that the reader has in memory.
+fn feed(reader: &mut Reader, builder: &mut PageBuilder<'_>) -> Result<Fed, ReplicaError> {
     while let Some(fragment) = reader.pop() {
         // Of all fragments only rows may be large.
         if matches!(fragment, Fragment::Row { .. } | Fragment::Static(_)) && builder.weight_of(&fragment) >= LARGE {
@@ -497,12 +495,18 @@ fn feed(reader: &mut Reader, builder: &mut PageBuilder<'_>, large: Option<Box<Fr
 /// Pushes one fragment to the page. False: the page is full.
 #[inline]
 fn push(reader: &mut Reader, builder: &mut PageBuilder<'_>, fragment: Fragment) -> Result<bool, ReplicaError> {
-    match builder.push(fragment)? {
-        Flow::Continue => Ok(true),
-        Flow::Stop => Ok(false),
+    Ok(follow(reader, builder.push(fragment)?))
+}
+
+/// Moves the reader to the fragment that the page needs next. False: the page is full.
+#[inline]
+fn follow(reader: &mut Reader, flow: Flow) -> bool {
+    match flow {
+        Flow::Continue => true,
+        Flow::Stop => false,
         Flow::SkipPartition => {
             reader.skip_partition();
-            Ok(true)
+            true
         }
     }
 }

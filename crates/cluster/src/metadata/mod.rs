@@ -4,6 +4,7 @@
 //! them, and every node applies them on all of its shards, in the same order. The requester of a
 //! change gets its answer once its node has applied the change.
 
+mod added_again;
 pub mod builtin;
 mod change;
 pub mod definition;

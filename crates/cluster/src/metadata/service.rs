@@ -387,6 +387,7 @@ impl MetadataService {
         let (old, mut fresh) = (self.current(), Vec::new());
         for table in &touched.put {
             let before = old.table_by_id(table.schema.id);
+            super::added_again::finish_flushes(&self.engine, before.map(|before| &*before.schema), &table.schema).await;
             if !self.engine.has_table(table.schema.id) {
                 fresh.push(table.clone());
             } else if before.is_none_or(|before| !Rc::ptr_eq(&before.tablets, &table.tablets)) {

@@ -124,9 +124,9 @@ fn set_drop_time(statement: &mut Statement, drop_time: Option<i64>) {
 }
 
 /// Flushes the table before a column is dropped as of a timestamp. When such a column is added
-/// again, its cells newer than the timestamp are visible again. Sstables identify columns by name,
-/// so they return these cells. Memtables use column ids, which are never used again, so their cells
-/// must be in sstables first.
+/// again, its cells newer than the timestamp are visible again, but only those in sstables. Every
+/// node flushes when it applies the drop (`engine/src/flush/dropped_columns.rs`). This flush before
+/// the drop keeps the cells of this node even if it crashes then.
 async fn keep_newer_than_drop(service: &MetadataService, statement: &Statement) -> Result<(), Error> {
     let Statement::AlterTable(altered) = statement else { return Ok(()) };
     if !matches!(altered.action, AlterTableAction::Drop { timestamp: Some(_), .. }) {

@@ -39,6 +39,36 @@ fn writes_of_before_a_drop_are_dead_at_once() {
     });
 }
 
+/// Cells that are newer than the drop survive it, in memtables as in sstables. Older ones do not
+/// return.
+#[test]
+fn cells_newer_than_a_drop_are_back_with_the_column() {
+    with_node("newer_than_a_drop", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TABLE t (p int, c int, v int, m map<int, int>, s int static, PRIMARY KEY (p, c))").await;
+        let newer = rt::time::wall_micros() + 60_000_000;
+        let columns = ["v int", "m map<int, int>", "s int static"];
+        let drop_and_add = async || {
+            for column in columns {
+                session.ok(&format!("ALTER TABLE t DROP {}", column.split(' ').next().unwrap_or_default())).await;
+            }
+            for column in columns {
+                session.ok(&format!("ALTER TABLE t ADD {column}")).await;
+            }
+        };
+        session.ok("INSERT INTO t (p, c, v, m, s) VALUES (1, 1, 1, {1: 1}, 1)").await;
+        session
+            .ok(&format!("INSERT INTO t (p, c, v, m, s) VALUES (2, 2, 2, {{2: 2}}, 2) USING TIMESTAMP {newer}"))
+            .await;
+        session.ok(&format!("UPDATE t USING TIMESTAMP {newer} SET m = m + {{3: 3}} WHERE p = 1 AND c = 1")).await;
+        let expected = ["c=1, v=null, m={3: 3}, s=null", "c=2, v=2, m={2: 2}, s=2"];
+        for place in ["in the memtable", "in sstables"] {
+            drop_and_add().await;
+            assert_eq!(session.rows("SELECT c, v, m, s FROM t").await, expected, "{place}");
+        }
+    });
+}
+
 #[test]
 fn no_column_is_dropped_in_the_future() {
     with_node("dropped_in_the_future", |session| async move {

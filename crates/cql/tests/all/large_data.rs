@@ -37,6 +37,8 @@ fn writes_are_checked_where_the_table_asks_for_it() {
         };
         for (v, elements, element, expected) in [
             (text(10), 2, text(10), String::new()),
+            // As in ScyllaDB, the elements of a collection are counted, and are no large cells.
+            (text(10), 2, text(25), String::new()),
             (text(11), 2, text(1), soft("cell")),
             (text(11), 3, text(1), soft("cell, collection")),
         ] {

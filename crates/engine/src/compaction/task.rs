@@ -21,8 +21,9 @@ use crate::metrics::add;
 use crate::table::{Attached, Table, Tablet};
 use model::compact::{Compactor, Rules};
 use model::fragment::Fragment;
-use model::merge::{Merger, Step};
+use model::merge::{LargeRow, Merger, Step};
 use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
 use model::time::{Seconds, Timestamp};
 use rt::sync::Cancel;
 use rt::task::Group;
@@ -143,14 +144,7 @@ impl Engine {
             CompactionKind::Compaction => PartitionRange::FULL,
             CompactionKind::Cleanup => tablet.range.clone(),
         };
-        let slice = Rc::new(Slice::full());
-        let options = sstable::ReadOptions {
-            window: self.config().compaction_window(read.len()),
-            job: self.large_jobs().next_id(None),
-            ..sstable::ReadOptions::BACKGROUND
-        };
-        let mut readers: Vec<_> =
-            read.iter().map(|own| own.sstable.reader(&schema, range.clone(), slice.clone(), options)).collect();
+        let mut readers = self.compaction_readers(&schema, &range, &read);
         let mut merger = Merger::new(schema.clone(), schema.order.clone(), readers.len());
         let mut compactor = Compactor::new(rules);
         let partitions = read.iter().map(|own| own.partitions()).sum();
@@ -167,7 +161,12 @@ impl Engine {
             if steps.is_multiple_of(64) {
                 rt::task::maybe_yield().await;
             }
-            let end = match merger.step() {
+            let step = match merger.step() {
+                Step::Merge(large) => Step::Emit(merged(large, &schema).await),
+                step => step,
+            };
+            let end = match step {
+                Step::Merge(_) => unreachable!("it is merged above"),
                 Step::Emit(fragment) => {
                     compactor.push(
                         fragment,
@@ -223,6 +222,22 @@ impl Engine {
         Ok(attached)
     }
 
+    /// The readers of these sstables for one compaction.
+    fn compaction_readers(
+        &self,
+        schema: &Rc<TableSchema>,
+        range: &PartitionRange,
+        read: &[&Rc<Attached>],
+    ) -> Vec<sstable::Reader> {
+        let slice = Rc::new(Slice::full());
+        let options = sstable::ReadOptions {
+            window: self.config().compaction_window(read.len()),
+            job: self.large_jobs().next_id(None),
+            ..sstable::ReadOptions::BACKGROUND
+        };
+        read.iter().map(|own| own.sstable.reader(schema, range.clone(), slice.clone(), options)).collect()
+    }
+
     /// Replaces `inputs` by `outputs`, atomically across a crash.
     async fn replace_sstables(
         &self,
@@ -255,6 +270,16 @@ impl Engine {
             output.compacting.set(false);
         }
         removed
+    }
+}
+
+/// Merges the versions of a large row.
+async fn merged(mut large: Box<LargeRow>, schema: &TableSchema) -> Fragment {
+    loop {
+        if let Some(fragment) = large.run(schema) {
+            return fragment;
+        }
+        rt::task::maybe_yield().await;
     }
 }
 

@@ -151,9 +151,10 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Runs one of the engine's own loops until [`Engine::stop`].
-    fn run<F: Future<Output = ()> + 'static>(self: &Rc<Self>, work: impl FnOnce(Rc<Engine>) -> F) {
-        let (inside, stop, work) = (self.loops.enter(), self.stop.clone(), work(self.clone()));
+    /// Runs one of the engine's own tasks until [`Engine::stop`].
+    pub(crate) fn run<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Engine>) -> F) {
+        let Some(engine) = self.me.upgrade() else { return };
+        let (inside, stop, work) = (self.loops.enter(), self.stop.clone(), work(engine));
         rt::task::spawn(async move {
             let _inside = inside;
             stop.unless(work).await;

@@ -3,10 +3,12 @@
 //! A flush writes and seals the sstable; its statistics name the log interval that it covers. One
 //! synchronous step then attaches the sstable and removes the memtable. Last, the log releases
 //! the records. A crash between two of these steps repeats work and loses nothing.
+//! - `dropped_columns`: memtables with cells of columns that are dropped.
 //! - `output`: an sstable that is being written.
 //! - `watch`: starts flushes when memtables or the log are full.
 //! - `relog`: writes small memtables to the log again instead of flushing them.
 
+mod dropped_columns;
 mod output;
 mod relog;
 mod watch;
@@ -134,7 +136,7 @@ impl Engine {
         table: &Table,
         memtable: &Rc<Memtable>,
     ) -> Result<Option<Rc<Attached>>, EngineError> {
-        let schema = table.schema();
+        let schema = memtable.flush_schema().cloned().unwrap_or_else(|| table.schema());
         let slices = Slices::new(&schema, Rc::new(Slice::full()));
         let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
         let options = WriterOptions { expected_partitions: memtable.len() as u64, ..self.writer_options(&schema) };

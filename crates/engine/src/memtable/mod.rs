@@ -36,7 +36,7 @@ use partition::Partition;
 use partitions::Partitions;
 use rt::ShardId;
 use sstable::LogInterval;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 /// The memory of one reference-counted buffer besides its bytes: the allocator's rounding and the
@@ -96,6 +96,8 @@ pub(crate) struct Memtable {
     logged: Cell<Option<Interval>>,
     /// It holds mutations that only the logs of earlier runs have.
     needs_old_logs: Cell<bool>,
+    /// Set if the table's newest schema lacks columns that it may have cells of.
+    flush_schema: OnceCell<Rc<TableSchema>>,
 }
 
 impl Memtable {
@@ -109,6 +111,7 @@ impl Memtable {
             pool,
             logged: Cell::new(None),
             needs_old_logs: Cell::new(false),
+            flush_schema: OnceCell::new(),
         })
     }
 
@@ -156,6 +159,16 @@ impl Memtable {
     /// Sets whether it holds mutations that only the logs of earlier runs have.
     pub fn set_needs_old_logs(&self, needs: bool) {
         self.needs_old_logs.set(needs);
+    }
+
+    /// The schema that it is flushed with, if not with the table's newest one.
+    pub fn flush_schema(&self) -> Option<&Rc<TableSchema>> {
+        self.flush_schema.get()
+    }
+
+    /// Flushes it with this schema, unless an earlier one was set.
+    pub fn flush_with(&self, schema: &Rc<TableSchema>) {
+        self.flush_schema.get_or_init(|| schema.clone());
     }
 
     pub fn is_empty(&self) -> bool {

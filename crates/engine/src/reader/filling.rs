@@ -7,7 +7,7 @@ use crate::memtable::Stored;
 use crate::table::{CachedTablet, Content, RowCache};
 use model::fragment::Fragment;
 use model::key::DecoratedKey;
-use model::merge::{Merger, Step};
+use model::merge::{LargeRow, Merger, Step};
 use model::row::{Row, State};
 use model::schema::TableSchema;
 use std::collections::VecDeque;
@@ -24,6 +24,8 @@ pub(super) struct Filling {
     pub version: u64,
     /// Created on demand.
     pub merger: Option<Merger>,
+    /// A large row that is being merged.
+    pub large: Option<Box<LargeRow>>,
     /// The fragments read so far.
     pub fragments: VecDeque<Fragment>,
 }
@@ -39,8 +41,19 @@ impl Filling {
                     .merger
                     .get_or_insert_with(|| Merger::new(self.schema.clone(), self.schema.order.clone(), several.len()));
                 loop {
+                    if let Some(large) = &mut self.large {
+                        match large.run(&self.schema) {
+                            Some(fragment) => {
+                                self.fragments.push_back(fragment);
+                                self.large = None;
+                            }
+                            None => rt::task::maybe_yield().await,
+                        }
+                        continue;
+                    }
                     match merger.step() {
                         Step::Emit(fragment) => self.fragments.push_back(fragment),
+                        Step::Merge(large) => self.large = Some(large),
                         Step::Need(i) => {
                             if !several[i].fill(merger.buffer(i)).await? {
                                 merger.finish(i);

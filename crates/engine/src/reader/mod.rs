@@ -24,7 +24,7 @@ use filling::Filling;
 use model::TableId;
 use model::fragment::Fragment;
 use model::key::DecoratedKey;
-use model::merge::{Merger, Step};
+use model::merge::{LargeRow, Merger, Step};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::fs::IoClass;
@@ -91,10 +91,13 @@ struct Several {
 }
 
 /// The event that the merger waits for.
-#[derive(Clone, Copy)]
 enum Next {
     /// Its next step.
     Step,
+    /// For the merge of a large row.
+    Row(Box<LargeRow>),
+    /// For the merged large row to be taken.
+    Merged(Fragment),
     /// For more of this source.
     Source(usize),
     /// Nothing is left.
@@ -290,6 +293,7 @@ impl Reader {
                     tablet: cached,
                     version: set.version(),
                     merger: None,
+                    large: None,
                     fragments: VecDeque::new(),
                 })));
             }
@@ -384,19 +388,32 @@ impl Several {
         match self.next {
             Next::Step => match self.merger.step() {
                 Step::Emit(fragment) => return Some(fragment),
+                Step::Merge(large) => self.next = Next::Row(large),
                 Step::Need(i) => self.next = Next::Source(i),
                 Step::End => self.next = Next::End,
             },
-            Next::Source(_) | Next::End => {}
+            Next::Merged(_) => {
+                if let Next::Merged(fragment) = std::mem::replace(&mut self.next, Next::Step) {
+                    return Some(fragment);
+                }
+            }
+            Next::Row(_) | Next::Source(_) | Next::End => {}
         }
         None
     }
 
     /// Whether there may be more to merge.
     async fn advance(&mut self) -> Result<bool, ReadError> {
-        match self.next {
-            Next::Step => {}
-            Next::Source(i) => {
+        match &mut self.next {
+            Next::Step | Next::Merged(_) => {}
+            Next::Row(large) => loop {
+                if let Some(fragment) = large.run(self.merger.schema()) {
+                    self.next = Next::Merged(fragment);
+                    break;
+                }
+                rt::task::maybe_yield().await;
+            },
+            &mut Next::Source(i) => {
                 if !self.sources[i].fill(self.merger.buffer(i), FILL_BYTES).await? {
                     self.merger.finish(i);
                 }

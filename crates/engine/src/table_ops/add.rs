@@ -85,10 +85,13 @@ impl Engine {
 
     /// Sets a newer version of a table's schema. Unknown tables are ignored.
     pub fn update_schema(&self, schema: Rc<TableSchema>) {
-        if let Some(table) = self.table(schema.id) {
-            table.set_schema(schema);
-            self.compactions().wake();
+        let Some(table) = self.table(schema.id) else { return };
+        let before = table.schema();
+        if before.statics.iter().chain(&before.regulars).any(|column| schema.column(column.id).is_none()) {
+            self.flush_before_drop(&table, &before);
         }
+        table.set_schema(schema);
+        self.compactions().wake();
     }
 
     /// What [`Engine::reshard`] found, for [`Engine::expect`] on other shards.

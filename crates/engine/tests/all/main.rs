@@ -11,9 +11,13 @@ mod concurrent;
 #[cfg(feature = "sim")]
 mod dropped;
 #[cfg(not(feature = "sim"))]
+mod dropped_columns;
+#[cfg(not(feature = "sim"))]
 mod epochs;
 #[cfg(feature = "sim")]
 mod full_disk;
+#[cfg(not(feature = "sim"))]
+mod large_rows;
 #[cfg(not(feature = "sim"))]
 mod many_tablets;
 #[cfg(not(feature = "sim"))]

@@ -168,3 +168,80 @@ fn a_column_that_is_named_many_times_is_counted_before_it_is_copied() {
         }
     }
 }
+
+/// 65,536 is the first number that two bytes do not hold.
+#[test]
+fn each_repetition_of_a_column_has_its_value() {
+    let schema = schema();
+    for others in [vec![], vec![OutputColumn::WriteTime(ColumnId(0))]] {
+        let mut columns = vec![OutputColumn::Value(ColumnId(0)); 65_538];
+        columns.extend(others);
+        let output = Output::new(columns, false, false);
+        let limits =
+            Limits { rows: 1, per_partition: 1, bytes: 4 << 20, tombstones: 9, unpaged_bytes: 4 << 20, paged: true };
+        let mut builder = PageBuilder::new(&schema, &output, limits, 1);
+        let key = DecoratedKey::new(Bytes::from_static(&[0, 0, 0, 1]));
+        builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
+        let mut row = RowBuilder::new(None, Tombstone::LIVE);
+        row.push(&Cell::live(ColumnId(0), 5, &[7; 4]));
+        builder.push(Fragment::Row { key: Clustering::EMPTY, row: row.finish() }).expect("taken");
+        let page = builder.finish();
+        assert!(values(&page.body).take(65_538).all(|value| value == Some(&[7; 4][..])));
+        assert_eq!(values(&page.body).count(), output.columns.len());
+    }
+}
+
+/// The same schema, with a map instead of `v`.
+fn with_map() -> TableSchema {
+    let TableSchema { id, version, keyspace, name, partition_key, clustering, regulars, options, .. } = schema();
+    let map = Column { ty: CqlType::map(CqlType::Int, CqlType::Int), ..regulars[0].clone() };
+    TableSchema::new(id, version, keyspace, name, partition_key, clustering, vec![], vec![map], vec![], options)
+}
+
+/// The page of a row with this many elements, and how often its builder was polled.
+async fn page_of_elements(elements: i32, columns: Vec<OutputColumn>, large: bool) -> (Page, u32) {
+    let (schema, output) = (with_map(), Output::new(columns, false, false));
+    let limits =
+        Limits { rows: 1, per_partition: 1, bytes: 64 << 20, tombstones: 9, unpaged_bytes: 64 << 20, paged: true };
+    let mut builder = PageBuilder::new(&schema, &output, limits, 1);
+    let key = DecoratedKey::new(Bytes::from_static(&[0, 0, 0, 1]));
+    builder.push(Fragment::PartitionStart { key, tombstone: Tombstone::LIVE }).expect("taken");
+    let mut row = RowBuilder::new(Some(Marker::new(5)), Tombstone::LIVE);
+    for element in 0..elements {
+        row.push(&Cell::live(ColumnId(0), 5, &[7; 4]).at(&element.to_be_bytes()));
+    }
+    let row = Fragment::Row { key: Clustering::EMPTY, row: row.finish() };
+    let mut polls = 0;
+    if large {
+        let mut pushing = std::pin::pin!(builder.push_large(row));
+        std::future::poll_fn(|context| {
+            polls += 1;
+            pushing.as_mut().poll(context)
+        })
+        .await
+        .expect("taken");
+    } else {
+        builder.push(row).expect("taken");
+    }
+    (builder.finish(), polls)
+}
+
+#[test]
+fn a_row_of_many_elements_is_written_in_parts() {
+    let all = [
+        OutputColumn::PartitionKey(0),
+        OutputColumn::Value(ColumnId(0)),
+        OutputColumn::Elements(ColumnId(0)),
+        OutputColumn::CellTimes(ColumnId(0)),
+        OutputColumn::WriteTime(ColumnId(0)),
+    ];
+    rt::block_on(async {
+        for columns in [&all[..], &all[..1], &all[1..2]] {
+            let (at_once, _) = page_of_elements(50_000, columns.to_vec(), false).await;
+            let (in_parts, polls) = page_of_elements(50_000, columns.to_vec(), true).await;
+            assert_eq!(in_parts, at_once);
+            // Without a column of elements there is little to do.
+            assert!(polls > 10 || columns.len() == 1, "{polls} polls");
+        }
+    });
+}

@@ -190,6 +190,8 @@ fn differences_change_the_digest() {
 fn a_kept_reader_gives_the_digests_of_a_new_one() {
     let mut runner = TestRunner::new(ProptestConfig::default());
     let strategy = prop::collection::vec(change(), 1..60);
+    // A case of few changes has no second page.
+    let mut resumed = 0;
     for case in 0..10 {
         let changes = strategy.new_tree(&mut runner).unwrap().current();
         let scratch = Scratch::new(&format!("kept-digests{case}"));
@@ -213,10 +215,11 @@ fn a_kept_reader_gives_the_digests_of_a_new_one() {
                 }
             }
             let counters = keeping.metrics().queriers;
-            assert!(counters.lookups > counters.misses, "no reader was kept: {changes:?}");
+            resumed += counters.lookups - counters.misses;
             engine.stop().await;
         });
     }
+    assert!(resumed > 0, "no reader was kept");
 }
 
 #[test]

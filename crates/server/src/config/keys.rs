@@ -183,7 +183,8 @@ settings! {
         rows_count_fail_threshold: u64 = 200_000;
         /// A write of a larger cell is refused, in tables with
         /// `large_data_guardrails_enabled = true`. 0: no write is refused. From
-        /// `compaction_large_cell_warning_threshold_mb` on, a write causes a warning.
+        /// `compaction_large_cell_warning_threshold_mb` on, a write causes a warning. Frozen
+        /// collections are cells; the elements of others are only counted.
         large_cell_fail_threshold_mb: MiB = Size(2 << 20);
         /// The same for a row: in one write, or stored. The warning threshold is
         /// `compaction_large_row_warning_threshold_mb`.

@@ -78,21 +78,26 @@ impl Harness {
     }
 
     /// Serves one request, from the bytes of its frame to the bytes of its answer or error in
-    /// `out`. Returns the answer too.
+    /// `out`. `then` looks at the answer.
     #[inline(never)]
-    pub async fn serve(&self, frames: &RefCell<Frames>, out: &RefCell<Outbox>) -> Result<Answer, Error> {
+    pub async fn serve<T>(
+        &self,
+        frames: &RefCell<Frames>,
+        out: &RefCell<Outbox>,
+        then: impl FnOnce(&Result<Answer, Error>) -> T,
+    ) -> T {
         let next = frames.borrow_mut().take_next();
         let Next::Frame(frame) = next else { panic!("a whole frame is there") };
         let mut reply = Reply::plain(Version::V4, frame.stream);
-        let request = Request::decode(frame, Dialect::default(), MAX_FRAME).expect("a good frame");
-        let Request::Execute { id, params, .. } = request else { panic!("the harness executes prepared statements") };
+        let request = Request::decode(frame, Dialect::default(), MAX_FRAME);
+        let Ok(Request::Execute { id, params, .. }) = &request else { panic!("a good EXECUTE") };
         reply.skip_metadata = params.skip_metadata;
-        let answer = pin!(self.processor.execute(&self.client, &id, &params)).await;
+        let answer = pin!(self.processor.execute(&self.client, id, params)).await;
         match &answer {
             Ok(answer) => out.borrow_mut().answer(&reply, answer),
             Err(error) => out.borrow_mut().error(&reply, error),
         }
-        answer
+        then(&answer)
     }
 }
 

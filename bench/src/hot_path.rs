@@ -15,7 +15,7 @@
 use bench::harness::{Harness, LAYERS, execute_frame};
 use bench::paging::{self, Case};
 use bytes::Bytes;
-use cql::Error;
+use cql::{Answer, Error};
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
 use std::cell::{Cell, RefCell};
@@ -154,11 +154,12 @@ impl<'a> Workers<'a> {
                 loop {
                     poll_fn(|_| if waiting.get() > 0 { Poll::Ready(()) } else { Poll::Pending }).await;
                     waiting.set(waiting.get() - 1);
-                    match pin!(harness.serve(frames, out)).await {
+                    let check = |answer: &Result<Answer, Error>| match answer {
                         Ok(_) => assert!(!refused.get(), "the request exceeds its limit"),
                         Err(Error::RateLimit { .. }) if refused.get() => {}
                         Err(error) => panic!("{error}"),
-                    }
+                    };
+                    pin!(harness.serve(frames, out, check)).await;
                     unanswered.set(unanswered.get() - 1);
                 }
             })

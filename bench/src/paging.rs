@@ -6,7 +6,8 @@
 //! them. Each query is read for `pages` pages, or to its end.
 
 use crate::harness::{Harness, LAYERS, MEMORY, page_frame};
-use cql::AnswerKind;
+use bytes::Bytes;
+use cql::{Answer, AnswerKind, Error};
 use replica::ReplicaConfig;
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
@@ -104,18 +105,30 @@ async fn fill(harness: &Harness, case: &Case) {
                 let from = 2 * (n - case.tombstones as i32);
                 let values: [&[u8]; 3] = [&pk, &from.to_be_bytes(), &(from + 1).to_be_bytes()];
                 frames.borrow_mut().push(&page_frame(1, &delete, &values, None, None));
-                harness.serve(&frames, &out).await.expect("deleted");
+                harness.serve(&frames, &out, succeeds).await;
             }
         }
         for ck in (part..case.rows).step_by(case.sstables as usize) {
             let values: [&[u8]; 3] = [&pk, &ck.to_be_bytes(), &value(ck, case.value)];
             frames.borrow_mut().push(&page_frame(1, &insert, &values, None, None));
-            harness.serve(&frames, &out).await.expect("written");
+            harness.serve(&frames, &out, succeeds).await;
         }
         out.borrow_mut().clear();
         engine.flush(None).await.expect("the memtable is flushed");
     }
     assert!(engine.metrics().sstables >= u64::from(case.sstables), "every part is an sstable");
+}
+
+fn succeeds(answer: &Result<Answer, Error>) {
+    assert!(answer.is_ok(), "{answer:?}");
+}
+
+/// The number of rows, and where the next page begins.
+fn page_of(answer: &Result<Answer, Error>) -> (u32, Option<Bytes>) {
+    match answer {
+        Ok(Answer { kind: AnswerKind::Rows(page), .. }) => (page.count, page.paging_state.clone()),
+        other => panic!("a SELECT answers rows: {other:?}"),
+    }
 }
 
 async fn query(harness: &Harness, case: &Case, read: &[u8; 16], counted: &mut Counted) {
@@ -130,7 +143,7 @@ async fn query(harness: &Harness, case: &Case, read: &[u8; 16], counted: &mut Co
         let frame = page_frame(1, read, &[&pk], Some(case.page_size), state.as_deref());
         frames.borrow_mut().push(&frame);
         let allocations = crate::allocations::count();
-        let answer = harness.serve(&frames, &out).await.expect("a page");
+        let (count, next) = harness.serve(&frames, &out, page_of).await;
         counted.allocations += crate::allocations::count() - allocations;
         out.borrow_mut().clear();
         if pages == 0 {
@@ -138,10 +151,9 @@ async fn query(harness: &Harness, case: &Case, read: &[u8; 16], counted: &mut Co
             counted.first_index_reads += now - index;
             index = now;
         }
-        let AnswerKind::Rows(page) = answer.kind else { panic!("a SELECT answers rows") };
         pages += 1;
-        rows += u64::from(page.count);
-        state = page.paging_state;
+        rows += u64::from(count);
+        state = next;
         if state.is_none() || pages == case.pages {
             break;
         }

@@ -81,7 +81,7 @@ impl Coordinator {
     /// of the request.
     ///
     /// # Errors The refusal of one of the partitions.
-    #[cold]
+    #[inline]
     pub fn limit_early(
         &self,
         table: &Table,

@@ -61,6 +61,7 @@ pub enum BoundValues {
 }
 
 impl Default for BoundValues {
+    #[inline]
     fn default() -> Self {
         BoundValues::Positional(SmallVec::new())
     }
@@ -99,6 +100,7 @@ pub struct QueryParams {
 }
 
 impl Default for QueryParams {
+    #[inline]
     fn default() -> Self {
         QueryParams {
             consistency: Consistency::One,

@@ -37,7 +37,7 @@ impl Request<'_> {
         }
     }
 
-    #[cold]
+    #[inline]
     fn limit_first_page(&self, schema: &TableSchema, partitions: &Partitions) -> Result<RateLimitMode, Error> {
         if self.params.paging_state.is_some() {
             return Ok(RateLimitMode::Off);
@@ -62,7 +62,7 @@ impl Request<'_> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn limit(
         &self,
         schema: &TableSchema,

@@ -3,10 +3,31 @@
 //! Neither is made before it is written to the client's frame: a refusal must cost less than
 //! serving.
 
+mod text;
+
+use bytes::BytesMut;
 use model::TableSchema;
 use replica::{LimitedBy, RateLimited};
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
+use text::{Line, Literal};
+
+const PROTECTED: Literal = Literal::new("Hot partition protection: the partition exceeds its share of an ");
+const READ: Literal = Literal::new("overloaded shard for read in table ");
+const WRITE: Literal = Literal::new("overloaded shard for write in table ");
+const LIMITED_READ: Literal = Literal::new("Per-partition rate limit reached for read in table ");
+const LIMITED_WRITE: Literal = Literal::new("Per-partition rate limit reached for write in table ");
+const BY_COORDINATOR: Literal = Literal::new(", rejected by coordinator (");
+const BY_REPLICAS: Literal = Literal::new(", rejected by replicas (");
+const BY_COORDINATOR_ABOUT: Literal = Literal::new(", rejected by coordinator (about ");
+const BY_REPLICAS_ABOUT: Literal = Literal::new(", rejected by replicas (about ");
+const READS: Literal = Literal::new(" reads per second, limit ");
+const WRITES: Literal = Literal::new(" writes per second, limit ");
+const KIB: Literal = Literal::new(" KiB not covered yet, limit ");
+const PER_SECOND: Literal = Literal::new("; ");
+const KIB_PER_SECOND: Literal = Literal::new(" KiB per second; ");
+const RETRY_AFTER: Literal = Literal::new("retry after ");
+const MILLISECONDS: Literal = Literal::new(" ms)");
 
 /// A refusal by a rate limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,46 +59,50 @@ impl RateLimitError {
         if self.rejected_by_coordinator { "coordinator" } else { "replicas" }
     }
 
-    /// Passes the pieces of the text, in order. Putting them into a frame takes a fifth of the
-    /// instructions of formatting.
-    pub fn with_pieces<T>(&self, then: impl FnOnce(&[&str]) -> T) -> T {
-        let (mut observed, mut limit, mut wait) = (itoa::Buffer::new(), itoa::Buffer::new(), itoa::Buffer::new());
+    /// Appends the text to the client's frame. This takes a small part of the instructions of
+    /// formatting.
+    pub fn append_text(&self, out: &mut BytesMut) {
         let RateLimitError { target, refused: RateLimited { excess, by, .. }, .. } = self;
-        let (is_write, is_own) = (self.is_write(), self.rejected_by_coordinator);
-        let wait = wait.format(excess.retry_after_ms);
-        if *by == LimitedBy::Protection {
-            let begin = match is_write {
-                false => {
-                    "Hot partition protection: the partition exceeds its share of an overloaded shard for read in table "
-                }
-                true => {
-                    "Hot partition protection: the partition exceeds its share of an overloaded shard for write in table "
-                }
-            };
-            let rejected = match is_own {
-                true => ", rejected by coordinator (retry after ",
-                false => ", rejected by replicas (retry after ",
-            };
-            return then(&[begin, target, rejected, wait, " ms)"]);
+        let mut line = Line::new();
+        match by {
+            LimitedBy::Protection => {
+                let shard = if self.is_write() { &WRITE } else { &READ };
+                out.extend_from_slice(PROTECTED.as_bytes());
+                out.extend_from_slice(shard.as_bytes());
+                line.literal(if self.rejected_by_coordinator { &BY_COORDINATOR } else { &BY_REPLICAS });
+            }
+            _ => {
+                let limited = if self.is_write() { &LIMITED_WRITE } else { &LIMITED_READ };
+                out.extend_from_slice(limited.as_bytes());
+                self.numbers(&mut line);
+            }
         }
-        let begin = match is_write {
-            false => "Per-partition rate limit reached for read in table ",
-            true => "Per-partition rate limit reached for write in table ",
-        };
+        line.literal(&RETRY_AFTER);
+        line.number(excess.retry_after_ms);
+        line.literal(&MILLISECONDS);
+        out.extend_from_slice(target.as_bytes());
+        out.extend_from_slice(line.as_bytes());
+    }
+
+    /// By which limit, and by how much it is exceeded.
+    #[inline]
+    fn numbers(&self, line: &mut Line) {
         let is_bytes = self.refused.kind.is_bytes();
-        let rejected = match (is_own, is_bytes) {
-            (true, false) => ", rejected by coordinator (about ",
-            (false, false) => ", rejected by replicas (about ",
-            (true, true) => ", rejected by coordinator (",
-            (false, true) => ", rejected by replicas (",
+        line.literal(match (self.rejected_by_coordinator, is_bytes) {
+            (true, false) => &BY_COORDINATOR_ABOUT,
+            (false, false) => &BY_REPLICAS_ABOUT,
+            (true, true) => &BY_COORDINATOR,
+            (false, true) => &BY_REPLICAS,
+        });
+        let [unit, per_second] = match (is_bytes, self.is_write()) {
+            (false, false) => [&READS, &PER_SECOND],
+            (false, true) => [&WRITES, &PER_SECOND],
+            (true, _) => [&KIB, &KIB_PER_SECOND],
         };
-        let [unit, per_second] = match (is_bytes, is_write) {
-            (false, false) => [" reads per second, limit ", "; retry after "],
-            (false, true) => [" writes per second, limit ", "; retry after "],
-            (true, _) => [" KiB not covered yet, limit ", " KiB per second; retry after "],
-        };
-        let (observed, limit) = (observed.format(excess.observed), limit.format(excess.limit));
-        then(&[begin, target, rejected, observed, unit, limit, per_second, wait, " ms)"])
+        line.number(self.refused.excess.observed);
+        line.literal(unit);
+        line.number(self.refused.excess.limit);
+        line.literal(per_second);
     }
 
     /// The refusal as JSON: the value of the custom payload `messina-rate-limit`.
@@ -89,7 +114,9 @@ impl RateLimitError {
 /// ScyllaDB's text, then the numbers.
 impl Display for RateLimitError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.with_pieces(|pieces| pieces.iter().try_for_each(|piece| f.write_str(piece)))
+        let mut text = BytesMut::new();
+        self.append_text(&mut text);
+        f.write_str(str::from_utf8(&text).unwrap_or_default())
     }
 }
 

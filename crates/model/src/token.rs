@@ -87,7 +87,17 @@ fn finish(mut k: u64) -> u64 {
 /// xored.
 #[inline(always)]
 fn signed_tail(bytes: &[u8]) -> u64 {
-    bytes.iter().enumerate().fold(0, |k, (i, &b)| k ^ ((b as i8 as i64 as u64) << (8 * i)))
+    let plain = match bytes.first_chunk() {
+        Some(all) => u64::from_le_bytes(*all),
+        None => bytes.iter().rev().fold(0, |k, &b| k << 8 | u64::from(b)),
+    };
+    // The sign of a negative byte inverts all bytes above it: the lowest bit of each byte becomes
+    // the parity of the negative bytes below it.
+    let mut inverted = (plain & 0x8080_8080_8080_8080) << 1;
+    for shift in [8, 16, 32] {
+        inverted ^= inverted << shift;
+    }
+    plain ^ inverted.wrapping_mul(0xff)
 }
 
 /// The 128-bit hash of `data` as (low, high) halves.
@@ -130,6 +140,15 @@ mod tests {
         assert_eq!(tokens.len(), count);
         for (i, pair) in tokens.windows(2).enumerate() {
             assert!(pair[0] < pair[1], "key {i} should come before the next one: {pair:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_tail_is_sign_extended_byte_by_byte(bytes in proptest::collection::vec(any::<u8>(), 0..=8)) {
+            let extended = |(i, &b): (usize, &u8)| (b as i8 as i64 as u64) << (8 * i);
+            let expected = bytes.iter().enumerate().map(extended).fold(0, |k, extended| k ^ extended);
+            prop_assert_eq!(signed_tail(&bytes), expected);
         }
     }
 

@@ -4,21 +4,22 @@
 //! partitions exceed their limits, the lines of some are left out; the metrics count all refusals.
 //! A line shows the token: the key may be secret, or large.
 
+use crate::decider::Moment;
 use crate::excess::Excess;
 use crate::limiter::{LimitKind, hash};
 use model::token::Token;
-use rt::time::{Duration, Instant};
+use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Partitions that are watched at the same time.
 const PLACES: usize = 128;
-/// Refusals have ended when there was none for this long.
-const QUIET: Duration = Duration::from_secs(5);
+/// Refusals have ended when there was none for this long, in milliseconds.
+const QUIET_MS: u64 = 5_000;
 /// How often is checked whether refusals have ended.
 const CHECK: Duration = Duration::from_secs(1);
-/// The most lines about partitions that begin to exceed a limit, and that end to, in each second.
+/// The most lines about partitions that begin to exceed a limit, and that end to, in each window.
 const LINES: u32 = 4;
 
 /// A refusal, or in mode `observe` what would be one.
@@ -38,9 +39,9 @@ struct Limited {
     observe: bool,
     /// Refusals so far.
     refused: u64,
-    began: Instant,
-    /// The last refusal.
-    last: Instant,
+    /// The first refusal, and the last one, as [`Moment::millis`].
+    began: u64,
+    last: u64,
 }
 
 impl Limited {
@@ -58,14 +59,13 @@ pub(crate) struct LimitedPartitions {
     places: RefCell<Vec<Option<Limited>>>,
     /// Partitions without a line since the last line.
     omitted: Cell<u64>,
-    /// The second of the last line, and the lines in it.
-    lines: Cell<(Option<Instant>, u32)>,
+    /// The window of the last line, and the lines in it.
+    lines: Cell<(u64, u32)>,
 }
 
 impl LimitedPartitions {
     /// Records a refusal.
-    pub fn refused(self: &Rc<Self>, token: Token, refusal: &Refusal<'_>) {
-        let now = rt::time::coarse_now();
+    pub fn refused(self: &Rc<Self>, token: Token, refusal: &Refusal<'_>, now: Moment) {
         let mut places = self.places.borrow_mut();
         if places.is_empty() {
             places.resize_with(PLACES, || None);
@@ -74,7 +74,7 @@ impl LimitedPartitions {
         match place {
             Some(limited) if limited.is(token, refusal) => {
                 limited.refused += 1;
-                limited.last = now;
+                limited.last = now.millis;
             }
             // Another partition has the place until its refusals end.
             Some(_) => {}
@@ -84,28 +84,27 @@ impl LimitedPartitions {
                 }
                 let Refusal { table, kind, observe, .. } = *refusal;
                 let (table, refused) = (table.clone(), 1);
-                *place = Some(Limited { token, table, kind, observe, refused, began: now, last: now });
+                let (began, last) = (now.millis, now.millis);
+                *place = Some(Limited { token, table, kind, observe, refused, began, last });
                 let is_first = places.iter().flatten().count() == 1;
                 drop(places);
                 if is_first {
-                    rt::task::spawn(self.clone().watch()).detach();
+                    rt::task::spawn(self.clone().watch(now.millis)).detach();
                 }
             }
         }
     }
 
     /// Writes the line about a partition that begins to exceed its limit. False: there are too many
-    /// lines in this second.
-    fn begins(&self, token: Token, refusal: &Refusal<'_>, now: Instant) -> bool {
-        let (since, lines) = match self.lines.get() {
-            (Some(since), lines) if now.saturating_duration_since(since) < CHECK => (since, lines),
-            _ => (now, 0),
-        };
+    /// lines in this window.
+    fn begins(&self, token: Token, refusal: &Refusal<'_>, now: Moment) -> bool {
+        let (window, lines) = self.lines.get();
+        let lines = if window == now.window { lines } else { 0 };
         if lines >= LINES {
             self.omitted.set(self.omitted.get() + 1);
             return false;
         }
-        self.lines.set((Some(since), lines + 1));
+        self.lines.set((now.window, lines + 1));
         let (kind, excess) = (refusal.kind.name(), refusal.excess);
         let effect = if refusal.observe { "only counted (mode observe)" } else { "refused" };
         tracing::warn!(
@@ -120,24 +119,28 @@ impl LimitedPartitions {
         true
     }
 
-    /// Waits until the refusals of all partitions have ended.
-    async fn watch(self: Rc<Self>) {
+    /// Waits until the refusals of all partitions have ended. `began`: the present, as
+    /// [`Moment::millis`].
+    async fn watch(self: Rc<Self>, began: u64) {
+        let since = rt::time::coarse_now();
         loop {
             rt::time::sleep(CHECK).await;
-            if !self.check(rt::time::coarse_now()) {
+            let elapsed = rt::time::coarse_now().saturating_duration_since(since);
+            if !self.check(began + elapsed.as_millis() as u64) {
                 return;
             }
         }
     }
 
-    /// Writes the lines about partitions whose refusals have ended. False: none is left.
-    fn check(&self, now: Instant) -> bool {
+    /// Writes the lines about partitions whose refusals have ended. `now`: as [`Moment::millis`].
+    /// False: none is left.
+    fn check(&self, now: u64) -> bool {
         let (mut places, mut lines) = (self.places.borrow_mut(), 0);
         for place in places.iter_mut() {
             let Some(limited) = place else { continue };
-            if lines < LINES && now.saturating_duration_since(limited.last) >= QUIET {
+            if lines < LINES && now.saturating_sub(limited.last) >= QUIET_MS {
                 lines += 1;
-                let seconds = limited.last.saturating_duration_since(limited.began).as_secs();
+                let seconds = limited.last.saturating_sub(limited.began) / 1_000;
                 tracing::info!(
                     table = &*limited.table,
                     token = limited.token.0,
@@ -167,19 +170,19 @@ mod tests {
             let partitions = Rc::new(LimitedPartitions::default());
             let table: Arc<str> = "ks.t".into();
             let refusal = Refusal { table: &table, kind: LimitKind::Read, observe: false, excess: Excess::default() };
+            let now = Moment::of(7, 300);
             for token in 0..1_000 {
-                partitions.refused(Token(token), &refusal);
+                partitions.refused(Token(token), &refusal, now);
             }
             let begun = watched(&partitions);
             assert_eq!(begun, LINES as usize);
             assert!(partitions.omitted.get() > 500, "{}", partitions.omitted.get());
-            partitions.refused(Token(0), &refusal);
+            partitions.refused(Token(0), &refusal, now);
             let refused = partitions.places.borrow().iter().flatten().map(|limited| limited.refused).max();
             assert_eq!(refused, Some(2), "no line of its own");
-            let now = rt::time::coarse_now();
-            assert!(partitions.check(now), "they go on");
+            assert!(partitions.check(now.millis), "they go on");
             assert_eq!(watched(&partitions), begun);
-            assert!(!partitions.check(now + QUIET * 2));
+            assert!(!partitions.check(now.millis + QUIET_MS * 2));
         });
     }
 }

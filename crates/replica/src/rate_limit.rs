@@ -87,6 +87,7 @@ impl Replica {
     /// partition. In mode `observe` every operation is accepted.
     ///
     /// # Errors [`RateLimited`]
+    #[inline]
     pub fn limit(
         &self,
         token: Token,
@@ -136,7 +137,7 @@ impl Replica {
     }
 
     /// Notes that an operation exceeds a limit. An error, unless the mode is `observe`.
-    #[cold]
+    #[inline(never)]
     fn exceeded(
         &self,
         operation: &Operation<'_>,
@@ -145,7 +146,8 @@ impl Replica {
         trace: Option<&Trace>,
     ) -> Result<(), RateLimited> {
         let Operation { token, schema, kind } = *operation;
-        let ((operations, kib), elapsed_ms) = (operation.limits(), self.rate_limiter.window_elapsed_ms());
+        let ((operations, kib), now) = (operation.limits(), self.rate_limiter.moment());
+        let elapsed_ms = now.into_window;
         let (kind, excess) = match exceeded {
             Exceeded::Count(count) => (kind, Excess::of_count(count, operations.unwrap_or_default(), elapsed_ms, draw)),
             Exceeded::Debt(units) => {
@@ -154,7 +156,8 @@ impl Replica {
             }
         };
         let (table, observe) = (schema.id, schema.rate_limits().observe);
-        self.rate_limiter.partitions.refused(token, &Refusal { table: schema.full_name(), kind, observe, excess });
+        let refusal = Refusal { table: schema.full_name(), kind, observe, excess };
+        self.rate_limiter.partitions.refused(token, &refusal, now);
         if observe {
             let observed = &self.rate_limiter.observed[usize::from(kind.is_write())];
             observed.set(observed.get() + 1);

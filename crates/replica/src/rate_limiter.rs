@@ -8,9 +8,6 @@ use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// The length of a window.
-const WINDOW: Duration = Duration::from_secs(1);
-
 /// The limiter of a shard, with its clock.
 pub(crate) struct RateLimiter {
     /// Made when it is first needed: most nodes have no table with limits.
@@ -21,8 +18,9 @@ pub(crate) struct RateLimiter {
     /// The start of window 0: a full second of the wall clock, so that the windows of all nodes
     /// begin at about the same time.
     began: Instant,
-    /// The current window and its begin, so that most operations need no division.
-    window: Cell<(u64, Instant)>,
+    /// The last moment and its instant. The clock advances between polls, so most operations find
+    /// them unchanged.
+    last: Cell<(Instant, Moment)>,
     /// Reads and writes that this shard refused as a replica.
     pub refused: [Cell<u64>; 2],
     /// Reads and writes that would have been refused, of tables in mode `observe`.
@@ -60,7 +58,7 @@ impl RateLimiter {
             bytes,
             coordinators: Cell::new(0),
             began,
-            window: Cell::new((0, began)),
+            last: Cell::new((began, Moment::default())),
             refused: Default::default(),
             observed: Default::default(),
             partitions: Rc::default(),
@@ -68,22 +66,18 @@ impl RateLimiter {
     }
 
     /// The present moment.
-    fn moment(&self) -> Moment {
+    #[inline]
+    pub fn moment(&self) -> Moment {
         let now = rt::time::coarse_now();
-        let (window, began) = self.window.get();
-        match now.checked_duration_since(began) {
-            Some(elapsed) if elapsed < WINDOW => Moment::of(window, elapsed.subsec_millis().into()),
-            _ => self.next_moment(now),
-        }
+        let (then, moment) = self.last.get();
+        if now == then { moment } else { self.next_moment(now) }
     }
 
-    /// The present moment in another window than the last one.
-    #[cold]
     fn next_moment(&self, now: Instant) -> Moment {
         let elapsed = now.saturating_duration_since(self.began);
-        let window = elapsed.as_secs();
-        self.window.set((window, self.began + WINDOW * window as u32));
-        Moment::of(window, elapsed.subsec_millis().into())
+        let moment = Moment::of(elapsed.as_secs(), elapsed.subsec_millis().into());
+        self.last.set((now, moment));
+        moment
     }
 
     /// Uses the decider, which is made when it is first needed.
@@ -94,11 +88,6 @@ impl RateLimiter {
             Decider::new(Limiter::new(self.bytes, salt.map(u64::from_le_bytes)), self.coordinators.get())
         };
         work(self.decider.borrow_mut().get_or_insert_with(make), self.moment())
-    }
-
-    /// The time since the current window began, in ms.
-    pub fn window_elapsed_ms(&self) -> u64 {
-        self.moment().into_window
     }
 
     /// See [`Decider::arrive`].

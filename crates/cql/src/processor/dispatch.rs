@@ -38,8 +38,9 @@ impl Processor {
             Plan::Select(select) => {
                 self.statistics.select(select, params);
                 allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
+                let admitted = select.admit(env, &request)?;
                 // Pinned, so that this large future is not moved.
-                let answer = pin!(select.execute(env, &request)).await?;
+                let answer = pin!(select.execute(admitted, env, &request)).await?;
                 self.statistics.selected(&answer);
                 Ok(answer)
             }

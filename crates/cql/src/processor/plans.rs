@@ -131,7 +131,8 @@ impl Plans {
         used: Use,
         metadata: &Metadata,
     ) -> Result<(Rc<CachedStatement>, Rc<Planned>), Error> {
-        let kept = self.prepared.borrow().get(id).ok_or(Error::Unprepared(*id))?;
+        let kept = self.prepared.borrow().get(id);
+        let Some(kept) = kept else { return Err(Error::Unprepared(*id)) };
         let planned = match kept.plan() {
             Some(planned) if planned.is_current(metadata) => planned,
             _ => self.replan_prepared(client, id, used, &kept, metadata)?,

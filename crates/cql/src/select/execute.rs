@@ -17,6 +17,7 @@ use model::key::DecoratedKey;
 use model::range::Slice;
 use model::time::stored_seconds;
 use model::token::Token;
+use replica::RateLimitMode;
 use replica::reduce::values;
 use std::pin::pin;
 use std::rc::Rc;
@@ -36,12 +37,27 @@ fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u6
     Ok(Some(value as u64))
 }
 
+/// A SELECT that no rate limit has refused.
+pub struct Admitted {
+    partitions: Partitions,
+    rate_limit: RateLimitMode,
+}
+
 impl Select {
-    /// Executes the statement.
-    pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+    /// Evaluates the partitions, and applies rate limits to them. Apart from the execution, so that
+    /// a refusal does not make its future.
+    ///
+    /// # Errors [`Error::RateLimit`], or that of an invalid level or value.
+    pub fn admit(&self, env: Env<'_>, request: &Request<'_>) -> Result<Admitted, Error> {
         request.check_read_level()?;
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
         let rate_limit = request.limit_read(&self.schema, &partitions)?;
+        Ok(Admitted { partitions, rate_limit })
+    }
+
+    /// Executes the statement.
+    pub async fn execute(&self, admitted: Admitted, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+        let Admitted { partitions, rate_limit } = admitted;
         let rows_limit = limit(&self.limit, "LIMIT", env)?;
         let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);

@@ -37,8 +37,8 @@ impl Leftovers {
         }
     }
 
-    /// Adds an incomplete sstable that could not be removed. It may be sealed on disk, and a restart
-    /// would find it.
+    /// Adds an incomplete sstable that could not be removed. It may be sealed on disk, so a restart
+    /// would load it.
     pub fn not_removed(&self, place: SstablePath, error: &sstable::Error) {
         tracing::error!(generation = %place.generation, %error,
             "an incomplete sstable could not be removed; nothing is purged in this table until it can");

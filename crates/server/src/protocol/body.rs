@@ -38,46 +38,60 @@ impl Body {
     }
 
     /// The number of remaining bytes.
+    #[inline]
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    fn take(&mut self, n: usize) -> Result<&[u8], Error> {
-        let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len());
-        let Some(end) = end else {
-            return Err(protocol(format!(
-                "Malformed frame: {n} bytes expected at offset {} of a body of {}",
-                self.at,
-                self.bytes.len()
-            )));
-        };
-        let start = std::mem::replace(&mut self.at, end);
-        Ok(&self.bytes[start..end])
+    /// The error for a body that ends within the next `n` bytes.
+    #[cold]
+    fn ends_within(&self, n: usize) -> Error {
+        let (at, len) = (self.at, self.bytes.len());
+        protocol(format!("Malformed frame: {n} bytes expected at offset {at} of a body of {len}"))
     }
 
+    #[inline]
+    fn take(&mut self, n: usize) -> Result<&[u8], Error> {
+        if n > self.remaining() {
+            return Err(self.ends_within(n));
+        }
+        let start = self.at;
+        self.at += n;
+        Ok(&self.bytes[start..self.at])
+    }
+
+    #[inline]
     fn slice(&mut self, n: usize) -> Result<Bytes, Error> {
         let start = self.at;
         self.take(n)?;
         Ok(self.bytes.slice(start..self.at))
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let mut out = [0; N];
-        out.copy_from_slice(self.take(N)?);
-        Ok(out)
+        match self.bytes[self.at..].first_chunk() {
+            Some(array) => {
+                self.at += N;
+                Ok(*array)
+            }
+            None => Err(self.ends_within(N)),
+        }
     }
 
     /// `[byte]`
+    #[inline]
     pub fn byte(&mut self) -> Result<u8, Error> {
         Ok(self.array::<1>()?[0])
     }
 
     /// `[short]`
+    #[inline]
     pub fn short(&mut self) -> Result<u16, Error> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
     /// `[int]`
+    #[inline]
     pub fn int(&mut self) -> Result<i32, Error> {
         Ok(i32::from_be_bytes(self.array()?))
     }
@@ -88,6 +102,7 @@ impl Body {
     }
 
     /// A count of items that have at least `each` bytes.
+    #[inline]
     pub fn count(&mut self, each: usize) -> Result<usize, Error> {
         let count = usize::from(self.short()?);
         if count * each > self.remaining() {
@@ -135,6 +150,7 @@ impl Body {
     }
 
     /// The `[short bytes]` of a prepared statement's id.
+    #[inline]
     pub fn statement_id(&mut self) -> Result<[u8; 16], Error> {
         let len = self.short()?;
         if len != 16 {

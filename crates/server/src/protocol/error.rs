@@ -1,7 +1,7 @@
 //! Encodes ERROR bodies: the code, the message and the fields of each error.
 
 use super::{Reply, Version, write};
-use bytes::BufMut;
+use bytes::{BufMut, BytesMut};
 use cql::Error;
 use std::net::IpAddr;
 
@@ -11,11 +11,11 @@ const UNKNOWN_REASON: u16 = 0;
 /// Appends the body of an ERROR frame. A client that did not negotiate the rate limit error gets a
 /// configuration error instead. `node` is this node's address, if known: version 5 lists the
 /// replicas that failed.
-pub fn write(out: &mut impl BufMut, reply: &Reply, node: Option<IpAddr>, error: &Error) {
+pub fn write(out: &mut BytesMut, reply: &Reply, node: Option<IpAddr>, error: &Error) {
     let (version, rate_limit) = (reply.version, reply.rate_limit);
     out.put_i32(code(version, rate_limit, error));
     match error {
-        Error::RateLimit(refusal) => refusal.with_pieces(|pieces| write::joined(out, pieces)),
+        Error::RateLimit(refusal) => write::in_place(out, |out| refusal.append_text(out)),
         other => write::formatted(out, other),
     }
     match error {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn body(version: Version, rate_limit: bool, error: &Error) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = BytesMut::new();
         let node = Some(IpAddr::from([127, 0, 0, 9]));
         write(&mut out, &Reply { rate_limit, ..Reply::plain(version, 0) }, node, error);
         let message = error.to_string();
@@ -203,7 +203,7 @@ mod tests {
         nodes.extend([IpAddr::from([127, 0, 0, 2]), IpAddr::from([127, 0, 0, 3])]);
         let expected = b"\0\0\x13\0\0\x04\0\0\0\x01\0\0\0\x02\0\0\0\x02\x04\x7f\0\0\x02\0\0\x04\x7f\0\0\x03\0\0\0";
         assert_eq!(body(Version::V5, true, &elsewhere), expected);
-        let mut unknown = Vec::new();
+        let mut unknown = BytesMut::new();
         write(&mut unknown, &Reply::plain(Version::V5, 0), None, &failure);
         assert_eq!(&unknown[unknown.len() - 5..], [0, 0, 0, 0, 0], "no node, and no data");
         assert_eq!(body(Version::V4, false, &limited(LimitKind::Write, false)), [0, 0, 0x23, 0]);

@@ -113,14 +113,8 @@ impl Request {
         let mut keyspace = None;
         Ok(match frame.opcode {
             Opcode::Execute => {
-                let id = body.statement_id()?;
                 let with_id = dialect.metadata_ids || version >= Version::V5;
-                let metadata_id = if with_id { Some(body.metadata_id()?) } else { None };
-                // The keyspace in the parameters is ignored: a prepared statement keeps the
-                // keyspace in which it was prepared.
-                let mut params = QueryParams { page_info, rate_limit_info, ..Default::default() };
-                read_params(&mut body, version, &mut params, &mut keyspace)?;
-                Request::Execute { id, metadata_id, params }
+                return execute(body, version, with_id, asked);
             }
             Opcode::Query => {
                 let text = body.long_string()?;
@@ -146,9 +140,35 @@ impl Request {
     }
 }
 
+/// Decodes EXECUTE, in place, because the values of a request are moved at a cost. `asked`: for the
+/// custom payloads about the page and the rate limit.
+fn execute(mut body: Body, version: Version, with_metadata_id: bool, asked: [bool; 2]) -> Result<Request, Error> {
+    let mut decoded = Ok(Request::Execute { id: [0; 16], metadata_id: None, params: QueryParams::default() });
+    if let Ok(Request::Execute { id, metadata_id, params }) = &mut decoded {
+        [params.page_info, params.rate_limit_info] = asked;
+        let mut read = || {
+            *id = body.statement_id()?;
+            *metadata_id = if with_metadata_id { Some(body.metadata_id()?) } else { None };
+            // The keyspace in the parameters is ignored: a prepared statement keeps the keyspace in
+            // which it was prepared.
+            read_params(&mut body, version, params, &mut None)
+        };
+        if let Err(error) = read() {
+            decoded = Err(error);
+        }
+    }
+    decoded
+}
+
+#[cold]
+fn unknown_consistency(code: u16) -> Error {
+    Error::Protocol(format!("Unknown code {code} for a consistency level"))
+}
+
+#[inline]
 fn consistency(body: &mut Body) -> Result<Consistency, Error> {
     let code = body.short()?;
-    Consistency::from_code(code).ok_or_else(|| Error::Protocol(format!("Unknown code {code} for a consistency level")))
+    Consistency::from_code(code).ok_or_else(|| unknown_consistency(code))
 }
 
 /// Reads values in place: these are the largest part of a request, and are not moved.

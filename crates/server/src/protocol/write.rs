@@ -1,6 +1,6 @@
 //! Encodes the notations of the protocol.
 
-use bytes::BufMut;
+use bytes::{BufMut, BytesMut};
 use smallvec::SmallVec;
 use std::fmt::{self, Display, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -47,12 +47,14 @@ pub fn formatted(out: &mut impl BufMut, value: impl Display) {
     string(out, str::from_utf8(text.as_bytes()).unwrap_or_default());
 }
 
-/// `[string]` of a text in pieces, of at most 65,535 bytes together.
-pub fn joined(out: &mut impl BufMut, pieces: &[&str]) {
-    let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+/// `[string]` of a text of at most 65,535 bytes that `append` puts into the frame.
+pub fn in_place(out: &mut BytesMut, append: impl FnOnce(&mut BytesMut)) {
+    let at = out.len();
+    out.put_u16(0);
+    append(out);
+    let len = out.len() - at - 2;
     debug_assert!(len <= usize::from(u16::MAX), "a text of {len} bytes has no length");
-    out.put_u16(len as u16);
-    pieces.iter().for_each(|piece| out.put_slice(piece.as_bytes()));
+    out[at..at + 2].copy_from_slice(&(len as u16).to_be_bytes());
 }
 
 /// `[bytes]`

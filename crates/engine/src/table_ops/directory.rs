@@ -36,14 +36,15 @@ impl Engine {
     /// them. Waits for a snapshot that links files of the table on this shard. After an error they
     /// are [`Leftovers`](crate::table::Leftovers), and later calls try again.
     pub(crate) async fn delete_files(&self, table: &Table, sstables: &[Rc<Attached>]) -> Result<(), EngineError> {
+        // Before anything is awaited: another truncation must name them.
+        let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();
+        table.leftovers.add(&places);
         for own in sstables.iter().filter(|own| own.is_read()) {
             if let Err(error) = own.sstable.keep_open().await {
                 tracing::warn!(generation = %own.generation(), %error,
                     "an sstable is removed while it is read, and cannot be kept open: its readers will fail");
             }
         }
-        let places: Vec<_> = sstables.iter().map(|own| own.sstable.place().clone()).collect();
-        table.leftovers.add(&places);
         self.remove_leftovers(table, places).await?;
         if table.leftovers.may_return()
             && let Err(error) = self.remove_leftovers(table, table.leftovers.places()).await

@@ -46,7 +46,7 @@ fn a_full_disk_loses_nothing_and_the_node_lives_on() {
             assert!(full_at.is_some(), "seed {seed}: the disk was never full");
             let mut failed = scenario.shared.failures.take();
             if failed.iter().any(|failure| failure.contains("cannot apply a committed change")) {
-                // Until TRUNCATE has succeeded, writes wait, and may time out.
+                // Until the change is applied, writes wait for it, and may time out.
                 failed.retain(|failure| !failure.contains("Operation timed out"));
             }
             failures.append(&mut failed);

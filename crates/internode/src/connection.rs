@@ -9,7 +9,7 @@ use super::frame::{BadFrame, Frame, Frames, Head};
 use super::metrics::Counters;
 use super::outbox::{MAX_SLICES, Outbox};
 use rt::Pieces;
-use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite};
+use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, StreamBacklog, UnreadInput};
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -156,17 +156,18 @@ pub(super) trait Role {
 /// Runs a connection until it ends.
 pub(super) async fn drive<T, R>(stream: &mut T, mut frames: Frames, connection: &Connection, role: &mut R) -> End
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + UnreadInput + Unpin,
     R: Role,
 {
     let mut unflushed = false;
+    let backlog = StreamBacklog::default();
     poll_fn(|cx| {
         if !connection.waker.borrow().as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             connection.waker.replace(Some(cx.waker().clone()));
         }
         debug_assert!(!connection.driving.get(), "a connection has one loop");
         connection.driving.set(true);
-        let out = turn(stream, &mut frames, connection, role, &mut unflushed, cx);
+        let out = turn(stream, &mut frames, connection, role, &backlog, &mut unflushed, cx);
         connection.driving.set(false);
         match out {
             Ok(poll) => poll,
@@ -181,11 +182,12 @@ fn turn<T, R>(
     frames: &mut Frames,
     connection: &Connection,
     role: &mut R,
+    backlog: &StreamBacklog,
     unflushed: &mut bool,
     cx: &mut Context<'_>,
 ) -> io::Result<Poll<End>>
 where
-    T: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + UnreadInput + Unpin,
     R: Role,
 {
     loop {
@@ -219,6 +221,7 @@ where
             return Ok(Poll::Ready(End::Ended(why.clone())));
         }
         if yields {
+            backlog.some_left(frames.buffered(), stream);
             cx.waker().wake_by_ref();
             return Ok(Poll::Pending);
         }
@@ -227,6 +230,7 @@ where
             if role.may_take() {
                 continue;
             }
+            backlog.none_left();
             return Ok(Poll::Pending);
         }
         let read = {
@@ -234,9 +238,13 @@ where
             pin!(stream.read_buf(space)).poll(cx)?
         };
         match read {
-            Poll::Pending => return Ok(Poll::Pending),
+            Poll::Pending => {
+                backlog.none_left();
+                return Ok(Poll::Pending);
+            }
             Poll::Ready(0) => return Ok(Poll::Ready(End::Closed)),
             Poll::Ready(n) => {
+                backlog.received(n);
                 connection.last_received.set(rt::time::coarse_now());
                 connection.counters.received.set(connection.counters.received.get() + n as u64);
             }

@@ -230,6 +230,11 @@ impl Frames {
         Frames { buffer: BytesMut::new(), version, limit, header: None }
     }
 
+    /// Bytes of frames that have not been taken.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The buffer for the next bytes, with free space.
     pub fn space(&mut self) -> &mut BytesMut {
         let missing = self.header.map_or(0, |header| header.len.saturating_sub(self.buffer.len()));

@@ -1,6 +1,6 @@
 //! A socket, with or without TLS.
 
-use rt::net::{AsyncRead, AsyncWrite, ReadBuf, TcpStream};
+use rt::net::{AsyncRead, AsyncWrite, ReadBuf, TcpStream, UnreadInput};
 use rt::tls::TlsStream;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,6 +10,15 @@ use std::task::{Context, Poll};
 pub(super) enum Socket {
     Plain(TcpStream),
     Encrypted(Box<TlsStream<TcpStream>>),
+}
+
+impl UnreadInput for Socket {
+    fn unread_input(&self) -> usize {
+        match self {
+            Socket::Plain(stream) => stream.unread_input(),
+            Socket::Encrypted(stream) => stream.unread_input(),
+        }
+    }
 }
 
 impl AsyncRead for Socket {

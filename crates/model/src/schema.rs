@@ -196,6 +196,12 @@ impl TableSchema {
         self.partition_key.iter().chain(&self.clustering).chain(&self.statics).chain(&self.regulars)
     }
 
+    /// Whether stored rows mean the same by both versions of the schema, because only options
+    /// differ.
+    pub fn has_same_columns(&self, other: &TableSchema) -> bool {
+        self.all_columns().eq(other.all_columns()) && self.dropped == other.dropped
+    }
+
     /// The lowest column id that was never used.
     pub fn next_column_id(&self) -> ColumnId {
         let dropped = self.dropped.iter().map(|column| column.id.0 + 1).max().unwrap_or(0);

@@ -3,8 +3,8 @@
 //!
 //! About one of [`GAP`] operations is sampled, at random distances: only a sampled operation costs
 //! more than a counter and a branch. Samples go to the [`tracker`]. At most every [`PERIOD`], a
-//! sample also updates the [`protection`] by how long ready tasks of statements have waited for the
-//! shard. On a shard without operations nothing runs.
+//! sample also updates the [`protection`] by how long requests have waited for the shard, in
+//! sockets and as ready tasks. On a shard without operations nothing runs.
 //!
 //! Reading order: [`sketch`], [`tracker`], [`protection`], [`recording`].
 
@@ -95,7 +95,7 @@ struct State {
     advanced: Instant,
     /// When the protection was last updated, with the waits of tasks until then.
     updated: Instant,
-    waits: Option<(u64, Duration)>,
+    waits: Option<Waits>,
     logged: Option<Instant>,
     recordings: Vec<Recording>,
     next_recording: u64,
@@ -308,13 +308,36 @@ impl State {
         }
     }
 
-    /// How long ready tasks of statements waited for the shard since the last call, on average.
+    /// How long requests waited for the shard since the last call, on average.
     fn wait(&mut self) -> Duration {
+        let now = Waits::now();
+        self.waits.replace(now).map_or(Duration::ZERO, |before| now.since(&before))
+    }
+}
+
+/// Sums of the times for which requests wait: in sockets, and as ready tasks.
+#[derive(Clone, Copy)]
+struct Waits {
+    tasks: u64,
+    task_wait: Duration,
+    input: u64,
+    input_waited: f64,
+}
+
+impl Waits {
+    fn now() -> Waits {
         let metrics = rt::metrics::snapshot();
         let GroupMetrics { tasks, task_wait, .. } = *metrics.group(Group::Statement);
-        let Some((tasks_before, wait_before)) = self.waits.replace((tasks, task_wait)) else { return Duration::ZERO };
-        let polls = u32::try_from(tasks - tasks_before).unwrap_or(u32::MAX);
-        task_wait.saturating_sub(wait_before).checked_div(polls).unwrap_or_default()
+        Waits { tasks, task_wait, input: metrics.input_received, input_waited: metrics.input_waited }
+    }
+
+    /// How long requests waited between two moments, on average.
+    fn since(&self, before: &Waits) -> Duration {
+        let tasks = u32::try_from(self.tasks - before.tasks).unwrap_or(u32::MAX);
+        let as_tasks = self.task_wait.saturating_sub(before.task_wait).checked_div(tasks).unwrap_or_default();
+        let waited = (self.input_waited - before.input_waited).max(0.0);
+        // At least a byte: what is left while nothing is received waits very long.
+        as_tasks + Duration::from_secs_f64((waited / (self.input - before.input).max(1) as f64).min(60.0))
     }
 }
 

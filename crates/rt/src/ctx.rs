@@ -10,6 +10,7 @@ use crate::fs::Io;
 use crate::governor::Governor;
 use crate::mailbox::Mail;
 use crate::metrics::Counters;
+use crate::net::backlog::Backlog;
 use crate::shard::ShardId;
 use crate::sync::Cancel;
 use rand::rngs::SmallRng;
@@ -40,6 +41,7 @@ pub(crate) struct Ctx {
     pub mail: Mail,
     pub io: Io,
     pub counters: Counters,
+    pub backlog: Rc<Backlog>,
     /// The permit of the one computation that runs on a helper thread.
     pub offload: Arc<Semaphore>,
     pub clock: Clock,

@@ -312,6 +312,7 @@ impl ShardSetup {
             mail: Mail::new(self.shard, self.mailboxes.clone()),
             io: Io::production(),
             counters: Default::default(),
+            backlog: Default::default(),
             offload: crate::offload::permit(),
             clock: Clock::real(),
             stop: Default::default(),

@@ -119,6 +119,12 @@ pub struct ShardMetrics {
     pub busy: Duration,
     /// Time spent between turns. Utilisation is busy / (busy + idle).
     pub idle: Duration,
+    /// Input that is left in sockets for want of time, in bytes.
+    pub input_left: u64,
+    /// Input received, in bytes.
+    pub input_received: u64,
+    /// The sum, over time, of the input that was left, in bytes times seconds.
+    pub input_waited: f64,
     /// The part that background groups get of their demands, from 0 to 1.
     pub governor_allowance: f64,
     /// The scheduling groups, indexed by `Group as usize`.
@@ -212,6 +218,9 @@ pub fn snapshot() -> ShardMetrics {
             mail_wakes_sent: n.mail_wakes_sent.get(),
             busy: Duration::from_nanos(n.busy_nanos.get()),
             idle: Duration::from_nanos(n.idle_nanos.get()),
+            input_left: c.backlog.left.get(),
+            input_received: c.backlog.received.get(),
+            input_waited: c.backlog.waited(),
             governor_allowance: c.governor.allowance(),
             groups: Group::ALL.map(|group| {
                 let n = &n.groups[group as usize];

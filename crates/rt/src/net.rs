@@ -1,11 +1,13 @@
 //! TCP sockets: the kernel's in production, the simulated network's under feature `sim`.
 
 mod accept_errors;
+pub(crate) mod backlog;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 pub use accept_errors::AcceptErrors;
+pub use backlog::{StreamBacklog, UnreadInput};
 
 #[cfg(feature = "sim")]
 pub use crate::sim::net::{TcpListener, TcpStream};

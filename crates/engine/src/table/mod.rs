@@ -133,12 +133,13 @@ impl Table {
         self.schema.borrow().clone()
     }
 
-    /// Sets a newer version.
+    /// Sets a newer version. Cached rows are kept unless the columns have changed.
     pub fn set_schema(&self, schema: Rc<TableSchema>) {
-        let before = self.schema.replace(schema);
-        debug_assert_eq!(before.id, self.schema.borrow().id, "a table keeps its id");
-        drop(before);
-        self.tablets.borrow().iter().for_each(|tablet| tablet.forget_rows());
+        let before = self.schema.replace(schema.clone());
+        debug_assert_eq!(before.id, schema.id, "a table keeps its id");
+        if !schema.has_same_columns(&before) {
+            self.tablets.borrow().iter().for_each(|tablet| tablet.forget_rows());
+        }
     }
 
     /// Its tablets, in ring order.

@@ -15,8 +15,8 @@
 //! - A compaction may also purge deletions that an entry holds. They would then cover writes with
 //!   older timestamps in the cache only. An entry with deletions is dropped after the next
 //!   compaction.
-//! - Where data is removed (TRUNCATE), and where the schema changes, the tablet gets another
-//!   number here, and its entries are not found any more.
+//! - Where data is removed (TRUNCATE), and where the columns change, the tablet gets another number
+//!   here, and its entries are not found any more.
 //!
 //! Eviction is CLOCK: a hand passes over the entries and evicts entries that were not used since
 //! its last pass. The page cache gives up the memory of rows, up to three quarters of the budget.

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::metrics::add;
 use crate::table::{Attached, Table};
-use crate::table_dir::remove_all;
+use crate::table_dir::{is_absent, remove_all};
 use sstable::SstablePath;
 use std::path::Path;
 use std::rc::Rc;
@@ -20,6 +20,16 @@ impl Engine {
         table.has_directory.set(true);
         self.made(Made::Directory(table.schema().id));
         Ok(())
+    }
+
+    /// The same before data is removed. If somebody has removed the directory since, it is created
+    /// again: a missing directory must not prevent the removal.
+    pub(crate) async fn renew_directory(&self, table: &Table) -> Result<(), EngineError> {
+        if table.has_directory.get() && is_absent(&table.dir).await? {
+            tracing::warn!(dir = %table.dir.display(), "the table's directory is missing, with its sstables and snapshots");
+            table.has_directory.set(false);
+        }
+        self.make_directory(table).await
     }
 
     /// The same for a table that may not be open.

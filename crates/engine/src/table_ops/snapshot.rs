@@ -14,7 +14,7 @@
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::table::Table;
-use crate::table_dir::{OnMissing, SnapshotWriter, TABLE_SNAPSHOTS, is_absent, is_snapshot_name, unfinished};
+use crate::table_dir::{OnMissing, SnapshotWriter, TABLE_SNAPSHOTS, is_snapshot_name, unfinished};
 use model::TableId;
 use sstable::SstablePath;
 use std::path::Path;
@@ -54,10 +54,7 @@ impl Engine {
     /// Takes the snapshot of a table whose data is removed next.
     pub(crate) async fn snapshot_table(&self, table: &Rc<Table>, name: &str) -> Result<(), EngineError> {
         let to = table.dir.join(TABLE_SNAPSHOTS).join(name);
-        if table.has_directory.get() && is_absent(&table.dir).await? {
-            tracing::warn!(dir = %table.dir.display(), "the table's directory is missing: the snapshot has only the rows in memory");
-            table.has_directory.set(false);
-        }
+        self.renew_directory(table).await?;
         self.link_table(table, &to, OnMissing::Skip).await?;
         SnapshotWriter::of(self.config()).describe(&table.schema(), &to).await
     }

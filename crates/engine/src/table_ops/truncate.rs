@@ -164,7 +164,7 @@ impl Engine {
         let _turn = table.filters_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
         let mut filters = table.filters_of(shard);
         change(&mut filters);
-        self.make_directory(table).await?;
+        self.renew_directory(table).await?;
         filters.write(&table.dir, shard, self.config().host_id).await?;
         self.made(Made::ReplayFilters(table.schema().id, shard, filters.sequence));
         table.set_filters(shard, filters);

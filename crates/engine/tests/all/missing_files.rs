@@ -372,3 +372,47 @@ fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
         assert_eq!(std::fs::read(dir.join("quarantine/na-8-big-Data.db")).unwrap(), b"another");
     });
 }
+
+/// TRUNCATE and the removal of a tablet succeed although the table's directory is gone, and the
+/// table goes on.
+#[test]
+fn data_is_removed_although_its_directory_is_gone() {
+    for (auto_snapshot, drops) in [(false, false), (true, false), (false, true)] {
+        rt::block_on(async {
+            let (scratch, schema) = (Scratch::new("no-directory"), quiet());
+            let both = tablets(2);
+            let config = || EngineConfig { auto_snapshot, ..config(&scratch, 16 << 20) };
+            let engine = open(config(), &schema, &both).await;
+            let write = async |value: &str| {
+                for k in 0..ROWS {
+                    let change = Change::Insert { k, c: 1, value: value.into() };
+                    // Keys of a removed tablet are refused.
+                    let _ = engine.apply_durably(&change.mutation(&schema, 1), &key(k)).await;
+                }
+            };
+            write("before").await;
+            engine.flush(None).await.unwrap();
+            let dir = scratch.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id));
+            std::fs::remove_dir_all(&dir).unwrap();
+            let left = if drops {
+                engine.drop_tablet(schema.id, 0).await.unwrap();
+                &both[1..]
+            } else {
+                engine.truncate(schema.id, 1).await.unwrap();
+                assert_eq!(count(&engine, &schema).await, 0);
+                &both[..]
+            };
+            write("after").await;
+            // Without snapshots of it, the other tablet's sstable is lost.
+            if !drops {
+                engine.flush(None).await.unwrap();
+                assert_eq!(count(&engine, &schema).await, ROWS as usize);
+            }
+            engine.stop().await;
+            let engine = open(config(), &schema, left).await;
+            let found = count(&engine, &schema).await;
+            assert!(found > 0 && (drops || found == ROWS as usize), "{found} partitions");
+            engine.stop().await;
+        });
+    }
+}

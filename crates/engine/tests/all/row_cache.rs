@@ -8,20 +8,25 @@ use model::key::Clustering;
 use model::mutation::MutationBuilder;
 use model::range::{PartitionRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
-use model::schema::TableSchema;
+use model::schema::{Column, TableSchema};
 use model::time::Tombstone;
-use model::{CqlType, SchemaVersion};
+use model::{ColumnId, SchemaVersion};
 use proptest::prelude::*;
 use std::rc::Rc;
 use uuid::Uuid;
 
 /// `t (k int primary key, v text)`.
 fn key_value(version: u128) -> Rc<TableSchema> {
-    let wide = schema(0, |options| {
+    key_and_columns(version, &[VALUE], 0)
+}
+
+/// The same with these columns, and with an option.
+fn key_and_columns(version: u128, columns: &[ColumnId], gc_grace_seconds: i32) -> Rc<TableSchema> {
+    let wide = schema(gc_grace_seconds, |options| {
         options.compaction.insert("enabled".into(), "false".into());
     });
-    let v = wide.regulars.iter().find(|column| column.id == VALUE).unwrap().clone();
-    assert_eq!(v.ty, CqlType::Text);
+    let regulars: Vec<Column> = wide.regulars.iter().filter(|column| columns.contains(&column.id)).cloned().collect();
+    assert_eq!(regulars.len(), columns.len());
     Rc::new(TableSchema::new(
         wide.id,
         SchemaVersion(Uuid::from_u128(version)),
@@ -30,7 +35,7 @@ fn key_value(version: u128) -> Rc<TableSchema> {
         wide.partition_key.clone(),
         Vec::new(),
         Vec::new(),
-        vec![v],
+        regulars,
         Vec::new(),
         wide.options.clone(),
     ))
@@ -165,6 +170,12 @@ fn a_row_is_found_whatever_is_flushed_and_compacted() {
         assert_eq!(hits(), (3, 2), "the new sstable has the key");
         seen(&engine, &schema, 1, false).await;
         assert_eq!(hits(), (4, 2));
+        engine.update_schema(key_and_columns(2, &[VALUE], 20));
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (5, 2), "only an option has changed");
+        engine.update_schema(key_and_columns(3, &[VALUE, OTHER], 20));
+        seen(&engine, &schema, 1, false).await;
+        assert_eq!(hits(), (5, 3), "the columns have changed");
         engine.stop().await;
     });
 }

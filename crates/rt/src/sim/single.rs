@@ -55,6 +55,7 @@ pub(super) fn context(
         mail: Mail::new(shard, mailboxes),
         io: Io::Disk { disk: disk.clone(), boot: disk.boot() },
         counters: Default::default(),
+        backlog: Default::default(),
         offload: crate::offload::permit(),
         clock: Clock::simulated(epoch_nanos, Instant::now(), sim.skew.clone()),
         stop: Default::default(),

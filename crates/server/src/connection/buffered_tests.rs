@@ -4,7 +4,7 @@ use super::drive;
 use super::stream::ClientStream;
 use super::tests::{Client, limits, query, run};
 use cql::system::Encryption;
-use rt::net::{AsyncRead, AsyncWrite, ReadBuf};
+use rt::net::{AsyncRead, AsyncWrite, ReadBuf, UnreadInput};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -40,6 +40,12 @@ impl AsyncWrite for Buffered {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.as_mut().poll_flush(cx))?;
         Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+impl UnreadInput for Buffered {
+    fn unread_input(&self) -> usize {
+        0
     }
 }
 

@@ -1,6 +1,5 @@
 //! The state of one connection, shared by its loop and its requests.
 
-use super::late_refusals::LastRefusals;
 use super::latency::Did;
 use super::memory::Held;
 use super::seats::Newcomer;
@@ -77,8 +76,8 @@ pub struct Connection {
     /// are compressed.
     copies: RefCell<Vec<Held>>,
     waker: RefCell<Option<Waker>>,
-    /// The last refusals by rate limits; none before the first.
-    pub(super) last_refusals: RefCell<Option<Box<LastRefusals>>>,
+    /// Refusals by rate limits in the window of this number.
+    pub(super) refusals: Cell<(u32, u32)>,
     /// The refusals that are answered late.
     pub(super) late_refusals: Cell<u32>,
     pub(super) transport: Rc<Transport>,
@@ -123,7 +122,7 @@ impl Connection {
             outbox: RefCell::new(Outbox::of_node(transport.node.address)),
             copies: RefCell::default(),
             waker: RefCell::new(None),
-            last_refusals: RefCell::default(),
+            refusals: Cell::default(),
             late_refusals: Cell::new(0),
             transport,
         })

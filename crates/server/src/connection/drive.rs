@@ -21,7 +21,7 @@ use crate::protocol::outbox::MAX_SLICES;
 use crate::protocol::{Frames, Next, RawFrame, Reply, Request};
 use cql::Error;
 use cql::system::Encryption;
-use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamBacklog};
 use rt::time::Duration;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -102,6 +102,7 @@ pub(super) async fn serve<T, S>(
         unread: None,
         look_for_close: None,
         arrival: Arrival::new(rt::time::coarse_now()),
+        backlog: StreamBacklog::default(),
     };
     let end = poll_fn(|cx| drive.poll(cx)).await;
     drop(drive);
@@ -144,6 +145,8 @@ struct Drive<'a, T, S> {
     look_for_close: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// When the frames were received.
     arrival: Arrival,
+    /// The input that is left when a turn ends for want of time.
+    backlog: StreamBacklog,
 }
 
 /// Answers that wait for the socket.
@@ -226,6 +229,7 @@ where
             }
             match stop {
                 Stop::Yield => {
+                    self.backlog.some_left(self.frames.buffered(), self.stream);
                     cx.waker().wake_by_ref();
                     return Ok(Poll::Pending);
                 }
@@ -255,10 +259,14 @@ where
                 pin!(self.stream.read_buf(space)).poll(cx)?
             };
             match read {
-                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Pending => {
+                    self.backlog.none_left();
+                    return Ok(Poll::Pending);
+                }
                 Poll::Ready(0) => return Ok(Poll::Ready(End::Gone)),
                 Poll::Ready(n) => {
                     self.frames.arrived(n);
+                    self.backlog.received(n);
                     self.arrival.has_read(rt::time::coarse_now(), buffered);
                     self.transport.stats.received.add(n as u64);
                 }
@@ -272,6 +280,7 @@ where
     #[cold]
     fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.arrival.pauses(rt::time::coarse_now());
+        self.backlog.none_left();
         let new_look = || Box::pin(rt::time::sleep(LOOK_FOR_CLOSE)) as Pin<Box<dyn Future<Output = ()>>>;
         let look = self.look_for_close.get_or_insert_with(new_look);
         while look.as_mut().poll(cx).is_ready() {

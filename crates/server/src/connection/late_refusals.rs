@@ -1,15 +1,17 @@
 //! Refusals by rate limits that are answered late, so that trying again at once buys nothing.
 //!
-//! A refusal says when to try again. If a client tries the same partition again before, and again
-//! for more than [`EARLY_RETRIES`] times in one window, its further refusals are answered when the
-//! next window begins. Until then the client waits instead of costing the shard another refusal.
-//! Requests that were sent before the client knew of a refusal are not counted.
+//! A refusal says when to try again. If a client tries the same partition again before, and does so
+//! too often in one window ([`super::last_refusals`]), its further refusals are answered when the
+//! next window begins. So are all refusals of a connection beyond [`AT_ONCE`] in one window. Until
+//! then the client waits instead of costing the shard another refusal. Requests that were sent
+//! before the client knew of a refusal are no retries.
 //!
 //! Late refusals hold no worker and no memory for requests, and do not count as pending statements:
 //! the answers of other requests, also on the same connection, do not wait for them. Their number
 //! is bounded for each connection and shard. Beyond that, a refusal is answered at once.
 
 use super::client::Connection;
+use super::last_refusals::{LastRefusals, Refusal};
 use super::transport::Transport;
 use crate::protocol::Reply;
 use cql::Error;
@@ -19,55 +21,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Early retries of a partition, by one connection in one window, that are answered at once.
-const EARLY_RETRIES: u32 = 100;
+/// Refusals of a connection that are answered at once in one window.
+const AT_ONCE: u32 = 1_000;
 /// The most late refusals of a connection.
 const PER_CONNECTION: u32 = 1_024;
 /// The most late refusals of a shard.
 const PER_SHARD: usize = 8_192;
-/// The partitions of which a connection knows the last refusal.
-const PARTITIONS: usize = 16;
 /// Counts are halved, and budgets renewed, at each full second.
 const WINDOW: Duration = Duration::from_secs(1);
-
-/// The last refusal of a partition on a connection.
-#[derive(Clone, Copy, Debug)]
-struct LastRefusal {
-    partition: u32,
-    at: Instant,
-    /// When the client should try again.
-    until: Instant,
-    /// Early retries in the window with this end.
-    retries: u32,
-    window_ends: Instant,
-}
-
-/// The last refusals on a connection.
-#[derive(Debug, Default)]
-pub(super) struct LastRefusals([Option<LastRefusal>; PARTITIONS]);
-
-impl LastRefusals {
-    /// Whether a refusal is beyond what an obedient client causes. `came`: when its request was
-    /// read.
-    fn is_excess(&mut self, refusal: &RateLimitError, came: Instant, now: Instant, window_ends: Instant) -> bool {
-        let partition = refusal.refused.partition;
-        let last = &mut self.0[partition as usize % PARTITIONS];
-        match last {
-            Some(last) if last.partition == partition && now < last.until => {
-                if last.window_ends != window_ends {
-                    (last.window_ends, last.retries) = (window_ends, 0);
-                }
-                last.retries += u32::from(came > last.at);
-                came > last.at && last.retries > EARLY_RETRIES
-            }
-            _ => {
-                let until = now + Duration::from_millis(refusal.refused.excess.retry_after_ms.into());
-                *last = Some(LastRefusal { partition, at: now, until, retries: 0, window_ends });
-                false
-            }
-        }
-    }
-}
 
 struct LateRefusal {
     due: Instant,
@@ -88,24 +49,48 @@ impl LateRefusal {
 /// The late refusals of a shard, in the order in which they are answered.
 pub(super) struct LateRefusals {
     queue: RefCell<VecDeque<LateRefusal>>,
-    window_ends: Cell<Instant>,
+    /// The last refusals; none before the first.
+    last: RefCell<Option<LastRefusals>>,
+    window: Cell<Window>,
+}
+
+/// A window of the rate limits.
+#[derive(Clone, Copy)]
+struct Window {
+    number: u32,
+    ends: Instant,
 }
 
 impl Default for LateRefusals {
     fn default() -> Self {
-        LateRefusals { queue: RefCell::default(), window_ends: Cell::new(rt::time::coarse_now()) }
+        let window = Cell::new(Window { number: 0, ends: rt::time::coarse_now() });
+        LateRefusals { queue: RefCell::default(), last: RefCell::default(), window }
     }
 }
 
 impl LateRefusals {
-    /// The end of the current window.
-    fn window_ends(&self, now: Instant) -> Instant {
-        if now < self.window_ends.get() {
-            return self.window_ends.get();
+    /// The current window.
+    fn window(&self, now: Instant) -> Window {
+        let mut window = self.window.get();
+        if now >= window.ends {
+            let into_window = Duration::from_nanos(rt::time::wall_nanos().rem_euclid(1_000_000_000) as u64);
+            window = Window { number: window.number.wrapping_add(1), ends: now + (WINDOW - into_window) };
+            self.window.set(window);
         }
-        let into_window = Duration::from_nanos(rt::time::wall_nanos().rem_euclid(1_000_000_000) as u64);
-        self.window_ends.set(now + (WINDOW - into_window));
-        self.window_ends.get()
+        window
+    }
+
+    /// Whether a refusal is beyond what an obedient client causes.
+    fn is_excess(&self, connection: &Connection, refusal: &RateLimitError, came: Instant, now: Instant) -> bool {
+        let refusal = Refusal {
+            peer: connection.peer,
+            partition: refusal.refused.partition,
+            came,
+            now,
+            retry_after: Duration::from_millis(refusal.refused.excess.retry_after_ms.into()),
+            window: self.window.get().number,
+        };
+        self.last.borrow_mut().get_or_insert_with(|| LastRefusals::new(now)).is_excess(&refusal)
     }
 
     /// Answers what is due now, until other tasks should run. Returns when the next one is due.
@@ -146,11 +131,9 @@ impl Connection {
     pub(super) fn refuse(self: &Rc<Self>, reply: &Reply, came: Instant, mut refusal: RateLimitError) {
         let transport = &self.transport;
         let (now, late) = (rt::time::coarse_now(), &transport.late_refusals);
-        let window_ends = late.window_ends(now);
-        let mut last = self.last_refusals.borrow_mut();
-        let is_excess = last.get_or_insert_default().is_excess(&refusal, came, now, window_ends);
-        drop(last);
-        let due = window_ends.min(now + transport.limits.late_refusal);
+        let window = late.window(now);
+        let is_excess = self.refuses_much(window.number) | late.is_excess(self, &refusal, came, now);
+        let due = window.ends.min(now + transport.limits.late_refusal);
         let is_full = || self.late_refusals.get() >= PER_CONNECTION || late.queue.borrow().len() >= PER_SHARD;
         if !is_excess || due <= now || transport.stop().is_cancelled() || is_full() {
             return self.error(reply, &Error::RateLimit(refusal));
@@ -169,6 +152,14 @@ impl Connection {
         }
     }
 
+    /// Counts a refusal. Whether there are too many in this window to answer all at once.
+    fn refuses_much(&self, window: u32) -> bool {
+        let (last, count) = self.refusals.get();
+        let count = if last == window { count.saturating_add(1) } else { 1 };
+        self.refusals.set((window, count));
+        count > AT_ONCE
+    }
+
     /// Answers all late refusals now, because the connection is about to end.
     pub(super) fn answer_late_refusals(self: &Rc<Self>) {
         if self.late_refusals.get() > 0 {
@@ -183,6 +174,9 @@ mod tests {
     use super::super::transport::Limits;
     use super::*;
     use crate::protocol::Opcode;
+
+    /// Early retries of a partition that are answered at once.
+    const EARLY_RETRIES: u32 = 100;
 
     fn late(most: Duration) -> Limits {
         Limits { late_refusal: most, connection_in_flight: 5_000, ..limits() }

@@ -7,7 +7,7 @@
 //! them, [`stream`] is the socket, encrypted or not. [`statement`] runs one statement on a
 //! [`worker`]. [`transport`] holds all connections of a shard, with the [`memory`] for requests.
 //! [`service`] is the interface to the query processor. [`late_refusals`] delays the answers of
-//! clients that ignore rate limits.
+//! clients that ignore rate limits, by what [`last_refusals`] remembers.
 //!
 //! Invariants: a connection stays on one shard. A request that never waits needs no task, channel
 //! or timer. Everything that a client makes the server hold is limited: pending requests, unread
@@ -17,6 +17,7 @@ pub mod accept;
 mod arrival;
 pub mod client;
 mod drive;
+mod last_refusals;
 mod late_refusals;
 pub mod latency;
 pub mod memory;

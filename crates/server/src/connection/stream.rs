@@ -1,10 +1,10 @@
 //! The byte stream of a client: a socket, encrypted or not.
 
-use rt::net::{AsyncRead, AsyncWrite, TcpStream};
+use rt::net::{AsyncRead, AsyncWrite, TcpStream, UnreadInput};
 use tokio_rustls::server::TlsStream;
 
 /// The stream that a connection reads and writes.
-pub trait ClientStream: AsyncRead + AsyncWrite + Unpin {
+pub trait ClientStream: AsyncRead + AsyncWrite + UnreadInput + Unpin {
     /// Whether the client has closed or reset the connection. Bytes that it sent before may still
     /// be there to read.
     fn is_closed_by_client(&self) -> bool;

@@ -11,7 +11,7 @@ use crate::config::{CommitlogSync, Config, live};
 use crate::connection::accept::{self, Choice};
 use crate::connection::memory::Held;
 use crate::connection::tls::{self, Tls, TlsFiles};
-use crate::connection::{ClientPort, Limits, Listeners, NodeFacts, Server};
+use crate::connection::{ClientPort, LateLimits, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
 use crate::machine_checks::{
@@ -98,11 +98,6 @@ impl Plan {
         let port = |address, port: u16| (port != 0).then(|| SocketAddr::new(address, port));
         let tls = config.client_encryption_options.files().map_err(StartError)?;
         let client_ports = client_ports(config, tls.is_some());
-        let mut limits = Limits::for_memory(shard_memory);
-        limits.frame_body = config.native_transport_max_frame_size_in_mb.0 as usize;
-        limits.unread_time = config.native_transport_unread_timeout_in_ms.0;
-        limits.late_refusal = config.per_partition_rate_limit_max_delay_in_ms.0;
-        limits.shard_in_flight = config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize);
         Ok(Plan {
             shards,
             shard_memory,
@@ -110,7 +105,7 @@ impl Plan {
             serves_clients: config.start_native_transport,
             tls,
             stack: stack_config(config, shards, shard_memory),
-            limits,
+            limits: client_limits(config, shard_memory),
             config: config.clone(),
             machine: MachineConfig {
                 shards,
@@ -129,6 +124,24 @@ impl Plan {
     fn shard_aware_port(&self, encrypted: bool) -> Option<u16> {
         let wanted = |port: &&ClientPort| port.choice == Choice::Client && port.encrypted == encrypted;
         self.client_ports.iter().find(wanted).map(|port| port.address.port())
+    }
+}
+
+/// The limits of a shard's connections.
+fn client_limits(config: &Config, shard_memory: usize) -> Limits {
+    let count = |setting: u64| u32::try_from(setting).unwrap_or(u32::MAX);
+    Limits {
+        frame_body: config.native_transport_max_frame_size_in_mb.0 as usize,
+        unread_time: config.native_transport_unread_timeout_in_ms.0,
+        shard_in_flight: config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize),
+        late_refusals: LateLimits {
+            delay: config.per_partition_rate_limit_max_delay_in_ms.0,
+            retries_at_once: count(config.per_partition_rate_limit_retries_before_delay),
+            at_once: count(config.per_partition_rate_limit_errors_before_delay),
+            per_connection: count(config.per_partition_rate_limit_max_delayed_per_connection),
+            per_shard: config.per_partition_rate_limit_max_delayed_per_shard as usize,
+        },
+        ..Limits::for_memory(shard_memory)
     }
 }
 

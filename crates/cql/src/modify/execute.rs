@@ -1,7 +1,6 @@
 //! Executes an INSERT, UPDATE or DELETE outside of a batch.
 
 use super::build::Inputs;
-use super::json::JsonValues;
 use super::read_first::read_first;
 use super::settled::Settled;
 use super::{Modify, OVERHEAD, ReadFirst, Room, Stamp};
@@ -16,7 +15,7 @@ use crate::term::Env;
 use coordinator::{RequestOptions, WriteKind};
 use model::key::DecoratedKey;
 use model::time::{expiry, stored_seconds};
-use replica::{LargeKinds, Mutations};
+use replica::{LargeKinds, Mutations, RateLimitMode};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -26,6 +25,17 @@ pub const LARGE_EXPANSION: usize = 1 << 20;
 
 /// The mutations of more partitions than this are built with pauses.
 const MANY_KEYS: usize = 16;
+
+/// The keys of a write's partitions.
+type Keys = SmallVec<[DecoratedKey; 1]>;
+
+/// A write that no rate limit has refused.
+pub struct Admitted {
+    /// The warning about its consistency level.
+    warning: Option<String>,
+    keys: Keys,
+    rate_limit: RateLimitMode,
+}
 
 impl Modify {
     /// The timestamp, time and TTL of a write. `default` is the timestamp without USING TIMESTAMP,
@@ -131,25 +141,51 @@ impl Modify {
         Ok(large)
     }
 
-    /// Executes the statement.
-    pub async fn execute(&self, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
-        let json = match &self.json {
-            Some(json) => Some(Box::pin(json.bind(env, request)).await?),
-            None => None,
-        };
-        let env = json.as_ref().map_or(env, JsonValues::env);
+    /// Checks the consistency level, evaluates the partitions and applies rate limits. Not `async`:
+    /// a refusal costs less than the future of a write. The partitions of INSERT JSON are evaluated
+    /// later, because its text is.
+    ///
+    /// # Errors [`Error::RateLimit`], or that of an invalid level or value.
+    #[inline]
+    pub fn admit(&self, env: Env<'_>, request: &Request<'_>) -> Result<Admitted, Error> {
         request.check_write_level()?;
         let warning = request.config.guardrails.check_write_level(request.params.consistency)?;
         if self.counter {
             request.check_counter_level(&self.schema.name)?;
         }
+        let (keys, rate_limit) = match self.json {
+            Some(_) => (SmallVec::new(), RateLimitMode::Off),
+            None => self.limited_keys(env, request)?,
+        };
+        Ok(Admitted { warning, keys, rate_limit })
+    }
+
+    #[inline]
+    fn limited_keys(&self, env: Env<'_>, request: &Request<'_>) -> Result<(Keys, RateLimitMode), Error> {
+        let keys = self.keys(env)?;
+        let rate_limit = request.limit_write(&self.schema, &keys)?;
+        Ok((keys, rate_limit))
+    }
+
+    /// Executes the statement.
+    pub async fn execute(&self, admitted: Admitted, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+        let Admitted { warning, mut keys, mut rate_limit } = admitted;
+        let json = match &self.json {
+            Some(json) => Some(Box::pin(json.bind(env, request)).await?),
+            None => None,
+        };
+        let env = match &json {
+            Some(json) => {
+                (keys, rate_limit) = self.limited_keys(json.env(), request)?;
+                json.env()
+            }
+            None => env,
+        };
         let config = request.config;
         let (kind, timeout) = match self.counter {
             true => (WriteKind::Counter, config.counter_write_timeout),
             false => (WriteKind::Simple, config.write_timeout),
         };
-        let keys = self.keys(env)?;
-        let rate_limit = request.limit_write(&self.schema, &keys)?;
         let now = rt::time::wall_micros();
         let default = default_timestamp(request)?;
         let (stamp, capped) = self.stamp(env, default, now, request)?;

@@ -47,7 +47,8 @@ impl Processor {
             Plan::Modify(modify) => {
                 self.statistics.modification(modify, params);
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
-                pin!(modify.execute(env, &request)).await
+                let admitted = modify.admit(env, &request)?;
+                pin!(modify.execute(admitted, env, &request)).await
             }
             Plan::Configure(modify) => {
                 self.statistics.modification(modify, params);

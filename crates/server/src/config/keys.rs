@@ -330,10 +330,19 @@ settings! {
         /// a power of two, and at most a sixteenth of the shard's memory. It holds a count for each
         /// 16 bytes. It is allocated when a table has a limit.
         per_partition_rate_limiter_memory ("64KiB" to "64MiB"): Bytes = Size(1 << 20);
-        /// A client that tries a partition again, more than 100 times in a second, before a refusal
-        /// by a rate limit says so, gets further refusals when the next second begins, and at most
-        /// this much later. 0 answers all refusals at once.
+        /// Refusals by a rate limit are answered late if the client ignores earlier ones: after a
+        /// random time from a half to the whole of this. 0 answers all refusals at once.
         per_partition_rate_limit_max_delay_in_ms ["per_partition_rate_limit_max_delay"] ("" to "1s"): Millis = millis(1_000);
+        /// How often in a second a connection may try a partition again, before a refusal says so,
+        /// until its further refusals are answered late.
+        per_partition_rate_limit_retries_before_delay ("" to "1000000"): u64 = 100;
+        /// How many refusals a connection gets in a second until further ones are answered late,
+        /// whatever their partitions.
+        per_partition_rate_limit_errors_before_delay ("" to "1000000"): u64 = 250;
+        /// The most refusals of a connection that wait. Beyond it, they are answered at once.
+        per_partition_rate_limit_max_delayed_per_connection ("" to "32768"): u64 = 1_024;
+        /// The same for all connections of a shard. A refusal that waits takes about 200 bytes.
+        per_partition_rate_limit_max_delayed_per_shard ("" to "1000000"): u64 = 8_192;
         /// A larger batch causes a warning to the client.
         batch_size_warn_threshold_in_kb ["batch_size_warn_threshold"]: KiB = Size(128 << 10);
         /// A larger batch is refused.

@@ -10,8 +10,6 @@ use std::net::SocketAddr;
 const PLACES: usize = 4_096;
 /// The places that a refusal may have. The one that ends first gives way.
 const PROBES: usize = 8;
-/// Early retries of a partition, by one connection in one window, that are answered at once.
-const EARLY_RETRIES: u32 = 100;
 
 /// The last refusal of a partition on a connection. Times are in nanoseconds since
 /// [`LastRefusals::start`].
@@ -56,8 +54,9 @@ impl LastRefusals {
         LastRefusals { start, places: vec![LastRefusal::default(); PLACES].into() }
     }
 
-    /// Whether a refusal is beyond what an obedient client causes.
-    pub fn is_excess(&mut self, refusal: &Refusal) -> bool {
+    /// Whether a refusal is beyond what an obedient client causes: it is an early retry, and there
+    /// were `at_once` others in its window.
+    pub fn is_excess(&mut self, refusal: &Refusal, at_once: u32) -> bool {
         let nanos = |at: Instant| at.saturating_duration_since(self.start).as_nanos() as u64;
         let (came, now) = (nanos(refusal.came), nanos(refusal.now));
         let mut hasher = FastHasher::default();
@@ -74,7 +73,7 @@ impl LastRefusals {
                 // It was not sent before the client knew of the refusal.
                 let is_retry = came > last.at;
                 last.retries += u32::from(is_retry);
-                return is_retry && last.retries > EARLY_RETRIES;
+                return is_retry && last.retries > at_once;
             }
             if self.places[at].until < self.places[oldest].until {
                 oldest = at;
@@ -91,6 +90,8 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
+    const AT_ONCE: u32 = 100;
+
     fn refusal(port: u16, partition: u32, now: Instant) -> Refusal {
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         Refusal { peer, partition, came: now, now, retry_after: Duration::from_secs(1), window: 1 }
@@ -100,13 +101,13 @@ mod tests {
     fn early_retries_of_many_partitions_by_many_clients_are_told_apart() {
         let start = rt::time::now();
         let mut last = LastRefusals::new(start);
-        let retries = EARLY_RETRIES as u64 + 50;
+        let retries = u64::from(AT_ONCE) + 50;
         let mut excess = [[0u64; 100]; 4];
         for at in 0..=retries {
             for (port, of_client) in excess.iter_mut().enumerate() {
                 for (partition, count) in of_client.iter_mut().enumerate() {
                     let now = start + Duration::from_micros(at + 1);
-                    *count += u64::from(last.is_excess(&refusal(port as u16, partition as u32, now)));
+                    *count += u64::from(last.is_excess(&refusal(port as u16, partition as u32, now), AT_ONCE));
                 }
             }
         }
@@ -119,11 +120,11 @@ mod tests {
         let mut last = LastRefusals::new(start);
         for at in 1..1_000 {
             let now = start + Duration::from_secs(at);
-            assert!(!last.is_excess(&refusal(1, 1, now)), "it waited");
+            assert!(!last.is_excess(&refusal(1, 1, now), AT_ONCE), "it waited");
         }
         let first = refusal(2, 1, start + Duration::from_secs(5));
         for _ in 0..1_000 {
-            assert!(!last.is_excess(&first), "it was sent before the answer of the first");
+            assert!(!last.is_excess(&first, AT_ONCE), "it was sent before the answer of the first");
         }
     }
 
@@ -136,7 +137,7 @@ mod tests {
             window,
             ..refusal(1, 1, start + Duration::from_micros(at.into()))
         };
-        let mut count = |at, window| (0..150u32).filter(|n| last.is_excess(&retry(at + n, window))).count();
+        let mut count = |at, window| (0..150u32).filter(|n| last.is_excess(&retry(at + n, window), AT_ONCE)).count();
         assert_eq!((count(1, 1), count(1_000, 2), count(2_000, 2)), (49, 50, 150));
     }
 }

@@ -1,10 +1,13 @@
 //! Refusals by rate limits that are answered late, so that trying again at once buys nothing.
 //!
 //! A refusal says when to try again. If a client tries the same partition again before, and does so
-//! too often in one window ([`super::last_refusals`]), its further refusals are answered when the
-//! next window begins. So are all refusals of a connection beyond [`AT_ONCE`] in one window. Until
-//! then the client waits instead of costing the shard another refusal. Requests that were sent
-//! before the client knew of a refusal are no retries.
+//! too often in one window ([`super::last_refusals`]), its further refusals are answered late. So
+//! are all refusals of a connection beyond some in one window ([`LateLimits`]). Until the answer,
+//! the client waits instead of costing the shard another refusal. Requests that were sent before
+//! the client knew of a refusal are no retries.
+//!
+//! The delay is random, from a half to the whole of [`LateLimits::delay`]. If all were answered
+//! together, all their clients would try again together, and others would wait behind them.
 //!
 //! Late refusals hold no worker and no memory for requests, and do not count as pending statements:
 //! the answers of other requests, also on the same connection, do not wait for them. Their number
@@ -18,17 +21,36 @@ use cql::Error;
 use cql::rate_limit_error::RateLimitError;
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::rc::Rc;
 
-/// Refusals of a connection that are answered at once in one window.
-const AT_ONCE: u32 = 1_000;
-/// The most late refusals of a connection.
-const PER_CONNECTION: u32 = 1_024;
-/// The most late refusals of a shard.
-const PER_SHARD: usize = 8_192;
-/// Counts are halved, and budgets renewed, at each full second.
+/// Refusals are counted by windows of this length.
 const WINDOW: Duration = Duration::from_secs(1);
+/// How often the shard looks for refusals that are due.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Which refusals are answered late, and how many of them.
+#[derive(Debug, Clone)]
+pub struct LateLimits {
+    /// The longest delay. 0: all refusals are answered at once.
+    pub delay: Duration,
+    /// Early retries of a partition, by one connection in one window, that are answered at once.
+    pub retries_at_once: u32,
+    /// Refusals of a connection that are answered at once in one window.
+    pub at_once: u32,
+    /// The most late refusals of a connection.
+    pub per_connection: u32,
+    /// The most late refusals of a shard.
+    pub per_shard: usize,
+}
+
+impl Default for LateLimits {
+    fn default() -> Self {
+        LateLimits { delay: WINDOW, retries_at_once: 100, at_once: 250, per_connection: 1_024, per_shard: 8_192 }
+    }
+}
 
 struct LateRefusal {
     due: Instant,
@@ -46,38 +68,45 @@ impl LateRefusal {
     }
 }
 
-/// The late refusals of a shard, in the order in which they are answered.
-pub(super) struct LateRefusals {
-    queue: RefCell<VecDeque<LateRefusal>>,
-    /// The last refusals; none before the first.
-    last: RefCell<Option<LastRefusals>>,
-    window: Cell<Window>,
+impl PartialEq for LateRefusal {
+    fn eq(&self, other: &Self) -> bool {
+        self.due == other.due
+    }
 }
 
-/// A window of the rate limits.
-#[derive(Clone, Copy)]
-struct Window {
-    number: u32,
-    ends: Instant,
+impl Eq for LateRefusal {}
+
+impl PartialOrd for LateRefusal {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The greatest one is due first.
+impl Ord for LateRefusal {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.due.cmp(&self.due)
+    }
+}
+
+/// The late refusals of a shard.
+pub(super) struct LateRefusals {
+    queue: RefCell<BinaryHeap<LateRefusal>>,
+    /// The last refusals; none before the first.
+    last: RefCell<Option<LastRefusals>>,
+    start: Instant,
 }
 
 impl Default for LateRefusals {
     fn default() -> Self {
-        let window = Cell::new(Window { number: 0, ends: rt::time::coarse_now() });
-        LateRefusals { queue: RefCell::default(), last: RefCell::default(), window }
+        LateRefusals { queue: RefCell::default(), last: RefCell::default(), start: rt::time::coarse_now() }
     }
 }
 
 impl LateRefusals {
-    /// The current window.
-    fn window(&self, now: Instant) -> Window {
-        let mut window = self.window.get();
-        if now >= window.ends {
-            let into_window = Duration::from_nanos(rt::time::wall_nanos().rem_euclid(1_000_000_000) as u64);
-            window = Window { number: window.number.wrapping_add(1), ends: now + (WINDOW - into_window) };
-            self.window.set(window);
-        }
-        window
+    /// The number of the current window.
+    fn window(&self, now: Instant) -> u32 {
+        (now.saturating_duration_since(self.start).as_nanos() / WINDOW.as_nanos()) as u32
     }
 
     /// Whether a refusal is beyond what an obedient client causes.
@@ -88,39 +117,39 @@ impl LateRefusals {
             came,
             now,
             retry_after: Duration::from_millis(refusal.refused.excess.retry_after_ms.into()),
-            window: self.window.get().number,
+            window: self.window(now),
         };
-        self.last.borrow_mut().get_or_insert_with(|| LastRefusals::new(now)).is_excess(&refusal)
+        let at_once = connection.transport.limits.late_refusals.retries_at_once;
+        self.last.borrow_mut().get_or_insert_with(|| LastRefusals::new(now)).is_excess(&refusal, at_once)
     }
 
-    /// Answers what is due now, until other tasks should run. Returns when the next one is due.
-    fn answer_due(&self, now: Instant) -> Option<Instant> {
+    /// Answers what is due now, until other tasks should run. False if none is left.
+    fn answer_due(&self, now: Instant) -> bool {
         loop {
             let mut queue = self.queue.borrow_mut();
-            let due = queue.front()?.due;
-            if due > now || rt::task::is_time_to_yield() {
-                return Some(due);
+            let Some(first) = queue.peek_mut() else { return false };
+            if first.due > now || rt::task::is_time_to_yield() {
+                return true;
             }
-            let late = queue.pop_front();
+            let late = PeekMut::pop(first);
             drop(queue);
-            late.into_iter().for_each(LateRefusal::answer);
+            late.answer();
         }
     }
 
     /// Answers all of a connection now.
     fn answer_all_of(&self, connection: &Rc<Connection>) {
         let is_own = |late: &LateRefusal| Rc::ptr_eq(&late.connection, connection);
-        let (own, others): (VecDeque<_>, VecDeque<_>) = self.queue.take().into_iter().partition(is_own);
-        self.queue.replace(others);
+        let (own, others): (Vec<_>, Vec<_>) = self.queue.take().into_iter().partition(is_own);
+        self.queue.replace(others.into());
         own.into_iter().for_each(LateRefusal::answer);
     }
 }
 
 /// Answers the late refusals of a shard until there are none.
 async fn answer_late(transport: Rc<Transport>) {
-    while let Some(due) = transport.late_refusals.answer_due(rt::time::now()) {
-        rt::time::sleep_until(due).await;
-        rt::task::maybe_yield().await;
+    while transport.late_refusals.answer_due(rt::time::now()) {
+        rt::time::sleep(TICK).await;
     }
 }
 
@@ -130,21 +159,21 @@ impl Connection {
     #[cold]
     pub(super) fn refuse(self: &Rc<Self>, reply: &Reply, came: Instant, mut refusal: RateLimitError) {
         let transport = &self.transport;
-        let (now, late) = (rt::time::coarse_now(), &transport.late_refusals);
-        let window = late.window(now);
-        let is_excess = self.refuses_much(window.number) | late.is_excess(self, &refusal, came, now);
-        let due = window.ends.min(now + transport.limits.late_refusal);
-        let is_full = || self.late_refusals.get() >= PER_CONNECTION || late.queue.borrow().len() >= PER_SHARD;
-        if !is_excess || due <= now || transport.stop().is_cancelled() || is_full() {
+        let (now, late, limits) = (rt::time::coarse_now(), &transport.late_refusals, &transport.limits.late_refusals);
+        let is_excess = self.refuses_much(late.window(now)) | late.is_excess(self, &refusal, came, now);
+        let is_full =
+            || self.late_refusals.get() >= limits.per_connection || late.queue.borrow().len() >= limits.per_shard;
+        if !is_excess || limits.delay.is_zero() || transport.stop().is_cancelled() || is_full() {
             return self.error(reply, &Error::RateLimit(refusal));
         }
-        let waits = due.saturating_duration_since(now).as_millis() as u32;
+        let half = limits.delay / 2;
+        let waits = half + Duration::from_nanos(rt::random::below(half.as_nanos() as u64 + 1));
         let retry_after = &mut refusal.refused.excess.retry_after_ms;
-        *retry_after = retry_after.saturating_sub(waits);
+        *retry_after = retry_after.saturating_sub(waits.as_millis() as u32);
         transport.stats.late_refusals.add(1);
         self.late_refusals.set(self.late_refusals.get() + 1);
         let mut queue = late.queue.borrow_mut();
-        queue.push_back(LateRefusal { due, connection: self.clone(), reply: *reply, refusal });
+        queue.push(LateRefusal { due: now + waits, connection: self.clone(), reply: *reply, refusal });
         let is_first = queue.len() == 1;
         drop(queue);
         if is_first {
@@ -157,7 +186,7 @@ impl Connection {
         let (last, count) = self.refusals.get();
         let count = if last == window { count.saturating_add(1) } else { 1 };
         self.refusals.set((window, count));
-        count > AT_ONCE
+        count > self.transport.limits.late_refusals.at_once
     }
 
     /// Answers all late refusals now, because the connection is about to end.
@@ -175,11 +204,12 @@ mod tests {
     use super::*;
     use crate::protocol::Opcode;
 
-    /// Early retries of a partition that are answered at once.
     const EARLY_RETRIES: u32 = 100;
+    const PER_CONNECTION: u32 = 1_024;
 
     fn late(most: Duration) -> Limits {
-        Limits { late_refusal: most, connection_in_flight: 5_000, ..limits() }
+        let late_refusals = LateLimits { delay: most, at_once: u32::MAX, ..LateLimits::default() };
+        Limits { late_refusals, connection_in_flight: 5_000, ..limits() }
     }
 
     /// Refusals of the partition of this number, one after the other. Returns the time that they
@@ -229,6 +259,37 @@ mod tests {
                 for _ in 0..waiting {
                     assert!(client.receive().await.stream >= 1_000);
                 }
+            }
+        });
+    }
+
+    #[test]
+    fn refusals_of_many_partitions_are_answered_late_as_well() {
+        let mut limits = late(WINDOW);
+        limits.late_refusals.at_once = 20;
+        run(limits, |world| async move {
+            let mut client = world.connect();
+            client.start(&[]).await;
+            let mut tried = 0;
+            while count(&world) == 0 {
+                refused(&mut client, tried, 1).await;
+                tried += 1;
+                assert!(tried < 10_000, "none is late");
+            }
+            assert!(tried > 20);
+            // More than two windows answer at once.
+            let sent = 60;
+            for stream in 0..sent {
+                client.send(&query(1_000 + stream, &format!("limited {stream}"))).await;
+            }
+            client.send(&query(2, "rows 5")).await;
+            let mut before = 0;
+            while client.receive().await.stream != 2 {
+                before += 1;
+            }
+            assert!(before <= 40, "{before} of {sent} are answered at once");
+            for _ in before..sent {
+                assert!(client.receive().await.stream >= 1_000);
             }
         });
     }

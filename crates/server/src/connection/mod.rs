@@ -43,6 +43,7 @@ mod tests;
 
 pub use accept::{ClientPort, Listeners};
 pub use client::Connection;
+pub use late_refusals::LateLimits;
 pub use seats::Spread;
 pub use service::Service;
 pub(crate) use startup::IGNORED_BITS;

@@ -254,7 +254,7 @@ pub(super) fn limits() -> Limits {
         shard_unread: 1 << 20,
         unread_time: Duration::from_secs(60),
         large_frame_step: Duration::from_secs(6),
-        late_refusal: Duration::from_secs(1),
+        late_refusals: Default::default(),
     }
 }
 

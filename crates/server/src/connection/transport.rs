@@ -1,7 +1,7 @@
 //! A shard's connections: the list, the limits and the counters.
 
 use super::client::Connection;
-use super::late_refusals::LateRefusals;
+use super::late_refusals::{LateLimits, LateRefusals};
 use super::latency::Latencies;
 use super::memory::{Held, Lender, Memory};
 use super::service::Service;
@@ -40,9 +40,8 @@ pub struct Limits {
     /// A large request that hardly advances for this long is refused if others wait for memory.
     /// After five times as long, it must be complete.
     pub large_frame_step: Duration,
-    /// A client that ignores refusals by rate limits gets further ones after this time at most. 0:
-    /// at once.
-    pub late_refusal: Duration,
+    /// Refusals by rate limits of clients that ignore them.
+    pub late_refusals: LateLimits,
 }
 
 impl Limits {
@@ -63,7 +62,7 @@ impl Limits {
             shard_unread: (memory / 10).max(8 << 20),
             unread_time: Duration::from_secs(30),
             large_frame_step: Duration::from_secs(6),
-            late_refusal: Duration::from_secs(1),
+            late_refusals: LateLimits::default(),
         }
     }
 }

@@ -28,8 +28,8 @@ class One:
     """One node of Messina."""
     name, replicas, level = "one", 1, "one"
 
-    def __init__(self, memory, shards=1):
-        self.node = messina_node(memory, data=harness.fresh("goodput"), shards=shards, overprovisioned=shards > 1)
+    def __init__(self, memory, shards=1, **config):
+        self.node = messina_node(memory, data=harness.fresh("goodput"), shards=shards, overprovisioned=shards > 1, **config)
         self.nodes = [self.node]
         self.hosts = [self.node.address]
 
@@ -50,8 +50,8 @@ class Three(three.Messina):
     """Three nodes of Messina."""
     name, replicas, level = "three", 3, "quorum"
 
-    def __init__(self, memory, shards=1):
-        super().__init__("goodput", memory, shards=shards)
+    def __init__(self, memory, shards=1, **config):
+        super().__init__("goodput", memory, shards=shards, **config)
 
     def flush(self):
         self.compact("goodput")

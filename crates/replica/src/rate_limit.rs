@@ -28,6 +28,7 @@ use model::TableSchema;
 use model::id::TableId;
 use model::range::PartitionRange;
 use model::token::Token;
+use uuid::Uuid;
 
 /// The token of a range, if it has only one.
 pub fn only_token(range: &PartitionRange) -> Option<Token> {
@@ -210,7 +211,15 @@ impl Replica {
     /// Takes the report of another coordinator, in place of its last one. Returns the rate of each
     /// partition at all other coordinators.
     pub fn take_arrivals(&self, from: Origin, report: Vec<Arrival>) -> Vec<u64> {
-        self.rate_limiter.take(from, report)
+        let is_limited = |arrival: &Arrival| {
+            let schema = self.engine.schema(TableId(Uuid::from_u128(arrival.key.table)));
+            schema.is_some_and(|schema| schema.rate_limits().limits_reads() | schema.rate_limits().limits_writes())
+        };
+        match report.iter().any(is_limited) {
+            true => self.rate_limiter.take(from, report),
+            // The limits were removed. Nothing is allocated for such a report.
+            false => vec![0; report.len()],
+        }
     }
 
     /// Takes the rate of a partition at all other coordinators, as an owner has answered.

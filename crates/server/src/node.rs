@@ -134,6 +134,7 @@ fn client_limits(config: &Config, shard_memory: usize) -> Limits {
         frame_body: config.native_transport_max_frame_size_in_mb.0 as usize,
         unread_time: config.native_transport_unread_timeout_in_ms.0,
         shard_in_flight: config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize),
+        longest_wait: config.native_transport_max_queue_wait_in_ms.0,
         late_refusals: LateLimits {
             delay: config.per_partition_rate_limit_max_delay_in_ms.0,
             retries_at_once: count(config.per_partition_rate_limit_retries_before_delay),

@@ -7,4 +7,5 @@ mod digests;
 mod hot;
 mod invisible;
 mod queriers;
+mod reports;
 mod support;

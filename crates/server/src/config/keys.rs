@@ -361,6 +361,10 @@ settings! {
         /// these are large, it must read 1 MiB in that time. Reads of large rows wait for the
         /// memory of unread answers.
         native_transport_unread_timeout_in_ms ["native_transport_unread_timeout"] ("1s" to "1d"): Millis = millis(30_000);
+        /// How long requests may wait for their shard. Requests that have waited longer are refused
+        /// as overload, once such waits have lasted for ten times as long: a burst is served. 0: no
+        /// limit except the timeout of the request.
+        native_transport_max_queue_wait_in_ms ["native_transport_max_queue_wait"] ("" to "1h"): Millis = millis(500);
         /// The maximum number of pending requests of a shard; more are refused as overload. Without
         /// a value: no limit except memory.
         max_concurrent_requests_per_shard ("1" to ""): Option<u64> = None;

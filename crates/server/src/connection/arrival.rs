@@ -1,27 +1,78 @@
 //! When the requests of a connection were received: their timeouts begin then.
 //!
-//! One reading of the clock serves all frames of a read, because the socket is read only when no
-//! complete frame is buffered. While a connection has to wait, its socket is not read. This time
-//! counts for the frame that is partly in the buffer, because the rest of the frame may already
-//! have been in the socket. The time of a frame that is entirely in the socket begins when it is
-//! read.
+//! One reading of the clock serves all frames of a read. Two kinds of frames came earlier:
+//!
+//! - While the socket is not emptied, for want of time or because the connection has to wait, the
+//!   loop looks at times how much the socket holds. All of it has been received by then: a
+//!   [`Mark`].
+//! - The time for which the connection has to wait counts for the frame that is partly in the
+//!   buffer, because the socket may have been too small for the rest of it.
+//!
+//! A request that has waited for long on an overloaded shard is refused: if all were served, all
+//! would be late, and the queue would outlast the overload. A burst is served.
 
 use rt::time::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// The least time between two marks.
+const MARK_EVERY: Duration = Duration::from_millis(50);
+/// The most marks of a connection, for 10 s.
+const MARKS: usize = 200;
+/// The overload must last for so many times the longest wait before requests are refused. It ends
+/// after as long a time without such waits.
+const LASTING: u32 = 10;
+
+/// The input up to a position was received by a moment.
+struct Mark {
+    at: Instant,
+    /// In bytes since the connection began.
+    end: u64,
+}
+
+/// When a frame was received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Received {
+    /// At the latest.
+    pub at: Instant,
+    /// How long it waited, if that is too long.
+    pub too_long: Option<Duration>,
+}
 
 /// When the frames of a connection were received.
 pub(super) struct Arrival {
-    /// When the socket was last read. All complete frames in the buffer were received then.
+    /// When the socket was last read.
     read: Instant,
+    /// Bytes read since the connection began.
+    position: u64,
+    /// Ordered by time and position.
+    marks: VecDeque<Mark>,
+    marked: Option<Instant>,
     /// Since when the socket is not read, because the connection has to wait.
     unread_since: Option<Instant>,
     /// How long the socket was not read since the beginning of the incomplete frame was received.
     delay: Duration,
+    /// How long frames may wait; longer while the overload is new. 0: without limit.
+    longest_wait: Duration,
+    /// Since when frames wait too long, at times.
+    overloaded_since: Option<Instant>,
+    /// Since when no frame has waited for long, after an overload.
+    calm_since: Option<Instant>,
 }
 
 impl Arrival {
     /// For a connection that was read at `now`.
-    pub fn new(now: Instant) -> Arrival {
-        Arrival { read: now, unread_since: None, delay: Duration::ZERO }
+    pub fn new(now: Instant, longest_wait: Duration) -> Arrival {
+        Arrival {
+            read: now,
+            position: 0,
+            marks: VecDeque::new(),
+            marked: None,
+            unread_since: None,
+            delay: Duration::ZERO,
+            longest_wait,
+            overloaded_since: None,
+            calm_since: None,
+        }
     }
 
     /// The connection has to wait at `now`, and is not read meanwhile.
@@ -29,10 +80,22 @@ impl Arrival {
         self.unread_since.get_or_insert(now);
     }
 
-    /// The socket was read at `now`. `buffered` bytes of an incomplete frame were there before.
+    /// Whether [`Arrival::mark`] should be called.
+    pub fn wants_mark(&self, now: Instant) -> bool {
+        self.marks.len() < MARKS && self.marked.is_none_or(|at| now.saturating_duration_since(at) >= MARK_EVERY)
+    }
+
+    /// The socket held `unread` bytes at `now`.
+    pub fn mark(&mut self, now: Instant, unread: usize) {
+        self.marked = Some(now);
+        self.marks.push_back(Mark { at: now, end: self.position + unread as u64 });
+    }
+
+    /// `bytes` were read at `now`. `buffered` bytes of an incomplete frame were there before.
     #[inline]
-    pub fn has_read(&mut self, now: Instant, buffered: usize) {
+    pub fn has_read(&mut self, now: Instant, bytes: usize, buffered: usize) {
         self.read = now;
+        self.position += bytes as u64;
         if let Some(since) = self.unread_since.take()
             && buffered > 0
         {
@@ -40,13 +103,44 @@ impl Arrival {
         }
     }
 
-    /// When the frame that is taken from the buffer now was received.
+    /// When the frame was received that was taken from the buffer now. `left` bytes are left in
+    /// it.
     #[inline]
-    pub fn of_frame(&mut self) -> Instant {
-        match self.delay.is_zero() {
-            true => self.read,
-            false => self.read.checked_sub(std::mem::take(&mut self.delay)).unwrap_or(self.read),
+    pub fn of_frame(&mut self, now: Instant, left: usize) -> Received {
+        match self.delay.is_zero() && self.marks.is_empty() && self.overloaded_since.is_none() {
+            true => Received { at: self.read, too_long: None },
+            false => self.of_early_frame(now, left),
         }
+    }
+
+    #[cold]
+    fn of_early_frame(&mut self, now: Instant, left: usize) -> Received {
+        let read = self.read.checked_sub(std::mem::take(&mut self.delay)).unwrap_or(self.read);
+        let end = self.position.saturating_sub(left as u64);
+        while self.marks.front().is_some_and(|mark| mark.end < end) {
+            self.marks.pop_front();
+        }
+        let at = self.marks.front().map_or(read, |mark| mark.at.min(read));
+        let waited = now.saturating_duration_since(at);
+        Received { at, too_long: self.is_too_long(now, waited).then_some(waited) }
+    }
+
+    fn is_too_long(&mut self, now: Instant, waited: Duration) -> bool {
+        if self.longest_wait.is_zero() {
+            return false;
+        }
+        let lasting = self.longest_wait * LASTING;
+        if waited < self.longest_wait {
+            // Refusals have emptied the queue, perhaps. An overload that goes on fills it again.
+            let calm_since = *self.calm_since.get_or_insert(now);
+            if now.saturating_duration_since(calm_since) >= lasting {
+                self.overloaded_since = None;
+            }
+            return false;
+        }
+        self.calm_since = None;
+        let since = *self.overloaded_since.get_or_insert(now);
+        now.saturating_duration_since(since) >= lasting
     }
 }
 
@@ -54,22 +148,89 @@ impl Arrival {
 mod tests {
     use super::*;
 
+    const LONGEST: Duration = Duration::from_millis(500);
+
+    fn at(start: Instant) -> impl Fn(u64) -> Instant {
+        move |millis| start + Duration::from_millis(millis)
+    }
+
     #[test]
     fn the_time_in_which_an_incomplete_frame_is_not_read_counts_for_it_alone() {
         let start = rt::time::now();
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let mut arrival = Arrival::new(start);
-        arrival.has_read(after(1), 0);
-        assert_eq!(arrival.of_frame(), after(1));
-        arrival.pauses(after(2));
-        arrival.pauses(after(3));
-        arrival.has_read(after(5), 10);
-        arrival.pauses(after(6));
-        arrival.has_read(after(7), 20);
-        assert_eq!(arrival.of_frame(), after(3), "it was not read for 3 s and 1 s");
-        assert_eq!(arrival.of_frame(), after(7));
-        arrival.pauses(after(8));
-        arrival.has_read(after(9), 0);
-        assert_eq!(arrival.of_frame(), after(9), "nothing of it was there");
+        let at = at(start);
+        let mut arrival = Arrival::new(start, Duration::ZERO);
+        let of_frame = |arrival: &mut Arrival| arrival.of_frame(at(99_000), 0).at;
+        arrival.has_read(at(1_000), 5, 0);
+        assert_eq!(of_frame(&mut arrival), at(1_000));
+        arrival.pauses(at(2_000));
+        arrival.pauses(at(3_000));
+        arrival.has_read(at(5_000), 5, 10);
+        arrival.pauses(at(6_000));
+        arrival.has_read(at(7_000), 5, 20);
+        assert_eq!(of_frame(&mut arrival), at(3_000), "it was not read for 3 s and 1 s");
+        assert_eq!(of_frame(&mut arrival), at(7_000));
+        arrival.pauses(at(8_000));
+        arrival.has_read(at(9_000), 5, 0);
+        assert_eq!(of_frame(&mut arrival), at(9_000), "nothing of it was there");
+    }
+
+    #[test]
+    fn what_a_socket_held_was_received_by_then() {
+        let start = rt::time::now();
+        let at = at(start);
+        let mut arrival = Arrival::new(start, Duration::ZERO);
+        arrival.has_read(at(0), 100, 0);
+        assert!(arrival.wants_mark(at(10)));
+        // 60 of 100 bytes are taken from the buffer; the socket holds 200.
+        arrival.mark(at(10), 200);
+        assert!(!arrival.wants_mark(at(20)));
+        arrival.mark(at(60), 250);
+        let mut of_frame = |left| arrival.of_frame(at(5_000), left).at;
+        assert_eq!(of_frame(40), at(0), "it was read before the mark");
+        arrival.has_read(at(1_000), 300, 0);
+        let mut of_frame = |left| arrival.of_frame(at(5_000), left).at;
+        assert_eq!([of_frame(200), of_frame(100), of_frame(99), of_frame(50)], [at(10), at(10), at(60), at(60)]);
+        assert_eq!([of_frame(49), of_frame(0)], [at(1_000); 2], "it came after the marks");
+    }
+
+    #[test]
+    fn marks_are_bounded() {
+        let start = rt::time::now();
+        let mut arrival = Arrival::new(start, LONGEST);
+        for second in 0..1_000 {
+            let now = start + Duration::from_secs(second);
+            if arrival.wants_mark(now) {
+                arrival.mark(now, second as usize * 10);
+            }
+        }
+        assert_eq!(arrival.marks.len(), MARKS);
+    }
+
+    /// Frames that have waited for `waited` ms each, one each 10 ms from `from` to `to`. Returns how
+    /// many waited too long.
+    fn refused(arrival: &mut Arrival, start: Instant, from: u64, to: u64, waited: u64) -> usize {
+        let at = at(start);
+        let is_refused = |ms: &u64| {
+            arrival.mark(at(ms - waited), 10);
+            arrival.has_read(at(*ms), 10, 0);
+            arrival.of_frame(at(*ms), 0).too_long.is_some()
+        };
+        (from..to).step_by(10).filter(is_refused).count()
+    }
+
+    #[test]
+    fn frames_that_wait_too_long_are_refused_once_the_overload_lasts() {
+        let start = rt::time::now();
+        let mut arrival = Arrival::new(start, LONGEST);
+        assert_eq!(refused(&mut arrival, start, 1_000, 6_000, 600), 0, "a burst");
+        assert_eq!(refused(&mut arrival, start, 6_000, 7_000, 600), 100);
+        assert_eq!(refused(&mut arrival, start, 7_000, 8_000, 400), 0, "these have not waited for long");
+        assert_eq!(refused(&mut arrival, start, 8_000, 9_000, 600), 100, "it still lasts");
+        assert_eq!(refused(&mut arrival, start, 9_000, 14_000, 100), 0);
+        assert_eq!(refused(&mut arrival, start, 14_000, 14_100, 600), 10, "it goes on");
+        assert_eq!(refused(&mut arrival, start, 15_000, 20_010, 100), 0);
+        assert_eq!(refused(&mut arrival, start, 21_000, 26_000, 600), 0, "a new burst");
+        let mut unlimited = Arrival::new(start, Duration::ZERO);
+        assert_eq!(refused(&mut unlimited, start, 1_000, 20_000, 900), 0);
     }
 }

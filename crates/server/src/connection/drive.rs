@@ -18,7 +18,7 @@ use super::stream::ClientStream;
 use super::transport::{Server, Transport};
 use crate::protocol::frames::BUFFER;
 use crate::protocol::outbox::MAX_SLICES;
-use crate::protocol::{Frames, Next, RawFrame, Reply, Request};
+use crate::protocol::{Frames, Next, Opcode, RawFrame, Reply, Request};
 use cql::Error;
 use cql::system::Encryption;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamBacklog};
@@ -101,7 +101,7 @@ pub(super) async fn serve<T, S>(
         taken: 0,
         unread: None,
         look_for_close: None,
-        arrival: Arrival::new(rt::time::coarse_now()),
+        arrival: Arrival::new(rt::time::coarse_now(), transport.limits.longest_wait),
         backlog: StreamBacklog::default(),
     };
     let end = poll_fn(|cx| drive.poll(cx)).await;
@@ -120,6 +120,11 @@ async fn drain<T: AsyncRead + AsyncWrite + Unpin>(stream: &mut T) -> io::Result<
     let mut bin = vec![0; 4 << 10];
     while stream.read(&mut bin).await? > 0 {}
     Ok(())
+}
+
+/// Whether requests of this kind are refused by an overloaded shard.
+fn is_statement(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch)
 }
 
 struct Drive<'a, T, S> {
@@ -230,6 +235,7 @@ where
             match stop {
                 Stop::Yield => {
                     self.backlog.some_left(self.frames.buffered(), self.stream);
+                    self.mark();
                     cx.waker().wake_by_ref();
                     return Ok(Poll::Pending);
                 }
@@ -267,7 +273,7 @@ where
                 Poll::Ready(n) => {
                     self.frames.arrived(n);
                     self.backlog.received(n);
-                    self.arrival.has_read(rt::time::coarse_now(), buffered);
+                    self.arrival.has_read(rt::time::coarse_now(), n, buffered);
                     self.transport.stats.received.add(n as u64);
                 }
             }
@@ -280,6 +286,7 @@ where
     #[cold]
     fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.arrival.pauses(rt::time::coarse_now());
+        self.mark();
         self.backlog.none_left();
         let new_look = || Box::pin(rt::time::sleep(LOOK_FOR_CLOSE)) as Pin<Box<dyn Future<Output = ()>>>;
         let look = self.look_for_close.get_or_insert_with(new_look);
@@ -290,6 +297,14 @@ where
             *look = new_look();
         }
         Poll::Pending
+    }
+
+    /// Records what the socket holds.
+    fn mark(&mut self) {
+        let now = rt::time::coarse_now();
+        if self.arrival.wants_mark(now) {
+            self.arrival.mark(now, self.stream.unread_input());
+        }
     }
 
     /// Starts the buffered requests.
@@ -309,7 +324,7 @@ where
                     self.request(frame, charge);
                 }
                 Next::Refused(refused) => {
-                    self.arrival.of_frame();
+                    self.arrival.of_frame(rt::time::coarse_now(), self.frames.buffered());
                     self.large = None;
                     self.transport.stats.error(&refused.error);
                     self.transport.stats.served.add(1);
@@ -483,7 +498,7 @@ where
     /// Starts the request in `frame`.
     #[inline]
     fn request(&mut self, frame: RawFrame, charge: Option<Charge>) {
-        let received = self.arrival.of_frame();
+        let received = self.arrival.of_frame(rt::time::coarse_now(), self.frames.buffered());
         let connection = &self.connection;
         let stats = &self.transport.stats;
         stats.request(frame.opcode);
@@ -494,6 +509,12 @@ where
         if let Err(error) = startup::check_order(connection, opcode, version) {
             return connection.error(&reply, &error);
         }
+        if let Some(waited) = received.too_long
+            && is_statement(opcode)
+        {
+            return self.refuse_late(&reply, waited);
+        }
+        let received = received.at;
         let request = match Request::decode(frame, connection.dialect.get(), self.transport.limits.longest_body()) {
             Ok(request) => request,
             Err(error) => return connection.error(&reply, &error),
@@ -530,6 +551,18 @@ where
             other => return self.session(&Reply { trace: None, ..reply }, other),
         };
         self.statement(reply, statement, keyspace, frame_len, charge);
+    }
+
+    /// Refuses a request that has waited too long.
+    #[cold]
+    fn refuse_late(&self, reply: &Reply, waited: Duration) {
+        self.transport.stats.shed.add(1);
+        let error = Error::Overloaded(format!(
+            "the request has waited for {} ms for this shard, which is overloaded (configured via \
+             native_transport_max_queue_wait_in_ms)",
+            waited.as_millis()
+        ));
+        self.connection.error(reply, &error);
     }
 
     /// Handles requests about the connection itself.

@@ -20,7 +20,7 @@ use crate::protocol::Reply;
 use cql::Error;
 use cql::rate_limit_error::RateLimitError;
 use rt::time::{Duration, Instant};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -203,6 +203,7 @@ mod tests {
     use super::super::transport::Limits;
     use super::*;
     use crate::protocol::Opcode;
+    use std::cell::Cell;
 
     const EARLY_RETRIES: u32 = 100;
     const PER_CONNECTION: u32 = 1_024;

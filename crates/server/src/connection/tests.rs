@@ -255,6 +255,7 @@ pub(super) fn limits() -> Limits {
         unread_time: Duration::from_secs(60),
         large_frame_step: Duration::from_secs(6),
         late_refusals: Default::default(),
+        longest_wait: Duration::ZERO,
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Limits {
     pub connection_in_flight: usize,
     /// Pending statements of the shard. At the limit, statements are refused with Overloaded.
     pub shard_in_flight: usize,
+    /// How long requests may wait for their turn while an overload lasts. 0: without limit.
+    pub longest_wait: Duration,
     /// Bytes of unread answers of one connection. At the limit, the connection is not read.
     pub connection_unread: usize,
     /// Bytes of unread and expected answers of the shard. At the limit, connections with unread or
@@ -58,6 +60,7 @@ impl Limits {
             request_memory: (memory / 10).max(1 << 20),
             connection_in_flight: 2048,
             shard_in_flight: usize::MAX,
+            longest_wait: Duration::from_millis(500),
             connection_unread: 1 << 20,
             shard_unread: (memory / 10).max(8 << 20),
             unread_time: Duration::from_secs(30),
@@ -108,7 +111,7 @@ pub struct Stats {
     pub served: Count,
     /// Requests that had to wait.
     pub waited: Count,
-    /// Requests refused because too many were in flight.
+    /// Requests refused because too many were in flight, or because they had waited too long.
     pub shed: Count,
     /// Bytes received.
     pub received: Count,

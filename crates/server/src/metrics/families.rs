@@ -37,7 +37,7 @@ families! {
     counter "scylla_transport_requests_served" "Requests received and answered." |s| s.transport.served;
     gauge "scylla_transport_requests_serving" "Requests that wait for something." |s| s.transport.serving;
     counter "scylla_transport_requests_waited" "Requests that could not be answered at once." |s| s.transport.waited;
-    counter "scylla_transport_requests_shed" "Requests refused because too many were in flight." |s| s.transport.shed;
+    counter "scylla_transport_requests_shed" "Requests refused because too many were in flight, or because they had waited too long." |s| s.transport.shed;
     counter "scylla_transport_requests_blocked_memory" "Times that a connection waited for request memory." |s| s.transport.memory_waits;
     gauge "scylla_transport_requests_memory_available" "Bytes left of the memory for requests." |s| s.transport.memory_available;
     gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not read." |s| s.transport.unread;

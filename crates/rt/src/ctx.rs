@@ -4,13 +4,13 @@
 //! executor sets it once per turn, around all polls of that turn. Access costs one thread-local
 //! read.
 
+use crate::backlog::Backlog;
 use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::fs::Io;
 use crate::governor::Governor;
 use crate::mailbox::Mail;
 use crate::metrics::Counters;
-use crate::net::backlog::Backlog;
 use crate::shard::ShardId;
 use crate::sync::Cancel;
 use rand::rngs::SmallRng;

@@ -12,6 +12,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "rt is what wraps them")]
 
 pub mod allocator;
+mod backlog;
 pub mod fs;
 pub mod governor;
 pub mod hash;

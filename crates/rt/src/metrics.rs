@@ -220,7 +220,7 @@ pub fn snapshot() -> ShardMetrics {
             idle: Duration::from_nanos(n.idle_nanos.get()),
             input_left: c.backlog.left.get(),
             input_received: c.backlog.received.get(),
-            input_waited: c.backlog.waited(),
+            input_waited: c.backlog.waited(c.clock.coarse()),
             governor_allowance: c.governor.allowance(),
             groups: Group::ALL.map(|group| {
                 let n = &n.groups[group as usize];

@@ -1,7 +1,7 @@
 //! TCP sockets: the kernel's in production, the simulated network's under feature `sim`.
 
 mod accept_errors;
-pub(crate) mod backlog;
+mod backlog;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

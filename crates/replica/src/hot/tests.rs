@@ -141,3 +141,23 @@ fn a_shard_without_waiting_requests_or_without_protection_decides_nothing() {
         }
     });
 }
+
+#[test]
+fn a_shard_is_overloaded_by_what_waits_in_sockets() {
+    rt::block_on(async {
+        let hot = HotPartitions::new();
+        hot.set(settings(ProtectionMode::On, SHORT));
+        let (stream, _other) = rt::net::duplex(1);
+        let backlog = rt::net::StreamBacklog::default();
+        backlog.received(100_000);
+        // Tasks wait for 1 ms, but the input waits as long as it takes to receive 1 MB.
+        backlog.some_left(1 << 20, &stream);
+        let late = after(LONG);
+        attack(&hot, 1, || hot.metrics().refused[0] > 100 || late()).await;
+        assert!(hot.metrics().refused[0] > 100);
+        backlog.none_left();
+        let late = after(LONG);
+        attack(&hot, 1, || !hot.decides() || late()).await;
+        assert!(!hot.decides(), "the shard keeps up again");
+    });
+}

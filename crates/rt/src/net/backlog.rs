@@ -6,6 +6,7 @@
 //! runs in each round, but serves a part of what is there.
 
 use super::TcpStream;
+use crate::backlog::Backlog;
 use crate::ctx;
 use crate::time::{Duration, Instant, coarse_now};
 use std::cell::Cell;
@@ -13,28 +14,6 @@ use std::rc::Rc;
 
 /// The least time between two looks at a socket, each of which is a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// The input of a shard.
-#[derive(Debug, Default)]
-pub(crate) struct Backlog {
-    /// Bytes that are left, as of the last looks.
-    pub left: Cell<u64>,
-    /// Bytes received since the start.
-    pub received: Cell<u64>,
-    /// The sum of `left` over time until `summed`, in bytes times seconds.
-    waited: Cell<f64>,
-    summed: Cell<Option<Instant>>,
-}
-
-impl Backlog {
-    /// The sum, until now, of the bytes that are left over time, in bytes times seconds.
-    pub fn waited(&self) -> f64 {
-        let now = coarse_now();
-        let passed = self.summed.replace(Some(now)).map_or(Duration::ZERO, |then| now.saturating_duration_since(then));
-        self.waited.set(self.waited.get() + self.left.get() as f64 * passed.as_secs_f64());
-        self.waited.get()
-    }
-}
 
 /// The part of one stream in its shard's backlog. Dropping it removes the part.
 #[derive(Debug)]
@@ -75,7 +54,7 @@ impl StreamBacklog {
     }
 
     fn set(&self, left: u64) {
-        self.shard.waited();
+        self.shard.waited(coarse_now());
         let before = self.left.replace(left);
         self.shard.left.set(self.shard.left.get() - before + left);
     }

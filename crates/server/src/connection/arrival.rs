@@ -206,8 +206,8 @@ mod tests {
         assert_eq!(arrival.marks.len(), MARKS);
     }
 
-    /// Frames that have waited for `waited` ms each, one each 10 ms from `from` to `to`. Returns how
-    /// many waited too long.
+    /// Frames that have waited for `waited` ms each, one each 10 ms from `from` to `to`. Returns
+    /// how many waited too long.
     fn refused(arrival: &mut Arrival, start: Instant, from: u64, to: u64, waited: u64) -> usize {
         let at = at(start);
         let is_refused = |ms: &u64| {

@@ -5,12 +5,13 @@ import math
 import pathlib
 import struct
 import subprocess
+import threading
 import time
 
 import cassandra
 import pytest
 from cassandra.query import BatchStatement, BatchType
-from database import Config, Syntax
+from database import Config, Invalid, Syntax
 from wire import CONFIG, RESULT, STARTUP, SUPPORTED, Wire, string_map
 
 pytestmark = pytest.mark.scylla
@@ -86,6 +87,41 @@ def test_only_the_excess_of_one_partition_is_refused(db, table):
                 assert len(db.rows(f"SELECT v FROM {table} WHERE pk = {pk}")) == 1, "partitions below the limit are not refused"
         limit(db, table)
         assert len(db.rows(f"SELECT v FROM {table} WHERE pk = 1")) == 1
+
+
+def test_alter_and_drop_under_attack(db, table):
+    """The limit is the one of the last ALTER, counts are kept, and nothing else fails than what must."""
+    read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")
+    ended, errors = threading.Event(), []
+
+    def attack():
+        while not ended.is_set():
+            try:
+                db.execute(read, 1)
+            except (Limited, Invalid) as error:
+                errors.append(error)
+
+    attackers = [threading.Thread(target=attack) for _ in range(4)]
+    for attacker in attackers:
+        attacker.start()
+    try:
+        for _ in range(10):
+            limit(db, table, reads=0)
+            refused(db, READ, table, read, 1)
+            refused(db, READ, table, read, 2)
+            limit(db, table, reads=1_000_000)
+            assert db.one(read, 2) == 2
+            limit(db, table)
+            assert (db.one(read, 1), db.one(read, 2)) == (1, 2)
+        assert all(isinstance(error, Limited) for error in errors), errors
+        db.execute(f"DROP TABLE {table}")
+        with pytest.raises(Invalid):
+            db.execute(f"SELECT v FROM {table} WHERE pk = 1")
+    finally:
+        ended.set()
+        for attacker in attackers:
+            attacker.join()
+    assert errors and any(isinstance(error, Limited) for error in errors)
 
 
 def test_what_is_limited(db, table):

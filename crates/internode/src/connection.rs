@@ -238,6 +238,11 @@ where
             pin!(stream.read_buf(space)).poll(cx)?
         };
         match read {
+            // The stream may have input, but this shard should run other tasks first.
+            Poll::Pending if !rt::task::may_poll_io() => {
+                backlog.some_left(frames.buffered(), stream);
+                return Ok(Poll::Pending);
+            }
             Poll::Pending => {
                 backlog.none_left();
                 return Ok(Poll::Pending);

@@ -205,6 +205,12 @@ pub async fn maybe_yield() {
     }
 }
 
+/// Whether the running poll may do more I/O. If not, sockets answer `Pending` although they may be
+/// ready, and wake the task at once.
+pub fn may_poll_io() -> bool {
+    tokio::task::coop::has_budget_remaining()
+}
+
 /// Whether the running poll has used up its time. For loops that yield by returning `Pending`
 /// themselves.
 pub fn is_time_to_yield() -> bool {

@@ -23,9 +23,14 @@ impl Engine {
     }
 
     /// The same before data is removed. If somebody has removed the directory since, it is created
-    /// again: a missing directory must not prevent the removal.
+    /// again: a missing directory must not prevent the removal. If the directory of its keyspace is
+    /// missing too, the disk may not be mounted: then the removal fails.
     pub(crate) async fn renew_directory(&self, table: &Table) -> Result<(), EngineError> {
-        if table.has_directory.get() && is_absent(&table.dir).await? {
+        let is_gone = table.has_directory.get() && is_absent(&table.dir).await?;
+        let keyspace = table.dir.parent().filter(|_| is_gone);
+        if let Some(keyspace) = keyspace
+            && !is_absent(keyspace).await?
+        {
             tracing::warn!(dir = %table.dir.display(), "the table's directory is missing, with its sstables and snapshots");
             table.has_directory.set(false);
         }

@@ -8,6 +8,7 @@
 use super::TcpStream;
 use crate::backlog::Backlog;
 use crate::ctx;
+use crate::group::Group;
 use crate::time::{Duration, Instant, coarse_now};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,22 +31,28 @@ impl Default for StreamBacklog {
 }
 
 impl StreamBacklog {
-    /// `bytes` were received.
+    /// `bytes` were received. Only what statements wait for counts.
     #[inline]
     pub fn received(&self, bytes: usize) {
+        if crate::task::group() != Group::Statement {
+            return;
+        }
         self.shard.received.set(self.shard.received.get() + bytes as u64);
     }
 
     /// The stream has no input, or is not read for a reason other than time.
     #[inline]
     pub fn none_left(&self) {
-        if self.left.get() > 0 {
+        if self.looked.take().is_some() {
             self.set(0);
         }
     }
 
     /// The turn ends, for want of time, with `buffered` bytes and the bytes in the socket left.
     pub fn some_left(&self, buffered: usize, stream: &impl UnreadInput) {
+        if crate::task::group() != Group::Statement {
+            return;
+        }
         let now = coarse_now();
         if self.looked.get().is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_EVERY) {
             self.looked.set(Some(now));

@@ -340,7 +340,7 @@ settings! {
         /// whatever their partitions.
         per_partition_rate_limit_errors_before_delay ("" to "1000000"): u64 = 250;
         /// The most refusals of a connection that wait. Beyond it, they are answered at once.
-        per_partition_rate_limit_max_delayed_per_connection ("" to "32768"): u64 = 1_024;
+        per_partition_rate_limit_max_delayed_per_connection ("" to "32768"): u64 = 512;
         /// The same for all connections of a shard. A refusal that waits takes about 200 bytes.
         per_partition_rate_limit_max_delayed_per_shard ("" to "1000000"): u64 = 8_192;
         /// A larger batch causes a warning to the client.
@@ -361,9 +361,9 @@ settings! {
         /// these are large, it must read 1 MiB in that time. Reads of large rows wait for the
         /// memory of unread answers.
         native_transport_unread_timeout_in_ms ["native_transport_unread_timeout"] ("1s" to "1d"): Millis = millis(30_000);
-        /// How long requests may wait for their shard. Requests that have waited longer are refused
-        /// as overload, once such waits have lasted for ten times as long: a burst is served. 0: no
-        /// limit except the timeout of the request.
+        /// How long requests may wait for a shard that has no idle time. Requests that have waited
+        /// longer are refused as overload, once such waits have lasted for ten times as long: a
+        /// burst is served. 0: no limit except the timeout of the request.
         native_transport_max_queue_wait_in_ms ["native_transport_max_queue_wait"] ("" to "1h"): Millis = millis(500);
         /// The maximum number of pending requests of a shard; more are refused as overload. Without
         /// a value: no limit except memory.

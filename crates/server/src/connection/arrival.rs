@@ -2,14 +2,14 @@
 //!
 //! One reading of the clock serves all frames of a read. Two kinds of frames came earlier:
 //!
-//! - While the socket is not emptied, for want of time or because the connection has to wait, the
-//!   loop looks at times how much the socket holds. All of it has been received by then: a
-//!   [`Mark`].
+//! - While the socket is not emptied, for want of time or because statements are pending, the loop
+//!   looks at times how much the socket holds. All of it has been received by then: a [`Mark`].
+//!   Once the socket is empty, what comes next is new. A wait for the client is not marked.
 //! - The time for which the connection has to wait counts for the frame that is partly in the
 //!   buffer, because the socket may have been too small for the rest of it.
 //!
-//! A request that has waited for long on an overloaded shard is refused: if all were served, all
-//! would be late, and the queue would outlast the overload. A burst is served.
+//! A request that has waited for long on a shard without idle time is refused: if all were served,
+//! all would be late, and the queue would outlast the overload. A burst is served.
 
 use rt::time::{Duration, Instant};
 use std::collections::VecDeque;
@@ -55,8 +55,8 @@ pub(super) struct Arrival {
     longest_wait: Duration,
     /// Since when frames wait too long, at times.
     overloaded_since: Option<Instant>,
-    /// Since when no frame has waited for long, after an overload.
-    calm_since: Option<Instant>,
+    /// The last frame that has waited too long.
+    late_at: Option<Instant>,
 }
 
 impl Arrival {
@@ -71,7 +71,15 @@ impl Arrival {
             delay: Duration::ZERO,
             longest_wait,
             overloaded_since: None,
-            calm_since: None,
+            late_at: None,
+        }
+    }
+
+    /// The socket is empty, or what it holds waits for the client.
+    #[inline]
+    pub fn forget_marks(&mut self) {
+        if self.marked.take().is_some() {
+            self.marks.clear();
         }
     }
 
@@ -104,10 +112,10 @@ impl Arrival {
     }
 
     /// When the frame was received that was taken from the buffer now. `left` bytes are left in
-    /// it.
+    /// it, as they were received.
     #[inline]
     pub fn of_frame(&mut self, now: Instant, left: usize) -> Received {
-        match self.delay.is_zero() && self.marks.is_empty() && self.overloaded_since.is_none() {
+        match self.delay.is_zero() && self.marks.is_empty() {
             true => Received { at: self.read, too_long: None },
             false => self.of_early_frame(now, left),
         }
@@ -132,15 +140,13 @@ impl Arrival {
         let lasting = self.longest_wait * LASTING;
         if waited < self.longest_wait {
             // Refusals have emptied the queue, perhaps. An overload that goes on fills it again.
-            let calm_since = *self.calm_since.get_or_insert(now);
-            if now.saturating_duration_since(calm_since) >= lasting {
-                self.overloaded_since = None;
-            }
             return false;
         }
-        self.calm_since = None;
-        let since = *self.overloaded_since.get_or_insert(now);
-        now.saturating_duration_since(since) >= lasting
+        let late_before = self.late_at.replace(now);
+        if late_before.is_none_or(|at| now.saturating_duration_since(at) >= lasting) {
+            self.overloaded_since = Some(now);
+        }
+        self.overloaded_since.is_some_and(|since| now.saturating_duration_since(since) >= lasting)
     }
 }
 
@@ -194,6 +200,21 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_to_an_empty_socket_is_new() {
+        let start = rt::time::now();
+        let at = at(start);
+        let mut arrival = Arrival::new(start, LONGEST);
+        // An encrypted socket holds more bytes than are read from it.
+        arrival.mark(at(0), 200);
+        arrival.has_read(at(100), 150, 0);
+        assert_eq!(arrival.of_frame(at(100), 0).at, at(0));
+        arrival.forget_marks();
+        arrival.has_read(at(3_600_000), 20, 0);
+        assert_eq!(arrival.of_frame(at(3_600_000), 0), Received { at: at(3_600_000), too_long: None });
+        assert!(arrival.wants_mark(at(3_600_000)));
+    }
+
+    #[test]
     fn marks_are_bounded() {
         let start = rt::time::now();
         let mut arrival = Arrival::new(start, LONGEST);
@@ -226,10 +247,13 @@ mod tests {
         assert_eq!(refused(&mut arrival, start, 6_000, 7_000, 600), 100);
         assert_eq!(refused(&mut arrival, start, 7_000, 8_000, 400), 0, "these have not waited for long");
         assert_eq!(refused(&mut arrival, start, 8_000, 9_000, 600), 100, "it still lasts");
-        assert_eq!(refused(&mut arrival, start, 9_000, 14_000, 100), 0);
-        assert_eq!(refused(&mut arrival, start, 14_000, 14_100, 600), 10, "it goes on");
-        assert_eq!(refused(&mut arrival, start, 15_000, 20_010, 100), 0);
+        assert_eq!(refused(&mut arrival, start, 9_000, 13_000, 100), 0);
+        assert_eq!(refused(&mut arrival, start, 13_000, 13_100, 600), 10, "it goes on");
         assert_eq!(refused(&mut arrival, start, 21_000, 26_000, 600), 0, "a new burst");
+        for minute in 1..5 {
+            let from = 60_000 * minute;
+            assert_eq!(refused(&mut arrival, start, from, from + 1_000, 600), 0, "a burst each minute");
+        }
         let mut unlimited = Arrival::new(start, Duration::ZERO);
         assert_eq!(refused(&mut unlimited, start, 1_000, 20_000, 900), 0);
     }

@@ -206,6 +206,7 @@ where
                 return Ok(Poll::Ready(End::Gone));
             }
             if self.connection.closing.get() {
+                self.backlog.none_left();
                 return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
             }
             if self.stop.is_cancelled() && self.connection.in_flight() == 0 {
@@ -213,8 +214,7 @@ where
             }
             match stop {
                 Stop::Yield => {
-                    self.backlog.some_left(self.frames.buffered(), self.stream);
-                    self.mark();
+                    self.input_is_left();
                     cx.waker().wake_by_ref();
                     return Ok(Poll::Pending);
                 }
@@ -244,8 +244,14 @@ where
                 pin!(self.stream.read_buf(space)).poll(cx)?
             };
             match read {
+                // The stream may have input, but this shard should run other tasks first.
+                Poll::Pending if !rt::task::may_poll_io() => {
+                    self.input_is_left();
+                    return Ok(Poll::Pending);
+                }
                 Poll::Pending => {
                     self.backlog.none_left();
+                    self.arrival.forget_marks();
                     return Ok(Poll::Pending);
                 }
                 Poll::Ready(0) => return Ok(Poll::Ready(End::Gone)),
@@ -265,7 +271,11 @@ where
     #[cold]
     fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.arrival.pauses(rt::time::coarse_now());
-        self.mark();
+        match self.connection.in_flight() >= self.transport.limits.connection_in_flight {
+            true => self.mark(),
+            // It waits for the client, which reads its answers slowly, or for memory.
+            false => self.arrival.forget_marks(),
+        }
         self.backlog.none_left();
         let new_look = || Box::pin(rt::time::sleep(LOOK_FOR_CLOSE)) as Pin<Box<dyn Future<Output = ()>>>;
         let look = self.look_for_close.get_or_insert_with(new_look);
@@ -276,6 +286,12 @@ where
             *look = new_look();
         }
         Poll::Pending
+    }
+
+    /// Records that the turn ends for want of time.
+    fn input_is_left(&mut self) {
+        self.backlog.some_left(self.frames.unopened(), self.stream);
+        self.mark();
     }
 
     /// Records what the socket holds.
@@ -303,7 +319,7 @@ where
                     self.request(frame, charge);
                 }
                 Next::Refused(refused) => {
-                    self.arrival.of_frame(rt::time::coarse_now(), self.frames.buffered());
+                    self.arrival.of_frame(rt::time::coarse_now(), self.frames.unopened());
                     self.large = None;
                     self.transport.stats.error(&refused.error);
                     self.transport.stats.served.add(1);
@@ -406,7 +422,7 @@ where
     /// Starts the request in `frame`.
     #[inline]
     fn request(&mut self, frame: RawFrame, charge: Option<Charge>) {
-        let received = self.arrival.of_frame(rt::time::coarse_now(), self.frames.buffered());
+        let received = self.arrival.of_frame(rt::time::coarse_now(), self.frames.unopened());
         let connection = &self.connection;
         let stats = &self.transport.stats;
         stats.request(frame.opcode);
@@ -419,6 +435,7 @@ where
         }
         if let Some(waited) = received.too_long
             && is_statement(opcode)
+            && self.transport.is_saturated()
         {
             return self.refuse_late(&reply, waited);
         }

@@ -48,7 +48,7 @@ pub struct LateLimits {
 
 impl Default for LateLimits {
     fn default() -> Self {
-        LateLimits { delay: WINDOW, retries_at_once: 100, at_once: 250, per_connection: 1_024, per_shard: 8_192 }
+        LateLimits { delay: WINDOW, retries_at_once: 100, at_once: 250, per_connection: 512, per_shard: 8_192 }
     }
 }
 
@@ -89,6 +89,13 @@ impl Ord for LateRefusal {
     }
 }
 
+/// What is left in the queue.
+enum Left {
+    None,
+    NotDue,
+    Due,
+}
+
 /// The late refusals of a shard.
 pub(super) struct LateRefusals {
     queue: RefCell<BinaryHeap<LateRefusal>>,
@@ -123,13 +130,16 @@ impl LateRefusals {
         self.last.borrow_mut().get_or_insert_with(|| LastRefusals::new(now)).is_excess(&refusal, at_once)
     }
 
-    /// Answers what is due now, until other tasks should run. False if none is left.
-    fn answer_due(&self, now: Instant) -> bool {
+    /// Answers what is due now, until other tasks should run.
+    fn answer_due(&self, now: Instant) -> Left {
         loop {
             let mut queue = self.queue.borrow_mut();
-            let Some(first) = queue.peek_mut() else { return false };
-            if first.due > now || rt::task::is_time_to_yield() {
-                return true;
+            let Some(first) = queue.peek_mut() else { return Left::None };
+            if first.due > now {
+                return Left::NotDue;
+            }
+            if rt::task::is_time_to_yield() {
+                return Left::Due;
             }
             let late = PeekMut::pop(first);
             drop(queue);
@@ -148,8 +158,12 @@ impl LateRefusals {
 
 /// Answers the late refusals of a shard until there are none.
 async fn answer_late(transport: Rc<Transport>) {
-    while transport.late_refusals.answer_due(rt::time::now()) {
-        rt::time::sleep(TICK).await;
+    loop {
+        match transport.late_refusals.answer_due(rt::time::now()) {
+            Left::None => return,
+            Left::NotDue => rt::time::sleep(TICK).await,
+            Left::Due => rt::task::yield_now().await,
+        }
     }
 }
 
@@ -206,7 +220,7 @@ mod tests {
     use std::cell::Cell;
 
     const EARLY_RETRIES: u32 = 100;
-    const PER_CONNECTION: u32 = 1_024;
+    const PER_CONNECTION: u32 = 512;
 
     fn late(most: Duration) -> Limits {
         let late_refusals = LateLimits { delay: most, at_once: u32::MAX, ..LateLimits::default() };

@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`accept`] gives each socket to a shard, within the limit of [`seats`]. [`drive`]
 //! is the loop of one connection: it reads, starts each request, and writes all answers of a wake
-//! together. [`arrival`] knows when requests were received. [`client`] is the state that the loop
+//! together. [`arrival`] knows when requests were received, [`saturation`] whether the shard has idle
+//! time. [`client`] is the state that the loop
 //! and the requests share. [`startup`] handles OPTIONS and STARTUP, [`tls`] the handshake before
 //! them, [`stream`] is the socket, encrypted or not. [`statement`] runs one statement on a
 //! [`worker`]. [`transport`] holds all connections of a shard, with the [`memory`] for requests.
@@ -21,6 +22,7 @@ mod last_refusals;
 mod late_refusals;
 pub mod latency;
 pub mod memory;
+mod saturation;
 pub mod seats;
 pub mod service;
 mod startup;

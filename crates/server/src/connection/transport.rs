@@ -4,6 +4,7 @@ use super::client::Connection;
 use super::late_refusals::{LateLimits, LateRefusals};
 use super::latency::Latencies;
 use super::memory::{Held, Lender, Memory};
+use super::saturation::Saturation;
 use super::service::Service;
 use super::worker::Workers;
 use crate::protocol::Opcode;
@@ -173,6 +174,8 @@ pub struct Transport {
     pub(super) dropped_log: LogThrottle,
     /// Refusals by rate limits that are answered late.
     pub(super) late_refusals: LateRefusals,
+    /// Whether the shard has idle time.
+    saturation: Saturation,
     /// Fires when all connections must end.
     stop: RefCell<Cancel>,
 }
@@ -201,6 +204,7 @@ impl Transport {
             copies: OnceCell::new(),
             dropped_log: LogThrottle::default(),
             late_refusals: LateRefusals::default(),
+            saturation: Saturation::default(),
             stop: RefCell::default(),
         })
     }
@@ -244,6 +248,11 @@ impl Transport {
 
     pub(super) fn count_copy(&self, bytes: usize) -> Option<Held> {
         self.copies.get().map(|count| count(bytes))
+    }
+
+    /// Whether this shard has had hardly any idle time lately.
+    pub(super) fn is_saturated(&self) -> bool {
+        self.saturation.look(rt::time::coarse_now())
     }
 
     /// Fires when the connections that start now must end.

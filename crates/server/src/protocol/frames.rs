@@ -288,6 +288,11 @@ impl Frames {
         self.buffer.len() + opened
     }
 
+    /// The number of buffered bytes that are as they were received.
+    pub fn unopened(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Removes the next frame from the buffer.
     #[inline]
     pub fn take_next(&mut self) -> Next {

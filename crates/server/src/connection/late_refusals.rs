@@ -20,10 +20,8 @@ use crate::protocol::Reply;
 use cql::Error;
 use cql::rate_limit_error::RateLimitError;
 use rt::time::{Duration, Instant};
-use std::cell::RefCell;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Refusals are counted by windows of this length.
@@ -52,8 +50,8 @@ impl Default for LateLimits {
     }
 }
 
+/// A refusal that is not answered yet.
 struct LateRefusal {
-    due: Instant,
     connection: Rc<Connection>,
     reply: Reply,
     refusal: RateLimitError,
@@ -68,27 +66,6 @@ impl LateRefusal {
     }
 }
 
-impl PartialEq for LateRefusal {
-    fn eq(&self, other: &Self) -> bool {
-        self.due == other.due
-    }
-}
-
-impl Eq for LateRefusal {}
-
-impl PartialOrd for LateRefusal {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// The greatest one is due first.
-impl Ord for LateRefusal {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.due.cmp(&self.due)
-    }
-}
-
 /// What is left in the queue.
 enum Left {
     None,
@@ -98,7 +75,10 @@ enum Left {
 
 /// The late refusals of a shard.
 pub(super) struct LateRefusals {
-    queue: RefCell<BinaryHeap<LateRefusal>>,
+    /// By when they are due, and by their numbers.
+    queue: RefCell<BTreeMap<(Instant, u64), LateRefusal>>,
+    /// The number of the next one.
+    next: Cell<u64>,
     /// The last refusals; none before the first.
     last: RefCell<Option<LastRefusals>>,
     start: Instant,
@@ -106,7 +86,8 @@ pub(super) struct LateRefusals {
 
 impl Default for LateRefusals {
     fn default() -> Self {
-        LateRefusals { queue: RefCell::default(), last: RefCell::default(), start: rt::time::coarse_now() }
+        let start = rt::time::coarse_now();
+        LateRefusals { queue: RefCell::default(), next: Cell::default(), last: RefCell::default(), start }
     }
 }
 
@@ -134,14 +115,14 @@ impl LateRefusals {
     fn answer_due(&self, now: Instant) -> Left {
         loop {
             let mut queue = self.queue.borrow_mut();
-            let Some(first) = queue.peek_mut() else { return Left::None };
-            if first.due > now {
+            let Some(first) = queue.first_entry() else { return Left::None };
+            if first.key().0 > now {
                 return Left::NotDue;
             }
             if rt::task::is_time_to_yield() {
                 return Left::Due;
             }
-            let late = PeekMut::pop(first);
+            let late = first.remove();
             drop(queue);
             late.answer();
         }
@@ -150,9 +131,9 @@ impl LateRefusals {
     /// Answers all of a connection now.
     fn answer_all_of(&self, connection: &Rc<Connection>) {
         let is_own = |late: &LateRefusal| Rc::ptr_eq(&late.connection, connection);
-        let (own, others): (Vec<_>, Vec<_>) = self.queue.take().into_iter().partition(is_own);
-        self.queue.replace(others.into());
-        own.into_iter().for_each(LateRefusal::answer);
+        let (own, others): (BTreeMap<_, _>, _) = self.queue.take().into_iter().partition(|(_, late)| is_own(late));
+        self.queue.replace(others);
+        own.into_values().for_each(LateRefusal::answer);
     }
 }
 
@@ -187,7 +168,8 @@ impl Connection {
         transport.stats.late_refusals.add(1);
         self.late_refusals.set(self.late_refusals.get() + 1);
         let mut queue = late.queue.borrow_mut();
-        queue.push(LateRefusal { due: now + waits, connection: self.clone(), reply: *reply, refusal });
+        let number = late.next.replace(late.next.get() + 1);
+        queue.insert((now + waits, number), LateRefusal { connection: self.clone(), reply: *reply, refusal });
         let is_first = queue.len() == 1;
         drop(queue);
         if is_first {
@@ -217,7 +199,6 @@ mod tests {
     use super::super::transport::Limits;
     use super::*;
     use crate::protocol::Opcode;
-    use std::cell::Cell;
 
     const EARLY_RETRIES: u32 = 100;
     const PER_CONNECTION: u32 = 512;

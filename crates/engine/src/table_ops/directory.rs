@@ -27,8 +27,8 @@ impl Engine {
     /// missing too, the disk may not be mounted: then the removal fails.
     pub(crate) async fn renew_directory(&self, table: &Table) -> Result<(), EngineError> {
         let is_gone = table.has_directory.get() && is_absent(&table.dir).await?;
-        let keyspace = table.dir.parent().filter(|_| is_gone);
-        if let Some(keyspace) = keyspace
+        if is_gone
+            && let Some(keyspace) = table.dir.parent()
             && !is_absent(keyspace).await?
         {
             tracing::warn!(dir = %table.dir.display(), "the table's directory is missing, with its sstables and snapshots");

@@ -373,6 +373,29 @@ fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
     });
 }
 
+/// The disk may not be mounted: its rows would return.
+#[test]
+fn nothing_is_removed_while_the_directory_of_its_keyspace_is_gone() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("no-keyspace"), quiet());
+        let config = || EngineConfig { auto_snapshot: false, ..config(&scratch, 16 << 20) };
+        let engine = open(config(), &schema, &tablets(1)).await;
+        engine
+            .apply_durably(&Change::Insert { k: 1, c: 1, value: "x".into() }.mutation(&schema, 1), &key(1))
+            .await
+            .unwrap();
+        engine.flush(None).await.unwrap();
+        let (mounted, away) = (scratch.join("data/ks"), scratch.join("away"));
+        std::fs::rename(&mounted, &away).unwrap();
+        engine.truncate(schema.id, rt::time::wall_micros()).await.expect_err("nothing says that it was truncated");
+        std::fs::rename(&away, &mounted).unwrap();
+        engine.stop().await;
+        let engine = open(config(), &schema, &tablets(1)).await;
+        assert_eq!(count(&engine, &schema).await, 1);
+        engine.stop().await;
+    });
+}
+
 /// TRUNCATE and the removal of a tablet succeed although the table's directory is gone, and the
 /// table goes on.
 #[test]

@@ -90,7 +90,7 @@ def test_only_the_excess_of_one_partition_is_refused(db, table):
 
 
 def test_alter_and_drop_under_attack(db, table):
-    """The limit is the one of the last ALTER, counts are kept, and nothing else fails than what must."""
+    """The limit is the one of the last ALTER, and nothing fails but what is refused, or reads a table that is gone."""
     read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")
     ended, errors = threading.Event(), []
 

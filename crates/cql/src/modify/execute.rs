@@ -91,7 +91,7 @@ impl Modify {
     /// Builds the mutations of many partitions, with pauses.
     async fn make_paced(
         &self,
-        keys: SmallVec<[DecoratedKey; 1]>,
+        keys: Keys,
         rows: &Rows,
         inputs: &Inputs<'_>,
         config: &Config,
@@ -114,7 +114,7 @@ impl Modify {
     async fn read_and_make(
         &self,
         wanted: &ReadFirst,
-        keys: SmallVec<[DecoratedKey; 1]>,
+        keys: Keys,
         rows: &Rows,
         inputs: &Inputs<'_>,
         request: &Request<'_>,

@@ -134,14 +134,12 @@ impl Arrival {
     }
 
     fn is_too_long(&mut self, now: Instant, waited: Duration) -> bool {
-        if self.longest_wait.is_zero() {
+        // A shorter wait does not end the overload: perhaps refusals have emptied the queue, and it
+        // fills again.
+        if self.longest_wait.is_zero() || waited < self.longest_wait {
             return false;
         }
         let lasting = self.longest_wait * LASTING;
-        if waited < self.longest_wait {
-            // Refusals have emptied the queue, perhaps. An overload that goes on fills it again.
-            return false;
-        }
         let late_before = self.late_at.replace(now);
         if late_before.is_none_or(|at| now.saturating_duration_since(at) >= lasting) {
             self.overloaded_since = Some(now);

@@ -54,7 +54,6 @@ mod tests {
             assert!(!saturation.look(rt::time::now()), "nothing is known");
             rt::time::sleep(2 * PERIOD).await;
             assert!(!saturation.look(rt::time::now()), "it slept");
-            // A turn has to end before its time is known.
             let end = rt::time::now() + 2 * PERIOD;
             while rt::time::now() < end {
                 std::hint::spin_loop();

@@ -155,11 +155,13 @@ def install(*parts):
     subprocess.run([str(ROOT / "tests/install"), *parts], check=True, stdout=sys.stderr)
 
 
-def build(variable, package, name):
-    """Builds a binary, unless the environment names one."""
+def build(variable, package, name, *options):
+    """Builds a binary, unless the environment names one. One with options is copied, because the
+    next build takes its place."""
     if not os.environ.get(variable):
-        subprocess.run(["cargo", "build", "--release", "-q", "-p", package, "--bin", name], cwd=ROOT, check=True)
-        os.environ[variable] = str(ROOT / f"target/release/{name}")
+        subprocess.run(["cargo", "build", "--release", "-q", "-p", package, "--bin", name, *options], cwd=ROOT, check=True)
+        built = ROOT / f"target/release/{name}"
+        os.environ[variable] = str(shutil.copy2(built, f"{built}-{variable.lower()}") if options else built)
 
 
 def build_messina():
@@ -168,6 +170,10 @@ def build_messina():
 
 def build_hot_path():
     build("HOT_PATH_BIN", "messina-bench", "hot-path")
+
+
+def build_hot_path_without_limits():
+    build("HOT_PATH_BEFORE", "messina-bench", "hot-path", "--features", "without-limits")
 
 
 # -- the servers ----------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ fn mutation(bytes: &[u8]) {
 fn request(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     let _ = replica::wire::decode_request(&bytes);
+    let _ = (replica::wire::decode_arrivals(&bytes), replica::wire::decode_others(&bytes));
     let _ = replica::wire::decode_response(bytes);
 }
 

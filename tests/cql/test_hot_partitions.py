@@ -49,6 +49,17 @@ def test_refused_operations_are_shown(db):
     assert 0 < hot["accepted_per_second"] < hot["refused_per_second"] < hot["reads_per_second"]
 
 
+def test_operations_that_would_be_refused_are_shown(db):
+    table = db.table("pk int PRIMARY KEY, v int")
+    read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")
+    db.execute(f"ALTER TABLE {table} WITH per_partition_rate_limit = {{'max_reads_per_second': 0, 'mode': 'observe'}}")
+    results = execute_concurrent_with_args(db.session, read, [(5,)] * 2000, concurrency=50, raise_on_first_error=False)
+    assert all(result.success for result in results)
+    hot = hottest(db, table)[0]
+    assert hot["partition_key"] == "5" and hot["refused_per_second"] == 0
+    assert 0 < hot["would_be_refused_per_second"] and hot["accepted_per_second"] == hot["reads_per_second"]
+
+
 def test_a_dropped_table_is_not_listed(db):
     table = db.table("pk int PRIMARY KEY, v int")
     read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")

@@ -64,6 +64,10 @@ pub const ENFORCE: &str = "enforce";
 /// The mode in which refusals are only counted.
 pub const OBSERVE: &str = "observe";
 
+/// Whether rate limits and the sketch of hot partitions are compiled in. `bench/goodput` compares with
+/// a build without them.
+pub const LIMITS: bool = !cfg!(feature = "without-limits");
+
 /// The parsed option `per_partition_rate_limit`: limits of each partition. None: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RateLimits {
@@ -95,13 +99,13 @@ impl RateLimits {
     /// Whether reads have a limit.
     #[inline]
     pub fn limits_reads(&self) -> bool {
-        self.reads.is_some() | self.read_kib.is_some()
+        LIMITS && (self.reads.is_some() | self.read_kib.is_some())
     }
 
     /// Whether writes have a limit.
     #[inline]
     pub fn limits_writes(&self) -> bool {
-        self.writes.is_some() | self.write_kib.is_some()
+        LIMITS && (self.writes.is_some() | self.write_kib.is_some())
     }
 }
 

@@ -20,6 +20,7 @@ pub use tracker::HotPartition;
 
 use crate::limiter::LimitKind;
 use model::id::TableId;
+use model::options::LIMITS;
 use protection::{LEAST_SHARE, Protection};
 use recording::Recording;
 use rt::metrics::GroupMetrics;
@@ -128,6 +129,9 @@ impl HotPartitions {
     /// Whether the next operation is a sample. To be called once for each operation.
     #[inline]
     pub fn is_sampled(&self) -> bool {
+        if !LIMITS {
+            return false;
+        }
         let left = self.countdown.get().wrapping_sub(1);
         self.countdown.set(left);
         left == 0 && self.draw_gap()
@@ -150,13 +154,13 @@ impl HotPartitions {
     /// Whether operations may be refused, or counted as such, now.
     #[inline]
     pub fn decides(&self) -> bool {
-        self.decides.get()
+        LIMITS && self.decides.get()
     }
 
     /// Whether operations may be refused now.
     #[inline]
     pub fn refuses(&self) -> bool {
-        self.refuses.get()
+        LIMITS && self.refuses.get()
     }
 
     /// Adds a sampled operation.
@@ -171,6 +175,14 @@ impl HotPartitions {
         if self.is_sampled() {
             self.state.borrow_mut().tracker.refused(id, kind, self.scale());
             self.look();
+        }
+    }
+
+    /// Adds an operation that is performed, but that a table's limit in mode `observe`, or the
+    /// protection, would refuse.
+    pub fn would_refuse(&self, id: PartitionId) {
+        if self.is_sampled() {
+            self.state.borrow_mut().tracker.would_refuse(id, self.scale());
         }
     }
 
@@ -198,8 +210,8 @@ impl HotPartitions {
         count.set(count.get() + 1);
         if refused {
             self.refused(id, kind);
-        } else if self.is_sampled() {
-            self.state.borrow_mut().tracker.would_refuse(id, self.scale());
+        } else {
+            self.would_refuse(id);
         }
     }
 

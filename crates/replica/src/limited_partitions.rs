@@ -57,7 +57,7 @@ impl Limited {
 #[derive(Default)]
 pub(crate) struct LimitedPartitions {
     places: RefCell<Vec<Option<Limited>>>,
-    /// Partitions without a line since the last line.
+    /// Refusals of partitions without a line since the last line.
     omitted: Cell<u64>,
     /// The window of the last line, and the lines in it.
     lines: Cell<(u64, u32)>,
@@ -77,7 +77,7 @@ impl LimitedPartitions {
                 limited.last = now.millis;
             }
             // Another partition has the place until its refusals end.
-            Some(_) => {}
+            Some(_) => self.omitted.set(self.omitted.get() + 1),
             None => {
                 if !self.begins(token, refusal, now) {
                     return;

@@ -159,7 +159,9 @@ impl Replica {
         let (table, observe) = (schema.id, schema.rate_limits().observe);
         let refusal = Refusal { table: schema.full_name(), kind, observe, excess };
         self.rate_limiter.partitions.refused(token, &refusal, now);
+        let id = PartitionId { table, token };
         if observe {
+            self.hot.would_refuse(id);
             let observed = &self.rate_limiter.observed[usize::from(kind.is_write())];
             observed.set(observed.get() + 1);
             if let Some(trace) = trace {
@@ -167,7 +169,7 @@ impl Replica {
             }
             return Ok(());
         }
-        self.hot.refused(PartitionId { table, token }, kind);
+        self.hot.refused(id, kind);
         let partition = hash(token, kind);
         Err(RateLimited { kind, table, by: LimitedBy::Table, partition, excess })
     }

@@ -11,6 +11,7 @@ use crate::trace::Trace;
 use model::id::{QueryId, SchemaVersion, TableId};
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
+use model::options::LIMITS;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
 use rt::sync::{Cancel, Deadline};
@@ -82,7 +83,7 @@ impl RateLimitMode {
     /// Whether the request is counted, or its bytes are charged.
     #[inline]
     pub(crate) fn is_limited(self) -> bool {
-        !matches!(self, RateLimitMode::Off | RateLimitMode::Exempt)
+        LIMITS && !matches!(self, RateLimitMode::Off | RateLimitMode::Exempt)
     }
 
     /// Whether the request belongs to an operation that was accepted, so that nothing refuses it.

@@ -7,10 +7,16 @@ use cql::{Error, QueryParams};
 
 const VERY_MUCH: &str = "{'max_reads_per_second': 4294967295, 'max_writes_per_second': 4294967295}";
 
-/// The operations that the shard has counted so far.
-fn counted() -> u64 {
+/// The operations that the shard has counted so far: those of partitions without a count, and those
+/// of others.
+fn counts() -> (u64, u64) {
     let slots = CLUSTER.replica.get().metrics().rate_limits.slots;
-    slots.allocations + slots.successful_lookups
+    (slots.allocations, slots.successful_lookups)
+}
+
+fn counted() -> u64 {
+    let (new, known) = counts();
+    new + known
 }
 
 async fn count_of(session: &Session, text: &str) -> u64 {
@@ -90,5 +96,23 @@ fn a_refused_statement_is_counted_and_does_nothing() {
         }
         assert_eq!(counted() - before, 3);
         assert!(session.rows("SELECT * FROM t").await.is_empty());
+    });
+}
+
+#[test]
+fn a_partition_keeps_its_count_when_the_table_is_altered() {
+    with_node("rate_limits_altered", |session| async move {
+        session.use_keyspace("ks").await;
+        session.ok(&format!("CREATE TABLE t (p int PRIMARY KEY) WITH per_partition_rate_limit = {VERY_MUCH}")).await;
+        // A count is halved each second, and such a one lasts for seconds.
+        for _ in 0..1_000 {
+            session.ok("INSERT INTO t (p) VALUES (1)").await;
+        }
+        for change in ["WITH per_partition_rate_limit = {'max_writes_per_second': 4294967294}", "ADD v int"] {
+            session.ok(&format!("ALTER TABLE t {change}")).await;
+            let (new, known) = counts();
+            session.ok("INSERT INTO t (p) VALUES (1)").await;
+            assert_eq!(counts(), (new, known + 1), "{change}");
+        }
     });
 }

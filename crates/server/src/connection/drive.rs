@@ -475,7 +475,8 @@ where
             }
             other => return self.session(&Reply { trace: None, ..reply }, other),
         };
-        self.statement(reply, statement, keyspace, frame_len, charge);
+        let job = Job { connection: connection.clone(), reply, came: received, statement, keyspace };
+        self.statement(job, frame_len, charge);
     }
 
     /// Refuses a request that has waited too long.
@@ -521,14 +522,7 @@ where
 
     /// Starts a statement. If it has to wait, a task finishes it.
     #[inline]
-    fn statement(
-        &mut self,
-        reply: Reply,
-        statement: Statement,
-        keyspace: Option<Box<str>>,
-        frame_len: usize,
-        charge: Option<Charge>,
-    ) {
+    fn statement(&mut self, job: Job, frame_len: usize, charge: Option<Charge>) {
         let transport = &self.transport;
         let limit = transport.limits.shard_in_flight;
         if transport.in_flight.get() >= limit {
@@ -536,9 +530,8 @@ where
             let error = Error::Overloaded(format!(
                 "too many in-flight requests (configured via max_concurrent_requests_per_shard): {limit}"
             ));
-            return self.connection.error(&reply, &error);
+            return self.connection.error(&job.reply, &error);
         }
-        let job = Job { connection: self.connection.clone(), reply, came: rt::time::coarse_now(), statement, keyspace };
         let Some(rest) = self.server.workers.start(job) else { return };
         transport.stats.waited.add(1);
         // The memory of a large frame is charged already.

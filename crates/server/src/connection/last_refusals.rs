@@ -32,7 +32,7 @@ pub(super) struct Refusal {
     pub peer: SocketAddr,
     /// A hash of the partition.
     pub partition: u32,
-    /// When its request was read.
+    /// When its request was received.
     pub came: Instant,
     /// The present.
     pub now: Instant,

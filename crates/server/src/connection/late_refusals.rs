@@ -150,7 +150,7 @@ async fn answer_late(transport: Rc<Transport>) {
 
 impl Connection {
     /// Answers a refusal by a rate limit, late if the client has tried too often. `came`: when its
-    /// request was read.
+    /// request was received.
     #[cold]
     pub(super) fn refuse(self: &Rc<Self>, reply: &Reply, came: Instant, mut refusal: RateLimitError) {
         let transport = &self.transport;

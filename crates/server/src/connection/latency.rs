@@ -89,7 +89,7 @@ impl Latencies {
         count.set(count.get() + 1);
     }
 
-    /// Counts a statement that had to wait. `came` is when its frame was read.
+    /// Counts a statement that had to wait. `came` is when its frame was received.
     pub(super) fn answered(&self, did: Did, came: Instant) {
         let took = rt::time::coarse_now().saturating_duration_since(came);
         self.of(did).record(took, 1);

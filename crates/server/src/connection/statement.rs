@@ -24,7 +24,7 @@ pub(super) enum Statement {
 pub(super) struct Job {
     pub connection: Rc<Connection>,
     pub reply: Reply,
-    /// When its frame was read.
+    /// When its frame was received.
     pub came: Instant,
     pub statement: Statement,
     /// The keyspace that the request names.

@@ -64,8 +64,8 @@ pub const ENFORCE: &str = "enforce";
 /// The mode in which refusals are only counted.
 pub const OBSERVE: &str = "observe";
 
-/// Whether rate limits and the sketch of hot partitions are compiled in. `bench/goodput` compares with
-/// a build without them.
+/// Whether rate limits and the sketch of hot partitions are compiled in. `bench/goodput` compares
+/// with a build without them.
 pub const LIMITS: bool = !cfg!(feature = "without-limits");
 
 /// The parsed option `per_partition_rate_limit`: limits of each partition. None: no limit.

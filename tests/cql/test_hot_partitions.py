@@ -60,6 +60,25 @@ def test_operations_that_would_be_refused_are_shown(db):
     assert 0 < hot["would_be_refused_per_second"] and hot["accepted_per_second"] == hot["reads_per_second"]
 
 
+def test_operations_are_summed_by_tablet(db):
+    table = db.table("pk int PRIMARY KEY, v int")
+    read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")
+    write = db.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, 1)")
+    execute_concurrent_with_args(db.session, read, [(5,)] * 1500, concurrency=50)
+    execute_concurrent_with_args(db.session, write, [(n,) for n in range(1500)], concurrency=50)
+    token = db.one(f"SELECT token(pk) FROM {table} WHERE pk = 5")
+    loads = [row for row in db.execute(f"SELECT * FROM system.tablet_loads WHERE keyspace_name = '{db.keyspace}'") if row.table_name == table]
+    table_id = db.one(f"SELECT id FROM system_schema.tables WHERE keyspace_name = '{db.keyspace}' AND table_name = '{table}'")
+    last_tokens = [row.last_token for row in db.execute(f"SELECT last_token FROM system.tablets WHERE table_id = {table_id}")]
+    assert loads and {row.last_token for row in loads} <= set(last_tokens)
+    hot = max(loads, key=lambda row: row.reads_per_second)
+    assert hot.last_token == min(last for last in last_tokens if last >= token)
+    assert hot.reads_per_second > 0.9 * sum(row.reads_per_second for row in loads)
+    assert hot.bytes_per_second > 0 and 0 < hot.cpu_share <= 1
+    if len(last_tokens) > 1:
+        assert sum(row.writes_per_second > 0 for row in loads) > 1, "writes are spread"
+
+
 def test_a_dropped_table_is_not_listed(db):
     table = db.table("pk int PRIMARY KEY, v int")
     read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")

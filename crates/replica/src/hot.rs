@@ -16,7 +16,7 @@ pub mod tracker;
 pub use protection::Share;
 pub use recording::{Recorded, TopPartitions};
 pub use sketch::PartitionId;
-pub use tracker::HotPartition;
+pub use tracker::{HotPartition, TabletLoad};
 
 use crate::limiter::LimitKind;
 use model::id::TableId;
@@ -283,6 +283,13 @@ impl HotPartitions {
         let state = &mut *self.state.borrow_mut();
         state.advance(rt::time::coarse_now());
         state.tracker.hottest(most)
+    }
+
+    /// The operations of the shard's tablets.
+    pub fn tablets(&self) -> Vec<TabletLoad> {
+        let state = &mut *self.state.borrow_mut();
+        state.advance(rt::time::coarse_now());
+        state.tracker.tablets()
     }
 
     /// Begins a recording. Returns its number.

@@ -8,29 +8,30 @@
 use crate::error::{LimitedBy, RateLimited, ReplicaError};
 use crate::excess::Excess;
 use crate::hot::tracker::Operation;
-use crate::hot::{HotPartition, HotSettings, PartitionId, TopPartitions};
+use crate::hot::{HotPartition, HotSettings, PartitionId, TabletLoad, TopPartitions};
 use crate::limiter::{LimitKind, hash};
 use crate::read::Replica;
 use crate::request::{Context, ReplicaAnswer, ReplicaRequest};
 use model::id::TableId;
+use model::key::DecoratedKey;
 use rt::time::Duration;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 
-/// Calls `each` with the partitions of a request, and with their keys and kind. A scan of several
-/// partitions has none.
-fn partitions(request: &ReplicaRequest, mut each: impl FnMut(PartitionId, &[u8], LimitKind)) {
+/// Calls `each` with the partitions of a request: their table, key and kind of operation. A scan of
+/// several partitions has none.
+fn partitions(request: &ReplicaRequest, mut each: impl FnMut(TableId, &DecoratedKey, LimitKind)) {
     match request {
         ReplicaRequest::Read(command) | ReplicaRequest::Digest(command) | ReplicaRequest::ReadAndDigest(command) => {
             for key in command.ranges.iter().filter_map(|range| range.singular_key()) {
-                each(PartitionId { table: command.table, token: key.token }, &key.key, LimitKind::Read);
+                each(command.table, &key, LimitKind::Read);
             }
         }
         // Its operation was counted when its page was read.
         ReplicaRequest::MutationRead(_) => {}
         ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => {
             for (mutation, key) in request.mutations() {
-                each(PartitionId { table: mutation.table(), token: key.token }, &key.key, LimitKind::Write);
+                each(mutation.table(), key, LimitKind::Write);
             }
         }
     }
@@ -101,7 +102,11 @@ impl Replica {
         };
         let count = count.max(1) as u64;
         let (bytes, cpu_nanos) = (bytes_of(request, answer) / count, cpu.as_nanos() as u64 / count);
-        partitions(request, |id, key, kind| self.hot.performed(id, key, Operation { kind, bytes, cpu_nanos }));
+        partitions(request, |table, key, kind| {
+            let last_token = self.engine.last_token_of_tablet(table, key);
+            let operation = Operation { kind, last_token, bytes, cpu_nanos };
+            self.hot.performed(PartitionId { table, token: key.token }, &key.key, operation);
+        });
         self.hot.look();
     }
 
@@ -129,7 +134,8 @@ impl Replica {
             return Ok(());
         }
         let mut result = Ok(());
-        partitions(request, |id, _, kind| {
+        partitions(request, |table, key, kind| {
+            let id = PartitionId { table, token: key.token };
             if !self.hot.performs(id, kind) {
                 result = Err(ReplicaError::RateLimited(refusal(id, kind)));
             }
@@ -153,6 +159,11 @@ impl Replica {
     /// The hottest partitions of this shard, the hottest first.
     pub fn hot_partitions(&self, most: usize) -> Vec<HotPartition> {
         self.hot.hottest(most)
+    }
+
+    /// The operations of the tablets of this shard, in the order of tables and tokens.
+    pub fn tablet_loads(&self) -> Vec<TabletLoad> {
+        self.hot.tablets()
     }
 
     /// Counts the operations of these tables by partition for some time. About `capacity`

@@ -49,7 +49,7 @@ pub use digest::Digest;
 pub use error::{LimitedBy, Overload, RateLimited, ReplicaError, Stale};
 pub use excess::Excess;
 pub use fragments::FragmentPage;
-pub use hot::{HotPartition, HotSettings, PartitionId, ProtectionMode, TopPartitions};
+pub use hot::{HotPartition, HotSettings, PartitionId, ProtectionMode, TabletLoad, TopPartitions};
 pub use large_data::LargeKinds;
 pub use limiter::LimitKind;
 pub use output::{Output, OutputColumn};

@@ -1,4 +1,4 @@
-//! The hot partitions of this node.
+//! The hot partitions of this node, and the operations of its tablets.
 
 use crate::metadata::ClusterShards;
 use model::TableSchema;
@@ -6,7 +6,7 @@ use model::id::TableId;
 use model::key::split_partition_key;
 use model::types::{CqlType, Value};
 use replica::hot::Recorded;
-use replica::{HotPartition, TopPartitions};
+use replica::{HotPartition, TabletLoad, TopPartitions};
 use rt::time::Duration;
 
 /// The most partitions that a shard lists.
@@ -56,6 +56,38 @@ pub fn of_shard(shards: ClusterShards, most: usize) -> Vec<HotView> {
         Some(HotView { keyspace: schema.keyspace.clone(), table: schema.name.clone(), key, shard, seen })
     };
     replica.hot_partitions(most).into_iter().filter_map(named).collect()
+}
+
+/// The operations of a tablet, with its names.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TabletView {
+    /// Its keyspace.
+    pub keyspace: String,
+    /// Its table.
+    pub table: String,
+    /// The shard.
+    pub shard: u16,
+    /// Its rates on the shard.
+    pub load: TabletLoad,
+}
+
+/// The operations of the tablets of all shards.
+pub async fn tablets(shards: ClusterShards) -> Vec<TabletView> {
+    let lists = rt::shard::call_all(move || async move { tablets_of_shard(shards) }).await;
+    lists.into_iter().flatten().collect()
+}
+
+fn tablets_of_shard(shards: ClusterShards) -> Vec<TabletView> {
+    let (Some(replica), Some(metadata)) = (shards.replica.try_get(), shards.metadata.try_get()) else {
+        return Vec::new();
+    };
+    let metadata = metadata.current();
+    let shard = rt::shard::this().0;
+    let named = |load: TabletLoad| {
+        let schema = &metadata.table_by_id(load.id.table)?.schema;
+        Some(TabletView { keyspace: schema.keyspace.clone(), table: schema.name.clone(), shard, load })
+    };
+    replica.tablet_loads().into_iter().filter_map(named).collect()
 }
 
 /// A partition of a recording, with its names.

@@ -1,9 +1,9 @@
 //! `system.hot_partitions`: the hot partitions of all shards. `rank` 1 has the largest share of its
-//! shard.
+//! shard. `system.tablet_loads`: the operations of the tablets of all shards.
 
 use super::Knowledge;
 use super::rows::{Rows, text};
-use cluster::observe::hot::{self, HotView};
+use cluster::observe::hot::{self, HotView, TabletView};
 use model::types::Value;
 
 pub(super) async fn fill(known: &Knowledge, rows: &mut Rows) {
@@ -31,4 +31,19 @@ fn add(rank: i32, view: HotView, rows: &mut Rows) {
         ("would_be_refused_per_second", Value::Double(seen.would_refuse)),
         ("error_per_second", Value::Double(seen.error)),
     ]);
+}
+
+pub(super) async fn tablet_loads(known: &Knowledge, rows: &mut Rows) {
+    for TabletView { keyspace, table, shard, load } in hot::tablets(known.cluster).await {
+        rows.add(&[
+            ("keyspace_name", text(keyspace)),
+            ("table_name", text(table)),
+            ("last_token", Value::Bigint(load.id.last_token.0)),
+            ("shard_id", Value::Int(shard.into())),
+            ("reads_per_second", Value::Double(load.reads)),
+            ("writes_per_second", Value::Double(load.writes)),
+            ("bytes_per_second", Value::Double(load.bytes)),
+            ("cpu_share", Value::Double(load.cpu_share)),
+        ]);
+    }
 }

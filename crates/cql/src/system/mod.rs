@@ -116,6 +116,7 @@ enum Generator {
     Compactions,
     /// The hot partitions of all shards.
     HotPartitions,
+    TabletLoads,
     /// The large data in the sstables of all shards.
     Large(large::Kind),
     /// The data of all shards.
@@ -141,6 +142,7 @@ impl Generator {
             Generator::Large(kind) => large::fill(kind, known, rows).await,
             Generator::Sizes => sizes::fill(known, rows).await,
             Generator::Snapshots => numbers::snapshots(known, rows).await,
+            Generator::TabletLoads => hot::tablet_loads(known, rows).await,
             Generator::TabletSizes => numbers::tablet_sizes(known, rows).await,
             Generator::LoadPerNode => numbers::load_per_node(known, rows).await,
             Generator::RuntimeInfo => {

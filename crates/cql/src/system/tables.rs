@@ -182,6 +182,15 @@ const TABLES: &[Entry] = &[
     ),
     (
         "system",
+        "tablet_loads",
+        "keyspace_name text, table_name text, last_token bigint, shard_id int, reads_per_second double, \
+         writes_per_second double, bytes_per_second double, cpu_share double, \
+         PRIMARY KEY (keyspace_name, table_name, last_token, shard_id)",
+        "operations of the tablets of the local node",
+        Generator::TabletLoads,
+    ),
+    (
+        "system",
         "versions",
         "key text PRIMARY KEY, build_id text, build_mode text, compatible_version text, version text",
         "version of the server",

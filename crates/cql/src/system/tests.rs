@@ -220,6 +220,7 @@ fn tables_are_found_by_name_and_the_same_each_time() {
                 "runtime_info",
                 "size_estimates",
                 "snapshots",
+                "tablet_loads",
                 "tablet_sizes",
             ];
             assert!(matches!(generator, Generator::Known(_)) || of_shards.contains(&name.as_str()));

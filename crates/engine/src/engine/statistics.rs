@@ -6,6 +6,7 @@ use crate::metrics::{EngineMetrics, TableStats};
 use crate::table::{LargeView, TableDetails};
 use model::TableId;
 use model::key::DecoratedKey;
+use model::token::Token;
 use sstable::{Component, LargeData};
 
 impl Engine {
@@ -130,6 +131,11 @@ impl Engine {
             sizes.extend(table.tablets().iter().map(|tablet| (id, tablet.id, tablet.sstables().disk_bytes())));
         }
         sizes
+    }
+
+    /// The last token of a key's tablet; `None` if the tablet is not on this shard.
+    pub fn last_token_of_tablet(&self, table: TableId, key: &DecoratedKey) -> Option<Token> {
+        Some(self.table(table)?.tablet_of(key)?.range.end.token)
     }
 
     /// The sum over all tables of this shard, without partitions, cells and levels of sstables.

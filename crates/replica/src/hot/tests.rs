@@ -8,7 +8,7 @@ fn id(token: i64) -> PartitionId {
     PartitionId { table: TableId::from_bytes([7; 16]), token: Token(token) }
 }
 
-const READ: Operation = Operation { kind: LimitKind::Read, bytes: 100, cpu_nanos: 1_000_000 };
+const READ: Operation = Operation { kind: LimitKind::Read, last_token: None, bytes: 100, cpu_nanos: 1_000_000 };
 
 #[test]
 fn one_of_sixteen_operations_is_sampled_whatever_their_pattern() {

@@ -5,10 +5,15 @@
 //! shares of the three. Sums fade exponentially, over a long time and over a short one. Rates of a
 //! partition with enough samples are those of the short time, so that a new hot partition is shown
 //! within a second. Rates of others are those of the long time, which has more samples.
+//!
+//! The same samples are summed by tablet.
 
 use super::sketch::{PartitionId, Sketch, Slot};
 use crate::limiter::LimitKind;
+use model::id::TableId;
+use model::token::Token;
 use rt::time::Duration;
+use std::collections::BTreeMap;
 
 /// The time constants of the sums, in seconds.
 const LONG: f64 = 8.0;
@@ -23,6 +28,10 @@ const FEWEST_SAMPLES: f64 = 8.0;
 /// The samples from which a partition is listed. A single slow one may be an accident: the shard's
 /// thread did not run for some time.
 const FEWEST_LISTED: u64 = 3;
+
+/// The operations from which the sums of a tablet are kept. So tablets that have left the shard are
+/// forgotten.
+const FEWEST_OPERATIONS: f64 = 0.01;
 
 /// Partitions that are tracked.
 const PARTITIONS: usize = 512;
@@ -107,6 +116,8 @@ impl Known {
 pub struct Operation {
     /// Its kind.
     pub kind: LimitKind,
+    /// The last token of its tablet. None: the tablet has left the shard.
+    pub last_token: Option<Token>,
     /// Bytes of its result or mutation.
     pub bytes: u64,
     /// CPU time of the replica for it.
@@ -138,6 +149,30 @@ pub struct HotPartition {
     pub error: f64,
 }
 
+/// A tablet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TabletId {
+    /// The table.
+    pub table: TableId,
+    /// The last token of the tablet.
+    pub last_token: Token,
+}
+
+/// The operations of a tablet on a shard, per second.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TabletLoad {
+    /// The tablet.
+    pub id: TabletId,
+    /// Reads that were performed.
+    pub reads: f64,
+    /// Writes that were performed.
+    pub writes: f64,
+    /// Bytes of results and mutations.
+    pub bytes: f64,
+    /// Its share of the CPU time that the shard's replica uses for operations, from 0 to 1.
+    pub cpu_share: f64,
+}
+
 /// How much of a shard's time a partition takes, in seconds per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Demand {
@@ -155,6 +190,8 @@ pub struct Tracker {
     sketch: Sketch<Known>,
     /// Sums over all partitions.
     total: Faded,
+    /// Sums over the long time, by tablet.
+    tablets: BTreeMap<TabletId, Sums>,
     /// The faded seconds that the sums stand for.
     long: f64,
     short: f64,
@@ -162,7 +199,13 @@ pub struct Tracker {
 
 impl Default for Tracker {
     fn default() -> Tracker {
-        Tracker { sketch: Sketch::new(PARTITIONS), total: Faded::default(), long: 0.0, short: 0.0 }
+        Tracker {
+            sketch: Sketch::new(PARTITIONS),
+            total: Faded::default(),
+            tablets: BTreeMap::new(),
+            long: 0.0,
+            short: 0.0,
+        }
     }
 }
 
@@ -175,13 +218,20 @@ impl Tracker {
         self.short = (self.short + seconds) * short;
         self.total.scale(long, short);
         self.sketch.scale(long, |known| known.sums.scale(long, short));
+        self.tablets.retain(|_, sums| {
+            sums.scale(long);
+            sums.operations() >= FEWEST_OPERATIONS
+        });
     }
 
     /// Adds an operation that was performed and stands for `scale` operations.
     pub fn performed(&mut self, id: PartitionId, key: &[u8], operation: Operation, scale: f64) {
-        let Operation { kind, bytes, cpu_nanos } = operation;
+        let Operation { kind, last_token, bytes, cpu_nanos } = operation;
         let sums = Sums { bytes: bytes as f64 * scale, cpu_nanos: cpu_nanos as f64 * scale, ..counted(kind, scale) };
         self.total.add(sums);
+        if let Some(last_token) = last_token {
+            self.tablets.entry(TabletId { table: id.table, last_token }).or_default().add(sums);
+        }
         let total = &self.total.long;
         // Relative to the mean of all operations.
         let relative = |of: f64, all: f64| if all > 0.0 { of / all * total.operations() } else { scale };
@@ -214,6 +264,23 @@ impl Tracker {
         slots.sort_by(|a, b| b.certain().total_cmp(&a.certain()));
         slots.truncate(most);
         slots.into_iter().filter_map(|slot| self.shown(slot)).collect()
+    }
+
+    /// The operations of this shard's tablets as of the last [`Tracker::advance`], in the order of
+    /// tables and tokens.
+    pub fn tablets(&self) -> Vec<TabletLoad> {
+        let (seconds, all) = (self.long, self.total.long.cpu_nanos);
+        if seconds <= 0.0 {
+            return Vec::new();
+        }
+        let load = |(id, sums): (&TabletId, &Sums)| TabletLoad {
+            id: *id,
+            reads: sums.reads / seconds,
+            writes: sums.writes / seconds,
+            bytes: sums.bytes / seconds,
+            cpu_share: if all > 0.0 { sums.cpu_nanos / all } else { 0.0 },
+        };
+        self.tablets.iter().map(load).collect()
     }
 
     fn shown(&self, slot: &Slot<Known>) -> Option<HotPartition> {

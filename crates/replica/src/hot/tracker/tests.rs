@@ -1,14 +1,12 @@
 //! Which partitions are listed, and how exact their rates are.
 
 use super::*;
-use model::id::TableId;
-use model::token::Token;
 
 fn id(token: i64) -> PartitionId {
     PartitionId { table: TableId::from_bytes([7; 16]), token: Token(token) }
 }
 
-const READ: Operation = Operation { kind: LimitKind::Read, bytes: 100, cpu_nanos: 5_000 };
+const READ: Operation = Operation { kind: LimitKind::Read, last_token: None, bytes: 100, cpu_nanos: 5_000 };
 const SCALE: f64 = 16.0;
 
 /// Random numbers from 0 to 1.
@@ -176,4 +174,25 @@ fn memory_is_bounded_by_any_keys() {
     tracker.advance(Duration::from_secs(1));
     let list = tracker.hottest(usize::MAX);
     assert!(list.len() <= PARTITIONS && list.iter().all(|hot| hot.key.is_none()));
+}
+
+#[test]
+fn operations_are_summed_by_tablet_until_it_has_none() {
+    let mut tracker = Tracker::default();
+    let tablet = |token| TabletId { table: id(0).table, last_token: Token(token) };
+    // 800 reads per second of the first tablet, spread over partitions, and 400 of the second.
+    for second in 0..20 {
+        for n in 0..150 {
+            let last_token = Some(Token(if n % 3 == 2 { 20 } else { 10 }));
+            tracker.performed(id(second * 150 + n), &[], Operation { last_token, ..READ }, 8.0);
+        }
+        tracker.advance(Duration::from_secs(1));
+    }
+    let [first, second] = tracker.tablets()[..] else { panic!("{:?}", tracker.tablets()) };
+    assert_eq!((first.id, second.id), (tablet(10), tablet(20)));
+    let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.1;
+    assert!(near(first.reads, 800.0) && near(second.reads, 400.0), "{first:?} {second:?}");
+    assert!(near(first.bytes, 80_000.0) && near(first.cpu_share, 2.0 / 3.0) && first.writes == 0.0, "{first:?}");
+    tracker.advance(Duration::from_secs(200));
+    assert_eq!(tracker.tablets(), []);
 }

@@ -166,7 +166,8 @@ CODE = [
 NODE, JVM = ("node", "npm"), ("java", "javac", "mvn")
 
 # What both Python drivers run.
-PYTHON = [f"tests/clients/test_{name}.py" for name in ("driver", "driver_requests", "cqlengine")]
+PYTHON_NAMES = ("driver", "driver_requests", "driver_refusals", "cqlengine")
+PYTHON = [f"tests/clients/test_{name}.py" for name in PYTHON_NAMES]
 CQLSH = [f"tests/clients/test_cqlsh{part}.py" for part in ("", "_copy", "_describe")]
 PROGRAMS, FAMILIES = "tests/clients/test_programs.py", "tests/clients/test_families.py"
 
@@ -175,8 +176,8 @@ PROCESSES = [
     *suite("paging", "all-paging", pytest("scylla", "tests/paging")),
     *suite("storage", "all-storage", pytest("scylla", "tests/storage"), ["--short"]),
     *suite("protocol", "all-protocol", pytest("scylla", "tests/protocol"), ["--short"]),
-    *suite("driver-cassandra", "all-driver-cassandra", pytest("cassandra", *PYTHON)),
-    *suite("driver-scylla", "all-driver-scylla", pytest("scylla", *PYTHON)),
+    *suite("driver-cassandra", "all-driver-cassandra", pytest("cassandra", *PYTHON), ["--short"]),
+    *suite("driver-scylla", "all-driver-scylla", pytest("scylla", *PYTHON), ["--short"]),
     *(
         Step(name, pytest("scylla", f"tests/{name}"), counts="pytest", binary=DEBUG, waits=True)
         for name in ("releases", "admin", "cluster")

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from cqlshell import shell, table  # noqa: F401
+from refusals import refusals
 
 
 def test_first_session(shell):
@@ -131,6 +132,49 @@ def test_errors(shell, text, pattern):
 def test_errors_leave_the_session(shell):
     done = shell.run("SELECT nothing FROM system.local; SELECT key FROM system.local;", fails=True)
     assert "code=2200" in done
+
+
+@pytest.mark.scylla
+def test_refusals(shell, server):
+    """A refusal by a rate limit prints what was refused. The statement is sent once, and the
+    session stays usable."""
+    if server is None:
+        pytest.skip("needs the node's metrics")
+    shell.run(f"""USE {shell.keyspace};
+        CREATE TABLE refusing (pk int PRIMARY KEY, v text) WITH per_partition_rate_limit = {{'max_reads_per_second': 0, 'max_writes_per_second': 0}};
+        CREATE TABLE limited (pk int PRIMARY KEY, v text) WITH per_partition_rate_limit = {{'max_read_kb_per_second': 1, 'max_write_kb_per_second': 1}};
+    """)
+    reads, writes = refusals([server])
+    done = shell.start(f"""USE {shell.keyspace};
+        INSERT INTO refusing (pk, v) VALUES (1, 'x');
+        SELECT v FROM refusing WHERE pk = 1;
+        SELECT key FROM system.local;""")
+    check_refusals(shell, done, "refusing", 0)
+    assert "local" in done.stdout and refusals([server]) == [reads + 1, writes + 1]
+    # The first write and the first read use up the budget of a minute, but only of their partition.
+    large = "x" * 60_000
+    done = shell.start(f"""USE {shell.keyspace};
+        INSERT INTO limited (pk, v) VALUES (1, '{large}');
+        INSERT INTO limited (pk, v) VALUES (1, 'refused');
+        INSERT INTO limited (pk, v) VALUES (2, 'accepted');
+        SELECT v FROM limited WHERE pk = 1;
+        SELECT v FROM limited WHERE pk = 1;
+        SELECT v FROM limited WHERE pk = 2;""")
+    check_refusals(shell, done, "limited", 1)
+    assert done.stdout.count(large) == 1 and "accepted" in done.stdout, done.stderr
+    assert refusals([server]) == [reads + 2, writes + 2]
+
+
+def check_refusals(shell, done, table, limit):
+    """Asserts that a write and a read, and nothing else, are printed as refused."""
+    if shell.program == "scylla-cqlsh":
+        # Its driver has an error of its own, without the text.
+        found = re.findall(r"RateLimitReached: .*OpType=(Read|Write)", done.stderr)
+        assert found == ["Write", "Read"], done.stderr
+    else:
+        found = re.findall(r"(\w+): Per-partition rate limit reached for (\w+) in table (\S+), rejected by .*limit (\d+)", done.stderr)
+        expected = [("ConfigurationException", kind, f"{shell.keyspace}.{table}", str(limit)) for kind in ("write", "read")]
+        assert found == expected, done.stderr
 
 
 def test_batch_and_quoting(shell):

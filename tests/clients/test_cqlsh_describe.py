@@ -112,6 +112,23 @@ def test_internals(shell, described):
     assert identity in shell.run(f"SELECT id FROM system_schema.tables WHERE keyspace_name = '{KEYSPACE[1:-1]}' AND table_name = 'altered';")
 
 
+@pytest.mark.scylla
+def test_rate_limits(shell):
+    """DESCRIBE prints every part of a rate limit. The printed statement creates the same table."""
+    table = f"{shell.keyspace}.limited_in_all_ways"
+    limits = {"max_read_kb_per_second": "3", "max_reads_per_second": "0", "max_write_kb_per_second": "4294967295", "max_writes_per_second": "12", "mode": "observe"}
+    shell.run(f"CREATE TABLE {table} (pk int PRIMARY KEY, v int) WITH per_partition_rate_limit = {limits};")
+    text = output(shell.run(f"DESCRIBE TABLE {table};"))
+    assert f"AND per_partition_rate_limit = {limits};" in text
+    shell.run(f"DROP TABLE {table};")
+    shell.run(text)
+    assert output(shell.run(f"DESCRIBE TABLE {table};")) == text
+    # The mode that it has without the key is not printed.
+    shell.run(f"ALTER TABLE {table} WITH per_partition_rate_limit = {{'max_reads_per_second': 5, 'mode': 'enforce'}};")
+    assert "AND per_partition_rate_limit = {'max_reads_per_second': '5'};" in shell.run(f"DESCRIBE TABLE {table};")
+    shell.run(f"DROP TABLE {table};")
+
+
 @pytest.mark.parametrize("what", ["FUNCTION f", "AGGREGATE a", "INDEX i", "MATERIALIZED VIEW v", "TYPE t", "TABLE t", "KEYSPACE k", "nothing_of_the_kind", "k.t"])
 def test_what_is_not_there(shell, what):
     """The error names the object. The session stays usable."""

@@ -98,6 +98,23 @@ func speculative(attempts int, after time.Duration) driver.SpeculativeExecutionP
 	return &driver.SimpleSpeculativeExecution{NumAttempts: attempts, TimeoutDelay: after}
 }
 
+// retrying sends a request again up to so often, whatever its error.
+func retrying(times int) driver.RetryPolicy { return &driver.SimpleRetryPolicy{NumRetries: times} }
+
+// patient is as retrying, but hands refusals to the application at once.
+type patient struct{ driver.SimpleRetryPolicy }
+
+func (p *patient) GetRetryType(err error) driver.RetryType {
+	if codeOf(err) == configError {
+		return driver.Rethrow
+	}
+	return p.SimpleRetryPolicy.GetRetryType(err)
+}
+
+func patiently(times int) driver.RetryPolicy {
+	return &patient{driver.SimpleRetryPolicy{NumRetries: times}}
+}
+
 func named(name string, value any) any { return driver.NamedValue(name, value) }
 
 func isNotFound(err error) bool { return errors.Is(err, driver.ErrNotFound) }

@@ -1,9 +1,10 @@
 // A Go application, checked against a running node. Built twice: with gocql 1.7, and with `-tags v2` with Apache's driver 2.
 //
-//	go-client HOST [--protocol N] [--compression NAME]
+//	go-client HOST [--protocol N] [--compression NAME] [--check NAME]
 //
-// Prints `ok NAME` or `FAILED NAME: why` for each check and ends with status 1 if one failed. It prints `restart?` when the
-// node may be restarted, and reads a line: `done`, or `no` if the node will not be.
+// Prints `ok NAME` or `FAILED NAME: why` for each check and ends with status 1 if one failed. `--check` runs only that check.
+// It asks for what only the caller can do, and reads a line, which is `no` if the caller cannot: `restart?` when the node may
+// be restarted (`done`), and `refusals?` for the numbers of reads and writes that the nodes have refused by rate limits.
 package main
 
 import (
@@ -27,10 +28,15 @@ type app struct {
 	session *Session
 	// Version 3 of the protocol has no payloads and no warnings.
 	third  bool
+	input  *bufio.Scanner
+	only   string // the name of the only check to run; empty for all
 	failed int
 }
 
 func (a *app) check(name string, run func() error) {
+	if a.only != "" && a.only != name {
+		return
+	}
 	if err := run(); err != nil {
 		fmt.Printf("FAILED %s: %v\n", name, err)
 		a.failed++
@@ -332,8 +338,17 @@ func (a *app) counters() error {
 	return same(got, []int{50, 7})
 }
 
+// ask puts a question to whoever runs this program.
+func (a *app) ask(question string) (string, error) {
+	fmt.Println(question)
+	if !a.input.Scan() {
+		return "", fmt.Errorf("no answer: %v", a.input.Err())
+	}
+	return a.input.Text(), nil
+}
+
 // restart is what an application sees when its only node goes away for a moment.
-func (a *app) restart(input *bufio.Scanner) error {
+func (a *app) restart() error {
 	if err := a.execAll("CREATE TABLE kept (pk int PRIMARY KEY, v blob)"); err != nil {
 		return err
 	}
@@ -342,11 +357,11 @@ func (a *app) restart(input *bufio.Scanner) error {
 			return err
 		}
 	}
-	fmt.Println("restart?")
-	if !input.Scan() {
-		return fmt.Errorf("no answer: %v", input.Err())
+	answer, err := a.ask("restart?")
+	if err != nil {
+		return err
 	}
-	if input.Text() != "done" {
+	if answer != "done" {
 		fmt.Println("not run: restart (the node is not ours)")
 		return nil
 	}
@@ -372,7 +387,7 @@ func (a *app) restart(input *bufio.Scanner) error {
 	return a.execAll("INSERT INTO kept (pk, v) VALUES (100, 0xff)", "ALTER TABLE kept ADD more int")
 }
 
-func run(host string, protocol int, compression string) (int, error) {
+func run(host string, protocol int, compression, only string) (int, error) {
 	connect := func(keyspace string) (*Cluster, *Session, error) {
 		cluster := newCluster(host)
 		cluster.Keyspace, cluster.Timeout, cluster.ConnectTimeout = keyspace, 30*time.Second, 30*time.Second
@@ -404,7 +419,7 @@ func run(host string, protocol int, compression string) (int, error) {
 		return 0, err
 	}
 	defer session.Close()
-	a := &app{cluster: cluster, session: session, third: protocol == 3}
+	a := &app{cluster: cluster, session: session, third: protocol == 3, only: only, input: bufio.NewScanner(os.Stdin)}
 	a.check("types", a.types)
 	a.check("paging", a.paging)
 	a.check("batches", a.batches)
@@ -419,26 +434,29 @@ func run(host string, protocol int, compression string) (int, error) {
 	a.check("extras", a.extras)
 	a.check("keyspaces", a.keyspaces)
 	a.check("large", a.large)
-	a.check("restart", func() error { return a.restart(bufio.NewScanner(os.Stdin)) })
+	a.check("rate_limits", a.rateLimits)
+	a.check("restart", a.restart)
 	return a.failed, nil
 }
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: go-client HOST [--protocol N] [--compression NAME]")
+		fmt.Fprintln(os.Stderr, "usage: go-client HOST [--protocol N] [--compression NAME] [--check NAME]")
 		os.Exit(2)
 	}
-	protocol, compression := 0, ""
+	protocol, compression, only := 0, "", ""
 	for i := 2; i+1 < len(os.Args); i += 2 {
 		switch os.Args[i] {
 		case "--protocol":
 			protocol, _ = strconv.Atoi(os.Args[i+1])
 		case "--compression":
 			compression = os.Args[i+1]
+		case "--check":
+			only = os.Args[i+1]
 		}
 	}
 	fmt.Println("driver", driverName)
-	failed, err := run(os.Args[1], protocol, compression)
+	failed, err := run(os.Args[1], protocol, compression, only)
 	if err != nil {
 		fmt.Println("FAILED connect:", err)
 	}

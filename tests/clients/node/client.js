@@ -1,15 +1,17 @@
 // A Node.js application on cassandra-driver, checked against a running node.
 //
-//     node client.js HOST [--protocol N]
+//     node client.js HOST [--protocol N] [--check NAME]
 //
-// Prints `ok NAME` or `FAILED NAME: why` for each check and ends with status 1 if one failed. It prints `restart?` when the
-// node may be restarted, and reads a line: `done`, or `no` if the node will not be.
+// Prints `ok NAME` or `FAILED NAME: why` for each check and ends with status 1 if one failed. `--check` runs only that check.
+// It asks for what only the caller can do, and reads a line, which is `no` if the caller cannot: `restart?` when the node may
+// be restarted (`done`), and `refusals?` for the numbers of reads and writes that the nodes have refused by rate limits.
 "use strict";
 
 const assert = require("assert");
 const readline = require("readline");
 const cassandra = require("cassandra-driver");
 const requests = require("./requests.js");
+const refusals = require("./refusals.js");
 
 const { types } = cassandra;
 const KEYSPACE = "node_client";
@@ -17,6 +19,11 @@ const RESTART_TAKES_MS = 60000;
 const input = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const prepared = { prepare: true };
+/** Puts a question to whoever runs this program. */
+async function ask(question) {
+  console.log(question);
+  return (await input.next()).value;
+}
 // The highest version of the protocol that is offered; undefined is the driver's own choice.
 let maxVersion;
 
@@ -53,6 +60,7 @@ class Application {
     this.failed = 0;
     this.keyspace = KEYSPACE;
     this.third = maxVersion === 3;
+    this.ask = ask;
     this.connect = (options) => connect(host, KEYSPACE, options);
   }
 
@@ -271,9 +279,7 @@ class Application {
     const select = "SELECT v FROM kept WHERE pk = ?";
     for (let pk = 0; pk < 50; pk++) await this.client.execute(insert, [pk, pk * 7], prepared);
     assert.strictEqual((await this.client.execute(select, [1], prepared)).first().v, 7);
-    console.log("restart?");
-    const { value } = await input.next();
-    if (value !== "done") {
+    if ((await ask("restart?")) !== "done") {
       console.log("not run: restart (the node is not ours)");
       return;
     }
@@ -294,21 +300,25 @@ class Application {
   }
 }
 
-for (const [name, check] of Object.entries(requests)) {
+const further = { ...requests, ...refusals };
+for (const [name, check] of Object.entries(further)) {
   Application.prototype[name] = function run() {
     return check(this);
   };
 }
 
-const CHECKS = ["types", "paging", "batches", "null_and_unset", "schema_change", "metadata", "errors", "concurrency", "counters", ...Object.keys(requests), "restart"];
+const CHECKS = ["types", "paging", "batches", "null_and_unset", "schema_change", "metadata", "errors", "concurrency", "counters", ...Object.keys(further), "restart"];
 
 async function main() {
-  const [host, option, version] = process.argv.slice(2);
-  if (!host || (option && option !== "--protocol")) {
-    console.error("usage: node client.js HOST [--protocol N]");
+  const [host, ...options] = process.argv.slice(2);
+  const given = {};
+  for (let i = 0; i < options.length; i += 2) given[options[i]] = options[i + 1];
+  if (!host || Object.keys(given).some((option) => option !== "--protocol" && option !== "--check")) {
+    console.error("usage: node client.js HOST [--protocol N] [--check NAME]");
     return 2;
   }
-  maxVersion = version && Number(version);
+  maxVersion = given["--protocol"] && Number(given["--protocol"]);
+  const checks = given["--check"] ? [given["--check"]] : CHECKS;
   const first = connect(host);
   await first.execute(`DROP KEYSPACE IF EXISTS ${KEYSPACE}`);
   await first.execute(`CREATE KEYSPACE ${KEYSPACE} WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}`);
@@ -316,7 +326,7 @@ async function main() {
   const client = connect(host, KEYSPACE);
   await client.connect();
   const application = new Application(host, client);
-  for (const name of CHECKS) await application.check(name);
+  for (const name of checks) await application.check(name);
   await client.shutdown();
   return application.failed ? 1 : 0;
 }

@@ -29,6 +29,7 @@ import com.datastax.oss.driver.api.core.type.TupleType;
 import com.datastax.oss.driver.api.core.type.UserDefinedType;
 import com.datastax.oss.driver.internal.core.specex.ConstantSpeculativeExecutionPolicy;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.math.BigDecimal;
 import java.math.BigInteger;
@@ -52,9 +53,10 @@ import java.util.concurrent.CompletionStage;
 /**
  * A Java application on driver 4, Apache's or ScyllaDB's (the same interface), checked against a running node.
  *
- * <p>{@code java Client HOST [--protocol V4] [--compression lz4]} prints {@code ok NAME} or {@code FAILED NAME: why} for each check and
- * ends with status 1 if one failed. It prints {@code restart?} when the node may be restarted, and reads a line: {@code done}, or
- * {@code no} if the node will not be.
+ * <p>{@code java Client HOST [--protocol V4] [--compression lz4] [--check NAME]} prints {@code ok NAME} or {@code FAILED NAME: why} for each
+ * check and ends with status 1 if one failed. {@code --check} runs only that check. It asks for what only the caller can do, and reads a line,
+ * which is {@code no} if the caller cannot: {@code restart?} when the node may be restarted ({@code done}), and {@code refusals?} for the
+ * numbers of reads and writes that the nodes have refused by rate limits.
  */
 public final class Client {
   private static final String KEYSPACE = "java_client";
@@ -67,31 +69,36 @@ public final class Client {
   private final String host;
   private final String protocol;
   private final String compression;
+  /** The name of the only check to run; null for all. */
+  private final String only;
   private final BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
   private CqlSession session;
   private int failed;
 
-  private Client(String host, String protocol, String compression) {
+  private Client(String host, String protocol, String compression, String only) {
     this.host = host;
     this.protocol = protocol;
     this.compression = compression;
+    this.only = only;
   }
 
   public static void main(String[] arguments) throws Exception {
     if (arguments.length < 1) {
-      System.err.println("usage: Client HOST [--protocol V4] [--compression lz4]");
+      System.err.println("usage: Client HOST [--protocol V4] [--compression lz4] [--check NAME]");
       System.exit(2);
     }
     String protocol = null;
     String compression = null;
+    String only = null;
     for (int i = 1; i + 1 < arguments.length; i += 2) {
       switch (arguments[i]) {
         case "--protocol" -> protocol = arguments[i + 1];
         case "--compression" -> compression = arguments[i + 1];
+        case "--check" -> only = arguments[i + 1];
         default -> throw new IllegalArgumentException(arguments[i]);
       }
     }
-    Client client = new Client(arguments[0], protocol, compression);
+    Client client = new Client(arguments[0], protocol, compression, only);
     try {
       client.run();
     } catch (Exception error) {
@@ -160,11 +167,15 @@ public final class Client {
     check("codecs", requests::codecs);
     check("mapping", () -> Mapping.check(session, KEYSPACE));
     check("builder", () -> Builder.check(session, KEYSPACE));
+    check("rate_limits", new Refusals(session, KEYSPACE, this)::rateLimits);
     check("restart", this::restart);
     session.close();
   }
 
   private void check(String name, Check check) {
+    if (only != null && !only.equals(name)) {
+      return;
+    }
     try {
       check.run();
       System.out.println("ok " + name);
@@ -479,6 +490,13 @@ public final class Client {
     same(session.execute("SELECT n FROM counted WHERE pk = 2").one().getLong(0), 7L, "counter in a batch");
   }
 
+  /** Puts a question to whoever runs this program. */
+  String ask(String question) throws IOException {
+    System.out.println(question);
+    System.out.flush();
+    return input.readLine();
+  }
+
   /** What an application sees when its only node goes away for a moment. */
   private void restart() throws Exception {
     session.execute("CREATE TABLE kept (pk int PRIMARY KEY, v int)");
@@ -487,9 +505,7 @@ public final class Client {
     for (int pk = 0; pk < 50; pk++) {
       session.execute(insert.bind(pk, pk * 7));
     }
-    System.out.println("restart?");
-    System.out.flush();
-    if (!"done".equals(input.readLine())) {
+    if (!"done".equals(ask("restart?"))) {
       System.out.println("not run: restart (the node is not ours)");
       return;
     }

@@ -16,6 +16,7 @@ import com.datastax.driver.core.TokenRange;
 import com.datastax.driver.core.exceptions.InvalidQueryException;
 import com.datastax.driver.core.policies.ConstantSpeculativeExecutionPolicy;
 import com.datastax.driver.core.policies.DCAwareRoundRobinPolicy;
+import com.datastax.driver.core.policies.NoSpeculativeExecutionPolicy;
 import com.datastax.driver.core.policies.TokenAwarePolicy;
 import com.datastax.driver.core.querybuilder.QueryBuilder;
 import com.datastax.driver.core.schemabuilder.SchemaBuilder;
@@ -36,8 +37,9 @@ import java.util.Set;
 /**
  * A Java application on driver 3, which many have not left yet, checked against a running node.
  *
- * <p>{@code java Client3 HOST [--protocol V3] [--compression LZ4]} prints {@code ok NAME} or {@code FAILED NAME: why} for each check and ends with status 1 if
- * one failed.
+ * <p>{@code java Client3 HOST [--protocol V3] [--compression LZ4] [--check NAME]} prints {@code ok NAME} or {@code FAILED NAME: why} for each check and ends with
+ * status 1 if one failed. {@code --check} runs only that check. It prints {@code refusals?} and reads a line: the numbers of reads and writes that the nodes have
+ * refused by rate limits, or {@code no} if the caller does not know them.
  */
 public final class Client3 {
   private static final String KEYSPACE = "java3_client";
@@ -118,20 +120,22 @@ public final class Client3 {
     Person one(@Param("id") int id);
   }
 
+  private final String[] arguments;
   private final Cluster cluster;
   private final Session session;
+  private String only;
   private int failed;
 
-  private Client3(Cluster cluster) {
+  private Client3(String[] arguments, Cluster cluster) {
+    this.arguments = arguments;
     this.cluster = cluster;
     this.session = cluster.connect();
+    for (int i = 1; i + 1 < arguments.length; i += 2) {
+      only = arguments[i].equals("--check") ? arguments[i + 1] : only;
+    }
   }
 
-  public static void main(String[] arguments) {
-    if (arguments.length < 1) {
-      System.err.println("usage: Client3 HOST [--protocol V3] [--compression LZ4]");
-      System.exit(2);
-    }
+  private static Cluster.Builder builder(String[] arguments) {
     Cluster.Builder builder =
         Cluster.builder()
             .addContactPoint(arguments[0])
@@ -143,12 +147,21 @@ public final class Client3 {
       switch (arguments[i]) {
         case "--protocol" -> builder.withProtocolVersion(ProtocolVersion.valueOf(arguments[i + 1]));
         case "--compression" -> builder.withCompression(ProtocolOptions.Compression.valueOf(arguments[i + 1]));
+        case "--check" -> {}
         default -> throw new IllegalArgumentException(arguments[i]);
       }
     }
+    return builder;
+  }
+
+  public static void main(String[] arguments) {
+    if (arguments.length < 1) {
+      System.err.println("usage: Client3 HOST [--protocol V3] [--compression LZ4] [--check NAME]");
+      System.exit(2);
+    }
     int failed = 1;
-    try (Cluster cluster = builder.build()) {
-      Client3 client = new Client3(cluster);
+    try (Cluster cluster = builder(arguments).build()) {
+      Client3 client = new Client3(arguments, cluster);
       client.run();
       failed = client.failed;
     } catch (RuntimeException error) {
@@ -172,9 +185,13 @@ public final class Client3 {
     check("builders", this::builders);
     check("metadata", this::metadata);
     check("errors", this::errors);
+    check("rate_limits", this::rateLimits);
   }
 
   private void check(String name, Check check) {
+    if (only != null && !only.equals(name)) {
+      return;
+    }
     try {
       check.run();
       System.out.println("ok " + name);
@@ -184,7 +201,7 @@ public final class Client3 {
     }
   }
 
-  private static void same(Object got, Object wanted, String what) {
+  static void same(Object got, Object wanted, String what) {
     if (!wanted.equals(got)) {
       throw new AssertionError(what + ": got " + got + ", expected " + wanted);
     }
@@ -267,6 +284,14 @@ public final class Client3 {
     same(cluster.getMetadata().checkSchemaAgreement(), true, "schema agreement");
     for (String keyspace : new String[] {KEYSPACE, "system", "system_schema"}) {
       same(cluster.getMetadata().getKeyspace(keyspace).exportAsString().contains("CREATE TABLE"), true, "export of " + keyspace);
+    }
+  }
+
+  private void rateLimits() throws Exception {
+    // A speculative execution would send a request twice.
+    Cluster.Builder builder = builder(arguments).withSpeculativeExecutionPolicy(NoSpeculativeExecutionPolicy.INSTANCE);
+    try (Cluster own = builder.build()) {
+      new Refusals3(own.connect(KEYSPACE), KEYSPACE).rateLimits();
     }
   }
 

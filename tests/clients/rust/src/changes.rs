@@ -1,10 +1,9 @@
 //! Prepared statements over changes of their table, and a session over a restart of its node.
 
-use crate::{Error, KEYSPACE, ensure};
+use crate::{Error, KEYSPACE, ask, ensure};
 use scylla::client::session::Session;
 use scylla::response::query_result::QueryRowsResult;
 use scylla::value::Row;
-use std::io::BufRead;
 use std::time::Duration;
 
 /// How long a session may take to come back.
@@ -46,10 +45,7 @@ pub async fn restart(session: &Session) -> Result<Option<()>, Error> {
     for pk in 0..50 {
         session.execute_unpaged(&insert, (pk, pk * 7)).await?;
     }
-    println!("restart?");
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    if answer.trim() != "done" {
+    if ask("restart?")? != "done" {
         return Ok(None);
     }
     let came_back = tokio::time::timeout(RESTART_TAKES, async {

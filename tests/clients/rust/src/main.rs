@@ -1,13 +1,15 @@
 //! A Rust application on the `scylla` driver, checked against a running node: every type, paging, batches, structs, traces,
 //! keyspaces, compression, and that requests routed by the driver's shard and tablet awareness never hop between the shards of the node.
 //!
-//!     rust-client HOST [--metrics HOST:PORT]
+//!     rust-client HOST [--metrics HOST:PORT] [--check NAME]
 //!
 //! Prints `ok NAME` or `FAILED NAME: why` for each check and ends with status 1 if one failed. Without `--metrics` the
-//! routing check is left out, and says so. It prints `restart?` when the node may be restarted, and reads a line: `done`, or
-//! anything else if the node will not be.
+//! routing check is left out, and says so. `--check` runs only that check. It asks for what only the caller can do, and reads a
+//! line, which is `no` if the caller cannot: `restart?` when the node may be restarted (`done`), and `refusals?` for the numbers
+//! of reads and writes that the nodes have refused by rate limits.
 
 mod changes;
+mod refusals;
 mod requests;
 mod routing;
 mod types;
@@ -18,11 +20,13 @@ use scylla::response::PagingState;
 use scylla::statement::batch::{Batch, BatchType};
 use scylla::statement::unprepared::Statement;
 use scylla::value::{MaybeUnset, Unset};
+use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub const KEYSPACE: &str = "rust_client";
+const NO_HOPS: &str = "no_hop_after_first_request";
 
 /// Fails the enclosing check with a message.
 #[macro_export]
@@ -32,6 +36,14 @@ macro_rules! ensure {
             return Err(format!($($message)+).into());
         }
     };
+}
+
+/// Puts a question to whoever runs this program. Without an answer, it is empty.
+fn ask(question: &str) -> Result<String, Error> {
+    println!("{question}");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(answer.trim().to_owned())
 }
 
 async fn connect(host: &str) -> Result<Session, Error> {
@@ -145,50 +157,82 @@ async fn errors(session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-async fn run(host: &str, metrics: Option<&str>) -> Result<usize, Error> {
+/// The checks to run, and how many of them failed.
+struct Report {
+    only: Option<String>,
+    failed: usize,
+}
+
+impl Report {
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == name)
+    }
+
+    async fn check(&mut self, name: &str, run: impl Future<Output = Result<(), Error>>) {
+        if !self.wants(name) {
+            return;
+        }
+        match run.await {
+            Ok(()) => println!("ok {name}"),
+            Err(error) => {
+                println!("FAILED {name}: {error}");
+                self.failed += 1;
+            }
+        }
+    }
+}
+
+async fn run(host: &str, metrics: Option<&str>, only: Option<String>) -> Result<usize, Error> {
     let session = connect(host).await?;
     prepare_keyspace(&session).await?;
-    let mut failed = 0;
-    let mut report = |name: &str, result: Result<(), Error>| match result {
-        Ok(()) => println!("ok {name}"),
-        Err(error) => {
-            println!("FAILED {name}: {error}");
-            failed += 1;
-        }
-    };
-    report("types", types::round_trip(&session).await);
-    report("paging", paging(&session, host).await);
-    report("batches", batches(&session).await);
-    report("unset_and_null", unset_and_null(&session).await);
-    report("errors", errors(&session).await);
-    report("structs", requests::structs(&session).await);
-    report("extras", requests::extras(&session, host).await);
-    report("keyspaces", requests::keyspaces(&session, host).await);
-    report("metadata", requests::metadata(&session).await);
-    report("schema_change", changes::schema_change(&session).await);
+    let mut report = Report { only, failed: 0 };
+    report.check("types", types::round_trip(&session)).await;
+    report.check("paging", paging(&session, host)).await;
+    report.check("batches", batches(&session)).await;
+    report.check("unset_and_null", unset_and_null(&session)).await;
+    report.check("errors", errors(&session)).await;
+    report.check("structs", requests::structs(&session)).await;
+    report.check("extras", requests::extras(&session, host)).await;
+    report.check("keyspaces", requests::keyspaces(&session, host)).await;
+    report.check("metadata", requests::metadata(&session)).await;
+    report.check("schema_change", changes::schema_change(&session)).await;
+    report.check("rate_limits", refusals::rate_limits(&session)).await;
     match metrics {
-        Some(address) => report("no_hop_after_first_request", routing::no_hops(host, address).await),
-        None => println!("not run: no_hop_after_first_request (no --metrics)"),
+        Some(address) => report.check(NO_HOPS, routing::no_hops(host, address)).await,
+        None if report.wants(NO_HOPS) => println!("not run: {NO_HOPS} (no --metrics)"),
+        None => (),
     }
-    match changes::restart(&session).await.transpose() {
-        Some(result) => report("restart", result),
-        None => println!("not run: restart (the node is not ours)"),
+    if report.wants("restart") {
+        match changes::restart(&session).await.transpose() {
+            Some(result) => report.check("restart", async { result }).await,
+            None => println!("not run: restart (the node is not ours)"),
+        }
     }
-    Ok(failed)
+    Ok(report.failed)
+}
+
+/// The host, the address of the metrics and the name of the only check.
+fn arguments() -> Option<(String, Option<String>, Option<String>)> {
+    let mut given = std::env::args().skip(1);
+    let host = given.next()?;
+    let (mut metrics, mut only) = (None, None);
+    while let Some(flag) = given.next() {
+        match flag.as_str() {
+            "--metrics" => metrics = Some(given.next()?),
+            "--check" => only = Some(given.next()?),
+            _ => return None,
+        }
+    }
+    Some((host, metrics, only))
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (host, metrics) = match arguments.as_slice() {
-        [host] => (host, None),
-        [host, flag, address] if flag == "--metrics" => (host, Some(address.as_str())),
-        _ => {
-            eprintln!("usage: rust-client HOST [--metrics HOST:PORT]");
-            return ExitCode::from(2);
-        }
+    let Some((host, metrics, only)) = arguments() else {
+        eprintln!("usage: rust-client HOST [--metrics HOST:PORT] [--check NAME]");
+        return ExitCode::from(2);
     };
-    match run(host, metrics).await {
+    match run(&host, metrics.as_deref(), only).await {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {

@@ -42,6 +42,8 @@ pub enum Canary {
     CountsAgain,
     /// No coordinator tells owners what comes to it.
     NoArrivalReports,
+    /// A node does the writes that its coordinator refuses by a rate limit.
+    RefusedIsDone,
     /// A node counts under one id for ever, whatever it has lost. Its log is as in
     /// [`Canary::LazyLog`].
     CountsFromLoss,

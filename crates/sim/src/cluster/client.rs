@@ -107,7 +107,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         }
         let done = match any(100) {
             _ if shared.plan.counting => count(&shared).await,
-            _ if shared.plan.limiting && any(4) != 0 => limited::work(&shared).await,
+            _ if shared.plan.limiting && any(4) != 0 => limited::work(&shared, node).await,
             _ if shared.plan.truncating && any(4) == 0 => emptied::work(&shared).await,
             _ if shared.plan.paging && any(2) == 0 => pages::work(&shared).await,
             0..=44 => write(&shared, node).await,

@@ -112,6 +112,7 @@ impl Simulation {
             world.node(name, shards[n], &disks[n], move |shard| {
                 if shard.0 == 0 {
                     shared.nodes[n].starts();
+                    shared.limits.borrow_mut().restarted(n);
                 }
                 node::run(shared.clone(), n, shard)
             });
@@ -133,7 +134,7 @@ impl Simulation {
 
     /// Simulates one millisecond.
     fn step(&mut self) -> Result<(), String> {
-        self.shared.set_seconds(self.world.elapsed().as_secs() as i64);
+        self.shared.set_elapsed(self.world.elapsed());
         self.world.step();
         self.nemesis.advance(&mut self.world);
         for node in std::mem::take(&mut self.nemesis.stopping) {

@@ -2,10 +2,12 @@
 //! cool one far below the limit. Pure.
 //!
 //! Checkers: `rate_limit_bounds`: without faults the hot partition gets its limit, whatever
-//! coordinators and levels it is used by, and the cool one is never refused, whatever faults
-//! happen. `refused_is_not_done`: no replica has a write that a coordinator refused.
+//! coordinators and levels it is used by. Whatever faults happen, the cool one is never refused,
+//! and the hot one gets at most what its deciders can accept ([`Bucket`]). `refused_is_not_done`:
+//! no replica has a write that a coordinator refused.
 
-use std::collections::BTreeSet;
+use rt::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads per second, and writes per second, of a partition.
 pub const LIMIT: u32 = 10;
@@ -22,6 +24,66 @@ const LEAST_OFFERED: u64 = 3;
 /// thousand runs is outside.
 const BOUNDS: std::ops::RangeInclusive<u64> = 65..=140;
 
+/// The most operations per second that one decider accepts for long, by the limit. With operations
+/// at a steady rate it is 1.09, see [`Bucket`]. The rest keeps the bucket of a decider at its limit
+/// from filling by chance.
+const STEADY: f64 = 1.25;
+/// The most operations that one decider accepts beyond the steady rate, by the limit. See
+/// [`Bucket`].
+const BURST: f64 = 8.0;
+
+/// The shards that decide on an operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Decider {
+    /// This shard of this node: it is the operation's coordinator, and owns the partition.
+    Owner(usize, u16),
+    /// Its coordinator, which does not own the partition, or the owners.
+    Others,
+}
+
+impl Decider {
+    fn is_of(self, node: usize) -> bool {
+        matches!(self, Decider::Owner(own, _) if own == node)
+    }
+}
+
+/// How much has been accepted beyond the steady rate of a decider. It checks all intervals of time
+/// at once: the level falls by the steady rate, and each accepted operation raises it by one.
+///
+/// A decider is a shard with a count of the partition. It accepts an operation by that count or by
+/// a higher one, because it only adds what it knows of others. Let `L` be the limit, `V` the most
+/// operations that arrive in a second, `c` the count as a second begins and `d` as the next one
+/// begins, with `c, d <= V`. An operation is accepted as long as the count `x` is at most `2 L`, and
+/// beyond it with the probability `L / (x ln 2)`. With `f(c) = c` up to `L`, and
+/// `f(c) = L + L log2(c / L)` beyond, the mean of what is accepted in that second is at most
+/// `1.09 L + f(d) - f(c)`. So in `T` seconds, which touch at most `T + 1` windows, a decider accepts at most
+/// `1.09 L (T + 1) + L + L log2(V / L)`: its steady rate, and a share when it starts.
+///
+/// This does not depend on other nodes, and a shard's clock is its monotonic one. So cut
+/// connections, dead nodes and clocks that jump change nothing; the reports of others only lower
+/// what is accepted. A restart makes a new decider with a bucket of its own. An owner that does not
+/// own the partition any more keeps its count, and its bucket.
+///
+/// If the coordinator owns the partition, it decides alone. If it does not, it decides alone once
+/// an owner has told it what comes to others, and leaves the decision to the owners before. At ONE
+/// it suffices that one of them accepts. So all operations of such coordinators share a bucket with
+/// as many deciders as there are shards: the owners, and all shards that own nothing. It is emptied
+/// when one of these deciders may be new: a node has restarted, or the owners have changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    level: f64,
+    at: Duration,
+}
+
+impl Bucket {
+    /// Adds an accepted operation. Returns the level.
+    fn add(&mut self, now: Duration, steady: f64) -> f64 {
+        let passed = now.saturating_sub(self.at).as_secs_f64();
+        *self = Bucket { level: (self.level - steady * passed).max(0.0) + 1.0, at: now };
+        self.level
+    }
+}
+
 /// Operations of the hot partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Operations {
@@ -36,11 +98,21 @@ pub struct Operations {
 pub struct RateLimits {
     writes: i32,
     never: BTreeSet<i32>,
+    buckets: BTreeMap<(Decider, usize), Bucket>,
+    /// The owners of the hot partition, as nodes and shards, as the last coordinator knew them.
+    owners: Vec<(u128, u16)>,
+    /// The shards of all nodes.
+    shards: usize,
     /// The reads and the writes of the hot partition.
     pub hot: [Operations; 2],
 }
 
 impl RateLimits {
+    /// The oracle for nodes with so many shards together.
+    pub fn new(shards: usize) -> RateLimits {
+        RateLimits { shards, ..RateLimits::default() }
+    }
+
     /// A client begins a write. Returns its clustering key.
     pub fn begin(&mut self) -> i32 {
         self.writes += 1;
@@ -57,6 +129,27 @@ impl RateLimits {
             return Err(format!("rate_limit_bounds is broken: a {kind} of a partition far below the limit is refused"));
         }
         Ok(())
+    }
+
+    /// A node has restarted: it has forgotten its counts.
+    pub fn restarted(&mut self, node: usize) {
+        self.buckets.retain(|(decider, _), _| !matches!(decider, Decider::Others) && !decider.is_of(node));
+    }
+
+    /// An operation of the hot partition was done. `owners`: as its coordinator knew them.
+    pub fn done(&mut self, kind: usize, by: Decider, owners: Vec<(u128, u16)>, now: Duration) -> Result<(), String> {
+        if self.owners != owners {
+            self.owners = owners;
+            self.buckets.retain(|(decider, _), _| *decider != Decider::Others);
+        }
+        let deciders = if by == Decider::Others { self.shards as f64 } else { 1.0 };
+        let limit = f64::from(LIMIT) * deciders;
+        let level = self.buckets.entry((by, kind)).or_default().add(now, STEADY * limit);
+        if level <= BURST * limit {
+            return Ok(());
+        }
+        let kind = ["reads", "writes"][kind];
+        Err(format!("rate_limit_bounds is broken: {by:?} accepts too many {kind}: {level:.0} beyond its steady rate"))
     }
 
     /// A coordinator has refused a write.
@@ -108,6 +201,26 @@ mod tests {
         assert!(oracle.ended(COOL, 1, true).is_err());
         assert_eq!(oracle.check([second].into_iter()), Ok(()));
         assert!(oracle.check([second, first].into_iter()).is_err());
+    }
+
+    #[test]
+    fn a_decider_that_accepts_more_than_its_steady_rate_is_found() {
+        let run = |by, each_second: u32, restarts_at: u32| {
+            let mut oracle = RateLimits { shards: 4, ..RateLimits::default() };
+            (0..60 * each_second).try_for_each(|n| {
+                if n == restarts_at * each_second {
+                    oracle.restarted(2);
+                }
+                oracle.done(1, by, vec![(7, 0)], Duration::from_millis(u64::from(n * 1000 / each_second)))
+            })
+        };
+        let (owner, other) = (Decider::Owner(2, 1), Decider::Owner(1, 1));
+        assert_eq!(run(owner, 12, 0), Ok(()));
+        assert!(run(owner, 15, 0).is_err());
+        assert_eq!(run(owner, 15, 30), Ok(()), "it has restarted after half of the time");
+        assert!(run(other, 15, 30).is_err(), "another node has restarted");
+        assert_eq!(run(Decider::Others, 48, 0), Ok(()), "four deciders");
+        assert!(run(Decider::Others, 60, 0).is_err());
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub enum Canary {
     NoArrivalReports,
     /// A node does the writes that its coordinator refuses by a rate limit.
     RefusedIsDone,
+    /// Node 0 refuses nothing by a rate limit.
+    OneUnlimited,
     /// A node counts under one id for ever, whatever it has lost. Its log is as in
     /// [`Canary::LazyLog`].
     CountsFromLoss,
@@ -241,7 +243,7 @@ pub struct Shared {
     /// Failed statements, counted by their shortened errors.
     pub failures: RefCell<BTreeMap<String, u64>>,
     working: Cell<bool>,
-    seconds: Cell<i64>,
+    elapsed: Cell<Duration>,
     telling: bool,
 }
 
@@ -250,12 +252,12 @@ impl Shared {
     pub fn new(plan: Plan, addresses: Vec<SocketAddr>) -> Rc<Shared> {
         Rc::new(Shared {
             nodes: addresses.iter().map(|_| NodeState::default()).collect(),
+            limits: RefCell::new(RateLimits::new(plan.shards.iter().sum())),
             plan,
             addresses,
             history: RefCell::default(),
             counters: RefCell::default(),
             truncations: RefCell::default(),
-            limits: RefCell::default(),
             pages: RefCell::default(),
             schema: RefCell::default(),
             decided: RefCell::default(),
@@ -263,7 +265,7 @@ impl Shared {
             copied: Cell::new(0),
             failures: RefCell::default(),
             working: Cell::new(false),
-            seconds: Cell::new(0),
+            elapsed: Cell::default(),
             telling: std::env::var_os("TELL").is_some(),
         })
     }
@@ -278,15 +280,19 @@ impl Shared {
         self.working.get()
     }
 
-    /// Sets the time since the start of the scenario, in seconds, by the driver's clock, which no
-    /// fault changes.
-    pub fn set_seconds(&self, seconds: i64) {
-        self.seconds.set(seconds);
+    /// Sets the time since the start of the scenario, by the driver's clock, which no fault changes.
+    pub fn set_elapsed(&self, elapsed: Duration) {
+        self.elapsed.set(elapsed);
+    }
+
+    /// The time since the start of the scenario.
+    pub fn elapsed(&self) -> Duration {
+        self.elapsed.get()
     }
 
     /// The time since the start of the scenario, in seconds.
     pub fn seconds(&self) -> i64 {
-        self.seconds.get()
+        self.elapsed().as_secs() as i64
     }
 
     /// Records a broken promise.

@@ -112,7 +112,7 @@ impl Simulation {
             world.node(name, shards[n], &disks[n], move |shard| {
                 if shard.0 == 0 {
                     shared.nodes[n].starts();
-                    shared.limits.borrow_mut().restarted(n);
+                    shared.limits.iter().for_each(|limits| limits.borrow_mut().restarted(n));
                 }
                 node::run(shared.clone(), n, shard)
             });
@@ -248,7 +248,7 @@ impl Simulation {
         if let Some((why, times)) = failures.iter().find(|(why, _)| !is_excused(why)) {
             return Err(format!("all is well, and {times} statements fail: {why}"));
         }
-        if self.shared.plan.limiting {
+        if self.shared.plan.is_limiting() {
             self.check_limits()?;
         }
         self.rest()?;
@@ -281,9 +281,25 @@ impl Simulation {
     /// The checker `rate_limit_bounds`, while clients work without faults.
     fn check_limits(&mut self) -> Result<(), String> {
         self.run_for(LIMITS_SETTLE)?;
-        let before = self.shared.limits.borrow().hot;
+        let before: Vec<_> = self.shared.limits.iter().map(|limits| limits.borrow().hot).collect();
+        let observed_before = self.observed()?;
         self.run_for(Duration::from_secs(LIMITS_SECONDS))?;
-        self.shared.limits.borrow().check_accepted(before, LIMITS_SECONDS)
+        let observed = self.observed()?;
+        let observed = [0, 1].map(|kind| observed[kind] - observed_before[kind]);
+        for (limits, before) in self.shared.limits.iter().zip(before) {
+            limits.borrow().check_accepted(before, LIMITS_SECONDS, observed)?;
+        }
+        Ok(())
+    }
+
+    /// The reads and the writes that all nodes would have refused in mode `observe`.
+    fn observed(&mut self) -> Result<[u64; 2], String> {
+        let mut sum = [0; 2];
+        for node in 0..self.names.len() {
+            let observed = self.ask(node, Command::ReportObserved)?.observed;
+            sum = [0, 1].map(|kind| sum[kind] + observed[kind]);
+        }
+        Ok(sum)
     }
 
     /// Repairs all faults, and waits until all nodes see each other.
@@ -385,7 +401,7 @@ fn is_excused(why: &str) -> bool {
 /// checked. The error has the broken promise, the faults and the failed statements.
 pub fn scenario(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) -> Result<Outcome, String> {
     // A write that some replicas refused and others accepted leaves no hint.
-    let hints_suffice = nemesis::loses_nothing(profile) && !plan.limiting;
+    let hints_suffice = nemesis::loses_nothing(profile) && !plan.is_limiting();
     simulate(seed, plan, profile, |simulation| {
         simulation.form()?;
         simulation.run_for(Duration::from_millis(500))?;

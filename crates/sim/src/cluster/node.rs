@@ -20,7 +20,8 @@ use internode::NodeStatus;
 use model::id::CounterId;
 use model::range::Slice;
 use replica::{
-    Class, Context, Limits, Output, OutputColumn, RateLimitMode, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest,
+    Class, Context, HotSettings, Limits, Output, OutputColumn, ProtectionMode, RateLimitMode, ReadCommand, Replica,
+    ReplicaAnswer, ReplicaRequest,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -93,6 +94,9 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
     if shared.plan.canary == Canary::CountsFromLoss {
         let set = || async { LAYERS.replica.get().set_counter_id(CounterId(LAYERS.engine.get().host_id().0)) };
         rt::shard::call_all(set).await;
+    }
+    if shared.plan.is_limiting() {
+        protect().await;
     }
     let made = rt::task::spawn(make_tables(shared.clone(), node));
     let clients = spawn_clients(shared, node);
@@ -281,6 +285,7 @@ async fn forget_hints() {
 async fn obey(shared: &Shared, command: Command) -> Result<Report, String> {
     match command {
         Command::Report => report().await,
+        Command::ReportObserved => Ok(Report { observed: observed().await, ..Report::default() }),
         Command::DeliverHints => Ok(Report { hints: deliver_hints().await, ..Report::default() }),
         Command::Read => read_all(shared, Consistency::Quorum).await,
         Command::Repair => read_all(shared, Consistency::All).await,
@@ -296,6 +301,21 @@ async fn deliver_hints() -> usize {
         coordinator.hints().map_or(0, |hints| hints.targets().len())
     });
     left.await.into_iter().sum()
+}
+
+/// The reads and the writes that this node would have refused in mode `observe`.
+async fn observed() -> [u64; 2] {
+    let shards = rt::shard::call_all(|| async {
+        let metrics = LAYERS.replica.get().metrics().rate_limits;
+        [metrics.observed_reads, metrics.observed_writes]
+    });
+    shards.await.into_iter().fold([0; 2], |sum, shard| [sum[0] + shard[0], sum[1] + shard[1]])
+}
+
+/// Refuses hot partitions of overloaded shards. No shard is overloaded: work takes no time here.
+async fn protect() {
+    let settings = HotSettings { mode: ProtectionMode::On, patience: Duration::from_millis(5), in_metrics: 0 };
+    rt::shard::call_all(move || async move { LAYERS.replica.get().set_hot_partitions(settings) }).await;
 }
 
 /// Reads everything, and checks that all promised writes are there.
@@ -326,7 +346,7 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
     if shared.plan.paging {
         pages::read_all(level).await?;
     }
-    if shared.plan.limiting {
+    if shared.plan.is_limiting() {
         limited::read_all(shared, level).await?;
     }
     // Nothing is promised for the tables that clients create and drop, but their copies agree after

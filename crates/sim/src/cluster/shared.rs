@@ -4,7 +4,7 @@
 use super::counters::Counters;
 use super::history::History;
 use super::pages::Pages;
-use super::rate_limits::RateLimits;
+use super::rate_limits::{LimitedTable, RateLimits};
 use super::schema_oracle::SchemaOracle;
 use super::truncations::Truncations;
 use cql::api::Consistency;
@@ -86,8 +86,8 @@ pub struct Plan {
     pub moving: bool,
     /// Whether queries are paged over clients of all nodes.
     pub paging: bool,
-    /// Whether a partition is used far beyond its rate limit.
-    pub limiting: bool,
+    /// The tables with partitions that are used far beyond their rate limits.
+    pub limited: &'static [LimitedTable],
     /// Clients of each shard.
     pub clients: usize,
     /// The pause of a client between two requests is below this, in milliseconds.
@@ -111,7 +111,7 @@ impl Default for Plan {
             truncating: false,
             moving: false,
             paging: false,
-            limiting: false,
+            limited: &[],
             clients: 1,
             pause_millis: 60,
             counting: false,
@@ -122,6 +122,11 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// Whether there are tables with rate limits.
+    pub fn is_limiting(&self) -> bool {
+        !self.limited.is_empty()
+    }
+
     /// The datacenter of a node.
     pub fn datacenter(&self, node: usize) -> usize {
         node % self.datacenters
@@ -144,6 +149,8 @@ pub enum Command {
     DeliverHints,
     /// Report the metadata, the tables and the rows.
     Report,
+    /// Report what would have been refused in mode `observe`.
+    ReportObserved,
 }
 
 /// The answer of a node.
@@ -157,6 +164,8 @@ pub struct Report {
     pub copies: BTreeMap<(String, u32), Vec<u8>>,
     /// For how many nodes hints are left, summed over the shards.
     pub hints: usize,
+    /// Reads and writes that would have been refused in mode `observe`, summed over the shards.
+    pub observed: [u64; 2],
 }
 
 /// A node, as its shards and the driver see it.
@@ -228,8 +237,8 @@ pub struct Shared {
     pub counters: RefCell<Counters>,
     /// The oracle of the table that is truncated.
     pub truncations: RefCell<Truncations>,
-    /// The oracle of the table with rate limits.
-    pub limits: RefCell<RateLimits>,
+    /// The oracles of the tables with rate limits.
+    pub limits: Vec<RefCell<RateLimits>>,
     /// The oracle of paged queries.
     pub pages: RefCell<Pages>,
     /// The oracle of the tables that clients create and drop.
@@ -250,9 +259,11 @@ pub struct Shared {
 impl Shared {
     /// The state for a cluster with these addresses.
     pub fn new(plan: Plan, addresses: Vec<SocketAddr>) -> Rc<Shared> {
+        let shards = plan.shards.iter().sum();
+        let limits = plan.limited.iter().map(|table| RefCell::new(RateLimits::new(table, shards))).collect();
         Rc::new(Shared {
             nodes: addresses.iter().map(|_| NodeState::default()).collect(),
-            limits: RefCell::new(RateLimits::new(plan.shards.iter().sum())),
+            limits,
             plan,
             addresses,
             history: RefCell::default(),
@@ -280,7 +291,7 @@ impl Shared {
         self.working.get()
     }
 
-    /// Sets the time since the start of the scenario, by the driver's clock, which no fault changes.
+    /// Sets the time since the start of the scenario, by the driver's clock. No fault changes it.
     pub fn set_elapsed(&self, elapsed: Duration) {
         self.elapsed.set(elapsed);
     }

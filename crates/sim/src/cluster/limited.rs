@@ -10,6 +10,8 @@ use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use cql::api::Consistency;
 use model::key::DecoratedKey;
+use model::token::Token;
+use replica::PartitionId;
 use std::cell::RefCell;
 
 /// One operation in so many is of the cool partition.
@@ -22,11 +24,21 @@ fn owners(table: &str) -> (Vec<TabletReplica>, bool) {
     let Some(service) = LAYERS.metadata.try_get() else { return (Vec::new(), false) };
     let metadata = service.current();
     let Some(table) = metadata.table("c", table) else { return (Vec::new(), false) };
-    let key = DecoratedKey::new(Bytes::copy_from_slice(&HOT.to_be_bytes()));
-    let owners = table.tablets.read_set(table.tablets.tablet_of(key.token)).to_vec();
+    let owners = table.tablets.read_set(table.tablets.tablet_of(hot_token())).to_vec();
     let own = TabletReplica { host: service.info().host_id, shard: rt::shard::this().0 };
     let is_own = owners.contains(&own);
     (owners, is_own)
+}
+
+/// The hot partitions of all tables, as this shard knows them.
+pub fn hot_partitions(shared: &Shared) -> Vec<PartitionId> {
+    let metadata = LAYERS.metadata.get().current();
+    let tables = shared.plan.limited.iter().filter_map(|table| metadata.table("c", table.name));
+    tables.map(|table| PartitionId { table: table.schema.id, token: hot_token() }).collect()
+}
+
+fn hot_token() -> Token {
+    DecoratedKey::new(Bytes::copy_from_slice(&HOT.to_be_bytes())).token
 }
 
 /// An operation of a partition.
@@ -85,19 +97,23 @@ impl Operation {
         done
     }
 
-    /// Records its answer, and checks what it shows.
-    fn ended(&self, limits: &mut RateLimits, done: &Result<Vec<Row>, Failed>) -> Result<(), String> {
+    /// Records its answer, and checks what it shows. `keeps_up`: no shard was overloaded as it
+    /// began and ended.
+    fn ended(&self, limits: &mut RateLimits, done: &Result<Vec<Row>, Failed>, keeps_up: bool) -> Result<(), String> {
         let is_counter = limits.table.limited == Limited::Counters;
         match (done, self.kind) {
-            (Err(Failed::Limited { by_protection: true, .. }), _) => {
-                return Err(format!("a shard that keeps up refuses a partition as hot: {}", self.text));
-            }
             (Err(Failed::Limited { by_coordinator: true, .. }), 1) => limits.never(self.key, self.number),
             (Err(Failed::Refused(_)), 1) if is_counter => limits.counters.refused(self.key),
             (Ok(_), 1) if is_counter => limits.counters.acknowledged(self.key),
             (Ok(rows), 0) if is_counter => limits.counters.check(self.key, counter(rows)?, self.floor)?,
             (Ok(rows), 0) => limits.check(first_int(rows, "c").into_iter())?,
             _ => {}
+        }
+        if matches!(done, Err(Failed::Limited { by_protection: true, .. })) {
+            return match keeps_up || self.key != HOT {
+                true => Err(format!("a shard that keeps up, or a cool partition: refused as hot: {}", self.text)),
+                false => Ok(()),
+            };
         }
         limits.ended(self.key, self.kind, matches!(done, Err(Failed::Limited { .. })))
     }
@@ -108,11 +124,13 @@ pub async fn work(shared: &Shared, node: usize) -> Result<(), String> {
     let limits = &shared.limits[any(shared.limits.len() as i32) as usize];
     let operation = Operation::any(&mut limits.borrow_mut());
     let name = limits.borrow().table.name;
-    let (_, owned) = owners(name);
+    let ((_, owned), keeps_up) = (owners(name), shared.keeps_up());
     let done = operation.execute(shared.plan.canary, node).await;
     shared.tell(|| format!("{} at {:?} -> {done:?}", operation.text, operation.level));
+    let by_protection = matches!(done, Err(Failed::Limited { by_protection: true, .. }));
+    shared.protected.set(shared.protected.get() + u64::from(by_protection));
     let mut limits = limits.borrow_mut();
-    let mut judged = operation.ended(&mut limits, &done);
+    let mut judged = operation.ended(&mut limits, &done, keeps_up && shared.keeps_up());
     if operation.key == HOT && done.is_ok() {
         let (owners, owns) = owners(name);
         let by = if owned && owns { Decider::Owner(node, rt::shard::this().0) } else { Decider::Others };

@@ -82,6 +82,8 @@ pub struct Outcome {
     pub queries: u64,
     /// The pages of these queries.
     pub pages: u64,
+    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    pub protected: u64,
 }
 
 /// A simulated cluster and the state of its scenario.
@@ -275,6 +277,7 @@ impl Simulation {
             copied: self.shared.copied.get(),
             queries: self.shared.pages.borrow().done,
             pages: self.shared.pages.borrow().pages,
+            protected: self.shared.protected.get(),
         })
     }
 
@@ -405,7 +408,9 @@ pub fn scenario(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) ->
     simulate(seed, plan, profile, |simulation| {
         simulation.form()?;
         simulation.run_for(Duration::from_millis(500))?;
+        simulation.shared.set_overloaded(true);
         simulation.disturb(time)?;
+        simulation.shared.set_overloaded(false);
         simulation.judge(hints_suffice)
     })
 }

@@ -20,8 +20,8 @@ use internode::NodeStatus;
 use model::id::CounterId;
 use model::range::Slice;
 use replica::{
-    Class, Context, HotSettings, Limits, Output, OutputColumn, ProtectionMode, RateLimitMode, ReadCommand, Replica,
-    ReplicaAnswer, ReplicaRequest,
+    Class, Context, HotSettings, Limits, Output, OutputColumn, PartitionId, ProtectionMode, RateLimitMode, ReadCommand,
+    Replica, ReplicaAnswer, ReplicaRequest,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -96,7 +96,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         rt::shard::call_all(set).await;
     }
     if shared.plan.is_limiting() {
-        protect().await;
+        protect(ProtectionMode::On).await;
     }
     let made = rt::task::spawn(make_tables(shared.clone(), node));
     let clients = spawn_clients(shared, node);
@@ -104,7 +104,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
     let chores = rt::task::spawn(maintain(shared.clone(), node));
     let moves = rt::task::spawn(moves::run(shared.clone(), node));
     let state = &shared.nodes[node];
-    let mut seen = None;
+    let (mut seen, mut overloaded) = (None, false);
     while !state.is_stopping() {
         look_at_others(shared, node, &mut seen);
         rt::time::sleep(LOOK).await;
@@ -113,6 +113,9 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         state.moving.set(moves::is_moving());
         if shared.plan.canary == Canary::NoArrivalReports {
             rt::shard::call_all(|| async { LAYERS.replica.get().set_reporting_coordinators(0) }).await;
+        }
+        if shared.plan.is_limiting() {
+            overload(shared, &mut overloaded).await;
         }
         if let Some(command) = state.command.take() {
             let answer = obey(shared, command).await;
@@ -312,10 +315,30 @@ async fn observed() -> [u64; 2] {
     shards.await.into_iter().fold([0; 2], |sum, shard| [sum[0] + shard[0], sum[1] + shard[1]])
 }
 
-/// Refuses hot partitions of overloaded shards. No shard is overloaded: work takes no time here.
-async fn protect() {
-    let settings = HotSettings { mode: ProtectionMode::On, patience: Duration::from_millis(5), in_metrics: 0 };
+/// Sets whether hot partitions of overloaded shards are refused.
+async fn protect(mode: ProtectionMode) {
+    let settings = HotSettings { mode, patience: Duration::from_millis(5), in_metrics: 0 };
     rt::shard::call_all(move || async move { LAYERS.replica.get().set_hot_partitions(settings) }).await;
+}
+
+/// Lets all shards behave as overloaded ones while they have to. No work takes time here, so that
+/// no shard is really overloaded.
+async fn overload(shared: &Shared, overloaded: &mut bool) {
+    if shared.is_overloaded() {
+        let hot: Vec<PartitionId> = limited::hot_partitions(shared);
+        rt::shard::call_all(move || {
+            let hot = hot.clone();
+            async move {
+                let replica = LAYERS.replica.get();
+                hot.iter().for_each(|id| replica.seem_overloaded(*id, 0.5));
+            }
+        })
+        .await;
+    } else if *overloaded {
+        protect(ProtectionMode::Off).await;
+        protect(ProtectionMode::On).await;
+    }
+    *overloaded = shared.is_overloaded();
 }
 
 /// Reads everything, and checks that all promised writes are there.

@@ -16,6 +16,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use uuid::Uuid;
 
+/// After an overload, a shard that runs refuses nothing from then on.
+const KEEPS_UP: Duration = Duration::from_secs(1);
+
 /// A deliberate mistake, which the checkers must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Canary {
@@ -251,6 +254,10 @@ pub struct Shared {
     pub copied: Cell<u64>,
     /// Failed statements, counted by their shortened errors.
     pub failures: RefCell<BTreeMap<String, u64>>,
+    /// From when on no shard is overloaded.
+    keeps_up_from: Cell<Duration>,
+    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    pub protected: Cell<u64>,
     working: Cell<bool>,
     elapsed: Cell<Duration>,
     telling: bool,
@@ -275,6 +282,8 @@ impl Shared {
             broken: RefCell::default(),
             copied: Cell::new(0),
             failures: RefCell::default(),
+            keeps_up_from: Cell::default(),
+            protected: Cell::new(0),
             working: Cell::new(false),
             elapsed: Cell::default(),
             telling: std::env::var_os("TELL").is_some(),
@@ -289,6 +298,21 @@ impl Shared {
     /// Whether clients work.
     pub fn is_working(&self) -> bool {
         self.working.get()
+    }
+
+    /// Overloads all shards, or ends that.
+    pub fn set_overloaded(&self, overloaded: bool) {
+        self.keeps_up_from.set(if overloaded { Duration::MAX } else { self.elapsed() + KEEPS_UP });
+    }
+
+    /// Whether all shards are overloaded.
+    pub fn is_overloaded(&self) -> bool {
+        self.keeps_up_from.get() == Duration::MAX
+    }
+
+    /// Whether no shard is overloaded, nor was lately.
+    pub fn keeps_up(&self) -> bool {
+        self.keeps_up_from.get() <= self.elapsed()
     }
 
     /// Sets the time since the start of the scenario, by the driver's clock. No fault changes it.

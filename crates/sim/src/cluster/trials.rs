@@ -52,11 +52,12 @@ impl Trial {
     /// says that too little was done.
     pub fn run(&self, seed: u64, time: Duration) -> Result<Outcome, String> {
         let plan = (self.plan)(seed);
-        let paging = plan.paging;
+        let (paging, limiting) = (plan.paging, plan.is_limiting());
         let run = if self.begin == Begin::Forming { rough_start } else { scenario };
         let outcome = run(seed, plan, self.profile, time)?;
         let little = outcome.writes[0] <= LEAST_DONE
             || outcome.reads <= LEAST_DONE
+            || limiting && outcome.protected == 0
             || paging && (outcome.pages <= LEAST_PAGES[0] || outcome.queries <= LEAST_PAGES[1]);
         if little { Err(format!("seed {seed}: little was done: {outcome:?}")) } else { Ok(outcome) }
     }

@@ -264,6 +264,14 @@ impl HotPartitions {
         }
     }
 
+    /// Accepts this part of the operations of a partition, until the next update.
+    #[cfg(feature = "sim")]
+    pub fn share_out(&self, id: PartitionId, accept: f64) {
+        self.state.borrow_mut().protection.give(id, accept);
+        self.decides.set(true);
+        self.refuses.set(self.settings.get().mode == ProtectionMode::On);
+    }
+
     pub fn settings(&self) -> HotSettings {
         self.settings.get()
     }

@@ -146,6 +146,13 @@ impl Replica {
         result
     }
 
+    /// Behaves as if this shard were overloaded, until its next look at its load: accepts this part
+    /// of the operations of a partition. In simulations no work takes time.
+    #[cfg(feature = "sim")]
+    pub fn seem_overloaded(&self, id: PartitionId, accept: f64) {
+        self.hot.share_out(id, accept);
+    }
+
     /// Sets how hot partitions are treated.
     pub fn set_hot_partitions(&self, settings: HotSettings) {
         self.hot.set(settings);

@@ -70,6 +70,14 @@ impl Protection {
         self.shares = demands.into_iter().filter(|demand| demand.wanted > level).map(share).collect();
     }
 
+    /// Accepts this part of the operations of a partition, until the next update.
+    #[cfg(feature = "sim")]
+    pub fn give(&mut self, id: PartitionId, accept: f64) {
+        if self.share(id).is_none() {
+            self.shares.push(Share { id, accept, credit: 0.0, passes: 0 });
+        }
+    }
+
     /// Refuses nothing, and forgets what it knew.
     pub fn reset(&mut self) {
         *self = Protection::default();

@@ -13,6 +13,7 @@ use crate::layers::LAYERS;
 use crate::reads::{client, decode};
 use cql::Error;
 use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
+use replica::LimitedBy;
 use rt::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -39,6 +40,8 @@ pub enum Failed {
     Limited {
         /// Whether the coordinator refused it, so that no replica has it.
         by_coordinator: bool,
+        /// Whether it was refused as one of a hot partition of an overloaded shard.
+        by_protection: bool,
     },
 }
 
@@ -46,7 +49,10 @@ impl Failed {
     fn of(error: Error, text: &str) -> Failed {
         match error {
             Error::Unavailable { .. } => Failed::Refused(error.to_string()),
-            Error::RateLimit(refusal) => Failed::Limited { by_coordinator: refusal.rejected_by_coordinator },
+            Error::RateLimit(refusal) => Failed::Limited {
+                by_coordinator: refusal.rejected_by_coordinator,
+                by_protection: refusal.refused.by == LimitedBy::Protection,
+            },
             error => Failed::Unknown(format!("{text}: {error}")),
         }
     }
@@ -107,7 +113,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         }
         let done = match any(100) {
             _ if shared.plan.counting => count(&shared).await,
-            _ if shared.plan.limiting && any(4) != 0 => limited::work(&shared).await,
+            _ if shared.plan.is_limiting() && any(4) != 0 => limited::work(&shared, node).await,
             _ if shared.plan.truncating && any(4) == 0 => emptied::work(&shared).await,
             _ if shared.plan.paging && any(2) == 0 => pages::work(&shared).await,
             0..=44 => write(&shared, node).await,

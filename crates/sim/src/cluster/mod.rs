@@ -82,6 +82,8 @@ pub struct Outcome {
     pub queries: u64,
     /// The pages of these queries.
     pub pages: u64,
+    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    pub protected: u64,
 }
 
 /// A simulated cluster and the state of its scenario.
@@ -112,6 +114,7 @@ impl Simulation {
             world.node(name, shards[n], &disks[n], move |shard| {
                 if shard.0 == 0 {
                     shared.nodes[n].starts();
+                    shared.limits.iter().for_each(|limits| limits.borrow_mut().restarted(n));
                 }
                 node::run(shared.clone(), n, shard)
             });
@@ -133,7 +136,7 @@ impl Simulation {
 
     /// Simulates one millisecond.
     fn step(&mut self) -> Result<(), String> {
-        self.shared.set_seconds(self.world.elapsed().as_secs() as i64);
+        self.shared.set_elapsed(self.world.elapsed());
         self.world.step();
         self.nemesis.advance(&mut self.world);
         for node in std::mem::take(&mut self.nemesis.stopping) {
@@ -247,7 +250,7 @@ impl Simulation {
         if let Some((why, times)) = failures.iter().find(|(why, _)| !is_excused(why)) {
             return Err(format!("all is well, and {times} statements fail: {why}"));
         }
-        if self.shared.plan.limiting {
+        if self.shared.plan.is_limiting() {
             self.check_limits()?;
         }
         self.rest()?;
@@ -274,15 +277,32 @@ impl Simulation {
             copied: self.shared.copied.get(),
             queries: self.shared.pages.borrow().done,
             pages: self.shared.pages.borrow().pages,
+            protected: self.shared.protected.get(),
         })
     }
 
     /// The checker `rate_limit_bounds`, while clients work without faults.
     fn check_limits(&mut self) -> Result<(), String> {
         self.run_for(LIMITS_SETTLE)?;
-        let before = self.shared.limits.borrow().hot;
+        let before: Vec<_> = self.shared.limits.iter().map(|limits| limits.borrow().hot).collect();
+        let observed_before = self.observed()?;
         self.run_for(Duration::from_secs(LIMITS_SECONDS))?;
-        self.shared.limits.borrow().check_accepted(before, LIMITS_SECONDS)
+        let observed = self.observed()?;
+        let observed = [0, 1].map(|kind| observed[kind] - observed_before[kind]);
+        for (limits, before) in self.shared.limits.iter().zip(before) {
+            limits.borrow().check_accepted(before, LIMITS_SECONDS, observed)?;
+        }
+        Ok(())
+    }
+
+    /// The reads and the writes that all nodes would have refused in mode `observe`.
+    fn observed(&mut self) -> Result<[u64; 2], String> {
+        let mut sum = [0; 2];
+        for node in 0..self.names.len() {
+            let observed = self.ask(node, Command::ReportObserved)?.observed;
+            sum = [0, 1].map(|kind| sum[kind] + observed[kind]);
+        }
+        Ok(sum)
     }
 
     /// Repairs all faults, and waits until all nodes see each other.
@@ -384,11 +404,13 @@ fn is_excused(why: &str) -> bool {
 /// checked. The error has the broken promise, the faults and the failed statements.
 pub fn scenario(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) -> Result<Outcome, String> {
     // A write that some replicas refused and others accepted leaves no hint.
-    let hints_suffice = nemesis::loses_nothing(profile) && !plan.limiting;
+    let hints_suffice = nemesis::loses_nothing(profile) && !plan.is_limiting();
     simulate(seed, plan, profile, |simulation| {
         simulation.form()?;
         simulation.run_for(Duration::from_millis(500))?;
+        simulation.shared.set_overloaded(true);
         simulation.disturb(time)?;
+        simulation.shared.set_overloaded(false);
         simulation.judge(hints_suffice)
     })
 }

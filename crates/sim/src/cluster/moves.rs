@@ -4,6 +4,7 @@
 use super::shared::{Canary, Plan, Shared};
 use super::workload::any;
 use crate::layers::LAYERS;
+use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
 use cluster::topology::NodeState;
@@ -25,6 +26,8 @@ use std::rc::Rc;
 
 /// The longest time that one request of a copy may take.
 const STEP: Duration = Duration::from_secs(3);
+/// The most rows that one mutation of a copy has.
+const MOST_ROWS: usize = 16;
 /// Tables whose tablets move.
 const TABLES: [&str; 2] = ["t", "n"];
 
@@ -36,7 +39,9 @@ impl Streamer for ByWrites {
         let shared = self.0.clone();
         Box::pin(async move {
             if shared.plan.canary != Canary::NoCopy {
-                copy(&what).await?;
+                let copied = copy(&what).await;
+                shared.tell(|| format!("tablet {} of table {} is copied: {copied:?}", what.tablet, what.table));
+                copied?;
             }
             shared.copied.set(shared.copied.get() + 1);
             Ok(())
@@ -89,9 +94,10 @@ async fn copy(what: &StreamTask) -> Result<(), String> {
     Ok(())
 }
 
-/// One mutation for each partition.
+/// The mutations of the fragments, each with so many rows of a partition that it fits into the log.
 fn mutations(schema: &TableSchema, fragments: &[Fragment]) -> Vec<Mutation> {
     let (mut all, mut own, mut open) = (Vec::new(), None::<MutationBuilder>, None);
+    let (mut partition, mut rows) = (Bytes::new(), 0);
     for fragment in fragments {
         match (fragment, own.as_mut()) {
             (Fragment::PartitionStart { key, tombstone }, _) => {
@@ -100,9 +106,13 @@ fn mutations(schema: &TableSchema, fragments: &[Fragment]) -> Vec<Mutation> {
                     builder.delete_partition(*tombstone);
                 }
                 own = Some(builder);
+                (partition, rows) = (key.key.clone(), 0);
             }
             (Fragment::Static(row), Some(own)) => own.static_row(row.clone()),
-            (Fragment::Row { key, row }, Some(own)) => own.row(key.clone(), row.clone()),
+            (Fragment::Row { key, row }, Some(own)) => {
+                own.row(key.clone(), row.clone());
+                rows += 1;
+            }
             (Fragment::Change { at, tombstone }, Some(own)) => {
                 if let Some((start, tombstone)) = open.take() {
                     own.delete_range(RangeTombstone { start, end: at.clone(), tombstone });
@@ -113,6 +123,11 @@ fn mutations(schema: &TableSchema, fragments: &[Fragment]) -> Vec<Mutation> {
                 all.extend(own.take().filter(|own| !own.is_empty()).map(|own| own.finish(schema)));
             }
             (_, None) => {}
+        }
+        if rows == MOST_ROWS {
+            all.extend(own.take().filter(|own| !own.is_empty()).map(|own| own.finish(schema)));
+            own = Some(MutationBuilder::new(schema.id, schema.version, &partition));
+            rows = 0;
         }
     }
     all
@@ -177,7 +192,7 @@ async fn begin_one(plan: &Plan) -> Result<(), String> {
     let metadata = LAYERS.metadata.get().current();
     let mut tables = TABLES.to_vec();
     tables.extend(plan.paging.then_some("p"));
-    tables.extend(plan.limiting.then_some("l"));
+    tables.extend(plan.limited.iter().map(|table| table.name));
     let table = metadata.table("c", tables[any(tables.len() as i32) as usize]).ok_or("no table")?;
     let tablet = any(table.tablets.count() as i32) as u32;
     let old = table.tablets.replicas(tablet);

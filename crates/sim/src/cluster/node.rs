@@ -20,7 +20,8 @@ use internode::NodeStatus;
 use model::id::CounterId;
 use model::range::Slice;
 use replica::{
-    Class, Context, Limits, Output, OutputColumn, RateLimitMode, ReadCommand, Replica, ReplicaAnswer, ReplicaRequest,
+    Class, Context, HotSettings, Limits, Output, OutputColumn, PartitionId, ProtectionMode, RateLimitMode, ReadCommand,
+    Replica, ReplicaAnswer, ReplicaRequest,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -94,13 +95,16 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         let set = || async { LAYERS.replica.get().set_counter_id(CounterId(LAYERS.engine.get().host_id().0)) };
         rt::shard::call_all(set).await;
     }
+    if shared.plan.is_limiting() {
+        protect(ProtectionMode::On).await;
+    }
     let made = rt::task::spawn(make_tables(shared.clone(), node));
     let clients = spawn_clients(shared, node);
     let changes = rt::task::spawn(change_schema(shared.clone(), node));
     let chores = rt::task::spawn(maintain(shared.clone(), node));
     let moves = rt::task::spawn(moves::run(shared.clone(), node));
     let state = &shared.nodes[node];
-    let mut seen = None;
+    let (mut seen, mut overloaded) = (None, false);
     while !state.is_stopping() {
         look_at_others(shared, node, &mut seen);
         rt::time::sleep(LOOK).await;
@@ -109,6 +113,9 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         state.moving.set(moves::is_moving());
         if shared.plan.canary == Canary::NoArrivalReports {
             rt::shard::call_all(|| async { LAYERS.replica.get().set_reporting_coordinators(0) }).await;
+        }
+        if shared.plan.is_limiting() {
+            overload(shared, &mut overloaded).await;
         }
         if let Some(command) = state.command.take() {
             let answer = obey(shared, command).await;
@@ -281,6 +288,7 @@ async fn forget_hints() {
 async fn obey(shared: &Shared, command: Command) -> Result<Report, String> {
     match command {
         Command::Report => report().await,
+        Command::ReportObserved => Ok(Report { observed: observed().await, ..Report::default() }),
         Command::DeliverHints => Ok(Report { hints: deliver_hints().await, ..Report::default() }),
         Command::Read => read_all(shared, Consistency::Quorum).await,
         Command::Repair => read_all(shared, Consistency::All).await,
@@ -296,6 +304,41 @@ async fn deliver_hints() -> usize {
         coordinator.hints().map_or(0, |hints| hints.targets().len())
     });
     left.await.into_iter().sum()
+}
+
+/// The reads and the writes that this node would have refused in mode `observe`.
+async fn observed() -> [u64; 2] {
+    let shards = rt::shard::call_all(|| async {
+        let metrics = LAYERS.replica.get().metrics().rate_limits;
+        [metrics.observed_reads, metrics.observed_writes]
+    });
+    shards.await.into_iter().fold([0; 2], |sum, shard| [sum[0] + shard[0], sum[1] + shard[1]])
+}
+
+/// Sets whether hot partitions of overloaded shards are refused.
+async fn protect(mode: ProtectionMode) {
+    let settings = HotSettings { mode, patience: Duration::from_millis(5), in_metrics: 0 };
+    rt::shard::call_all(move || async move { LAYERS.replica.get().set_hot_partitions(settings) }).await;
+}
+
+/// Lets all shards behave as overloaded ones while they have to. No work takes time here, so that
+/// no shard is really overloaded.
+async fn overload(shared: &Shared, overloaded: &mut bool) {
+    if shared.is_overloaded() {
+        let hot: Vec<PartitionId> = limited::hot_partitions(shared);
+        rt::shard::call_all(move || {
+            let hot = hot.clone();
+            async move {
+                let replica = LAYERS.replica.get();
+                hot.iter().for_each(|id| replica.seem_overloaded(*id, 0.5));
+            }
+        })
+        .await;
+    } else if *overloaded {
+        protect(ProtectionMode::Off).await;
+        protect(ProtectionMode::On).await;
+    }
+    *overloaded = shared.is_overloaded();
 }
 
 /// Reads everything, and checks that all promised writes are there.
@@ -326,7 +369,7 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
     if shared.plan.paging {
         pages::read_all(level).await?;
     }
-    if shared.plan.limiting {
+    if shared.plan.is_limiting() {
         limited::read_all(shared, level).await?;
     }
     // Nothing is promised for the tables that clients create and drop, but their copies agree after

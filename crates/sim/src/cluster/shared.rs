@@ -4,7 +4,7 @@
 use super::counters::Counters;
 use super::history::History;
 use super::pages::Pages;
-use super::rate_limits::RateLimits;
+use super::rate_limits::{LimitedTable, RateLimits};
 use super::schema_oracle::SchemaOracle;
 use super::truncations::Truncations;
 use cql::api::Consistency;
@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use uuid::Uuid;
+
+/// After an overload, a shard that runs refuses nothing from then on.
+const KEEPS_UP: Duration = Duration::from_secs(1);
 
 /// A deliberate mistake, which the checkers must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,6 +45,10 @@ pub enum Canary {
     CountsAgain,
     /// No coordinator tells owners what comes to it.
     NoArrivalReports,
+    /// A node does the writes that its coordinator refuses by a rate limit.
+    RefusedIsDone,
+    /// Node 0 refuses nothing by a rate limit.
+    OneUnlimited,
     /// A node counts under one id for ever, whatever it has lost. Its log is as in
     /// [`Canary::LazyLog`].
     CountsFromLoss,
@@ -82,8 +89,8 @@ pub struct Plan {
     pub moving: bool,
     /// Whether queries are paged over clients of all nodes.
     pub paging: bool,
-    /// Whether a partition is used far beyond its rate limit.
-    pub limiting: bool,
+    /// The tables with partitions that are used far beyond their rate limits.
+    pub limited: &'static [LimitedTable],
     /// Clients of each shard.
     pub clients: usize,
     /// The pause of a client between two requests is below this, in milliseconds.
@@ -107,7 +114,7 @@ impl Default for Plan {
             truncating: false,
             moving: false,
             paging: false,
-            limiting: false,
+            limited: &[],
             clients: 1,
             pause_millis: 60,
             counting: false,
@@ -118,6 +125,11 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// Whether there are tables with rate limits.
+    pub fn is_limiting(&self) -> bool {
+        !self.limited.is_empty()
+    }
+
     /// The datacenter of a node.
     pub fn datacenter(&self, node: usize) -> usize {
         node % self.datacenters
@@ -140,6 +152,8 @@ pub enum Command {
     DeliverHints,
     /// Report the metadata, the tables and the rows.
     Report,
+    /// Report what would have been refused in mode `observe`.
+    ReportObserved,
 }
 
 /// The answer of a node.
@@ -153,6 +167,8 @@ pub struct Report {
     pub copies: BTreeMap<(String, u32), Vec<u8>>,
     /// For how many nodes hints are left, summed over the shards.
     pub hints: usize,
+    /// Reads and writes that would have been refused in mode `observe`, summed over the shards.
+    pub observed: [u64; 2],
 }
 
 /// A node, as its shards and the driver see it.
@@ -224,8 +240,8 @@ pub struct Shared {
     pub counters: RefCell<Counters>,
     /// The oracle of the table that is truncated.
     pub truncations: RefCell<Truncations>,
-    /// The oracle of the table with rate limits.
-    pub limits: RefCell<RateLimits>,
+    /// The oracles of the tables with rate limits.
+    pub limits: Vec<RefCell<RateLimits>>,
     /// The oracle of paged queries.
     pub pages: RefCell<Pages>,
     /// The oracle of the tables that clients create and drop.
@@ -238,30 +254,38 @@ pub struct Shared {
     pub copied: Cell<u64>,
     /// Failed statements, counted by their shortened errors.
     pub failures: RefCell<BTreeMap<String, u64>>,
+    /// From when on no shard is overloaded.
+    keeps_up_from: Cell<Duration>,
+    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    pub protected: Cell<u64>,
     working: Cell<bool>,
-    seconds: Cell<i64>,
+    elapsed: Cell<Duration>,
     telling: bool,
 }
 
 impl Shared {
     /// The state for a cluster with these addresses.
     pub fn new(plan: Plan, addresses: Vec<SocketAddr>) -> Rc<Shared> {
+        let shards = plan.shards.iter().sum();
+        let limits = plan.limited.iter().map(|table| RefCell::new(RateLimits::new(table, shards))).collect();
         Rc::new(Shared {
             nodes: addresses.iter().map(|_| NodeState::default()).collect(),
+            limits,
             plan,
             addresses,
             history: RefCell::default(),
             counters: RefCell::default(),
             truncations: RefCell::default(),
-            limits: RefCell::default(),
             pages: RefCell::default(),
             schema: RefCell::default(),
             decided: RefCell::default(),
             broken: RefCell::default(),
             copied: Cell::new(0),
             failures: RefCell::default(),
+            keeps_up_from: Cell::default(),
+            protected: Cell::new(0),
             working: Cell::new(false),
-            seconds: Cell::new(0),
+            elapsed: Cell::default(),
             telling: std::env::var_os("TELL").is_some(),
         })
     }
@@ -276,15 +300,34 @@ impl Shared {
         self.working.get()
     }
 
-    /// Sets the time since the start of the scenario, in seconds, by the driver's clock, which no
-    /// fault changes.
-    pub fn set_seconds(&self, seconds: i64) {
-        self.seconds.set(seconds);
+    /// Overloads all shards, or ends that.
+    pub fn set_overloaded(&self, overloaded: bool) {
+        self.keeps_up_from.set(if overloaded { Duration::MAX } else { self.elapsed() + KEEPS_UP });
+    }
+
+    /// Whether all shards are overloaded.
+    pub fn is_overloaded(&self) -> bool {
+        self.keeps_up_from.get() == Duration::MAX
+    }
+
+    /// Whether no shard is overloaded, nor was lately.
+    pub fn keeps_up(&self) -> bool {
+        self.keeps_up_from.get() <= self.elapsed()
+    }
+
+    /// Sets the time since the start of the scenario, by the driver's clock. No fault changes it.
+    pub fn set_elapsed(&self, elapsed: Duration) {
+        self.elapsed.set(elapsed);
+    }
+
+    /// The time since the start of the scenario.
+    pub fn elapsed(&self) -> Duration {
+        self.elapsed.get()
     }
 
     /// The time since the start of the scenario, in seconds.
     pub fn seconds(&self) -> i64 {
-        self.seconds.get()
+        self.elapsed().as_secs() as i64
     }
 
     /// Records a broken promise.

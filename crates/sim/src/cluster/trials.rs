@@ -5,6 +5,7 @@
 //! all trials with many seeds.
 
 use super::nemesis::{CUTS, DATACENTERS, DEATHS, EXPIRY, FULL, FaultProfile, NETWORK, PEACE, POWER};
+use super::rate_limits;
 use super::shared::Plan;
 use super::{Outcome, rough_start, scenario};
 use engine::commitlog::SyncMode;
@@ -51,11 +52,12 @@ impl Trial {
     /// says that too little was done.
     pub fn run(&self, seed: u64, time: Duration) -> Result<Outcome, String> {
         let plan = (self.plan)(seed);
-        let paging = plan.paging;
+        let (paging, limiting) = (plan.paging, plan.is_limiting());
         let run = if self.begin == Begin::Forming { rough_start } else { scenario };
         let outcome = run(seed, plan, self.profile, time)?;
         let little = outcome.writes[0] <= LEAST_DONE
             || outcome.reads <= LEAST_DONE
+            || limiting && outcome.protected == 0
             || paging && (outcome.pages <= LEAST_PAGES[0] || outcome.queries <= LEAST_PAGES[1]);
         if little { Err(format!("seed {seed}: little was done: {outcome:?}")) } else { Ok(outcome) }
     }
@@ -82,6 +84,10 @@ pub const ALL: &[Trial] = &[
     Trial::new("pages-network", NETWORK, |seed| paging(seed, if seed % 2 == 0 { periodic(0) } else { with_room(1) })),
     Trial::new("limits-network", NETWORK, |seed| limiting(periodic(seed))),
     Trial::new("limits-moves-deaths", DEATHS, |seed| limiting(with_room(seed))),
+    Trial::new("limits-kinds-deaths", DEATHS, |seed| {
+        let plan = if seed % 2 == 0 { periodic(0) } else { with_room(seed) };
+        Plan { limited: rate_limits::of_other_kinds(), ..limiting(plan) }
+    }),
     Trial::new("pages-power", POWER, |seed| paging(seed, batch(seed))),
 ];
 
@@ -122,7 +128,7 @@ pub fn two_datacenters(seed: u64) -> Plan {
 
 /// Clients of all nodes use one partition far beyond its rate limit.
 pub fn limiting(plan: Plan) -> Plan {
-    Plan { limiting: true, pause_millis: 25, schema_changes: false, ..plan }
+    Plan { limited: rate_limits::of_operations(), pause_millis: 25, schema_changes: false, ..plan }
 }
 
 /// Queries are paged over clients of all nodes.

@@ -40,9 +40,7 @@ pub fn setup(plan: &Plan, tablets: u32) -> Vec<String> {
     if plan.paging {
         statements.push(super::pages::TABLE.into());
     }
-    if plan.limiting {
-        statements.push(super::rate_limits::TABLE.into());
-    }
+    statements.extend(plan.limited.iter().map(|table| table.statement.into()));
     statements
 }
 

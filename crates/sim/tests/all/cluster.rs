@@ -105,6 +105,19 @@ fn limits_that_each_node_applies_alone_are_found() {
     assert!(why.contains("rate_limit_bounds is broken"), "{why}");
 }
 
+/// The calm bounds do not find it: the others accept less because of this node.
+#[test]
+fn one_node_that_applies_no_limits_is_found() {
+    let why = found_in(Canary::OneUnlimited, NETWORK, limiting(periodic(0)), 3);
+    assert!(why.contains("rate_limit_bounds is broken: Owner(0, "), "{why}");
+}
+
+#[test]
+fn writes_that_are_refused_and_done_are_found() {
+    let why = found_in(Canary::RefusedIsDone, PEACE, limiting(periodic(0)), 2);
+    assert!(why.contains("refused_is_not_done is broken"), "{why}");
+}
+
 /// A node is cut off while clients of others write.
 #[test]
 fn hints_that_are_not_kept_are_found() {

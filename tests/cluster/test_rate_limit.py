@@ -75,17 +75,17 @@ def test_limits_at_every_level(trio):
 
 
 class Clients:
-    """Threads that execute a statement again and again, one on each node. Each counts what is offered and accepted in the measured time."""
+    """Threads that execute a statement again and again, one on each node. They count what is offered, and accepted by each node, in the measured time."""
 
     def __init__(self, trio, statement):
-        self.offered = self.accepted = 0
+        self.offered, self.accepted = 0, [0] * NODES
         self.measures, self.ends, self.failures = False, False, []
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.work, args=(trio.sessions[node], statement)) for node in range(NODES)]
+        self.threads = [threading.Thread(target=self.work, args=(trio.sessions[node], node, statement)) for node in range(NODES)]
         for thread in self.threads:
             thread.start()
 
-    def work(self, session, statement):
+    def work(self, session, node, statement):
         try:
             while not self.ends:
                 try:
@@ -96,7 +96,7 @@ class Clients:
                 with self.lock:
                     if self.measures:
                         self.offered += 1
-                        self.accepted += accepted
+                        self.accepted[node] += accepted
         except Exception as failure:
             self.failures.append(failure)
 
@@ -113,22 +113,28 @@ def test_the_limit_holds_for_all_nodes_together(trio, reads, writes):
     trio.keyspace()
     trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
     trio.sessions[0].execute(f"ALTER TABLE ks.t WITH per_partition_rate_limit = {{'max_writes_per_second': {limit}, 'max_reads_per_second': {limit}}}")
-    both = [Clients(trio, at(reads, "SELECT v FROM ks.t WHERE k = 1")), Clients(trio, at(writes, "INSERT INTO ks.t (k, v) VALUES (1, 1)"))]
+    # A read of the other table costs a little more than 2 KiB, so that as many are accepted.
+    trio.sessions[0].execute("CREATE TABLE ks.b (k int PRIMARY KEY, v text)")
+    trio.sessions[0].execute(f"ALTER TABLE ks.b WITH per_partition_rate_limit = {{'max_read_kb_per_second': {2 * limit}}}")
+    trio.sessions[0].execute(at(Level.ALL, f"INSERT INTO ks.b (k, v) VALUES (1, '{'x' * 2000}')"))
+    statements = at(reads, "SELECT v FROM ks.t WHERE k = 1"), at(writes, "INSERT INTO ks.t (k, v) VALUES (1, 1)"), at(reads, "SELECT v FROM ks.b WHERE k = 1")
+    all_clients = [Clients(trio, statement) for statement in statements]
     # The first seconds accept more.
     time.sleep(4)
-    for clients in both:
+    for clients in all_clients:
         clients.began, clients.measures = time.monotonic(), True
     time.sleep(seconds)
-    for clients in both:
+    for clients in all_clients:
         clients.measures, clients.took = False, time.monotonic() - clients.began
-    for clients in both:
+    for clients in all_clients:
         clients.end()
-    for clients in both:
-        offered, accepted = (count / clients.took / limit for count in (clients.offered, clients.accepted))
-        print(f"{offered:.1f} times the limit offered, {accepted:.2f} accepted")
+    for clients in all_clients:
+        offered, accepted = (count / clients.took / limit for count in (clients.offered, sum(clients.accepted)))
+        print(f"{offered:.1f} times the limit offered, {accepted:.2f} accepted, by node {clients.accepted}")
         assert offered > 2, "the clients are too slow for this test"
         # The draws vary by 5 % over this time.
         assert 0.8 <= accepted <= 1.2
+        assert min(clients.accepted) > 0, "no node's clients are starved"
 
 
 def test_a_refusal_leaves_no_hint_for_a_node_that_is_down(trio):

@@ -1,5 +1,6 @@
 //! Reports to the owners of hot partitions how many operations come to this shard, and learns from
-//! their answers what comes to all other coordinators ([`replica::arrivals`]).
+//! their answers what comes to all other coordinators ([`replica::arrivals`]). An owner of a
+//! partition with a limit of bytes also reports the bytes that it has read.
 //!
 //! A few times a second each shard sends one small message to each shard that owns one of its hot
 //! partitions. Nothing is sent while no partition has a good part of its limit. A report that is

@@ -16,7 +16,7 @@ use crate::limiter::{LimitKey, fold};
 use model::id::HostId;
 use rt::hash::HashMap;
 
-/// The most partitions of a report.
+/// The most partitions of a report, with those of [`crate::spent`].
 pub const MAX_REPORTED: usize = 256;
 /// A report counts for so long.
 pub const EXPIRY_MILLIS: u64 = 1_500;
@@ -55,7 +55,8 @@ pub struct Origin {
 pub struct Arrival {
     /// The kind of operation of the partition.
     pub key: LimitKey,
-    /// Thousandths of operations per second.
+    /// Thousandths of operations per second. For a limit of bytes: those that the sender has read
+    /// since its last report.
     pub rate: u64,
 }
 
@@ -149,25 +150,31 @@ impl Arrivals {
 
     /// Whether a partition with this count may be near its limit.
     fn is_relevant(&self, count: u64, limit: u32) -> bool {
-        let shares = RELEVANT_PART * self.coordinators.min(MOST_SHARES);
-        limit > 0 && self.coordinators > 1 && count >= LEAST_COUNT && count * shares >= u64::from(limit)
+        count >= LEAST_COUNT && self.is_share(count, limit.into())
     }
 
-    /// The rates to report: those of the partitions that exceed their limits most. `rate_of`: the
-    /// present rate of a partition at this shard.
-    pub fn to_report(&mut self, now: u64, rate_of: impl Fn(LimitKey) -> u64) -> Vec<Arrival> {
+    /// Whether this is a good part of this shard's share of a limit. Never, if there is nothing to
+    /// report.
+    pub fn is_share(&self, count: u64, limit: u64) -> bool {
+        let shares = RELEVANT_PART * self.coordinators.min(MOST_SHARES);
+        limit > 0 && self.coordinators > 1 && count.saturating_mul(shares) >= limit
+    }
+
+    /// The rates to report, at most so many: those of the partitions that exceed their limits most.
+    /// `rate_of`: the present rate of a partition at this shard.
+    pub fn to_report(&mut self, most: usize, now: u64, rate_of: impl Fn(LimitKey) -> u64) -> Vec<Arrival> {
         let mut all: Vec<Tracked> = Vec::new();
         for slot in self.tracked.iter_mut().flatten() {
             *slot = slot.filter(|known| !known.is_free(now));
             all.extend(*slot);
         }
-        if all.len() > MAX_REPORTED {
+        if all.len() > most {
             all.sort_by(|a, b| match (a.exceeds(b), b.exceeds(a)) {
                 (true, _) => std::cmp::Ordering::Less,
                 (_, true) => std::cmp::Ordering::Greater,
                 _ => std::cmp::Ordering::Equal,
             });
-            all.truncate(MAX_REPORTED);
+            all.truncate(most);
         }
         let arrivals = all.into_iter().map(|known| Arrival { key: known.key, rate: rate_of(known.key) });
         arrivals.filter(|arrival| arrival.rate > 0).collect()

@@ -6,9 +6,14 @@
 //! others have sent here as to a replica, which is known at once but only a part; and from their
 //! reports ([`Arrivals`]), which are complete but some hundred milliseconds old. The higher one
 //! counts. So the accepted operations of all coordinators add up to the limit.
+//!
+//! Limits of bytes are decided by owners alone, by a debt that all of them charge alike
+//! ([`crate::spent`]).
 
-use crate::arrivals::{Arrival, Arrivals, Origin};
-use crate::limiter::{LimitKey, Limiter, decide};
+use crate::arrivals::{Arrival, Arrivals, MAX_REPORTED, Origin};
+use crate::limiter::{LimitKey, Limiter, debt, decide};
+use crate::spent::{MAX_SPENT, Spent};
+use smallvec::SmallVec;
 
 /// A moment of a shard's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +30,12 @@ impl Moment {
     /// The moment so many milliseconds after a window began.
     pub fn of(window: u64, into_window: u64) -> Moment {
         Moment { window, into_window, millis: window * 1_000 + into_window }
+    }
+}
+
+impl From<Moment> for debt::At {
+    fn from(Moment { window, into_window, .. }: Moment) -> debt::At {
+        debt::At { window, into_window }
     }
 }
 
@@ -47,6 +58,7 @@ pub struct Decider {
     /// The counts of the operations that arrived here, and of those that others have sent.
     pub limiter: Limiter,
     arrivals: Arrivals,
+    spent: Spent,
 }
 
 impl Decider {
@@ -54,7 +66,7 @@ impl Decider {
     pub fn new(limiter: Limiter, coordinators: u64) -> Decider {
         let mut arrivals = Arrivals::default();
         arrivals.set_coordinators(coordinators);
-        Decider { limiter, arrivals }
+        Decider { limiter, arrivals, spent: Spent::default() }
     }
 
     /// See [`Arrivals::set_coordinators`].
@@ -95,17 +107,52 @@ impl Decider {
         sent.max(count_of(rate, now))
     }
 
-    /// The rates to report to the owners.
-    pub fn to_report(&mut self, now: Moment) -> Vec<Arrival> {
-        let Decider { limiter, arrivals } = self;
-        arrivals.sweep(now.millis);
-        arrivals.to_report(now.millis, |key| rate_of(limiter.count(key, now.window), now))
+    /// Charges the bytes of an operation that this shard has performed. `budget`: see
+    /// [`Limiter::charge`].
+    pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, now: Moment) {
+        let debt = self.limiter.charge(key, bytes, budget, now.into());
+        if !key.kind.is_write() && self.arrivals.is_share(debt, budget) {
+            self.spent.add(key, bytes);
+        }
     }
 
-    /// Takes a report: see [`Arrivals::take`].
-    pub fn take(&mut self, from: Origin, report: Vec<Arrival>, now: Moment) -> Vec<u64> {
-        let Decider { limiter, arrivals } = self;
-        arrivals.take(from, report, now.millis, |key| rate_of(limiter.count(key, now.window), now))
+    /// The debt of a partition. `budget`: see [`Limiter::charge`].
+    pub fn debt(&mut self, key: LimitKey, budget: u64, now: Moment) -> u64 {
+        self.limiter.debt(key, budget, now.into())
+    }
+
+    /// What to report to the owners: rates of operations, and bytes since the last call.
+    pub fn to_report(&mut self, now: Moment) -> Vec<Arrival> {
+        let Decider { limiter, arrivals, spent } = self;
+        arrivals.sweep(now.millis);
+        let rate_of = |key| rate_of(limiter.count(key, now.window), now);
+        let mut all = arrivals.to_report(MAX_REPORTED - MAX_SPENT, now.millis, rate_of);
+        all.extend(spent.take().map(|(key, rate)| Arrival { key, rate }));
+        all
+    }
+
+    /// Takes a report: see [`Arrivals::take`]. Charges the bytes that its sender has read; the
+    /// answer to them is 0. `budget_of`: the budget of a partition, if it has a limit of bytes.
+    pub fn take(
+        &mut self,
+        from: Origin,
+        mut report: Vec<Arrival>,
+        now: Moment,
+        budget_of: impl Fn(LimitKey) -> Option<u64>,
+    ) -> Vec<u64> {
+        let Decider { limiter, arrivals, .. } = self;
+        let are_bytes: SmallVec<[bool; 16]> = report.iter().map(|arrival| arrival.key.kind.is_bytes()).collect();
+        report.retain(|Arrival { key, rate }| {
+            if key.kind.is_bytes()
+                && let Some(budget) = budget_of(*key)
+            {
+                limiter.charge(*key, *rate, budget, now.into());
+            }
+            !key.kind.is_bytes()
+        });
+        let rate_of = |key| rate_of(limiter.count(key, now.window), now);
+        let mut others = arrivals.take(from, report, now.millis, rate_of).into_iter();
+        are_bytes.into_iter().map(|is_bytes| if is_bytes { 0 } else { others.next().unwrap_or(0) }).collect()
     }
 
     /// Takes an owner's answer to a report: see [`Arrivals::learn`].

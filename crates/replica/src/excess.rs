@@ -26,11 +26,10 @@ fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The time until so many windows have begun, with a jitter from the draw of the decision. Its low
-/// bits are used: the high ones are larger than usual in a refusal.
-fn retry_after(windows: u64, elapsed_ms: u64, draw: u32) -> u32 {
-    let jitter = (u64::from(draw & 0xffff) * WINDOW_MS) >> 16;
-    (windows * WINDOW_MS).min(MAX_RETRY_AFTER_MS).saturating_sub(elapsed_ms) as u32 + jitter as u32
+/// A jitter from the draw of the decision. Its low bits are used: the high ones are larger than
+/// usual in a refusal.
+fn jitter_ms(draw: u32) -> u32 {
+    ((u64::from(draw & 0xffff) * WINDOW_MS) >> 16) as u32
 }
 
 impl Excess {
@@ -43,16 +42,17 @@ impl Excess {
         let accepted = 2 * u64::from(limit);
         // Until the count is halved so far that it is always accepted with one more operation.
         let windows = if accepted == 0 { u64::from(u64::BITS) } else { halvings(count, accepted - 1) };
-        let retry_after_ms = retry_after(windows.max(1), elapsed_ms, draw);
+        let wait_ms = (windows.max(1) * WINDOW_MS).min(MAX_RETRY_AFTER_MS).saturating_sub(elapsed_ms);
+        let retry_after_ms = wait_ms as u32 + jitter_ms(draw);
         Excess { limit, observed: saturated(rate), retry_after_ms }
     }
 
-    /// The excess of a partition with a debt in units, of which each window pays off a budget.
-    pub(crate) fn of_debt(units: u64, limit: u32, budget: u64, elapsed_ms: u64, draw: u32) -> Excess {
+    /// The excess of a partition with a debt in units, of which each second pays off a budget.
+    pub(crate) fn of_debt(units: u64, limit: u32, budget: u64, draw: u32) -> Excess {
         // Until the debt is less than a budget.
-        let windows = units.checked_div(budget).unwrap_or(u64::from(u64::BITS)).min(MAX_RETRY_AFTER_MS);
-        let retry_after_ms = retry_after(windows, elapsed_ms.min(WINDOW_MS), draw);
-        Excess { limit, observed: saturated(debt::kib(units)), retry_after_ms }
+        let due = (units.saturating_sub(budget) + 1).saturating_mul(WINDOW_MS);
+        let wait_ms = if budget == 0 { MAX_RETRY_AFTER_MS } else { due.div_ceil(budget).min(MAX_RETRY_AFTER_MS) };
+        Excess { limit, observed: saturated(debt::kib(units)), retry_after_ms: wait_ms as u32 + jitter_ms(draw) }
     }
 }
 
@@ -100,14 +100,10 @@ mod tests {
 
     #[test]
     fn a_client_that_waits_finds_the_debt_paid() {
-        for (kib, limit, elapsed, wait) in [
-            (100, 100, 900, 100),
-            (199, 100, 900, 100),
-            (200, 100, 900, 1_100),
-            (1 << 20, 1, 0, 60_000),
-            (9, 0, 0, 60_000),
-        ] {
-            let found = Excess::of_debt(budget(kib), limit, budget(limit), elapsed, 0);
+        for (kib, limit, wait) in
+            [(100, 100, 1), (110, 100, 101), (200, 100, 1_001), (1 << 20, 1, 60_000), (9, 0, 60_000)]
+        {
+            let found = Excess::of_debt(budget(kib), limit, budget(limit), 0);
             assert_eq!(found, Excess { limit, observed: kib, retry_after_ms: wait });
         }
     }

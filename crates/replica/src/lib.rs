@@ -6,7 +6,7 @@
 //!
 //! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]), and perhaps
 //! sampled to find hot partitions ([`hot`]). Coordinators tell owners what comes to them
-//! ([`arrivals`], [`decider`]).
+//! ([`arrivals`], [`decider`]), and owners tell each other the bytes that they read.
 //!
 //! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
 //! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).
@@ -14,9 +14,9 @@
 //! The replica knows no network, no other replica, no consistency level.
 //!
 //! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `decider`, `arrivals`,
-//! `limiter`, `excess`, `limited_partitions`, `hot_requests`, `hot`, `output`, `reduce`, `page`,
-//! `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`, `lock`, `counter`,
-//! `wire`, `trace`.
+//! `spent`, `limiter`, `excess`, `limited_partitions`, `hot_requests`, `hot`, `output`, `reduce`,
+//! `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`, `lock`,
+//! `counter`, `wire`, `trace`.
 
 pub mod arrivals;
 mod counter;
@@ -41,6 +41,7 @@ mod rate_limiter;
 pub mod read;
 pub mod reduce;
 pub mod request;
+mod spent;
 pub mod trace;
 pub mod wire;
 mod write;

@@ -78,6 +78,9 @@ impl Replica {
         }
         if let ReplicaRequest::Read(command) = request {
             let page = self.read(command, context, None).await?;
+            if context.rate_limit.is_limited() {
+                self.charge_read(command, &page, context);
+            }
             self.check_fence(request, context)?;
             return Ok(ReplicaAnswer::Page(page));
         }
@@ -110,8 +113,10 @@ impl Replica {
         let schema = self.engine.schema(command.table).ok_or(ReplicaError::NoSuchTable)?;
         let mut digester = Digester::new(&schema, command.now);
         let mut page = self.read(command, context, Some(&mut digester)).await?;
-        if compared == Compared::Digest {
-            page.body = Bytes::new();
+        match compared {
+            Compared::Digest => page.body = Bytes::new(),
+            _ if context.rate_limit.is_limited() => self.charge_read(command, &page, context),
+            _ => {}
         }
         Ok(ReplicaAnswer::Digested(page, digester.finish()))
     }

@@ -7,8 +7,9 @@
 //! operations are counted as well.
 //!
 //! A limit of bytes is decided by the bytes of earlier operations. An operation is charged after it
-//! was performed, where it was performed: reads by the bytes that were read, writes by their
-//! mutations.
+//! was performed, by the owners that performed it: reads by the bytes that were read, writes by
+//! their mutations. The owner that has read a page reports its bytes to the others
+//! ([`crate::spent`]); digests are not charged.
 //!
 //! A scan of more than one token is not limited. Neither are requests of other classes than `User`,
 //! nor reads for reconciliation: their operation was counted when its page was read.
@@ -153,7 +154,7 @@ impl Replica {
             Exceeded::Count(count) => (kind, Excess::of_count(count, operations.unwrap_or_default(), elapsed_ms, draw)),
             Exceeded::Debt(units) => {
                 let limit = kib.unwrap_or_default();
-                (kind.bytes(), Excess::of_debt(units, limit, debt::budget(limit), elapsed_ms, draw))
+                (kind.bytes(), Excess::of_debt(units, limit, debt::budget(limit), draw))
             }
         };
         let (table, observe) = (schema.id, schema.rate_limits().observe);
@@ -174,10 +175,16 @@ impl Replica {
         Err(RateLimited { kind, table, by: LimitedBy::Table, partition, excess })
     }
 
+    /// The limit of a table in KiB per second.
+    fn read_kib(&self, table: TableId) -> Option<u32> {
+        self.engine.schema(table)?.rate_limits().read_kib
+    }
+
     /// Charges a page to its partition, if the table has a limit of bytes.
     #[cold]
-    pub(crate) fn charge_read(&self, schema: &TableSchema, command: &ReadCommand, page: &Page, context: &Context) {
-        let Some(limit) = schema.rate_limits().read_kib.filter(|_| context.class == Class::User) else { return };
+    pub(crate) fn charge_read(&self, command: &ReadCommand, page: &Page, context: &Context) {
+        let limit = self.read_kib(command.table).filter(|_| context.class == Class::User);
+        let Some(limit) = limit else { return };
         let bytes = page.examined_bytes / command.ranges.len().max(1) as u64;
         for token in command.ranges.iter().filter_map(only_token) {
             self.rate_limiter.charge(key_of(token, command.table, LimitKind::ReadBytes), bytes, limit);
@@ -218,7 +225,7 @@ impl Replica {
             schema.is_some_and(|schema| schema.rate_limits().limits_reads() | schema.rate_limits().limits_writes())
         };
         match report.iter().any(is_limited) {
-            true => self.rate_limiter.take(from, report),
+            true => self.rate_limiter.take(from, report, |key| self.read_kib(TableId(Uuid::from_u128(key.table)))),
             // The limits were removed. Nothing is allocated for such a report.
             false => vec![0; report.len()],
         }

@@ -119,9 +119,9 @@ impl RateLimiter {
         if is_used { self.with(Decider::to_report) } else { Vec::new() }
     }
 
-    /// See [`Decider::take`].
-    pub fn take(&self, from: Origin, report: Vec<Arrival>) -> Vec<u64> {
-        self.with(|decider, now| decider.take(from, report, now))
+    /// See [`Decider::take`]. `limit_of`: the limit of a partition in KiB per second.
+    pub fn take(&self, from: Origin, report: Vec<Arrival>, limit_of: impl Fn(LimitKey) -> Option<u32>) -> Vec<u64> {
+        self.with(|decider, now| decider.take(from, report, now, |key| limit_of(key).map(debt::budget)))
     }
 
     /// See [`Decider::learn`].
@@ -129,14 +129,14 @@ impl RateLimiter {
         self.with(|decider, now| decider.learn(key, others, now));
     }
 
-    /// See [`Limiter::charge`]. `limit`: in KiB per second.
+    /// See [`Decider::charge`]. `limit`: in KiB per second.
     pub fn charge(&self, key: LimitKey, bytes: u64, limit: u32) {
-        self.with(|decider, now| decider.limiter.charge(key, bytes, debt::budget(limit), now.window));
+        self.with(|decider, now| decider.charge(key, bytes, debt::budget(limit), now));
     }
 
-    /// See [`Limiter::debt`]. `limit`: in KiB per second.
+    /// See [`Decider::debt`]. `limit`: in KiB per second.
     pub fn debt(&self, key: LimitKey, limit: u32) -> u64 {
-        self.with(|decider, now| decider.limiter.debt(key, debt::budget(limit), now.window))
+        self.with(|decider, now| decider.debt(key, debt::budget(limit), now))
     }
 
     pub fn metrics(&self) -> RateLimitMetrics {

@@ -260,9 +260,6 @@ impl Replica {
             self.keep(reader, head, permit, command, Purpose::Pages, context, range, page.last.as_ref());
         }
         self.account(&page, command, context);
-        if context.rate_limit.is_limited() {
-            self.charge_read(&schema, command, &page, context);
-        }
         Ok(page)
     }
 

@@ -1,6 +1,6 @@
 //! Coordinators report to owners what comes to them: the limit holds for all of them together.
 
-use crate::support::{Cluster, Shape, key, with_cluster};
+use crate::support::{Change, Cluster, Shape, key, with_cluster};
 use cluster::metadata::Op;
 use cluster::topology::{Node, NodeState, features};
 use coordinator::Consistency::*;
@@ -138,6 +138,28 @@ fn nothing_is_reported_below_the_limit_or_alone() {
         arrive(&cluster, 2, true);
         cluster.nodes[2].coordinator.report_arrivals().await;
         assert_eq!(*cluster.wire.reports.borrow(), 2, "one to each other owner");
+    });
+}
+
+#[test]
+fn owners_tell_each_other_the_bytes_that_they_read() {
+    let few: &[(&str, &str)] = &[("max_read_kb_per_second", "1")];
+    with_cluster("limit_report_bytes", Shape { rate_limits: few, ..Shape::DEFAULT }, |cluster| async move {
+        know_each_other(&cluster).await;
+        for node in 0..3 {
+            let large = (0..1_000).fold(Change::of(&cluster, HOT, 5), |change, c| change.row(c, c)).done();
+            cluster.put(node, large).await;
+        }
+        cluster.read(0, HOT, Quorum).await.expect("nothing was read yet");
+        cluster.nodes[0].coordinator.report_arrivals().await;
+        for node in 0..3 {
+            let read = cluster.read(node, HOT, One).await;
+            assert!(matches!(read, Err(CoordinatorError::RateLimited { .. })), "{node}: {read:?}");
+        }
+        let reports = *cluster.wire.reports.borrow();
+        assert_eq!(reports, 2, "one to each other owner");
+        cluster.nodes[0].coordinator.report_arrivals().await;
+        assert_eq!(*cluster.wire.reports.borrow(), reports, "bytes are reported once");
     });
 }
 

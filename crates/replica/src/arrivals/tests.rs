@@ -57,16 +57,16 @@ fn what_a_silent_coordinator_reported_expires() {
 fn only_partitions_near_their_limits_are_told() {
     let mut alone = arrivals(1);
     alone.track(key(1), 1_000, 1, 0);
-    assert!(alone.to_report(0, |_| 1).is_empty() && alone.tracked.is_empty(), "there is nobody to tell");
+    assert!(alone.to_report(MAX_REPORTED, 0, |_| 1).is_empty() && alone.tracked.is_empty(), "there is nobody to tell");
     let mut arrivals = arrivals(10);
     arrivals.track(key(1), 12, 1_000, 0);
     arrivals.track(key(4), 3, 1, 0);
     arrivals.track(key(2), 1_000, 0, 0);
     assert!(arrivals.tracked.is_empty(), "too few, and a limit that refuses everything");
     arrivals.track(key(3), 13, 1_000, 0);
-    assert_eq!(arrivals.to_report(IDLE_MILLIS, |key| key.token as u64), [arrival(3, 3)]);
-    assert!(arrivals.to_report(IDLE_MILLIS, NONE).is_empty());
-    assert!(arrivals.to_report(IDLE_MILLIS + 1, |_| 1).is_empty(), "it is idle");
+    assert_eq!(arrivals.to_report(MAX_REPORTED, IDLE_MILLIS, |key| key.token as u64), [arrival(3, 3)]);
+    assert!(arrivals.to_report(MAX_REPORTED, IDLE_MILLIS, NONE).is_empty());
+    assert!(arrivals.to_report(MAX_REPORTED, IDLE_MILLIS + 1, |_| 1).is_empty(), "it is idle");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn many_partitions_hide_no_hot_one_and_take_no_memory() {
         arrivals.track(key(token), 4, 40, 1);
     }
     assert_eq!(arrivals.tracked.iter().flatten().flatten().count(), MAX_TRACKED);
-    let told = arrivals.to_report(2, |_| 1);
+    let told = arrivals.to_report(MAX_REPORTED, 2, |_| 1);
     assert_eq!(told.len(), MAX_REPORTED);
     assert!((0..100).all(|token| told.contains(&arrival(-1 - token, 1))));
 }
@@ -103,7 +103,7 @@ fn a_limit_in_proportion_decides_which_are_told() {
         arrivals.track(key(token), 1_000, 10_000, 0);
     }
     arrivals.track(key(-1), 100, 10, 0);
-    assert!(arrivals.to_report(0, |_| 1).contains(&arrival(-1, 1)));
+    assert!(arrivals.to_report(MAX_REPORTED, 0, |_| 1).contains(&arrival(-1, 1)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! any load, split and level, wrong clocks, silent owners.
 
 use super::*;
-use crate::limiter::LimitKind;
+use crate::limiter::{LimitKind, debt};
 use model::id::HostId;
 use proptest::prelude::*;
 use std::ops::Range;
@@ -55,6 +55,11 @@ struct Cluster {
 
 const OWNERS: usize = 3;
 
+/// A read of bytes, and the budget of a second.
+const READ_BYTES: u64 = 2 << 10;
+const BUDGET: u64 = debt::budget(100);
+const BYTES_KEY: LimitKey = LimitKey { kind: LimitKind::ReadBytes, ..KEY };
+
 impl Cluster {
     fn new(shards: usize, seed: u64) -> Cluster {
         let shard = |n: u64| Shard {
@@ -87,7 +92,7 @@ impl Cluster {
                 continue;
             }
             let at = self.moment(owner);
-            let told = self.shards[owner].decider.take(from, report.clone(), at);
+            let told = self.shards[owner].decider.take(from, report.clone(), at, |_| Some(BUDGET));
             others.iter_mut().zip(told).for_each(|(most, told)| *most = (*most).max(Some(told)));
         }
         for (arrival, others) in report.iter().zip(others) {
@@ -130,6 +135,19 @@ impl Cluster {
                 accepted >= needed
             }
         }
+    }
+
+    /// A read that comes to a shard and is limited by its bytes; whether it is accepted. An owner
+    /// decides and reads by itself, others ask an owner.
+    fn read_bytes(&mut self, shard: usize) -> bool {
+        let owner = if shard < OWNERS { shard } else { self.random.below(OWNERS as u64) as usize };
+        let now = self.moment(owner);
+        let decider = &mut self.shards[owner].decider;
+        let accepted = decider.debt(BYTES_KEY, BUDGET, now) < BUDGET;
+        if accepted {
+            decider.charge(BYTES_KEY, READ_BYTES, BUDGET, now);
+        }
+        accepted
     }
 
     /// The accepted operations of a load for so long. `split`: the share of each shard.
@@ -301,5 +319,41 @@ proptest! {
         prop_assume!(split.iter().any(|share| *share > 0));
         let ratio = ratio(6, 11, times * 200, 200, &split, LEVELS[level]);
         prop_assert!((0.88..=1.12).contains(&ratio), "{split:?} {times}: {ratio}");
+    }
+}
+
+#[test]
+fn owners_share_a_limit_of_bytes() {
+    let limit = 100.0 / (READ_BYTES >> 10) as f64;
+    for split in SPLITS {
+        for times in [2, 20] {
+            let mut cluster = Cluster::new(split.len(), 11);
+            // The seconds of the nodes need not begin together.
+            cluster.shards.iter_mut().zip([0, 300, 700]).for_each(|(shard, behind)| shard.behind = behind);
+            let all: u64 = split.iter().sum();
+            let mut accepted = vec![0; split.len()];
+            for millis in 0..34_000 {
+                cluster.now += 1;
+                (0..split.len()).for_each(|shard| cluster.report(shard));
+                if millis % (20 / times) > 0 {
+                    continue;
+                }
+                let mut share = cluster.random.below(all);
+                let shard = split.iter().position(|own| {
+                    let is_here = share < *own;
+                    share = share.saturating_sub(*own);
+                    is_here
+                });
+                let shard = shard.expect("there is one");
+                let is_counted = cluster.read_bytes(shard) && millis >= 4_000;
+                accepted[shard] += u64::from(is_counted);
+            }
+            let ratio = accepted.iter().sum::<u64>() as f64 / (30.0 * limit);
+            assert!((0.9..=1.1).contains(&ratio), "{split:?} {times} times: {ratio}");
+            let least = 10.0 * limit / split.len() as f64;
+            let is_served =
+                |(own, accepted): (&u64, &u64)| *own == 0 || all != split.len() as u64 || *accepted as f64 > least;
+            assert!(split.iter().zip(&accepted).all(is_served), "{split:?} {times} times: {accepted:?}");
+        }
     }
 }

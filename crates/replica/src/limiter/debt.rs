@@ -1,17 +1,23 @@
 //! Debts: the bytes that a partition has used and its budget does not cover yet.
 //!
-//! Bytes are charged after an operation, because only then their number is known. With each window
-//! the budget of one second is paid off. An operation is accepted while the debt is less than that
-//! budget. So over any number of windows, a partition gets the budget of these windows, and more
-//! only by the bytes of operations that were accepted before others were charged. These are paid
-//! off before the next operation is accepted, however many they are. A count that is halved would
-//! forgive them.
+//! Bytes are charged after an operation, because only then their number is known. The budget is
+//! paid off steadily, and an operation is accepted while the debt is less than the budget of one
+//! second. So over any time, a partition gets the budget of that time and of one second more, and
+//! beyond that only the bytes of operations that were accepted before others were charged. These
+//! are paid off before the next operation is accepted, however many they are. A count that is
+//! halved would forgive them.
+//!
+//! If debts were paid off once in a window, those of several owners would differ by when the
+//! windows of their nodes begin, and the first one would use up the budget alone.
 
 use super::{LimitKey, Limiter, MAX_COUNT, Slot};
 
 /// The bytes of a unit of debt. With it, the highest limit, a 32-bit number of KiB, is below the
 /// highest debt.
 const UNIT: u64 = 8;
+
+/// The length of a window in milliseconds.
+const WINDOW_MS: u64 = 1_000;
 
 /// Units of a KiB.
 const PER_KIB: u64 = 1024 / UNIT;
@@ -21,8 +27,8 @@ const FORGOTTEN_AFTER: u64 = 1 << 16;
 
 /// The budget of a window in units, for a limit in KiB per second.
 #[inline]
-pub fn budget(kib: u32) -> u64 {
-    u64::from(kib) * PER_KIB
+pub const fn budget(kib: u32) -> u64 {
+    kib as u64 * PER_KIB
 }
 
 /// A debt in KiB, each started one as a whole one.
@@ -51,31 +57,49 @@ impl Slot {
     }
 }
 
+/// When a debt is charged or looked at.
+#[derive(Clone, Copy)]
+pub struct At {
+    /// The window: see [`Limiter::add`].
+    pub window: u64,
+    /// Milliseconds since the window began.
+    pub into_window: u64,
+}
+
+impl At {
+    /// What the window has paid off so far.
+    fn paid(self, budget: u64) -> u64 {
+        (u128::from(budget) * u128::from(self.into_window.min(WINDOW_MS)) / u128::from(WINDOW_MS)) as u64
+    }
+}
+
 impl Limiter {
-    /// Adds bytes to the debt of a key, each started unit as a whole one and at least one.
-    /// `budget`: the units that each window pays off. `window`: see [`Limiter::add`].
-    pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, window: u64) {
-        self.change_debt(key, bytes.div_ceil(UNIT).max(1), budget, window);
+    /// Adds bytes to the debt of a key, each started unit as a whole one and at least one. Returns
+    /// the debt in units. `budget`: the units that each window pays off.
+    pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, at: At) -> u64 {
+        self.change_debt(key, bytes.div_ceil(UNIT).max(1), budget, at)
     }
 
     /// The debt of a key in units.
-    pub fn debt(&mut self, key: LimitKey, budget: u64, window: u64) -> u64 {
-        self.change_debt(key, 0, budget, window)
+    pub fn debt(&mut self, key: LimitKey, budget: u64, at: At) -> u64 {
+        self.change_debt(key, 0, budget, at)
     }
 
-    fn change_debt(&mut self, key: LimitKey, units: u64, budget: u64, window: u64) -> u64 {
+    fn change_debt(&mut self, key: LimitKey, units: u64, budget: u64, at: At) -> u64 {
         debug_assert!(key.kind.is_bytes(), "counts of operations are halved");
-        let (tag, lines) = self.at(key, window);
+        // The count is the debt as the window began: what the window has paid off is added.
+        let paid = at.paid(budget);
+        let (tag, lines) = self.at(key, at.window);
         let now = self.window;
         let Some(slot) = self.find(lines, |slot| slot.tag == tag && slot.count() > 0) else {
-            return if units == 0 { 0 } else { self.take(tag, lines, units) };
+            return if units == 0 { 0 } else { self.take(tag, lines, units.saturating_add(paid)).saturating_sub(paid) };
         };
-        let left = slot.count().saturating_sub(budget.saturating_mul(slot.age(now)));
-        let debt = (left + units).min(MAX_COUNT);
-        slot.set(debt, now);
+        let due = budget.saturating_mul(slot.age(now)).saturating_add(paid);
+        let debt = slot.count().saturating_sub(due).saturating_add(units);
+        slot.set(if debt == 0 { 0 } else { debt.saturating_add(paid) }, now);
         self.occupied -= usize::from(debt == 0);
         self.counters.successful_lookups += u64::from(units > 0);
-        debt
+        debt.min(MAX_COUNT - paid)
     }
 }
 
@@ -91,6 +115,16 @@ mod tests {
         Limiter::new(DEFAULT_BYTES, SALT)
     }
 
+    /// The start of a window.
+    fn start(window: u64) -> At {
+        At { window, into_window: 0 }
+    }
+
+    /// A moment in milliseconds.
+    fn moment(millis: u64) -> At {
+        At { window: millis / WINDOW_MS, into_window: millis % WINDOW_MS }
+    }
+
     fn key(token: i64) -> LimitKey {
         LimitKey { token, table: 7, kind: LimitKind::ReadBytes }
     }
@@ -100,9 +134,9 @@ mod tests {
         let (mut limiter, budget) = (limiter(), budget(limit));
         let mut sum = 0;
         for attempt in 0..windows * 10 {
-            let window = attempt / 10;
-            if limiter.debt(key(1), budget, window) < budget {
-                limiter.charge(key(1), kib << 10, budget, window);
+            let at = moment(attempt * 100);
+            if limiter.debt(key(1), budget, at) < budget {
+                limiter.charge(key(1), kib << 10, budget, at);
                 sum += kib;
             }
         }
@@ -126,39 +160,41 @@ mod tests {
     #[test]
     fn a_debt_follows_a_changed_limit() {
         let mut limiter = limiter();
-        limiter.charge(key(1), 1 << 20, budget(1), 0);
-        assert_eq!(limiter.debt(key(1), budget(1), 24), budget(1_000));
-        assert_eq!(limiter.debt(key(1), budget(500), 25), budget(500));
-        assert_eq!(limiter.debt(key(1), budget(500), 26), 0);
+        limiter.charge(key(1), 1 << 20, budget(1), start(0));
+        assert_eq!(limiter.debt(key(1), budget(1), start(24)), budget(1_000));
+        assert_eq!(limiter.debt(key(1), budget(500), start(25)), budget(500));
+        assert_eq!(limiter.debt(key(1), budget(500), start(26)), 0);
     }
 
     #[test]
     fn small_operations_are_rounded_up_and_the_highest_limit_can_take_effect() {
         let mut limiter = limiter();
         for bytes in [0, 1, 8, 9] {
-            limiter.charge(key(1), bytes, budget(1), 0);
+            limiter.charge(key(1), bytes, budget(1), start(0));
         }
-        assert_eq!(limiter.debt(key(1), budget(1), 0), 5);
+        assert_eq!(limiter.debt(key(1), budget(1), start(0)), 5);
         let most = budget(u32::MAX);
-        limiter.charge(key(1), u64::MAX, most, 0);
-        assert!(limiter.debt(key(1), most, 0) > most);
+        limiter.charge(key(1), u64::MAX, most, start(0));
+        assert!(limiter.debt(key(1), most, start(0)) > most);
+        limiter.charge(key(1), u64::MAX, most, moment(999));
+        assert!(limiter.debt(key(1), most, moment(999)) > most);
     }
 
     #[test]
     fn a_debt_is_kept_until_it_is_paid_and_its_slot_is_free_then() {
         let mut limiter = Limiter::new(1 << 12, SALT);
-        limiter.charge(key(1), 1 << 30, budget(16), 0);
+        limiter.charge(key(1), 1 << 30, budget(16), start(0));
         for window in 1..60_000 {
             limiter.add(LimitKey { kind: LimitKind::Read, ..key(2) }, 1, window);
         }
         assert_eq!(
-            limiter.debt(key(1), budget(16), 60_000),
+            limiter.debt(key(1), budget(16), start(60_000)),
             budget((1 << 20) - 16 * 60_000),
             "the sweep halves no debt"
         );
-        assert_eq!(limiter.debt(key(1), budget(16), 70_000), 0);
-        assert_eq!(limiter.debt(key(9), budget(16), 70_000), 0, "a question takes no slot");
-        limiter.charge(key(3), 8, budget(1), 70_000);
+        assert_eq!(limiter.debt(key(1), budget(16), start(70_000)), 0);
+        assert_eq!(limiter.debt(key(9), budget(16), start(70_000)), 0, "a question takes no slot");
+        limiter.charge(key(3), 8, budget(1), start(70_000));
         limiter.add(LimitKey { kind: LimitKind::Read, ..key(2) }, 1, 70_000 + (2 << 16));
         limiter.add(LimitKey { kind: LimitKind::Read, ..key(2) }, 1, 70_001 + (4 << 16));
         assert!(limiter.load_factor() < 0.01, "an old debt is forgotten");
@@ -170,33 +206,35 @@ mod tests {
         let hot = LimitKey { kind: LimitKind::Write, ..key(1) };
         limiter.add(hot, 50, 0);
         for token in 0..100_000 {
-            limiter.charge(key(token), 2 << 10, budget(100), 0);
+            limiter.charge(key(token), 2 << 10, budget(100), start(0));
         }
         assert_eq!(limiter.add(hot, 1, 0), 51);
-        limiter.charge(key(-1), 1 << 20, budget(100), 0);
+        limiter.charge(key(-1), 1 << 20, budget(100), start(0));
         for token in 0..100_000 {
             limiter.add(LimitKey { kind: LimitKind::Read, ..key(token) }, 1, 0);
         }
-        assert_eq!(limiter.debt(key(-1), budget(100), 0), budget(1 << 10));
+        assert_eq!(limiter.debt(key(-1), budget(100), start(0)), budget(1 << 10));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// No pattern of operations gets more than the budget of its windows and one operation.
+        /// No pattern of operations gets more than the budget of its time, of one second more, and
+        /// one operation.
         #[test]
         fn no_pattern_beats_the_budget(
-            steps in prop::collection::vec((0u64..20_000, 0u64..3), 1..500),
+            steps in prop::collection::vec((0u64..20_000, 0u64..2_500), 1..500),
             limit in 0u32..20,
         ) {
             let (mut limiter, budget) = (limiter(), budget(limit));
-            let (mut window, mut got) = (0, 0);
+            let (mut millis, mut got) = (0, 0);
             for (bytes, passed) in steps {
-                window += passed;
-                if limiter.debt(key(1), budget, window) < budget {
-                    limiter.charge(key(1), bytes, budget, window);
-                    got += bytes.div_ceil(UNIT).max(1);
-                    prop_assert!(got < budget * (window + 1) + bytes.div_ceil(UNIT).max(1));
+                millis += passed;
+                if limiter.debt(key(1), budget, moment(millis)) < budget {
+                    limiter.charge(key(1), bytes, budget, moment(millis));
+                    let units = bytes.div_ceil(UNIT).max(1);
+                    got += units;
+                    prop_assert!(got <= budget + budget * millis / WINDOW_MS + units);
                 }
             }
         }

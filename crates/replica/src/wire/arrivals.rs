@@ -9,7 +9,7 @@ use bytes::Bytes;
 use model::row::Malformed;
 use std::slice::from_ref;
 
-/// Encodes a report: for each partition its table, token, kind of operation and rate.
+/// Encodes a report: for each partition its table, token, kind of operation and rate, or bytes.
 pub fn encode_arrivals<'a>(arrivals: impl ExactSizeIterator<Item = &'a Arrival>) -> Bytes {
     let mut out = Writer::framed(VERSION);
     out.u32(arrivals.len() as u32);
@@ -29,11 +29,7 @@ pub fn decode_arrivals(bytes: &Bytes) -> Result<Vec<Arrival>, Malformed> {
     let entry = |reader: &mut Reader<'_>| {
         let table = u128::from_be_bytes(reader.array()?);
         let token = reader.u64()? as i64;
-        let kind = match reader.u8()? {
-            0 => LimitKind::Read,
-            1 => LimitKind::Write,
-            _ => return None,
-        };
+        let kind = LimitKind::from_code(reader.u8()?).filter(|kind| *kind != LimitKind::WriteBytes)?;
         Some(Arrival { key: LimitKey { token, table, kind }, rate: reader.u64()? })
     };
     entries(bytes, entry).ok_or(Malformed("report of arrivals"))
@@ -66,7 +62,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn arrival(n: u64) -> Arrival {
-        let kind = if n.is_multiple_of(2) { LimitKind::Read } else { LimitKind::Write };
+        let kind = [LimitKind::Read, LimitKind::Write, LimitKind::ReadBytes][n as usize % 3];
         Arrival { key: LimitKey { token: -(n as i64), table: u128::from(n) << 64 | 7, kind }, rate: n << 40 }
     }
 

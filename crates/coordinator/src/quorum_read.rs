@@ -378,7 +378,9 @@ impl Coordinator {
         if read.tracker.status() != LevelStatus::Reached {
             return Err(None);
         }
-        Ok((reconcile::merge(&table.schema, command.slice.reversed, command.now, parts), sources))
+        // Half of what a log takes: a mutation also has a head, and a frame.
+        let most = self.replica.engine().longest_mutation() / 2;
+        Ok((reconcile::merge(&table.schema, command.slice.reversed, command.now, most, parts), sources))
     }
 }
 

@@ -75,8 +75,14 @@ pub(super) fn order_of(schema: &TableSchema, reversed: bool) -> ClusteringOrder 
     if reversed { schema.order.reversed() } else { schema.order.clone() }
 }
 
-/// Merges parts. All are of the same ranges and in the same order.
-pub(super) fn merge(schema: &Rc<TableSchema>, reversed: bool, now: Seconds, parts: Vec<FragmentPage>) -> Merged {
+/// Merges parts. All are of the same ranges and in the same order. `most`: see [`Repair`].
+pub(super) fn merge(
+    schema: &Rc<TableSchema>,
+    reversed: bool,
+    now: Seconds,
+    most: usize,
+    parts: Vec<FragmentPage>,
+) -> Merged {
     let order = order_of(schema, reversed);
     let cut = parts.iter().filter_map(|part| part.last.as_ref()).min_by(|a, b| compare(&order, a, b)).cloned();
     let own: Vec<Vec<Partition>> = parts
@@ -88,7 +94,7 @@ pub(super) fn merge(schema: &Rc<TableSchema>, reversed: bool, now: Seconds, part
     let len = fragments.iter().take_while(up_to(&order, cut.as_ref())).count();
     fragments.truncate(len);
     let merged = partitions(fragments.iter(), cut.as_ref());
-    let repairs = own.iter().map(|own| lacking(schema, reversed, now, &merged, own, cut.as_ref())).collect();
+    let repairs = own.iter().map(|own| lacking(schema, reversed, now, most, &merged, own, cut.as_ref())).collect();
     Merged { fragments, cut, repairs }
 }
 
@@ -146,12 +152,54 @@ fn partitions<'a>(fragments: impl Iterator<Item = &'a Fragment>, cut: Option<&Po
     out
 }
 
-/// The data of `merged` that a replica with `own` lacks: a mutation for each partition that is not
-/// complete.
+/// The repair of one partition. It has several mutations if one would be too large for the log of a
+/// replica.
+struct Repair<'a> {
+    schema: &'a TableSchema,
+    key: &'a [u8],
+    /// The most bytes of rows and range deletions in a mutation, unless one of them is larger.
+    most: usize,
+    mutation: MutationBuilder,
+    bytes: usize,
+    finished: Vec<Mutation>,
+}
+
+impl<'a> Repair<'a> {
+    fn new(schema: &'a TableSchema, key: &'a [u8], most: usize) -> Repair<'a> {
+        let mutation = MutationBuilder::new(schema.id, schema.version, key);
+        Repair { schema, key, most, mutation, bytes: 0, finished: Vec::new() }
+    }
+
+    /// The mutation for a change of so many bytes.
+    fn mutation_for(&mut self, bytes: usize) -> &mut MutationBuilder {
+        if self.bytes > 0 && self.bytes + bytes > self.most {
+            self.finish_mutation();
+        }
+        self.bytes += bytes;
+        &mut self.mutation
+    }
+
+    fn finish_mutation(&mut self) {
+        let next = MutationBuilder::new(self.schema.id, self.schema.version, self.key);
+        let mutation = std::mem::replace(&mut self.mutation, next);
+        if !mutation.is_empty() {
+            self.finished.push(mutation.finish(self.schema));
+        }
+        self.bytes = 0;
+    }
+
+    fn finish(mut self) -> Vec<Mutation> {
+        self.finish_mutation();
+        self.finished
+    }
+}
+
+/// The data of `merged` that a replica with `own` lacks.
 fn lacking(
     schema: &TableSchema,
     reversed: bool,
     now: Seconds,
+    most: usize,
     merged: &[Partition],
     own: &[Partition],
     cut: Option<&Position>,
@@ -162,9 +210,9 @@ fn lacking(
     for partition in merged {
         while own.next_if(|own| own.key < partition.key).is_some() {}
         let own = own.next_if(|own| own.key == partition.key);
-        let mut mutation = MutationBuilder::new(schema.id, schema.version, &partition.key.key);
+        let mut repair = Repair::new(schema, &partition.key.key, most);
         if own.map_or(Tombstone::LIVE, |own| own.tombstone) != partition.tombstone {
-            mutation.delete_partition(partition.tombstone);
+            repair.mutation.delete_partition(partition.tombstone);
         }
         let left = |row: &Row, cover: Tombstone| compactor.compact_row(row, cover);
         let mut cover = Cover::default();
@@ -172,7 +220,7 @@ fn lacking(
         if let Some(row) = partition.fixed.as_ref().and_then(|row| left(row, cover.static_row())) {
             let has = own.and_then(|own| own.fixed.as_ref()).and_then(|row| left(row, cover.static_row()));
             if has.as_ref() != Some(&row) {
-                mutation.static_row(row);
+                repair.mutation_for(row.0.len()).static_row(row);
             }
         }
         let mut known = own.map_or(&[][..], |own| &own.rows[..]);
@@ -192,17 +240,16 @@ fn lacking(
             let Some(row) = left(row, cover.row()) else { continue };
             let same = known.first().filter(|(other, _)| order.compare_rows(other, key).is_eq());
             if same.and_then(|(_, own)| left(own, cover.row())).as_ref() != Some(&row) {
-                mutation.row(key.clone(), row);
+                repair.mutation_for(key.0.len() + row.0.len()).row(key.clone(), row);
             }
         }
         if own.map_or(&[][..], |own| &own.changes[..]) != partition.changes {
             for range in ranges(partition, reversed, cut) {
-                mutation.delete_range(range);
+                let bytes = range.start.prefix.0.len() + range.end.prefix.0.len();
+                repair.mutation_for(bytes).delete_range(range);
             }
         }
-        if !mutation.is_empty() {
-            out.push(mutation.finish(schema));
-        }
+        out.extend(repair.finish());
     }
     out
 }

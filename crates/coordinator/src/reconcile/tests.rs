@@ -17,6 +17,9 @@ use uuid::Uuid;
 const NOW: Seconds = 1000;
 const VALUE: ColumnId = ColumnId(0);
 
+/// A limit that no repair reaches.
+const MOST: usize = 1 << 20;
+
 fn schema() -> Rc<TableSchema> {
     let column =
         |name: &str, kind, ty| Column { id: VALUE, name: name.into(), kind, position: 0, ty, descending: false };
@@ -116,7 +119,7 @@ fn told(mutation: &Mutation) -> (Vec<i32>, bool, usize) {
 fn each_replica_gets_what_it_lacks() {
     let a = stream(1, Tombstone::LIVE, &[(1, row(5, 10)), (2, row(5, 20)), (3, dead_row(9))]);
     let b = stream(1, Tombstone::LIVE, &[(1, row(6, 11)), (3, row(5, 30)), (4, row(5, 40))]);
-    let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None), part(Vec::new(), None)]);
+    let merged = merge(&schema(), false, NOW, MOST, vec![part(a, None), part(b, None), part(Vec::new(), None)]);
     let (page, more) = page_of(&schema(), &command(100), &merged).expect("a page");
     assert_eq!((rows_of(&page), more), (vec![(1, 11), (2, 20), (4, 40)], false));
     let told: Vec<Vec<_>> = merged.repairs.iter().map(|all| all.iter().map(told).collect()).collect();
@@ -126,11 +129,26 @@ fn each_replica_gets_what_it_lacks() {
 }
 
 #[test]
+fn a_large_repair_has_several_mutations() {
+    let rows: Vec<_> = (0..100).map(|c| (c, row(5, c))).collect();
+    let tombstone = Tombstone::new(3, NOW);
+    let all = stream(1, tombstone, &rows);
+    let one = rows[0].1.0.len() + clustering(0).0.len();
+    let merged = merge(&schema(), false, NOW, 10 * one, vec![part(all.clone(), None), part(Vec::new(), None)]);
+    let told: Vec<_> = merged.repairs[1].iter().map(told).collect();
+    assert!(told[0].1 && told[1..].iter().all(|(_, deletes, _)| !deletes));
+    assert!(told.iter().all(|(rows, ..)| rows.len() == 10) && told.len() == 10, "{told:?}");
+    assert_eq!(told.into_iter().flat_map(|(rows, ..)| rows).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+    let merged = merge(&schema(), false, NOW, 1, vec![part(all, None), part(Vec::new(), None)]);
+    assert_eq!(merged.repairs[1].len(), 100, "a row is not divided");
+}
+
+#[test]
 fn deleted_rows_are_not_sent_as_repairs() {
     let tombstone = Tombstone::new(7, NOW);
     let a = stream(1, Tombstone::LIVE, &[(1, row(5, 10)), (2, row(8, 20))]);
     let b = stream(1, tombstone, &[(3, row(9, 30))]);
-    let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None)]);
+    let merged = merge(&schema(), false, NOW, MOST, vec![part(a, None), part(b, None)]);
     let (page, _) = page_of(&schema(), &command(100), &merged).expect("a page");
     assert_eq!(rows_of(&page), [(2, 20), (3, 30)]);
     assert_eq!(told(&merged.repairs[0][0]), (vec![3], true, 0));
@@ -143,7 +161,7 @@ fn data_not_known_of_every_replica_is_cut_off() {
     let b = stream(1, Tombstone::LIVE, &[(1, dead_row(6)), (2, dead_row(6)), (3, row(5, 30)), (4, row(5, 40))]);
     // The first replica returned two rows and may have more. Rows of the second behind them may be
     // deleted on the first.
-    let merged = merge(&schema(), false, NOW, vec![part(a, Some(at(1, 2))), part(b, Some(at(1, 4)))]);
+    let merged = merge(&schema(), false, NOW, MOST, vec![part(a, Some(at(1, 2))), part(b, Some(at(1, 4)))]);
     assert_eq!(merged.cut, Some(at(1, 2)));
     let (page, more) = page_of(&schema(), &command(2), &merged).expect("a page");
     assert_eq!((rows_of(&page), more, page.last, page.rows_in_last), (vec![], true, Some(at(1, 2)), 0));
@@ -166,7 +184,7 @@ fn open_deletions_end_at_the_cut() {
         Fragment::PartitionEnd,
     ];
     let b = stream(1, Tombstone::LIVE, &[(2, row(5, 20)), (3, row(8, 30))]);
-    let merged = merge(&schema(), false, NOW, vec![part(a.clone(), None), part(b.clone(), Some(at(1, 3)))]);
+    let merged = merge(&schema(), false, NOW, MOST, vec![part(a.clone(), None), part(b.clone(), Some(at(1, 3)))]);
     let (page, more) = page_of(&schema(), &command(9), &merged).expect("a page");
     assert_eq!((rows_of(&page), more, page.rows_in_last), (vec![(3, 30)], true, 1));
     let repair = &merged.repairs[1][0];
@@ -176,7 +194,7 @@ fn open_deletions_end_at_the_cut() {
         (&ClusteringCut::before(clustering(1)), &ClusteringCut::after(clustering(3)))
     );
     // If everything is known, the page ends where the data ends.
-    let merged = merge(&schema(), false, NOW, vec![part(a, None), part(b, None)]);
+    let merged = merge(&schema(), false, NOW, MOST, vec![part(a, None), part(b, None)]);
     let [range] = &merged.repairs[1][0].parts().range_tombstones[..] else { panic!("one range") };
     assert_eq!(range.end, ClusteringCut::after(clustering(9)));
 }
@@ -193,7 +211,7 @@ fn a_deletion_that_is_open_where_a_page_begins_does_not_end_it() {
         Fragment::Change { at: ClusteringCut::after(clustering(9)), tombstone: Tombstone::LIVE },
         Fragment::PartitionEnd,
     ];
-    let merged = merge(&schema(), false, NOW, vec![part(own.clone(), None), part(own, None)]);
+    let merged = merge(&schema(), false, NOW, MOST, vec![part(own.clone(), None), part(own, None)]);
     let mut command = command(9);
     command.limits.tombstones = 1;
     let place = |page: Page| page.last.map(|last| (last.prefix, last.weight));
@@ -217,7 +235,7 @@ fn reversed_deletions_are_repaired_in_the_tables_order() {
         Fragment::PartitionEnd,
     ];
     let b = stream(1, Tombstone::LIVE, &[(8, row(5, 80)), (2, row(5, 20))]);
-    let merged = merge(&schema(), true, NOW, vec![part(a, None), part(b, None)]);
+    let merged = merge(&schema(), true, NOW, MOST, vec![part(a, None), part(b, None)]);
     let (page, _) = page_of(&schema(), &command(9), &merged).expect("a page");
     assert_eq!(rows_of(&page), [(2, 20)]);
     let [range] = &merged.repairs[1][0].parts().range_tombstones[..] else { panic!("one range") };
@@ -311,7 +329,7 @@ proptest! {
     fn pages_are_those_of_the_merge(replicas in prop::collection::vec(any_replica(), 3), n in 1usize..4, wanted in 1u64..4) {
         let schema = schema();
         let all: Vec<Vec<Fragment>> = replicas.iter().map(|rows| fragments_of(rows)).collect();
-        let whole = merge(&schema, false, NOW, all.iter().map(|own| part(own.clone(), None)).collect());
+        let whole = merge(&schema, false, NOW, MOST, all.iter().map(|own| part(own.clone(), None)).collect());
         let (expected, more) = page_of(&schema, &command(u64::MAX), &whole).expect("a page");
         prop_assert!(!more);
         let mut found = Vec::new();
@@ -322,7 +340,7 @@ proptest! {
                 Some(after) => behind(own, after),
             };
             let parts = all.iter().map(|own| told_by(&rest(own), n)).collect();
-            let merged = merge(&schema, false, NOW, parts);
+            let merged = merge(&schema, false, NOW, MOST, parts);
             let (page, more) = page_of(&schema, &command(wanted), &merged).expect("a page");
             found.extend(rows_of(&page));
             if !more && page.end == PageEnd::Exhausted {

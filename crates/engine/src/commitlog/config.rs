@@ -78,7 +78,7 @@ impl CommitlogConfig {
     }
 
     /// The longest body of a record.
-    pub(super) fn max_body(&self) -> usize {
+    pub(crate) fn max_body(&self) -> usize {
         self.segment_size as usize / 2
     }
 

@@ -43,6 +43,11 @@ impl Engine {
         !self.stopping().is_cancelled() && self.table(id).is_none_or(|table| table.work.is_closed())
     }
 
+    /// The longest mutation that the log takes, in bytes.
+    pub fn longest_mutation(&self) -> usize {
+        self.config.log.max_body()
+    }
+
     /// The node whose store this is.
     pub fn host_id(&self) -> HostId {
         self.config.host_id

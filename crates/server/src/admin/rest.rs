@@ -45,6 +45,7 @@ impl IntoResponse for Refusal {
         let (code, message) = match self {
             Refusal::Bad(message) => (StatusCode::BAD_REQUEST, message),
             Refusal::Missing(message) => (StatusCode::NOT_FOUND, message),
+            Refusal::Busy(message) => (StatusCode::TOO_MANY_REQUESTS, message),
             Refusal::Failed(message) => (StatusCode::INTERNAL_SERVER_ERROR, message),
         };
         (code, Json(json!({ "message": message, "code": code.as_u16() }))).into_response()

@@ -119,8 +119,8 @@ const fn seconds(n: u64) -> Seconds {
 
 settings! {
     section "Identity" {
-        /// The name of the cluster. A data directory belongs to one cluster, and cannot be used
-        /// with another name.
+        /// The name of the cluster. Once a node has joined, its data directory cannot be used with
+        /// another name.
         cluster_name: String = "Messina".to_owned();
         /// The datacenter of this node. It cannot change after the node has joined other nodes.
         datacenter ["dc"]: String = "datacenter1".to_owned();

@@ -84,14 +84,34 @@ def test_toppartitions_counts_what_happens_within_its_duration(node, db):
 
 @pytest.mark.parametrize("query, why", [
     ("duration=0", "duration must be a number from 1 to 600000, not 0"),
-    ("list_size=x", "list_size must be a number from 1 to 65536, not x"),
-    ("capacity=-1", "capacity must be a number from 1 to 65536, not -1"),
+    ("list_size=x", "list_size must be a number from 1 to 2048, not x"),
+    ("capacity=-1", "capacity must be a number from 1 to 2048, not -1"),
+    ("capacity=2049", "capacity must be a number from 1 to 2048, not 2049"),
     ("table_filters=none", "keyspace:column_family format"),
     ("table_filters=a:b", "Can't find a column family b in keyspace a"),
     ("keyspace_filters=none", "Can't find a keyspace none"),
 ])
 def test_wrong_queries_are_refused(node, db, query, why):
     assert why in get(node, f"/storage_service/toppartitions/?{query}", 400)["message"]
+
+
+def test_a_long_key_is_shown_by_its_token(node, db):
+    path = f"/column_family/toppartitions/{db.keyspace}:t?"
+    [(answer, _)] = recorded(node, [path], lambda: load(db, {}, {"t": {"k" * 1024: 3, "l" * 1025: 2}}))
+    [kept, long] = answer["write"]
+    assert (kept["partition"], kept["count"]) == ("'" + "k" * 1024 + "'", 3)
+    token = db.execute(f"SELECT token(pk) FROM t WHERE pk = '{'l' * 1025}'").one()[0]
+    assert (long["partition"], long["count"]) == (f"token {token}", 2)
+
+
+def test_only_four_recordings_run_at_the_same_time(node, db):
+    path = f"/column_family/toppartitions/{db.keyspace}:t?duration=3000"
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: node.admin("GET", path), range(6)))
+    assert sorted(status for status, _ in answers) == [200] * 4 + [429] * 2
+    refused = next(body for status, body in answers if status == 429)
+    assert "already runs 4 toppartitions requests" in json.loads(refused)["message"]
+    assert node.admin("GET", path.replace("3000", "10"))[0] == 200, "they have ended"
 
 
 def test_the_command_shows_the_hot_partition(node, db):

@@ -4,8 +4,10 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import signal
 import subprocess
+import time
 import urllib.request
 
 from database import connect
@@ -59,3 +61,20 @@ def test_three_nodes_from_their_files(tmp_path):
         finally:
             running.stop()
         assert not any(answers_options(f"{net}.{n}", timeout=0.5) for n in (1, 2, 3))
+
+
+def test_ctrl_c_also_stops_a_node_that_the_printed_line_started(tmp_path):
+    net = free_net()
+    running = Running(tmp_path, net)
+    try:
+        os.kill(int(re.search(r"kill -9 (\d+)", "".join(running.said)).group(1)), signal.SIGKILL)
+        ended = running.process.stdout.readline()
+        again = subprocess.Popen(shlex.split(ended.split("again: ")[1]), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 30
+        while not answers_options(f"{net}.3", timeout=0.5):
+            assert time.monotonic() < until and again.poll() is None
+        assert re.search(r"node 1 runs already \(process \d+\)", subprocess.run(
+            [RUN, "--data", tmp_path, "--net", net], capture_output=True, text=True, timeout=30, env={**os.environ, "MESSINA_BIN": str(binary())}).stderr)
+    finally:
+        running.stop()
+    assert again.wait(10) == 0

@@ -1,7 +1,7 @@
 //! `messina admin`: commands for a running node, through its REST interface.
 
 use crate::api::{Api, Method, query, quoted};
-use crate::{Failure, cluster, compactions, hot, resync};
+use crate::{Failure, cluster, compactions, hot, resync, unsupported};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -71,11 +71,15 @@ pub fn command() -> Command {
         .subcommands(compactions::commands())
         .subcommand(hot::command())
         .subcommand(resync::command())
+        .subcommands(unsupported::commands())
 }
 
 /// Runs the selected command.
 pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     let Some((name, arguments)) = arguments.subcommand() else { return Ok(()) };
+    if let Some(refused) = unsupported::refusal(name) {
+        return Err(refused);
+    }
     let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str).unwrap_or_default();
     let api = Api::new(text("api"));
     let json = arguments.get_flag("json");

@@ -78,11 +78,13 @@ pub fn start(levels: &str, format: LogFormat) -> Result<LogControl, Failure> {
             return Ok(known.cloned().unwrap_or_else(|| "off".to_owned()));
         };
         let mut wanted = levels.clone();
-        wanted.insert(key.to_owned(), level.to_owned());
+        let level = level.to_ascii_lowercase();
+        is_level(&level)?;
+        wanted.insert(key.to_owned(), level.clone());
         let filter = filter(&wanted).map_err(|Failure { why, .. }| why)?;
         handle.reload(filter).map_err(|error| error.to_string())?;
         *levels = wanted;
-        Ok(level.to_owned())
+        Ok(level)
     }))
 }
 
@@ -90,7 +92,9 @@ fn parse(text: &str) -> Result<Levels, Failure> {
     let mut levels = Levels::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (name, level) = part.split_once('=').unwrap_or(("", part));
-        levels.insert(name.to_owned(), level.to_owned());
+        let level = level.trim().to_ascii_lowercase();
+        is_level(&level).map_err(|why| Failure::new(format!("log_level: {why}")))?;
+        levels.insert(name.trim().to_owned(), level);
     }
     if levels.is_empty() {
         return Err(Failure::new(format!("log_level: '{text}' has no level")));
@@ -98,18 +102,18 @@ fn parse(text: &str) -> Result<Levels, Failure> {
     Ok(levels)
 }
 
+fn is_level(level: &str) -> Result<(), String> {
+    match level {
+        "off" | "error" | "warn" | "info" | "debug" | "trace" => Ok(()),
+        _ => Err(format!("'{level}' is not a log level: off, error, warn, info, debug or trace")),
+    }
+}
+
 fn filter(levels: &Levels) -> Result<EnvFilter, Failure> {
     let mut directives: Vec<String> = levels
         .iter()
-        .map(|(name, level)| {
-            if !matches!(level.as_str(), "off" | "error" | "warn" | "info" | "debug" | "trace") {
-                return Err(Failure::new(format!(
-                    "'{level}' is not a log level: off, error, warn, info, debug or trace"
-                )));
-            }
-            Ok(if name.is_empty() { level.clone() } else { format!("{name}={level}") })
-        })
-        .collect::<Result<_, _>>()?;
+        .map(|(name, level)| if name.is_empty() { level.clone() } else { format!("{name}={level}") })
+        .collect();
     // The internode transport logs undelivered messages in fewer words than openraft.
     if !levels.keys().any(|name| name.starts_with("openraft")) {
         directives.push("openraft=off".to_owned());
@@ -127,6 +131,9 @@ mod tests {
         let levels = parse("info, server::connection=debug").unwrap_or_default();
         assert_eq!(levels.len(), 2);
         assert!(filter(&levels).is_ok());
-        assert!(filter(&parse("loud").unwrap_or_default()).is_err());
+        let Err(Failure { why, .. }) = parse("info,server=loud") else { panic!("no level") };
+        assert_eq!(why, "log_level: 'loud' is not a log level: off, error, warn, info, debug or trace");
+        assert_eq!(parse("DEBUG,server=Trace").unwrap_or_default(), parse("debug,server=trace").unwrap_or_default());
+        assert_eq!(parse("DEBUG").unwrap_or_default().get("").map(String::as_str), Some("debug"));
     }
 }

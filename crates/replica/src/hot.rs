@@ -14,7 +14,7 @@ pub mod sketch;
 pub mod tracker;
 
 pub use protection::Share;
-pub use recording::{Recorded, TopPartitions};
+pub use recording::{MOST_PARTITIONS, MOST_RECORDINGS, Recorded, TopPartitions};
 pub use sketch::PartitionId;
 pub use tracker::{HotPartition, TabletLoad};
 
@@ -27,10 +27,14 @@ use rt::metrics::GroupMetrics;
 use rt::task::Group;
 use rt::time::{Duration, Instant};
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use tracker::{Operation, Tracker};
 
 /// One of so many operations is sampled, on average.
 const GAP: u32 = 16;
+
+/// The longest key that is kept, in bytes. So memory is bounded.
+const LONGEST_KEY: usize = 1024;
 
 /// The least time between two updates.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -85,6 +89,8 @@ pub(crate) struct HotPartitions {
     /// Whether operations may be refused now.
     refuses: Cell<bool>,
     settings: Cell<HotSettings>,
+    /// Recordings of the node that this shard has admitted.
+    pub admitted: Rc<Cell<u32>>,
     counts: [[Cell<u64>; 2]; 2],
     state: RefCell<State>,
 }
@@ -112,6 +118,7 @@ impl HotPartitions {
             decides: Cell::new(false),
             refuses: Cell::new(false),
             settings: Cell::new(HotSettings { mode: ProtectionMode::Off, patience: Duration::MAX, in_metrics: 0 }),
+            admitted: Rc::default(),
             counts: Default::default(),
             state: RefCell::new(State {
                 tracker: Tracker::default(),

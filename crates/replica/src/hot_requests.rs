@@ -8,15 +8,17 @@
 use crate::error::{LimitedBy, RateLimited, ReplicaError};
 use crate::excess::Excess;
 use crate::hot::tracker::Operation;
-use crate::hot::{HotPartition, HotSettings, PartitionId, TabletLoad, TopPartitions};
+use crate::hot::{HotPartition, HotSettings, MOST_RECORDINGS, PartitionId, TabletLoad, TopPartitions};
 use crate::limiter::{LimitKind, hash};
 use crate::read::Replica;
 use crate::request::{Context, ReplicaAnswer, ReplicaRequest};
 use model::id::TableId;
 use model::key::DecoratedKey;
 use rt::time::Duration;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::rc::Rc;
 
 /// Calls `each` with the partitions of a request: their table, key and kind of operation. A scan of
 /// several partitions has none.
@@ -54,6 +56,18 @@ struct Recorder<'a> {
 impl Drop for Recorder<'_> {
     fn drop(&mut self) {
         self.replica.hot.finish(self.id);
+    }
+}
+
+/// One of the [`MOST_RECORDINGS`] recordings of a node. Dropping it makes room for another one.
+#[derive(Debug)]
+pub struct RecordingPermit {
+    taken: Rc<Cell<u32>>,
+}
+
+impl Drop for RecordingPermit {
+    fn drop(&mut self) {
+        self.taken.set(self.taken.get() - 1);
     }
 }
 
@@ -171,6 +185,17 @@ impl Replica {
     /// The operations of the tablets of this shard, in the order of tables and tokens.
     pub fn tablet_loads(&self) -> Vec<TabletLoad> {
         self.hot.tablets()
+    }
+
+    /// Admits a recording of this node; `None` if there are [`MOST_RECORDINGS`] already. Only one
+    /// shard of a node may decide that, because recordings do not end on all shards at once.
+    pub fn admit_recording(&self) -> Option<RecordingPermit> {
+        let taken = &self.hot.admitted;
+        if taken.get() >= MOST_RECORDINGS {
+            return None;
+        }
+        taken.set(taken.get() + 1);
+        Some(RecordingPermit { taken: taken.clone() })
     }
 
     /// Counts the operations of these tables by partition for some time. About `capacity`

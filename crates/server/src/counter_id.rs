@@ -25,6 +25,7 @@ pub(crate) async fn choose(data_dir: &DataDir, loses: bool) -> Result<ChosenCoun
             tolerate_full_disk(stored)?;
             Ok(ChosenCounterId { id, is_kept: true })
         }
+        _ if data_dir.is_new => begin(data_dir).await,
         Ok(_) => renew(data_dir, "the start accepts the loss of files").await,
         Err(why) => renew(data_dir, &why).await,
     }
@@ -43,6 +44,15 @@ impl ChosenCounterId {
 async fn renew(data_dir: &DataDir, why: &str) -> Result<ChosenCounterId, StartError> {
     let id = CounterId(rt::random::uuid_v4());
     tracing::info!(%id, why, "this node uses a new counter id: the sums of its earlier ids are kept");
+    begin_with(data_dir, id).await
+}
+
+/// Takes the first id of a new node. There is nothing to report.
+async fn begin(data_dir: &DataDir) -> Result<ChosenCounterId, StartError> {
+    begin_with(data_dir, CounterId(rt::random::uuid_v4())).await
+}
+
+async fn begin_with(data_dir: &DataDir, id: CounterId) -> Result<ChosenCounterId, StartError> {
     tolerate_full_disk(data_dir.begin_counting(id).await)?;
     Ok(ChosenCounterId { id, is_kept: false })
 }

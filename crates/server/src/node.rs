@@ -359,7 +359,7 @@ pub fn run(
     let (stopping, down, failure) = ran.map_err(|error| StartError(format!("cannot start the node: {error}")))??;
     drop(stopping);
     match (failure, down) {
-        (None, down) => Ok(down?),
+        (None, down) => Ok(down.inspect(|()| tracing::info!("stopped"))?),
         (Some(why), Ok(())) => Err(NodeError { why, exit_status: FAILED }),
         (Some(why), Err(left)) => Err(NodeError { why: format!("{why}; {left}"), exit_status: FAILED }),
     }

@@ -97,45 +97,88 @@ pub struct TopView {
     pub keyspace: String,
     /// Its table.
     pub table: String,
-    /// Its key as CQL literals.
-    pub key: String,
+    /// Its key as CQL literals. None if the key is too long to be kept.
+    pub key: Option<String>,
+    /// Its token.
+    pub token: i64,
     /// Its operations, at most.
     pub count: u64,
     /// The part of the count that may belong to other partitions.
     pub error: u64,
 }
 
-/// Counts the operations of these tables by partition for some time, on all shards. Returns reads
-/// and writes, the most frequent partitions first.
-pub async fn record(
-    shards: ClusterShards,
-    tables: Vec<TableId>,
-    capacity: usize,
-    duration: Duration,
-) -> [Vec<TopView>; 2] {
-    let recorded = rt::shard::call_all(move || {
-        let tables = tables.clone();
-        async move {
-            let (Some(replica), Some(metadata)) = (shards.replica.try_get(), shards.metadata.try_get()) else {
-                return Default::default();
-            };
-            let TopPartitions { reads, writes } = replica.top_partitions(tables, capacity, duration).await;
-            let metadata = metadata.current();
-            let named = |one: Recorded| {
-                let schema = &metadata.table_by_id(one.id.table)?.schema;
-                let (keyspace, table) = (schema.keyspace.clone(), schema.name.clone());
-                let key = key_literal(schema, &one.key);
-                Some(TopView { keyspace, table, key, count: one.count, error: one.error })
-            };
-            [reads, writes].map(|list| list.into_iter().filter_map(&named).collect::<Vec<_>>())
-        }
-    });
-    let mut all = <[Vec<TopView>; 2]>::default();
+/// What a recording counted of one kind of operation.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct TopOfKind {
+    /// How many partitions were counted.
+    pub partitions: usize,
+    /// The most frequent ones, in that order.
+    pub top: Vec<TopView>,
+}
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct RecordingRequest {
+    /// The tables.
+    pub tables: Vec<TableId>,
+    /// About how many partitions are counted at once on each shard.
+    pub capacity: usize,
+    /// For how long.
+    pub duration: Duration,
+    /// The most partitions of each kind that are returned.
+    pub list_size: usize,
+}
+
+/// Counts the operations of tables by partition for some time, on all shards. Returns reads and
+/// writes. `None` if too many recordings run on this node already. On shard 0, which admits the
+/// recordings of the node.
+pub async fn record(shards: ClusterShards, request: RecordingRequest) -> Option<[TopOfKind; 2]> {
+    let _permit = match shards.replica.try_get() {
+        Some(replica) => Some(replica.admit_recording()?),
+        None => None,
+    };
+    let list_size = request.list_size;
+    let recorded = rt::shard::call_all(move || record_shard(shards, request.clone()));
+    let mut all = <[TopOfKind; 2]>::default();
     for part in recorded.await {
-        all.iter_mut().zip(part).for_each(|(all, part)| all.extend(part));
+        for (all, part) in all.iter_mut().zip(part) {
+            all.partitions += part.partitions;
+            all.top.extend(part.top);
+            all.top.sort_by_key(|one| std::cmp::Reverse(one.count));
+            all.top.truncate(list_size);
+        }
+        rt::task::maybe_yield().await;
     }
-    all.iter_mut().for_each(|list| list.sort_by_key(|one| std::cmp::Reverse(one.count)));
+    Some(all)
+}
+
+/// Counts the operations of this shard.
+async fn record_shard(shards: ClusterShards, request: RecordingRequest) -> [TopOfKind; 2] {
+    let (Some(replica), Some(metadata)) = (shards.replica.try_get(), shards.metadata.try_get()) else {
+        return Default::default();
+    };
+    let TopPartitions { reads, writes } =
+        replica.top_partitions(request.tables, request.capacity, request.duration).await;
+    let metadata = metadata.current();
+    let mut all = <[TopOfKind; 2]>::default();
+    for (kind, recorded) in all.iter_mut().zip([reads, writes]) {
+        kind.partitions = recorded.len();
+        for one in recorded {
+            if kind.top.len() >= request.list_size {
+                break;
+            }
+            let Some(table) = metadata.table_by_id(one.id.table) else { continue };
+            kind.top.push(top_view(&table.schema, one));
+            rt::task::maybe_yield().await;
+        }
+    }
     all
+}
+
+fn top_view(schema: &TableSchema, recorded: Recorded) -> TopView {
+    let Recorded { id, key, count, error } = recorded;
+    let key = key.map(|key| key_literal(schema, &key));
+    TopView { keyspace: schema.keyspace.clone(), table: schema.name.clone(), key, token: id.token.0, count, error }
 }
 
 /// A partition key as CQL: the literal of its column, or those of its columns in parentheses. Bytes

@@ -30,8 +30,11 @@ pub struct Setting {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SettingRefused {
     /// No setting has this name.
-    #[error("no such option")]
-    Unknown,
+    #[error("no such option{}", meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default())]
+    Unknown {
+        /// The name that is probably meant.
+        meant: Option<&'static str>,
+    },
     /// The setting cannot be changed while the node runs.
     #[error("option is not live-updateable")]
     NotLive,
@@ -125,7 +128,7 @@ async fn set_everywhere(shards: SystemShards, name: String, value: String) -> Re
         let set = rt::shard::call_all(move || {
             let (name, value) = (name.clone(), value.clone());
             async move {
-                let table = shards.settings.try_get().ok_or(SettingRefused::Unknown)?;
+                let table = shards.settings.try_get().ok_or(SettingRefused::Unknown { meant: None })?;
                 table.0.set(&name, &value)
             }
         });

@@ -431,7 +431,7 @@ impl Settings for Two {
         match name {
             "live" => value.parse().map(|n| self.0.set(n)).map_err(|_| SettingRefused::Wrong(value.to_owned())),
             "fixed" => Err(SettingRefused::NotLive),
-            _ => Err(SettingRefused::Unknown),
+            _ => Err(SettingRefused::Unknown { meant: None }),
         }
     }
 }

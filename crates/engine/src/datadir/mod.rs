@@ -43,6 +43,8 @@ use std::path::{Path, PathBuf};
 
 const STAMP: &str = "messina.stamp";
 const LOCK: &str = "lock";
+/// The directories that a node makes first.
+const PARTS: [&str; 3] = ["data", "commitlog", "raft"];
 /// The directory in which states of the development before 0.1.0 kept the metadata.
 const JOURNAL: &str = "journal";
 
@@ -55,6 +57,9 @@ pub struct DataDir {
     pub host_id: HostId,
     /// The number of shards of the last run; `None` in a fresh directory.
     pub previous_shards: Option<u16>,
+    /// The directory is new: no run has joined a cluster, or kept data. Earlier runs may have
+    /// waited for a cluster.
+    pub is_new: bool,
     /// The stamp when the directory was opened.
     pub stamp: Stamp,
     _locks: Vec<FileLock>,
@@ -122,6 +127,14 @@ pub enum DataDirError {
          start with --accept-loss. If no copy is left, replace a member of a cluster by a new node with an empty data directory"
     )]
     NoStamp(PathBuf),
+    /// The directory itself could not be made.
+    #[error("the data directory (data_dir) {path}: {error}{}", fs::way_out_of_new_dir(.path, .error))]
+    NotMade {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// The operating system refused.
     #[error("{path}: {error}{}", fs::way_out(.path, .error))]
     Io {
@@ -136,19 +149,23 @@ impl DataDirError {
     /// Whether the operation may succeed later, without any data loss: the disk is full, or the
     /// process has no descriptors left.
     pub fn may_pass(&self) -> bool {
-        matches!(self, DataDirError::Io { error, .. } if may_pass(error))
+        matches!(self, DataDirError::Io { error, .. } | DataDirError::NotMade { error, .. } if may_pass(error))
     }
 }
 
 impl DataDir {
     /// Takes the directory at `path` for this process. A new directory is created and stamped.
     /// `shards` is the number of shards of this run; it is recorded, and any number is accepted.
+    ///
+    /// A directory that never joined a cluster is not bound to the name in its stamp, which may
+    /// have been misspelt. It is stamped again.
     pub async fn open(path: &Path, cluster_name: &str, shards: u16) -> Result<DataDir, DataDirError> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
             move |error| DataDirError::Io { path, error }
         };
-        fs::create_dir_all(path).await.map_err(failed(path))?;
+        let made = fs::create_dir_all(path).await;
+        made.map_err(|error| DataDirError::NotMade { path: path.to_path_buf(), error })?;
         let locks = lock(path).await?;
         let stamp_path = path.join(STAMP);
         let found = match fs::read(&stamp_path).await {
@@ -156,23 +173,29 @@ impl DataDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(&stamp_path)(error)),
         };
-        let before = match &found {
+        let mut before = match &found {
             Some(text) => Some(read_stamp(path, &stamp_path, text)?),
             None => None,
         };
-        if let Some(before) = &before
-            && before.cluster_name != cluster_name
-        {
-            return Err(DataDirError::ForeignCluster {
-                path: path.to_path_buf(),
-                found: before.cluster_name.clone(),
-                wanted: cluster_name.to_string(),
-            });
+        let is_new = match &before {
+            Some(before) => before.inventory.is_none() && before.runs.is_empty() && has_nothing(path).await,
+            None => true,
+        };
+        if let Some(other) = before.take_if(|before| before.cluster_name != cluster_name) {
+            if !is_new {
+                return Err(DataDirError::ForeignCluster {
+                    path: path.to_path_buf(),
+                    found: other.cluster_name,
+                    wanted: cluster_name.to_string(),
+                });
+            }
+            tracing::info!(dir = %path.display(), former = other.cluster_name, cluster_name,
+                "the data directory never joined a cluster, and gets another cluster name");
         }
         if fs::exists(&path.join(JOURNAL)).await {
             return Err(DataDirError::BeforeFirstRelease(path.to_path_buf()));
         }
-        for part in ["data", "commitlog", "raft"] {
+        for part in PARTS {
             let part = path.join(part);
             if before.is_none() && fs::read_dir(&part).await.is_ok_and(|entries| !entries.is_empty()) {
                 return Err(DataDirError::NoStamp(path.to_path_buf()));
@@ -203,11 +226,24 @@ impl DataDir {
         Ok(DataDir {
             path: path.to_path_buf(),
             host_id: stamp.host_id,
+            is_new,
             previous_shards: before.map(|before| before.shards),
             stamp,
             _locks: locks,
         })
     }
+}
+
+/// Whether there are neither data nor metadata.
+async fn has_nothing(path: &Path) -> bool {
+    for part in PARTS {
+        match fs::read_dir(&path.join(part)).await {
+            Ok(entries) if entries.is_empty() => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Locks the directory for this process: the directory itself, so that removing files does not

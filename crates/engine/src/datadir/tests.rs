@@ -51,6 +51,7 @@ fn foreign_newer_damaged_and_unstamped_directories_are_refused() {
         let good = dir.stamp.clone();
         drop(dir);
 
+        fs::write_durably(&scratch.join("raft/log"), b"joined").await.expect("written");
         let error = DataDir::open(&scratch, "two", 1).await.expect_err("foreign");
         assert!(error.to_string().contains("cluster 'one'") && error.to_string().contains("'two'"), "{error}");
 
@@ -66,6 +67,39 @@ fn foreign_newer_damaged_and_unstamped_directories_are_refused() {
         fs::create_dir_all(&scratch.join("data/ks")).await.expect("made");
         let error = DataDir::open(&scratch, "one", 1).await.expect_err("no stamp");
         assert!(matches!(error, DataDirError::NoStamp(_)), "{error}");
+    });
+}
+
+/// A typo in the name, at the first start: it must not stick.
+#[test]
+fn a_directory_that_never_joined_is_not_bound_to_a_name() {
+    rt::block_on(async {
+        let scratch = Scratch::new("datadir-typo");
+        let dir = DataDir::open(&scratch, "Shoop", 1).await.expect("fresh");
+        assert!(dir.is_new);
+        let first = dir.host_id;
+        drop(dir);
+        let dir = DataDir::open(&scratch, "Shop", 2).await.expect("corrected");
+        assert_eq!((dir.is_new, dir.previous_shards, dir.stamp.cluster_name.as_str()), (true, None, "Shop"));
+        assert_ne!(dir.host_id, first, "no node of the other cluster may know it");
+        let host = dir.host_id;
+        drop(dir);
+        let dir = DataDir::open(&scratch, "Shop", 2).await.expect("it waited");
+        assert_eq!((dir.is_new, dir.host_id), (true, host));
+        drop(dir);
+        for part in PARTS {
+            let file = scratch.join(part).join("file");
+            fs::write_durably(&file, b"kept").await.expect("written");
+            let error = DataDir::open(&scratch, "Shoop", 1).await.expect_err("it has joined");
+            assert!(matches!(error, DataDirError::ForeignCluster { .. }), "{part}: {error}");
+            assert!(!DataDir::open(&scratch, "Shop", 1).await.expect("its own").is_new, "{part}");
+            fs::remove_file(&file).await.expect("removed");
+        }
+        let dir = DataDir::open(&scratch, "Shop", 1).await.expect("its own");
+        dir.inventory_keeper(true).change(|_| {}).await.expect("written");
+        drop(dir);
+        let error = DataDir::open(&scratch, "Shoop", 1).await.expect_err("its files are lost");
+        assert!(matches!(error, DataDirError::ForeignCluster { .. }), "{error}");
     });
 }
 

@@ -100,6 +100,11 @@ impl<V: Default> Sketch<V> {
         self.slots.iter().flatten()
     }
 
+    /// All partitions of the sketch, in no order.
+    pub fn into_slots(self) -> impl Iterator<Item = Slot<V>> {
+        self.slots.into_iter().flatten()
+    }
+
     fn set_of(&mut self, id: PartitionId) -> &mut [Option<Slot<V>>] {
         let table = id.table.0.as_u128();
         let hash = fold(id.token.0 as u64 ^ SALT, fold(table as u64 ^ SALT, (table >> 64) as u64 | 1));

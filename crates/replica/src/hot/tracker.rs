@@ -8,6 +8,7 @@
 //!
 //! The same samples are summed by tablet.
 
+use super::LONGEST_KEY;
 use super::sketch::{PartitionId, Sketch, Slot};
 use crate::limiter::LimitKind;
 use model::id::TableId;
@@ -35,9 +36,6 @@ const FEWEST_OPERATIONS: f64 = 0.01;
 
 /// Partitions that are tracked.
 const PARTITIONS: usize = 512;
-
-/// The longest key that is kept, in bytes. So memory is bounded.
-const LONGEST_KEY: usize = 1024;
 
 /// What operations did, each counted as the number of operations that its sample stands for.
 #[derive(Clone, Copy, Default, Debug)]

@@ -3,6 +3,7 @@
 use crate::support::{Change, Query, Scratch, context, engine, key, read, schema};
 use model::mutation::{Mutation, MutationBuilder};
 use model::time::Tombstone;
+use replica::hot::MOST_RECORDINGS;
 use replica::{Class, Context, HotPartition, RateLimitMode, Replica, ReplicaConfig, ReplicaRequest};
 use std::rc::Rc;
 use std::time::Duration;
@@ -93,8 +94,21 @@ fn a_recording_counts_all_operations_while_it_lasts() {
         replica.perform(&ReplicaRequest::write(deletion(9)), &context()).await.expect("is written");
         let top = recording.await.expect("ends");
         let counts =
-            |list: &[replica::hot::Recorded]| list.iter().map(|one| (one.key.to_vec(), one.count)).collect::<Vec<_>>();
-        assert_eq!(counts(&top.reads), [(key(7).key.to_vec(), 3), (key(8).key.to_vec(), 1)]);
-        assert_eq!(counts(&top.writes), [(key(9).key.to_vec(), 1)]);
+            |list: &[replica::hot::Recorded]| list.iter().map(|one| (one.key.clone(), one.count)).collect::<Vec<_>>();
+        assert_eq!(counts(&top.reads), [(Some(key(7).key.to_vec().into()), 3), (Some(key(8).key.to_vec().into()), 1)]);
+        assert_eq!(counts(&top.writes), [(Some(key(9).key.to_vec().into()), 1)]);
+    });
+}
+
+#[test]
+fn only_so_many_recordings_are_admitted_at_the_same_time() {
+    rt::block_on(async {
+        let scratch = Scratch::new("hot-admitted");
+        let replica = replica(&scratch).await;
+        let mut admitted: Vec<_> = (0..MOST_RECORDINGS).filter_map(|_| replica.admit_recording()).collect();
+        assert_eq!(admitted.len(), MOST_RECORDINGS as usize);
+        assert!(replica.admit_recording().is_none());
+        admitted.pop();
+        assert!(replica.admit_recording().is_some());
     });
 }

@@ -33,6 +33,33 @@ pub fn way_out(path: &Path, error: &io::Error) -> String {
     }
 }
 
+/// The same if `error` came when the directory at `path` was to be made. It may never have been
+/// there: then nothing was moved or changed, and the operator has to make it.
+pub fn way_out_of_new_dir(path: &Path, error: &io::Error) -> String {
+    if is_simulated() || broken_link(path).is_some() {
+        return way_out(path, error);
+    }
+    let other = parts(path).find(|part| std::fs::metadata(part).is_ok_and(|found| !found.is_dir()));
+    match (other, error.kind()) {
+        (Some(other), _) => format!(". {} is not a directory: name a directory", other.display()),
+        (None, io::ErrorKind::PermissionDenied) if is_missing(path) => {
+            let uid = effective_user();
+            let path = path.display();
+            format!(
+                ". The directory does not exist, and the process runs as user {uid}, which may not create it: create it and give it \
+                 to this user (as root: mkdir -p {path} && chown {uid} {path}), or name another directory"
+            )
+        }
+        _ => way_out(path, error),
+    }
+}
+
+/// Whether nothing is there. If a directory of the path is there but may not be searched, that is
+/// not known.
+fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 const PUT_BACK: &str = "move it away, and restore the original as it was when the node stopped. If the original is lost, the next \
     start reports its content";
 
@@ -135,6 +162,27 @@ fn is_simulated() -> bool {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_new_directory_is_made_by_the_operator_if_the_node_may_not() {
+        let scratch = test_support::Scratch::new("way-out-new");
+        let (new, file) = (scratch.join("new"), scratch.join("file"));
+        std::fs::write(&file, "").expect("written");
+        let refused = io::Error::from_raw_os_error(libc::EACCES);
+        let why = way_out_of_new_dir(&new, &refused);
+        assert!(why.contains("does not exist") && why.contains(&format!("mkdir -p {}", new.display())), "{why}");
+        assert!(!why.contains("restore"), "nothing was changed: {why}");
+        let why = way_out_of_new_dir(&scratch, &refused);
+        assert!(why.contains("then start the node again"), "it is there: {why}");
+        for path in [file.clone(), file.join("deeper")] {
+            let error = std::fs::create_dir_all(&path).expect_err("a file is there");
+            let why = way_out_of_new_dir(&path, &error);
+            assert_eq!(why, format!(". {} is not a directory: name a directory", file.display()));
+        }
+        symlink(scratch.join("unmounted"), scratch.join("gone")).expect("linked");
+        let error = std::fs::create_dir_all(scratch.join("gone")).expect_err("a link is there");
+        assert!(way_out_of_new_dir(&scratch.join("gone"), &error).contains("mount the disk"), "{error}");
+    }
 
     #[test]
     fn a_broken_link_is_named_with_its_target() {

@@ -14,9 +14,10 @@ use axum::routing::get;
 use axum::{Json, Router};
 use bytes::Bytes;
 use cluster::ClusterShards;
-use cluster::observe::hot::{self, HotView, TopView};
+use cluster::observe::hot::{self, HotView, RecordingRequest, TopOfKind, TopView};
 use cluster::observe::members;
 use internode::{Internode, Peer, Verb};
+use replica::hot::{MOST_PARTITIONS, MOST_RECORDINGS};
 use rt::Pieces;
 use rt::sync::Deadline;
 use rt::time::Duration;
@@ -30,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The limits of a recording.
 const MOST_MILLIS: u64 = 600_000;
-const MOST_CAPACITY: usize = 65_536;
+const MOST_CAPACITY: u64 = MOST_PARTITIONS as u64;
 
 /// The paths of this file.
 pub fn routes() -> Router<AdminState> {
@@ -171,24 +172,35 @@ impl Top {
         shown: fn(&TopView) -> String,
     ) -> Answer<TopAnswer> {
         let duration = number("duration", self.duration.as_deref(), 1_000, MOST_MILLIS)?;
-        let list_size = number("list_size", self.list_size.as_deref(), 10, MOST_CAPACITY as u64)? as usize;
-        let capacity = number("capacity", self.capacity.as_deref(), 256, MOST_CAPACITY as u64)? as usize;
+        let list_size = number("list_size", self.list_size.as_deref(), 10, MOST_CAPACITY)? as usize;
+        let capacity = number("capacity", self.capacity.as_deref(), 256, MOST_CAPACITY)? as usize;
         let tables: Vec<_> = tables.into_iter().map(|table| table.id).collect();
         let (capacity, duration) = (capacity.max(list_size), Duration::from_millis(duration));
-        let recorded = observed(remote, move |services| hot::record(services.cluster, tables, capacity, duration));
-        let [read, write] = recorded.await?;
-        let top = |list: &[TopView]| {
-            let top = list.iter().take(list_size);
+        let request = RecordingRequest { tables, capacity, duration, list_size };
+        let recorded = observed(remote, move |services| hot::record(services.cluster, request)).await?;
+        let Some([read, write]) = recorded else {
+            return Err(Refusal::Busy(format!(
+                "this node already runs {MOST_RECORDINGS} toppartitions requests, the most at the same time: try again when one of \
+                 them has ended"
+            )));
+        };
+        let top = |kind: &TopOfKind| {
+            let top = kind.top.iter();
             top.map(|one| TopPartition { partition: shown(one), count: one.count, error: one.error }).collect()
         };
-        let (read_cardinality, write_cardinality) = (read.len(), write.len());
+        let (read_cardinality, write_cardinality) = (read.partitions, write.partitions);
         Ok(Json(TopAnswer { read_cardinality, write_cardinality, read: top(&read), write: top(&write) }))
     }
 }
 
+/// The text of a partition: its key, or its token if the key is too long to be kept.
+fn key_or_token(one: &TopView) -> String {
+    one.key.clone().unwrap_or_else(|| format!("token {}", one.token))
+}
+
 async fn top_of_tables(State(state): State<AdminState>, Query(query): Query<Top>) -> Answer<TopAnswer> {
     let tables = query.tables(&state.remote).await?;
-    query.record(&state.remote, tables, |one| format!("({}:{}) {}", one.keyspace, one.table, one.key)).await
+    query.record(&state.remote, tables, |one| format!("({}:{}) {}", one.keyspace, one.table, key_or_token(one))).await
 }
 
 async fn top_of_table(
@@ -197,7 +209,7 @@ async fn top_of_table(
     Query(query): Query<Top>,
 ) -> Answer<TopAnswer> {
     let table = named(&state.remote, &name).await?;
-    query.record(&state.remote, vec![table], |one| one.key.clone()).await
+    query.record(&state.remote, vec![table], key_or_token).await
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub enum Refusal {
     Bad(String),
     /// The object does not exist.
     Missing(String),
+    /// Too many such requests run already.
+    Busy(String),
     /// The operation failed.
     Failed(String),
 }

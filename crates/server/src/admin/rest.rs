@@ -45,6 +45,7 @@ impl IntoResponse for Refusal {
         let (code, message) = match self {
             Refusal::Bad(message) => (StatusCode::BAD_REQUEST, message),
             Refusal::Missing(message) => (StatusCode::NOT_FOUND, message),
+            Refusal::Busy(message) => (StatusCode::TOO_MANY_REQUESTS, message),
             Refusal::Failed(message) => (StatusCode::INTERNAL_SERVER_ERROR, message),
         };
         (code, Json(json!({ "message": message, "code": code.as_u16() }))).into_response()
@@ -144,6 +145,7 @@ async fn compact(State(state): State<AdminState>, Path(keyspace): Path<String>, 
 /// The result of a refresh.
 #[derive(Serialize)]
 struct Loaded {
+    /// Absolute: the client has another working directory than the node.
     directory: String,
     sstables: usize,
     partitions: u64,
@@ -167,7 +169,7 @@ async fn refresh(
     };
     let done = operations::refresh(&state.remote, table).await?;
     Ok(Json(Loaded {
-        directory: done.dir.display().to_string(),
+        directory: std::path::absolute(&done.dir).unwrap_or(done.dir).display().to_string(),
         sstables: done.sstables,
         partitions: done.partitions,
         bytes: done.bytes,

@@ -14,12 +14,14 @@ use std::net::IpAddr;
 use std::path::Path;
 
 /// A configuration, and the warnings for the operator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Loaded {
     /// The values.
     pub config: Config,
     /// Warnings: unknown keys, keys without effect.
     pub warnings: Vec<String>,
+    /// The keys of the file that place data elsewhere than `data_dir`.
+    places: Vec<String>,
 }
 
 /// The maximum size of the file, in bytes.
@@ -28,7 +30,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Reads the file, if one is given, then applies `overrides` (name and value) from the command
 /// line. For the start of a node: the file may be a pipe.
 pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
-    let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
+    let mut loaded = Loaded::default();
     if let Some(path) = file {
         let text = read(path, Accept::Pipes)?;
         apply_file(&mut loaded, &text, path)?;
@@ -39,7 +41,7 @@ pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loade
 /// Like [`load`], while the node runs. The file must be a regular file with at least one setting: a
 /// pipe that was read at the start is empty now, and would reset every setting to its default.
 pub fn reload(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
-    let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
+    let mut loaded = Loaded::default();
     if let Some(path) = file {
         let text = read(path, Accept::Regular)?;
         if apply_file(&mut loaded, &text, path)? == 0 {
@@ -78,11 +80,27 @@ fn apply_overrides(mut loaded: Loaded, overrides: &[(String, String)]) -> Result
 
 /// Checks the values together, and adds warnings for the operator.
 fn finish(mut loaded: Loaded) -> Result<Loaded, ConfigError> {
+    check_places(&loaded)?;
     check(&loaded.config)?;
     let config = &loaded.config;
     let warnings = config.client_encryption_options.warnings().into_iter();
     loaded.warnings.extend(warnings.chain(config.server_encryption_options.warnings()));
     Ok(loaded)
+}
+
+/// Keys of scylla.yaml that place data elsewhere.
+const PLACES: [&str; 3] = ["data_file_directories", "commitlog_directory", "schema_commitlog_directory"];
+
+/// Refuses a file that says where data are, but not `data_dir`: the node would start without these
+/// data, or fill another disk.
+fn check_places(loaded: &Loaded) -> Result<(), ConfigError> {
+    if loaded.config.sources.of("data_dir").is_some() {
+        return Ok(());
+    }
+    loaded.places.iter().try_for_each(|place| Err(ConfigError::Conflict(format!(
+        "{place} is not supported: Messina keeps all files of a node in one directory. Set data_dir (or --data-dir) to it, and \
+         remove this key"
+    ))))
 }
 
 /// Returns the number of keys in the file.
@@ -134,6 +152,9 @@ fn apply_file(loaded: &mut Loaded, text: &str, path: &Path) -> Result<usize, Con
                     spellings.push((key, written));
                 }
             }
+        } else if PLACES.contains(&name) && raw != Raw::Null {
+            loaded.places.push(format!("{}: {name}", path.display()));
+            loaded.warnings.push(format!("{}: {name} has no effect: all files are in data_dir", path.display()));
         } else if let Some(reason) = legacy::reason(name) {
             loaded.warnings.push(format!("{}: {name} has no effect: {reason}", path.display()));
         } else if let Some(meant) = misspelt_security(name) {
@@ -243,8 +264,12 @@ fn check(config: &Config) -> Result<(), ConfigError> {
 
 /// "; did you mean X?" for a name that is close to a known one.
 fn suggestion(name: &str) -> String {
-    let names = KEYS.iter().flat_map(|key| [key.name].into_iter().chain(key.aliases.iter().copied()));
-    nearest(name, names).map(|known| format!("; did you mean {known}?")).unwrap_or_default()
+    nearest(name, names()).map(|known| format!("; did you mean {known}?")).unwrap_or_default()
+}
+
+/// The names of all keys, with their other spellings.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().flat_map(|key| [key.name].into_iter().chain(key.aliases.iter().copied()))
 }
 
 /// The known name that is closest to this one, if it is close enough to be meant.
@@ -284,9 +309,24 @@ mod tests {
     use std::time::Duration;
 
     fn parse(text: &str) -> Result<Loaded, ConfigError> {
-        let mut loaded = Loaded { config: Config::default(), warnings: Vec::new() };
+        let mut loaded = Loaded::default();
         apply_file(&mut loaded, text, Path::new("m.yaml"))?;
         finish(loaded)
+    }
+
+    #[test]
+    fn a_file_that_places_data_elsewhere_needs_a_data_dir() {
+        for text in ["data_file_directories: [/disk/data]", "commitlog_directory: /disk/log"] {
+            let (key, _) = text.split_once(':').expect("a key");
+            let why = parse(text).expect_err("refused").to_string();
+            assert!(why.contains(&format!("m.yaml: {key}")) && why.contains("--data-dir"), "{why}");
+            let loaded = parse(&format!("{text}\nworkdir: /disk")).expect("it says where");
+            assert_eq!(loaded.warnings, [format!("m.yaml: {key} has no effect: all files are in data_dir")]);
+            let mut loaded = Loaded::default();
+            apply_file(&mut loaded, text, Path::new("m.yaml")).expect("read");
+            apply_overrides(loaded, &[("data_dir".to_owned(), "/disk".to_owned())]).expect("the option says where");
+        }
+        assert!(parse("data_file_directories:\ncommitlog_directory:").expect("no values").places.is_empty());
     }
 
     #[test]

@@ -119,8 +119,8 @@ const fn seconds(n: u64) -> Seconds {
 
 settings! {
     section "Identity" {
-        /// The name of the cluster. A data directory belongs to one cluster, and cannot be used
-        /// with another name.
+        /// The name of the cluster. Once a node has joined, its data directory cannot be used with
+        /// another name.
         cluster_name: String = "Messina".to_owned();
         /// The datacenter of this node. It cannot change after the node has joined other nodes.
         datacenter ["dc"]: String = "datacenter1".to_owned();
@@ -341,7 +341,8 @@ settings! {
         per_partition_rate_limit_errors_before_delay ("" to "1000000"): u64 = 250;
         /// The most refusals of a connection that wait. Beyond it, they are answered at once.
         per_partition_rate_limit_max_delayed_per_connection ("" to "32768"): u64 = 512;
-        /// The same for all connections of a shard. A refusal that waits takes about 200 bytes.
+        /// The same for all connections of a shard. A refusal that waits takes about
+        /// 800 bytes. All of a shard take at most an eightieth of its memory.
         per_partition_rate_limit_max_delayed_per_shard ("" to "1000000"): u64 = 8_192;
         /// A larger batch causes a warning to the client.
         batch_size_warn_threshold_in_kb ["batch_size_warn_threshold"]: KiB = Size(128 << 10);

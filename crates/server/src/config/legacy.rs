@@ -53,14 +53,15 @@ pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "all files of a node are in `data_dir`. Without `data_dir`, a start with one of these keys is refused",
+        &["commitlog_directory", "data_file_directories", "schema_commitlog_directory"],
+    ),
+    (
         "the mechanism that it tunes works differently here, or does not exist",
         &[
-            "commitlog_directory",
-            "schema_commitlog_directory",
             "max_hints_delivery_threads",
             "hints_flush_period_in_ms",
             "max_hints_file_size_in_mb",
-            "data_file_directories",
             "saved_caches_directory",
             "cdc_raw_directory",
             "disk_failure_policy",

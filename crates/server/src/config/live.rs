@@ -4,11 +4,11 @@
 //! before the statement is answered. It is lost at a restart or SIGHUP, as both read the
 //! configuration again.
 
-use super::fixed;
 use super::handoff::Handoff;
-use super::keys::{Config, KEYS, Key};
+use super::keys::{Config, KEYS, Key, find};
 use super::setting::Raw;
 use super::source::{DEFAULT, Source};
+use super::{file, fixed};
 use crate::stack::{hints_settings, hot_settings, language, large_data_thresholds, large_limits, page_limits};
 use cluster::MetadataService;
 use coordinator::Coordinator;
@@ -150,7 +150,6 @@ pub struct Live {
 /// The names of settings that have another value in `new` than in `old`: either the settings that
 /// can be changed while the node runs, or the others.
 pub(crate) fn changed(old: &Config, new: &Config, live: bool) -> Vec<&'static str> {
-    let is_live = |key: &&Key| LIVE.iter().any(|(name, _)| *name == key.name);
     let keys = KEYS.iter().filter(|key| is_live(key) == live && (key.get)(old) != (key.get)(new));
     keys.map(|key| key.name).collect()
 }
@@ -190,6 +189,15 @@ fn shown(key: &Key, config: &Config) -> Setting {
     }
 }
 
+/// Whether the setting of this key can be changed while the node runs.
+pub(super) fn is_live(key: &Key) -> bool {
+    LIVE.iter().any(|(name, _)| *name == key.name)
+}
+
+fn unknown(name: &str) -> SettingRefused {
+    SettingRefused::Unknown { meant: file::nearest(name, file::names()) }
+}
+
 impl Settings for Live {
     fn list(&self) -> Vec<Setting> {
         let config = self.config.borrow();
@@ -198,11 +206,11 @@ impl Settings for Live {
 
     fn set(&self, name: &str, value: &str) -> Result<(), SettingRefused> {
         let mut config = self.config.borrow_mut();
-        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+        let Some(key) = find(name) else {
             let fixed = fixed::settings(&config).iter().any(|setting| setting.name == name);
-            return Err(if fixed { SettingRefused::NotLive } else { SettingRefused::Unknown });
+            return Err(if fixed { SettingRefused::NotLive } else { unknown(name) });
         };
-        let (_, apply) = LIVE.iter().find(|(live, _)| *live == name).ok_or(SettingRefused::NotLive)?;
+        let (_, apply) = LIVE.iter().find(|(live, _)| *live == key.name).ok_or(SettingRefused::NotLive)?;
         (key.set)(&mut config, &Raw::of_text(value)).map_err(|why| SettingRefused::Wrong(why.to_string()))?;
         config.sources.set(key.name, Source::Cql);
         apply(self.shards, &config);
@@ -244,6 +252,8 @@ mod tests {
             ("write_request_timeout_in_ms", "0", "from 10ms to 365d"),
             ("counter_write_request_timeout_in_ms", "0", "from 10ms to 365d"),
             ("truncate_request_timeout_in_ms", "1us", "from 10ms to 365d"),
+            // Cassandra's spelling of the same setting.
+            ("read_request_timeout", "0", "from 10ms to 365d"),
             ("group0_raft_op_timeout_in_ms", "0", "from 100ms to 365d"),
             ("query_tombstone_page_limit", "0", "at least 1"),
             ("query_page_size_in_bytes", "0", "at least 1B"),
@@ -300,7 +310,9 @@ mod tests {
     #[test]
     fn only_what_is_live_is_changed() {
         let settings = Live::new(Config::default(), LiveShards::default());
-        assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown));
+        assert_eq!(settings.set("no_such_thing", "1"), Err(SettingRefused::Unknown { meant: None }));
+        let near = settings.set("read_request_timeot_in_ms", "1").expect_err("misspelt");
+        assert_eq!(near.to_string(), "no such option; did you mean read_request_timeout_in_ms?");
         for name in ["api_port", "num_tokens", "tablets_mode_for_new_keyspaces"] {
             assert_eq!(settings.set(name, "1"), Err(SettingRefused::NotLive), "{name}");
         }

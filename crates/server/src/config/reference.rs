@@ -2,8 +2,8 @@
 //! `docs/configuration.md`.
 
 use super::keys::{KEYS, Key};
-use super::legacy;
 use super::setting::range_text;
+use super::{legacy, live};
 use std::fmt::Write;
 
 /// The text of `docs/configuration.md`.
@@ -22,13 +22,18 @@ pub fn markdown() -> String {
          Units of durations are `ns`, `us`, `ms`, `s`, `m`, `h`, `d`. Units of sizes are `K`, `M`, `G`, `T`\n\
          (powers of 1024, also written as `KiB` or `KB`). A number without a unit has the unit of the key's\n\
          name. Both of Cassandra's spellings are accepted: `read_request_timeout: 5s` and\n\
-         `read_request_timeout_in_ms: 5000`.\n",
+         `read_request_timeout_in_ms: 5000`.\n\n\
+         The column `live` says whether a setting can be changed while the node runs. In a file or in CQL,\n\
+         use any name of the setting:\n\n\
+         \x20   UPDATE system.config SET value = '7s' WHERE name = 'read_request_timeout';\n\n\
+         Such a change holds for this node until it restarts or reads its file again. SIGHUP makes a node\n\
+         read its file again, and applies the live settings. All other changes need a restart.\n",
     );
     let mut section = "";
     for key in KEYS {
         if key.section != section {
             section = key.section;
-            let _ = write!(out, "\n## {section}\n\n| key | default | effect |\n|---|---|---|\n");
+            let _ = write!(out, "\n## {section}\n\n| key | default | live | effect |\n|---|---|---|---|\n");
         }
         row(&mut out, key);
     }
@@ -53,7 +58,8 @@ fn row(out: &mut String, key: &Key) {
         }
     }
     let range = key.range.map_or_else(String::new, |range| format!(" Range: {}.", range_text(range)));
-    let _ = writeln!(out, " | {}{range} |", key.help());
+    let live = if live::is_live(key) { "yes" } else { "no" };
+    let _ = writeln!(out, " | {live} | {}{range} |", key.help());
 }
 
 #[cfg(test)]

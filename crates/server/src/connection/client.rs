@@ -54,7 +54,7 @@ pub struct Connection {
     newcomer: RefCell<Option<Arc<Newcomer>>>,
     /// Pending statements.
     pub(super) in_flight: Cell<usize>,
-    /// The expected bytes of their answers.
+    /// The expected bytes of their answers, and of late refusals.
     pub(super) expected: Cell<usize>,
     /// The expected bytes of the next answer: roughly the largest recent one. `None` before the
     /// first.
@@ -194,6 +194,22 @@ impl Connection {
     /// The expected bytes of the next answer.
     pub(super) fn answer_size(&self) -> usize {
         self.answer_size.get().unwrap_or(self.transport.limits.shard_unread / FIRST_ANSWER)
+    }
+
+    /// Counts an answer of so many bytes that is still to come.
+    #[inline]
+    pub(super) fn expects(&self, bytes: usize) {
+        let transport = &self.transport;
+        transport.expected.set(transport.expected.get() + bytes);
+        self.expected.set(self.expected.get() + bytes);
+    }
+
+    /// Ends [`Connection::expects`].
+    #[inline]
+    pub(super) fn no_longer_expects(&self, bytes: usize) {
+        let transport = &self.transport;
+        transport.expected.set(transport.expected.get() - bytes);
+        self.expected.set(self.expected.get() - bytes);
     }
 
     /// Updates the expected size after an answer of `bytes`: it grows at once, and shrinks slowly.

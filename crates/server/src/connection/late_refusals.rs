@@ -11,11 +11,13 @@
 //!
 //! Late refusals hold no worker and no memory for requests, and do not count as pending statements:
 //! the answers of other requests, also on the same connection, do not wait for them. Their number
-//! is bounded for each connection and shard. Beyond that, a refusal is answered at once.
+//! is bounded for each connection and shard, and their memory by [`MEMORY_PART`]. Beyond that, a
+//! refusal is answered at once. Their answers count as expected answers, so they keep within the
+//! memory for answers also if clients do not read.
 
 use super::client::Connection;
 use super::last_refusals::{LastRefusals, Refusal};
-use super::transport::Transport;
+use super::transport::{Limits, Transport};
 use crate::protocol::Reply;
 use cql::Error;
 use cql::rate_limit_error::RateLimitError;
@@ -26,6 +28,12 @@ use std::rc::Rc;
 
 /// Refusals are counted by windows of this length.
 const WINDOW: Duration = Duration::from_secs(1);
+/// The fraction of the shard's memory for answers that late refusals may take.
+const MEMORY_PART: usize = 8;
+/// The memory of a late refusal in the queue, with the unused part of the nodes of its tree.
+const QUEUED: usize = size_of::<((Instant, u64), LateRefusal)>() * 3 / 2;
+/// The longest answer, apart from the name of the table, which it has at most twice.
+const ANSWER: usize = 512;
 /// How often the shard looks for refusals that are due.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -57,10 +65,18 @@ struct LateRefusal {
     refusal: RateLimitError,
 }
 
+/// The bytes that a late refusal takes: in the queue, and of its answer.
+fn bytes_of(refusal: &RateLimitError) -> usize {
+    QUEUED + ANSWER + 2 * refusal.target.len()
+}
+
 impl LateRefusal {
     fn answer(self) {
-        let late = &self.connection.late_refusals;
+        let (late, bytes) = (&self.connection.late_refusals, bytes_of(&self.refusal));
         late.set(late.get() - 1);
+        let held = &self.connection.transport.late_refusals.bytes;
+        held.set(held.get() - bytes);
+        self.connection.no_longer_expects(bytes);
         self.connection.error(&self.reply, &Error::RateLimit(self.refusal));
         self.connection.wake();
     }
@@ -77,6 +93,8 @@ enum Left {
 pub(super) struct LateRefusals {
     /// By when they are due, and by their numbers.
     queue: RefCell<BTreeMap<(Instant, u64), LateRefusal>>,
+    /// The bytes of all of them.
+    bytes: Cell<usize>,
     /// The number of the next one.
     next: Cell<u64>,
     /// The last refusals; none before the first.
@@ -87,11 +105,30 @@ pub(super) struct LateRefusals {
 impl Default for LateRefusals {
     fn default() -> Self {
         let start = rt::time::coarse_now();
-        LateRefusals { queue: RefCell::default(), next: Cell::default(), last: RefCell::default(), start }
+        LateRefusals {
+            queue: RefCell::default(),
+            bytes: Cell::default(),
+            next: Cell::default(),
+            last: RefCell::default(),
+            start,
+        }
     }
 }
 
 impl LateRefusals {
+    /// Whether no late refusal waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue.borrow().is_empty()
+    }
+
+    /// Whether there is no room for another one of a connection that takes so many bytes.
+    fn is_full(&self, connection: &Connection, bytes: usize) -> bool {
+        let Limits { late_refusals: limits, shard_unread, .. } = &connection.transport.limits;
+        connection.late_refusals.get() >= limits.per_connection
+            || self.queue.borrow().len() >= limits.per_shard
+            || self.bytes.get() + bytes > shard_unread / MEMORY_PART
+    }
+
     /// The number of the current window.
     fn window(&self, now: Instant) -> u32 {
         (now.saturating_duration_since(self.start).as_nanos() / WINDOW.as_nanos()) as u32
@@ -156,9 +193,8 @@ impl Connection {
         let transport = &self.transport;
         let (now, late, limits) = (rt::time::coarse_now(), &transport.late_refusals, &transport.limits.late_refusals);
         let is_excess = self.refuses_much(late.window(now)) | late.is_excess(self, &refusal, came, now);
-        let is_full =
-            || self.late_refusals.get() >= limits.per_connection || late.queue.borrow().len() >= limits.per_shard;
-        if !is_excess || limits.delay.is_zero() || transport.stop().is_cancelled() || is_full() {
+        let bytes = bytes_of(&refusal);
+        if !is_excess || limits.delay.is_zero() || transport.stop().is_cancelled() || late.is_full(self, bytes) {
             return self.error(reply, &Error::RateLimit(refusal));
         }
         let half = limits.delay / 2;
@@ -167,6 +203,8 @@ impl Connection {
         *retry_after = retry_after.saturating_sub(waits.as_millis() as u32);
         transport.stats.late_refusals.add(1);
         self.late_refusals.set(self.late_refusals.get() + 1);
+        late.bytes.set(late.bytes.get() + bytes);
+        self.expects(bytes);
         let mut queue = late.queue.borrow_mut();
         let number = late.next.replace(late.next.get() + 1);
         queue.insert((now + waits, number), LateRefusal { connection: self.clone(), reply: *reply, refusal });
@@ -196,7 +234,6 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{Client, World, limits, query, run};
-    use super::super::transport::Limits;
     use super::*;
     use crate::protocol::Opcode;
 
@@ -330,6 +367,33 @@ mod tests {
             reader.await.expect("it has read to the end");
             assert_eq!(read.get(), i32::from(sent), "each has its answer");
             assert!(world.server.transport.late_refusals.queue.borrow().is_empty());
+        });
+    }
+
+    #[test]
+    fn late_refusals_take_a_part_of_the_memory_for_answers_and_count_as_expected() {
+        let mut limits = late(WINDOW);
+        limits.late_refusals.at_once = 0;
+        limits.shard_unread = 256 << 10;
+        run(limits, |world| async move {
+            let mut client = world.connect();
+            client.start(&[]).await;
+            let transport = &world.server.transport;
+            let sent = 300;
+            for stream in 0..sent {
+                client.send(&query(stream, &format!("limited {stream}"))).await;
+                client.send(&query(1_000, "rows 5")).await;
+                while client.receive().await.stream != 1_000 {}
+                let held = transport.late_refusals.bytes.get();
+                assert!(held <= (256 << 10) / MEMORY_PART, "{held}");
+                assert!(transport.late_refusals.queue.borrow().len() < 60, "not all {sent}");
+                assert!(transport.expected.get() >= held, "{held}");
+            }
+            assert!(count(&world) > 10, "some are late");
+            while !transport.late_refusals.is_empty() {
+                rt::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!((transport.late_refusals.bytes.get(), transport.expected.get()), (0, 0));
         });
     }
 

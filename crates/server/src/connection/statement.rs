@@ -46,8 +46,7 @@ impl Waiting {
         transport.in_flight.set(transport.in_flight.get() + 1);
         connection.in_flight.set(connection.in_flight.get() + 1);
         let expected = connection.answer_size();
-        transport.expected.set(transport.expected.get() + expected);
-        connection.expected.set(connection.expected.get() + expected);
+        connection.expects(expected);
         Waiting {
             transport: transport.clone(),
             connection: connection.clone(),
@@ -62,13 +61,15 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         self.transport.in_flight.set(self.transport.in_flight.get() - 1);
         self.connection.in_flight.set(self.connection.in_flight.get() - 1);
-        self.transport.expected.set(self.transport.expected.get() - self.expected);
-        self.connection.expected.set(self.connection.expected.get() - self.expected);
-        for (in_flight, expected) in [
-            (&self.transport.in_flight, &self.transport.expected),
-            (&self.connection.in_flight, &self.connection.expected),
+        self.connection.no_longer_expects(self.expected);
+        for (in_flight, is_late, expected) in [
+            (&self.transport.in_flight, !self.transport.late_refusals.is_empty(), &self.transport.expected),
+            (&self.connection.in_flight, self.connection.late_refusals.get() > 0, &self.connection.expected),
         ] {
-            debug_assert!(in_flight.get() > 0 || expected.get() == 0, "without requests, no answer is expected");
+            debug_assert!(
+                in_flight.get() > 0 || is_late || expected.get() == 0,
+                "without requests and late refusals, no answer is expected"
+            );
         }
         self.connection.wake();
     }

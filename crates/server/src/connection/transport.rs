@@ -164,7 +164,7 @@ pub struct Transport {
     /// The number of pending statements.
     pub(super) in_flight: Cell<usize>,
     unread: Cell<usize>,
-    /// The expected bytes of their answers.
+    /// The expected bytes of answers: of pending statements, and of late refusals.
     pub(super) expected: Cell<usize>,
     list: RefCell<BTreeMap<u64, Rc<Connection>>>,
     next_id: Cell<u64>,

@@ -133,11 +133,8 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
         "tablestats" => {
             let query = query(&[("ks", text("keyspace")), ("cf", &tables(arguments))]);
             let answer = api.get(&format!("/column_family/tablestats{query}"))?;
-            if !json {
-                crate::output::print(format_args!("{}", crate::tablestats::text(&answer)));
-                return Ok(());
-            }
-            answer
+            crate::output::print_answer(&answer, json, crate::tablestats::text);
+            return Ok(());
         }
         "enablebinary" => api.send(Method::Post, NATIVE_TRANSPORT)?,
         "disablebinary" => api.send(Method::Delete, NATIVE_TRANSPORT)?,
@@ -163,7 +160,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
             }
         }
     };
-    print(&answer, json);
+    crate::output::print_answer(&answer, json, text_of);
     Ok(())
 }
 
@@ -180,20 +177,17 @@ fn of_tables(arguments: &ArgMatches) -> String {
     query(&[("cf", &tables(arguments))])
 }
 
-/// Prints an answer as text, or as JSON.
-fn print(answer: &Value, json: bool) {
+/// An answer as text.
+fn text_of(answer: &Value) -> String {
     match answer {
-        _ if json => say!("{answer}"),
-        Value::Null => {}
-        Value::String(text) => say!("{text}"),
-        Value::Array(items) => items.iter().for_each(|item| say!("{}", line(item))),
+        Value::Null => String::new(),
+        Value::Array(items) => items.iter().map(|item| line(item) + "\n").collect(),
         Value::Object(fields) => {
             let width = fields.keys().map(String::len).max().unwrap_or(0);
-            for (key, value) in fields {
-                say!("{key:width$}  {}", line(value));
-            }
+            fields.iter().map(|(key, value)| format!("{key:width$}  {}\n", line(value))).collect()
         }
-        other => say!("{other}"),
+        Value::String(text) => format!("{text}\n"),
+        other => format!("{other}\n"),
     }
 }
 

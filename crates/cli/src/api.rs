@@ -3,6 +3,7 @@
 use crate::Failure;
 use serde_json::Value;
 use std::net::Ipv6Addr;
+use std::time::Duration;
 use ureq::http::StatusCode;
 
 /// The query string of all pairs with a value.
@@ -54,6 +55,11 @@ fn url(address: &str) -> String {
     }
 }
 
+/// The time limit for a connection to a node.
+const CONNECT: Duration = Duration::from_secs(10);
+/// The time limit for the answer to a request that only reads.
+const READ: Duration = Duration::from_secs(30);
+
 pub(crate) struct Api {
     agent: ureq::Agent,
     base: String,
@@ -61,13 +67,19 @@ pub(crate) struct Api {
 
 impl Api {
     pub fn new(base: &str) -> Api {
-        // No timeout: a compaction may take any time.
-        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        // No timeout of answers: a compaction may take any time.
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_connect(Some(CONNECT)).build();
         Api { agent: config.into(), base: url(base) }
     }
 
     pub fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.answer(self.agent.get(format!("{}{path}", self.base)).call())
+        self.get_within(path, READ)
+    }
+
+    fn get_within(&self, path: &str, limit: Duration) -> Result<Value, Failure> {
+        let request =
+            self.agent.get(format!("{}{path}", self.base)).config().timeout_recv_response(Some(limit)).build();
+        self.answer(request.call())
     }
 
     pub fn send(&self, method: Method, path: &str) -> Result<Value, Failure> {
@@ -79,8 +91,12 @@ impl Api {
     }
 
     fn answer(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, Failure> {
-        let mut answer =
-            answer.map_err(|error| Failure::new(format!("cannot reach a node at {}: {error}", self.base)))?;
+        let mut answer = answer.map_err(|error| {
+            Failure::new(match error {
+                ureq::Error::Timeout(_) => format!("the node at {} does not answer in time", self.base),
+                error => format!("cannot reach a node at {}: {error}", self.base),
+            })
+        })?;
         let text = answer.body_mut().read_to_string()?;
         interpret(&self.base, answer.status(), text).map_err(Failure::new)
     }
@@ -135,6 +151,16 @@ mod tests {
         ] {
             assert_eq!(url(address), expected, "{address}");
         }
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the client blocks its thread, so no shard runs here")]
+    fn a_node_that_does_not_answer_is_reported_in_time() {
+        // The kernel completes connections that the process does not accept.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let api = Api::new(&silent.local_addr().expect("an address").to_string());
+        let failure = api.get_within("/", Duration::from_millis(50)).expect_err("no answer");
+        assert!(failure.why.ends_with("does not answer in time"), "{}", failure.why);
     }
 
     #[test]

@@ -68,11 +68,7 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
         "gossipinfo" => (api.get("/failure_detector/endpoints")?, gossip),
         _ => (api.get("/storage_service/release_version")?, plain),
     };
-    if as_json {
-        say!("{answer}");
-    } else {
-        crate::output::print(format_args!("{}", shown(&answer)));
-    }
+    crate::output::print_answer(&answer, as_json, shown);
     Ok(())
 }
 

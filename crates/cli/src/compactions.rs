@@ -5,6 +5,7 @@
 
 use crate::Failure;
 use crate::api::{Api, Method, query, quoted};
+use crate::output::print_answer;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -60,11 +61,7 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
         }
         "compactionhistory" => {
             let done = api.get("/compaction_manager/compaction_history")?;
-            if as_json {
-                say!("{done}");
-            } else {
-                list(&done).iter().for_each(|one| say!("{}", done_line(one)));
-            }
+            print_answer(&done, as_json, |done| list(done).iter().map(|one| done_line(one) + "\n").collect());
             Ok(())
         }
         "stop" => {
@@ -77,7 +74,8 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
                     query(&[("type", &kind), ("tables", &tables())])
                 ),
             };
-            api.send(Method::Post, &path).map(|_| ())
+            print_answer(&api.send(Method::Post, &path)?, as_json, |_| String::new());
+            Ok(())
         }
         _ => {
             let path = match text("keyspace") {
@@ -86,7 +84,8 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
                     format!("/storage_service/keyspace_cleanup/{}{}", quoted(keyspace), query(&[("cf", &tables())]))
                 }
             };
-            api.send(Method::Post, &path).map(|_| ())
+            print_answer(&api.send(Method::Post, &path)?, as_json, |_| String::new());
+            Ok(())
         }
     }
 }
@@ -98,12 +97,10 @@ fn look(api: &Api) -> Result<(u64, Value), Failure> {
 
 fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
     let (pending, running) = look(api)?;
-    if as_json {
-        say!("{}", json!({ "pending": pending, "running": running }));
-        return Ok(());
-    }
-    say!("pending: {pending}");
-    list(&running).iter().for_each(|one| say!("{}", running_line(one)));
+    print_answer(&json!({ "pending": pending, "running": running }), as_json, |_| {
+        let lines = list(&running).iter().map(|one| running_line(one) + "\n");
+        [format!("pending: {pending}\n")].into_iter().chain(lines).collect()
+    });
     Ok(())
 }
 

@@ -65,12 +65,8 @@ pub fn command() -> Command {
 pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let top = usize::from(arguments.get_one::<u16>("top").copied().unwrap_or(1));
     let look = || api.get("/cluster/hot_partitions");
-    if as_json {
-        say!("{}", look()?);
-        return Ok(());
-    }
-    if arguments.get_flag("once") || !std::io::stdout().is_terminal() {
-        crate::output::print(format_args!("{}", text(&look()?, top)));
+    if as_json || arguments.get_flag("once") || !std::io::stdout().is_terminal() {
+        crate::output::print_answer(&look()?, as_json, |answer| text(answer, top));
         return Ok(());
     }
     rt::block_on(async {

@@ -4,6 +4,7 @@
 
 use crate::log_writer::Stream;
 use crate::logging;
+use serde_json::Value;
 use std::fmt::Arguments;
 use std::io::{self, StdoutLock, Write};
 
@@ -15,6 +16,16 @@ macro_rules! say {
 /// Prints a line to standard error. Errors are ignored.
 macro_rules! complain {
     ($($part:tt)*) => { $crate::output::print_error(format_args!("{}\n", format_args!($($part)*))) };
+}
+
+/// Prints the answer of a node: as JSON, or as text. Every command of `messina admin` prints its
+/// JSON here, also if the answer is `null`.
+pub fn print_answer(answer: &Value, as_json: bool, text: impl FnOnce(&Value) -> String) {
+    if as_json {
+        say!("{answer}");
+    } else {
+        print(format_args!("{}", text(answer)));
+    }
 }
 
 /// Prints to standard output. If that fails, the process ends: with status 0 if nobody reads the

@@ -38,11 +38,7 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
     let node = arguments.get_one::<String>("node").map(String::as_str).unwrap_or_default();
     let is_forgotten = arguments.get_flag("forget");
     let answer = ask(if is_forgotten { Method::Delete } else { Method::Post }, node)?;
-    if as_json {
-        say!("{answer}");
-    } else {
-        crate::output::print(format_args!("{}", of_one(&nodes, node, &answer, is_forgotten)));
-    }
+    crate::output::print_answer(&answer, as_json, |answer| of_one(&nodes, node, answer, is_forgotten));
     Ok(())
 }
 
@@ -85,9 +81,7 @@ fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: 
             }
         }
     }
-    if as_json {
-        say!("{}", Value::Object(answers));
-    }
+    crate::output::print_answer(&Value::Object(answers), as_json, |_| String::new());
     if failed.is_empty() {
         return Ok(());
     }

@@ -83,7 +83,10 @@ impl Coordinator {
                 let why = failure.why();
                 tracing::error!(target_node = %host, table = %table.0, why, "a node refuses a hint, and misses the write");
             }
-            hints.note_missed(host, table, Cause::Refused).await;
+            if let Err(error) = hints.note_missed(host, table, Cause::Refused).await {
+                tracing::debug!(%error, "a hint is kept");
+                return Delivered::NotYet;
+            }
         }
         Delivered::Refused
     }

@@ -6,16 +6,15 @@
 //!
 //! Invariant: an acknowledged write is on every replica, or is hinted, or is recorded as missed. A
 //! write is acknowledged after this is done for replicas that were down, and for replicas that
-//! failed before the level was reached. For a replica that has not responded by then it is done
-//! later.
+//! failed before the level was reached. If the disk fails to record it, the write fails. For a
+//! replica that has not responded by then it is done later.
 
 use super::Consistency;
 use super::client::{Message, ReplicaClient};
-use super::nodes::Nodes;
 use super::replica_failure::{FailureClass, ReplicaFailure, SendError};
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::write_responses::{GroupIndexes, Lacking, WriteResponses};
-use crate::hints::{Cause, Hints};
+use crate::hints::{Cause, Hints, Refused};
 use cluster::tablets::TabletReplica;
 use replica::{Context, RateLimitMode, ReplicaError};
 use std::cell::{Cell, RefCell};
@@ -134,7 +133,7 @@ impl ReplicaWriter {
         let mut kept = true;
         for (mutation, _) in mutations {
             if let Err(refused) = hints.store(replica.host, mutation, context.metadata_number, down_for).await {
-                tracing::debug!(target_node = %replica.host, %refused, "a hint was not stored");
+                responses.not_stored(&refused);
                 kept = false;
             }
         }
@@ -161,9 +160,9 @@ impl ReplicaWriter {
         responses.begin_hint();
         for lacking in responses.lacking.take() {
             if !lacking.failure.is_rate_limited() {
-                Box::pin(self.hint_one(&responses.nodes, lacking, context.metadata_number)).await;
+                Box::pin(self.hint_one(responses, lacking, context.metadata_number)).await;
             } else if let Some(lacking) = Box::pin(self.send_again(lacking, context)).await {
-                Box::pin(self.hint_one(&responses.nodes, lacking, context.metadata_number)).await;
+                Box::pin(self.hint_one(responses, lacking, context.metadata_number)).await;
             }
         }
         responses.end_hint();
@@ -179,7 +178,7 @@ impl ReplicaWriter {
         let (writer, responses, number) = (self.clone(), responses.clone(), context.metadata_number);
         let hints = async move {
             for lacking in responses.lacking.take().into_iter().filter(is_down) {
-                writer.hint_one(&responses.nodes, lacking, number).await;
+                writer.hint_one(&responses, lacking, number).await;
             }
         };
         rt::task::spawn(hints).detach();
@@ -206,18 +205,21 @@ impl ReplicaWriter {
     ///
     /// Records the write as missed at once in two cases: the replica's datacenter gets no hints, or
     /// this node's own disk failed. In most configurations hints are on the same disk.
-    async fn hint_one(&self, nodes: &Nodes, lacking: Lacking, number: u64) {
+    async fn hint_one(&self, responses: &WriteResponses, lacking: Lacking, number: u64) {
         let Some(hints) = self.hints() else { return };
+        let nodes = &responses.nodes;
         let Lacking { replica: TabletReplica { host, .. }, message, failure } = lacking;
         let down_for = nodes.down_for(host, rt::time::now());
         let is_own_disk = host == self.client.host
             && matches!(failure, ReplicaFailure::Refused(ReplicaError::Storage(_) | ReplicaError::Corrupt(_)));
         let is_hinted = !is_own_disk && hints.are_kept_for(nodes.datacenter_name(host));
         for (mutation, _) in message.request.mutations() {
-            if !is_hinted {
-                hints.note_missed(host, mutation.table(), Cause::Refused).await;
-            } else if let Err(refused) = hints.store(host, mutation, number, down_for).await {
-                tracing::debug!(target_node = %host, %refused, "a hint was not stored");
+            let stored = match is_hinted {
+                true => hints.store(host, mutation, number, down_for).await,
+                false => hints.note_missed(host, mutation.table(), Cause::Refused).await.map_err(Refused::from),
+            };
+            if let Err(refused) = stored {
+                responses.not_stored(&refused);
             }
         }
     }

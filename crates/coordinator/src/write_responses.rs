@@ -11,6 +11,7 @@ use super::nodes::Nodes;
 use super::replica_failure::ReplicaFailure;
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use crate::hints::Refused;
 use cluster::metadata::Table;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::Replicas;
@@ -59,6 +60,8 @@ pub(super) struct WriteResponses {
     pub lacking: RefCell<Vec<Lacking>>,
     /// Hints, or notes of missed writes, that are not stored yet.
     pub unstored: Cell<usize>,
+    /// Why the disk failed to record that a replica misses the write.
+    pub not_recorded: RefCell<Option<String>>,
 }
 
 /// A replica that did not accept its mutations.
@@ -71,6 +74,8 @@ pub(super) struct Lacking {
 /// The outcome of a write.
 enum Outcome {
     Reached,
+    /// Reached, but neither a hint nor a note exists for a replica that lacks the write.
+    NotRecorded,
     Unreachable,
     Outdated,
 }
@@ -115,6 +120,7 @@ impl WriteResponses {
     async fn outcome(&self) -> Outcome {
         loop {
             match self.status() {
+                LevelStatus::Reached if self.not_recorded.borrow().is_some() => return Outcome::NotRecorded,
                 LevelStatus::Reached if self.unstored.get() == 0 => return Outcome::Reached,
                 LevelStatus::Reached => self.changed.notified().await,
                 LevelStatus::Unreachable if self.rate_limited.get().is_some() => return Outcome::Unreachable,
@@ -148,10 +154,33 @@ impl WriteResponses {
         self.changed.notify_one();
     }
 
+    /// Records that a hint was not stored.
+    pub fn not_stored(&self, refused: &Refused) {
+        tracing::debug!(%refused, "a hint was not stored");
+        if let Refused::NotRecorded(error) = refused {
+            self.not_recorded.borrow_mut().get_or_insert_with(|| error.to_string());
+        }
+    }
+
     /// Records that a replica has responded or failed.
     pub fn replica_done(&self) {
         self.outstanding.set(self.outstanding.get() - 1);
         self.changed.notify_one();
+    }
+
+    /// The error if the disk failed to record that a replica misses the write. The other replicas
+    /// keep the write: an error with too few responses says that it may have been applied.
+    fn not_recorded(&self) -> CoordinatorError {
+        let (required, received, failures) = self.worst();
+        CoordinatorError::Failed {
+            consistency: self.consistency,
+            required,
+            received: received.min(required.saturating_sub(1)),
+            failures: failures.max(1),
+            nodes: Vec::new(),
+            data_present: false,
+            why: self.not_recorded.take().unwrap_or_default(),
+        }
     }
 
     /// Required, received and failed responses of the group that lacks most, for errors.
@@ -197,6 +226,7 @@ impl Coordinator {
             outdated: Cell::new(false),
             lacking: RefCell::default(),
             unstored: Cell::new(0),
+            not_recorded: RefCell::default(),
         });
         // Replicas that get the same mutations share a message.
         let mut messages: SmallVec<[(GroupIndexes, Rc<Message>); 1]> = SmallVec::new();
@@ -229,6 +259,7 @@ impl Coordinator {
         let (required, received, failures) = responses.worst();
         match outcome {
             Ok(Outcome::Reached) => Ok(()),
+            Ok(Outcome::NotRecorded) => Err(responses.not_recorded().into()),
             Ok(Outcome::Outdated) => Err(Attempt::Outdated),
             Ok(Outcome::Unreachable) => {
                 if let Some(why) = responses.refused.take() {

@@ -2,12 +2,14 @@
 
 mod accept_errors;
 mod backlog;
+mod spare_descriptors;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 pub use accept_errors::AcceptErrors;
 pub use backlog::{StreamBacklog, UnreadInput};
+pub use spare_descriptors::SpareDescriptors;
 
 #[cfg(feature = "sim")]
 pub use crate::sim::net::{TcpListener, TcpStream};

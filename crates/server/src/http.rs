@@ -9,6 +9,7 @@
 
 pub mod caller;
 mod slow_reader;
+pub mod starting;
 
 use crate::connection::accept::listen_error;
 use axum::Router;
@@ -21,7 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rt::net::{AcceptErrors, TcpListener, TcpStream};
+use rt::net::{AcceptErrors, SpareDescriptors, TcpListener, TcpStream};
 use rt::sync::{Cancel, Gate, GateGuard};
 use rt::task::Task;
 use rt::time::Duration;
@@ -38,6 +39,8 @@ use std::rc::Rc;
 /// The most connections of a port. Beyond that, a new connection replaces the oldest one without a
 /// running request.
 const MOST_CONNECTIONS: usize = 128;
+/// The descriptors of a port in reserve: its connections when the process has no others left.
+const SPARE_DESCRIPTORS: usize = 4;
 /// The timeout for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// The most bytes of a request's head.
@@ -68,9 +71,9 @@ struct Open {
 }
 
 /// The connections of a port.
-#[derive(Default)]
 struct Connections {
     open: RefCell<BTreeMap<u64, Open>>,
+    spare: RefCell<SpareDescriptors>,
     next_id: Cell<u64>,
     stop: Cancel,
     gate: Gate,
@@ -93,7 +96,26 @@ impl Port {
     /// Serves until `stop` is ready. Then closes the port, and gives running requests
     /// [`STOP_REQUESTS`] to finish.
     pub async fn serve(self, router: Router, callers: Callers, stop: impl Future<Output = ()>) {
-        let connections = Rc::new(Connections::default());
+        let connections = Rc::new(Connections::new());
+        self.accept(&connections, router, callers, stop).await;
+        drop(self.listener);
+        connections.stop().await;
+    }
+
+    /// Serves until the future is dropped. Then closes the connections, and not the port.
+    async fn serve_until_dropped(&self, router: Router, callers: Callers) {
+        let connections = Rc::new(Connections::new());
+        let _end = Abort(connections.clone());
+        self.accept(&connections, router, callers, std::future::pending()).await;
+    }
+
+    async fn accept(
+        &self,
+        connections: &Rc<Connections>,
+        router: Router,
+        callers: Callers,
+        stop: impl Future<Output = ()>,
+    ) {
         let callers = Rc::new(callers);
         let mut errors = AcceptErrors::new("an HTTP client");
         let mut stop = pin!(stop);
@@ -105,17 +127,40 @@ impl Port {
             match accepted {
                 Ok((stream, peer)) => {
                     errors.accepted();
+                    connections.spare.borrow_mut().fill();
                     connections.serve(stream, peer, router.clone(), callers.clone());
                 }
-                Err(error) => errors.failed(&error).await,
+                Err(error) if connections.spare.borrow_mut().release_after(&error) => {}
+                Err(error) => {
+                    // All spare descriptors are in use.
+                    connections.close_idle();
+                    errors.failed(&error).await;
+                }
             }
         }
-        drop(self.listener);
-        connections.stop().await;
+    }
+}
+
+/// Aborts all connections when it is dropped.
+struct Abort(Rc<Connections>);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort(|_| true);
     }
 }
 
 impl Connections {
+    fn new() -> Connections {
+        Connections {
+            open: RefCell::default(),
+            spare: RefCell::new(SpareDescriptors::new(SPARE_DESCRIPTORS)),
+            next_id: Cell::default(),
+            stop: Cancel::default(),
+            gate: Gate::default(),
+        }
+    }
+
     /// Serves a connection in its own task.
     fn serve(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, router: Router, callers: Rc<Callers>) {
         let Some(inside) = self.gate.enter() else { return };
@@ -138,10 +183,12 @@ impl Connections {
 
     /// Whether one more connection may be served. If necessary, closes an older one.
     fn make_room(&self) -> bool {
+        self.open.borrow().len() < MOST_CONNECTIONS || self.close_idle()
+    }
+
+    /// Closes the oldest connection without a running request. Returns whether there was one.
+    fn close_idle(&self) -> bool {
         let mut open = self.open.borrow_mut();
-        if open.len() < MOST_CONNECTIONS {
-            return true;
-        }
         let idle = open.iter().find(|(_, connection)| connection.stage.get() != Stage::Working).map(|(id, _)| *id);
         let cut = idle.and_then(|id| open.remove(&id));
         drop(open);
@@ -183,6 +230,8 @@ impl Drop for Leave {
         // The map is not borrowed while a task is dropped: `abort` only marks it.
         let gone = self.connections.open.borrow_mut().remove(&self.id);
         drop(gone);
+        // Before another part of the process takes the descriptor of the connection.
+        self.connections.spare.borrow_mut().fill();
     }
 }
 

@@ -20,6 +20,7 @@ use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, SearchOutcome};
 use cluster::topology::locate;
 use cluster::topology::migration_driver::{MigrationDriver, Streaming};
+use cluster::topology::search_progress::SearchProgress;
 use cluster::topology::write_marks::WriteMarks;
 use cluster::topology::{Node, NodeState, features, topology_coordinator};
 use cluster::{ClusterShards, NodeInfo};
@@ -72,12 +73,15 @@ pub struct ClusterSettings {
     pub hints: HintsSettings,
     /// `group0_raft_op_timeout_in_ms`.
     pub change_timeout: Duration,
+    /// What the node waits for while it looks for its cluster.
+    pub progress: SearchProgress,
 }
 
 impl Default for ClusterSettings {
     fn default() -> Self {
         let change_timeout = Duration::from_secs(60);
-        ClusterSettings { hints_directory: None, hints: HintsSettings::default(), change_timeout }
+        let (hints, progress) = (HintsSettings::default(), SearchProgress::default());
+        ClusterSettings { hints_directory: None, hints, change_timeout, progress }
     }
 }
 
@@ -87,6 +91,7 @@ pub struct Wire {
     running: internode::Running,
     seeds: Seeds,
     admission: Rc<Admission>,
+    progress: SearchProgress,
 }
 
 /// The metadata, and whether this node still has to receive it.
@@ -124,7 +129,8 @@ pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Opt
     coordinator::resync::serve(&internode, shards);
     crate::admin::hot::serve(&internode, shards.cluster);
     let running = internode::serve(internode.clone(), listener);
-    Ok(Some(Wire { internode, running, seeds: cluster.seeds.clone(), admission }))
+    let (seeds, progress) = (cluster.seeds.clone(), cluster.settings.progress.clone());
+    Ok(Some(Wire { internode, running, seeds, admission, progress }))
 }
 
 /// Opens the metadata: from disk, as a new member of a cluster that admits this node, or as a new
@@ -150,8 +156,8 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<
         return Ok(found);
     }
     let own = own_node(info, NodeState::Joining);
-    let seeds = wire.seeds.find(own.internode()).await;
-    match join::search(&wire.admission, &wire.internode, &own, seeds).await.map_err(StartError)? {
+    let seeds = wire.seeds.find(own.internode(), &wire.progress).await;
+    match join::search(&wire.admission, &wire.internode, &own, seeds, &wire.progress).await.map_err(StartError)? {
         SearchOutcome::Nothing => begins().await,
         SearchOutcome::Cluster(nodes) => {
             internode::publish_book(wire.internode.shards(), join::address_book(nodes.iter())).await;

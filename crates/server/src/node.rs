@@ -14,6 +14,7 @@ use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, LateLimits, Limits, Listeners, NodeFacts, Server};
 use crate::http::Port;
 use crate::http::caller::Callers;
+use crate::http::starting;
 use crate::machine_checks::{
     check_descriptors, check_threads, log_size_warning, memory_warning, segment_size_note, tls_error, usable_cpus,
 };
@@ -307,11 +308,13 @@ pub fn run(
         let ports = open_ports(&plan).await.map_err(because)?;
         let (signals, others) = signals::listen().map_err(because)?;
         let (failures, mut failed) = stopping::failure_channel();
-        let starting = plan.clone();
+        let of_node = plan.clone();
         let encryption = tls.as_ref().map(|(_, _, config)| config.clone());
         let mut signals = std::pin::pin!(signals);
+        let progress = plan.stack.cluster.as_ref().map(|cluster| cluster.settings.progress.clone()).unwrap_or_default();
         let up = tokio::select! {
-            up = remote.call(ShardId(0), move || async move { bring_up(services, starting, encryption, failures).await }) => up.map_err(because)??,
+            never = starting::serve(ports.prometheus.as_ref(), ports.admin.as_ref(), config, &progress) => match never {},
+            up = remote.call(ShardId(0), move || async move { bring_up(services, of_node, encryption, failures).await }) => up.map_err(because)??,
             signal = &mut signals => {
                 // Replay can take a while. Ending during replay is as safe as a crash: the next
                 // start replays again.

@@ -3,6 +3,7 @@
 //! The node waits until all names have addresses. With only some of the addresses, it could create
 //! a second cluster beside the cluster of the other seeds.
 
+use cluster::topology::search_progress::SearchProgress;
 use rt::time::Duration;
 use std::net::SocketAddr;
 
@@ -29,7 +30,7 @@ impl From<Vec<SocketAddr>> for Seeds {
 impl Seeds {
     /// All addresses of the same family as `own`. Waits for names that have none yet. If the node
     /// stops, returns the addresses found so far.
-    pub async fn find(&self, own: SocketAddr) -> Vec<SocketAddr> {
+    pub async fn find(&self, own: SocketAddr, progress: &SearchProgress) -> Vec<SocketAddr> {
         let mut addresses = self.addresses.clone();
         for (name, port) in &self.names {
             let mut tries = 0;
@@ -41,6 +42,7 @@ impl Seeds {
                     },
                     Err(error) => error.to_string(),
                 };
+                progress.set(Some(format!("it waits for the address of the seed {name} ({why})")));
                 if tries % TELL == 0 {
                     tracing::warn!(seed = name, why, "the address of a seed cannot be resolved; retrying");
                 }
@@ -96,6 +98,6 @@ mod tests {
     fn names_become_addresses() {
         let own = ([127, 0, 0, 1], 7000).into();
         let seeds = Seeds { names: vec![("localhost".into(), 7001)], ..Seeds::from(vec![own]) };
-        assert_eq!(rt::block_on(seeds.find(own)), [own, ([127, 0, 0, 1], 7001).into()]);
+        assert_eq!(rt::block_on(seeds.find(own, &SearchProgress::default())), [own, ([127, 0, 0, 1], 7001).into()]);
     }
 }

@@ -32,6 +32,7 @@ use replica::{HotSettings, ProtectionMode, Replica};
 use rt::ShardId;
 use rt::shard::PerShard;
 use rt::task::Group;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -77,6 +78,7 @@ pub fn cluster_settings(config: &Config) -> ClusterSettings {
         hints_directory: config.hints_directory.clone(),
         hints: hints_settings(config),
         change_timeout: config.group0_raft_op_timeout_in_ms.0,
+        ..ClusterSettings::default()
     }
 }
 
@@ -324,18 +326,27 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
         if let Some(replica) = layers.replica.try_get() {
             replica.forget_queriers(None);
         }
+        let mut unrecorded = BTreeSet::new();
         if let Some(hints) = layers.coordinator.try_get().and_then(|coordinator| coordinator.hints()) {
             hints.sync().await;
+            unrecorded = hints.unrecorded();
         }
-        match layers.engine.try_get() {
+        let unwritten = match layers.engine.try_get() {
             Some(engine) => engine.stop().await,
             None => Unwritten::default(),
-        }
+        };
+        (unwritten, unrecorded)
     });
-    let unwritten = unwritten.await;
+    let (unwritten, unrecorded): (Vec<_>, Vec<_>) = unwritten.await.into_iter().unzip();
+    let unrecorded: BTreeSet<HostId> = unrecorded.into_iter().flatten().collect();
     inventory::forget_removed_logs(layers.inventory, &unwritten).await;
     layers.inventory.clear();
     let unwritten = StopError::of(unwritten);
+    let log = match (log, StopError::unrecorded(&unrecorded)) {
+        (Err(why), Some(also)) => Err(format!("{why}; {also}")),
+        (Ok(()), Some(why)) => Err(why),
+        (log, None) => log,
+    };
     match (log, unwritten) {
         (Ok(()), Ok(())) => {
             counter_id::keep(layers.engine, layers.replica).await;

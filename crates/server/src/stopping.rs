@@ -6,6 +6,7 @@
 //! reports this.
 
 use engine::{LogLeft, Unwritten};
+use model::HostId;
 use rt::sync::watch;
 use rt::time::Duration;
 use std::collections::BTreeSet;
@@ -55,6 +56,17 @@ impl StopError {
             StopError::MayLackWrites(_) => FAILED,
             StopError::Replays(_) => REPLAYS,
         }
+    }
+
+    /// The text if it could not be recorded that these nodes miss writes.
+    pub(crate) fn unrecorded(nodes: &BTreeSet<HostId>) -> Option<String> {
+        let names = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        (!nodes.is_empty()).then(|| {
+            format!(
+                "the disk failed to record that these nodes may miss acknowledged writes: {names}. For each of them, run \
+                 `messina admin resync NODE --force`"
+            )
+        })
     }
 
     /// An error if a shard could not write something until it stopped.
@@ -256,6 +268,14 @@ mod tests {
         assert_eq!(lost.exit_status(), FAILED);
         let text = lost.to_string();
         assert!(text.contains("fsync failed") && text.contains("k.a") && text.contains("may not be on disk"), "{text}");
+    }
+
+    #[test]
+    fn nodes_whose_missed_writes_are_not_on_disk_are_named() {
+        assert_eq!(StopError::unrecorded(&BTreeSet::new()), None);
+        let node = HostId(uuid::Uuid::from_u128(7));
+        let text = StopError::unrecorded(&BTreeSet::from([node])).expect("an error");
+        assert!(text.contains(&node.to_string()) && text.contains("resync NODE --force"), "{text}");
     }
 
     #[test]

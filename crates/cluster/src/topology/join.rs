@@ -9,6 +9,7 @@
 use super::admission::Admission;
 use super::discovery::{Discovery, DiscoveryAnswer, Verdict};
 use super::runs::{self, KnownNode, RunClaim};
+use super::search_progress::{SearchProgress, waits_for};
 use super::whereabouts::{lost, may_be_elsewhere, moved, reached_at};
 use super::write_marks::MarkAnnouncement;
 use super::{Node, NodeState, Topology, features};
@@ -37,6 +38,8 @@ const QUESTION: Duration = Duration::from_secs(2);
 const ADMISSION: Duration = Duration::from_secs(60);
 /// The interval of log lines while the node waits.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// When the search is logged first.
+const FIRST_REPORT: Duration = Duration::from_secs(1);
 
 /// A request to another node. Append-only.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -409,10 +412,13 @@ pub async fn search(
     internode: &Rc<Internode>,
     own: &Node,
     seeds: Vec<SocketAddr>,
+    progress: &SearchProgress,
 ) -> Result<SearchOutcome, String> {
+    progress.set(Some("it looks for its cluster at its seeds".to_owned()));
     admission.searching.replace(Some(Discovery::new(own.host, own.internode(), seeds)));
-    let found = search_with(internode, own, &admission.searching).await;
+    let found = search_with(internode, own, &admission.searching, progress).await;
     admission.searching.take();
+    progress.set(None);
     found
 }
 
@@ -420,9 +426,10 @@ async fn search_with(
     internode: &Rc<Internode>,
     own: &Node,
     searching: &RefCell<Option<Discovery>>,
+    progress: &SearchProgress,
 ) -> Result<SearchOutcome, String> {
     let search = || RefMut::map(searching.borrow_mut(), |search| search.as_mut().expect("the search is running"));
-    let mut reported = rt::time::now();
+    let mut next_report = rt::time::now() + FIRST_REPORT;
     loop {
         let (addresses, known) = {
             let search = search();
@@ -430,7 +437,7 @@ async fn search_with(
         };
         let questions = addresses.iter().map(|address| ask(internode, *address, JoinRequest::Discover(known.clone())));
         let answers = futures_util::future::join_all(questions).await;
-        let mut last_error = None;
+        let mut reasons = BTreeMap::new();
         for (address, answer) in addresses.into_iter().zip(answers) {
             let mut search = search();
             match answer {
@@ -442,7 +449,7 @@ async fn search_with(
                 }
                 Ok((_, other)) => {
                     search.lost(address);
-                    last_error = Some(format!("{address}: {other:?}"));
+                    reasons.insert(address, format!("{other:?}"));
                 }
                 Err(NoAnswer::Own) => {
                     search.record_answer(
@@ -453,7 +460,7 @@ async fn search_with(
                 Err(NoAnswer::Ever(why)) => return Err(why),
                 Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {
                     search.lost(address);
-                    last_error = Some(format!("{address}: {why}"));
+                    reasons.insert(address, why);
                 }
             }
         }
@@ -467,12 +474,12 @@ async fn search_with(
             },
             Verdict::Ask => {}
         }
-        if reported.elapsed() >= REPORT_EVERY {
-            reported = rt::time::now();
-            let silent = search().silent();
-            let why = last_error.as_deref().unwrap_or("all seeds answer, and another node creates the cluster");
-            tracing::warn!(?silent, why, "still looking for a cluster");
+        let waits_for = waits_for(&search().silent(), &reasons);
+        if rt::time::now() >= next_report {
+            next_report = rt::time::now() + REPORT_EVERY;
+            tracing::warn!(waits_for, "still looking for a cluster");
         }
+        progress.set(Some(format!("it looks for its cluster, and waits for {waits_for}")));
         rt::time::sleep(PAUSE).await;
     }
 }

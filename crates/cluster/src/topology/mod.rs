@@ -15,6 +15,7 @@ pub mod locate;
 pub mod migration_driver;
 pub(crate) mod node;
 pub mod runs;
+pub mod search_progress;
 pub mod topology_coordinator;
 pub mod voters;
 mod whereabouts;

@@ -6,13 +6,19 @@
 //! the time since when writes are missing. An entry is removed when the node was resynced
 //! ([`crate::resync`]), when an operator requests it, or when the table is dropped. Each new entry
 //! costs one write of a small file, independent of how many writes are missed.
+//!
+//! If that file cannot be written, the entries are written to reserved space
+//! ([`super::reserved_notes`]). If this fails too, the write that was missed must not be
+//! acknowledged ([`NotRecorded`]).
 
+use super::reserved_notes::ReservedNotes;
 use super::sealed;
 use model::id::{HostId, TableId};
 use rt::sync::Semaphore;
+use rt::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -23,6 +29,8 @@ pub(super) const OLD_NAME: &str = "missed";
 const FORMAT: u8 = 2;
 /// The version without the sequence number.
 const WITHOUT_SEQUENCE: u8 = 1;
+/// After a failure, writes to the disk are not retried for this long.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Why hint replay does not deliver a write. Append-only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -62,6 +70,16 @@ impl Cause {
     }
 }
 
+/// A missed write could not be recorded on disk.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("node {target} misses this write, and the coordinator's disk failed to record that: {why}")]
+pub struct NotRecorded {
+    /// The node that misses the write.
+    pub target: HostId,
+    /// The error of the disk.
+    pub why: String,
+}
+
 /// A node that lacks writes of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissedWrites {
@@ -84,6 +102,8 @@ struct Entry {
     last: i64,
     /// The mark of the resync that began after the entry was noted last.
     mark: Option<Uuid>,
+    /// The number of the change that noted the entry.
+    change: u64,
 }
 
 /// The missed writes that one shard has recorded.
@@ -94,14 +114,20 @@ pub(super) struct Missed {
     changes: Cell<u64>,
     written: Cell<u64>,
     write_permit: Semaphore,
-    /// Whether the last write failed.
-    failing: Cell<bool>,
+    /// When and why the last write failed, if it failed.
+    failure: RefCell<Option<(Instant, String)>>,
+    reserve: ReservedNotes,
+    /// Whether the newest entries are only in the reserved space.
+    is_in_reserve: Cell<bool>,
+    /// Whether the last attempt to reserve space failed.
+    is_reserve_missing: Cell<bool>,
     /// The sequence number to keep in the file, if changes must not increase it.
     kept_sequence: Cell<Option<u64>>,
 }
 
 impl Missed {
-    pub fn new(path: PathBuf) -> Missed {
+    /// `reserve` is the path of the reserved space.
+    pub fn new(path: PathBuf, reserve: PathBuf) -> Missed {
         let (changes, written) = (Cell::new(0), Cell::new(0));
         Missed {
             path,
@@ -109,7 +135,10 @@ impl Missed {
             changes,
             written,
             write_permit: Semaphore::new(1),
-            failing: Cell::new(false),
+            failure: RefCell::default(),
+            reserve: ReservedNotes::new(reserve),
+            is_in_reserve: Cell::new(false),
+            is_reserve_missing: Cell::new(false),
             kept_sequence: Cell::new(None),
         }
     }
@@ -130,9 +159,10 @@ impl Missed {
         self.kept_sequence.set(Some(self.written.get()));
     }
 
-    /// Adds the entries of a file, if the file exists. Its sequence number must be at least
-    /// `least`. Returns why the file differs from the file at the last stop, if it does.
-    pub async fn adopt(&self, path: &Path, least: u64) -> io::Result<Option<&'static str>> {
+    /// Adds the entries of a file, if the file exists, or of its reserved space if this is newer.
+    /// The sequence number must be at least `least`. Returns why the file differs from the file at
+    /// the last stop, if it does.
+    pub async fn adopt(&self, path: &Path, reserve: Option<&Path>, least: u64) -> io::Result<Option<&'static str>> {
         let (found, mut lost) = match rt::fs::read(path).await {
             Ok(bytes) => {
                 let found = decode(&bytes);
@@ -147,36 +177,63 @@ impl Missed {
             Err(error) => return Err(error),
         };
         let is_there = found.is_some();
-        let (sequence, found) = found.unwrap_or_default();
+        let (mut sequence, mut found) = found.unwrap_or_default();
+        let reserved = match reserve {
+            Some(reserve) => ReservedNotes::read(reserve).await?,
+            None => None,
+        };
+        let newer = reserved.filter(|(reserved, _)| *reserved > sequence);
+        let is_in_reserve = newer.is_some();
+        if let Some((reserved, entries)) = newer {
+            (sequence, found) = (reserved, entries);
+            lost = lost.filter(|_| sequence < least);
+        }
         if lost.is_none() && sequence < least {
             lost = Some("is older than when the node stopped");
         }
         if path == self.path {
             let before = sequence.max(least);
             self.written.set(before);
+            self.is_in_reserve.set(is_in_reserve);
             // A file without a sequence number gets one.
             self.changes.set(before + u64::from(lost.is_some() || (is_there && sequence == 0)));
         }
         let now = rt::time::wall_micros();
         let mut entries = self.entries.borrow_mut();
         for one in found {
-            let fresh = Entry { cause: one.cause, since: one.since, last: now, mark: None };
+            // If a change follows, it is written before the shard serves.
+            let fresh = Entry { cause: one.cause, since: one.since, last: now, mark: None, change: 0 };
             entries.entry((one.target, one.table.map(|table| table.0))).or_insert(fresh);
         }
         Ok(lost)
     }
 
-    /// Notes that a node misses a write. Returns once the note is on disk. If the disk fails, only
-    /// the first note waits for it.
-    pub async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) {
-        self.note_since(target, table, cause, rt::time::wall_micros()).await;
+    /// Reserves space for the entries. An error is logged once, and the next call retries.
+    pub async fn reserve(&self) {
+        match self.reserve.reserve().await {
+            Ok(()) => self.is_reserve_missing.set(false),
+            Err(error) if !self.is_reserve_missing.replace(true) => tracing::warn!(%error,
+                "no space can be reserved for notes of missed writes: if the disk becomes full, writes that a replica misses fail"),
+            Err(_) => {}
+        }
+    }
+
+    /// Notes that a node misses a write. The note is durable when this returns `Ok`.
+    pub async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) -> Result<(), NotRecorded> {
+        self.note_since(target, table, cause, rt::time::wall_micros()).await
     }
 
     /// Notes that a node has missed writes since a time.
-    pub async fn note_since(&self, target: HostId, table: Option<TableId>, cause: Cause, since: i64) {
+    pub async fn note_since(
+        &self,
+        target: HostId,
+        table: Option<TableId>,
+        cause: Cause,
+        since: i64,
+    ) -> Result<(), NotRecorded> {
         let now = rt::time::wall_micros();
-        let key = (target, table.map(|table| table.0));
-        let is_new = match self.entries.borrow_mut().entry(key) {
+        let (key, change) = ((target, table.map(|table| table.0)), self.changes.get() + 1);
+        let (is_new, own) = match self.entries.borrow_mut().entry(key) {
             std::collections::btree_map::Entry::Occupied(mut known) => {
                 let known = known.get_mut();
                 (known.last, known.mark) = (now, None);
@@ -187,26 +244,43 @@ impl Missed {
                 }
                 let is_earlier = since < known.since;
                 known.since = since.min(known.since);
-                is_worse || is_earlier
+                if is_worse || is_earlier {
+                    known.change = change;
+                }
+                (is_worse || is_earlier, known.change)
             }
             std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(Entry { cause, since, last: now, mark: None });
-                true
+                place.insert(Entry { cause, since, last: now, mark: None, change });
+                (true, change)
             }
         };
-        if !is_new {
+        if is_new {
+            let tables = self.list().iter().filter(|one| one.target == target).count();
+            tracing::warn!(
+                target_node = %target, tables, why = cause.text(),
+                "a node misses writes that hint replay will not deliver: when it is up, run `messina admin resync {target}`"
+            );
+            self.changes.set(change);
+            self.write().await;
+        } else if self.written.get() < own && !self.failed_just_now() {
             // Another task may be writing the note.
-            if !self.failing.get() {
-                self.write().await;
-            }
-            return;
+            self.write().await;
         }
-        let tables = self.list().iter().filter(|one| one.target == target).count();
-        tracing::warn!(
-            target_node = %target, tables, why = cause.text(),
-            "a node misses writes that hint replay will not deliver: when it is up, run `messina admin resync {target}`"
-        );
-        self.changed().await;
+        if self.written.get() >= own {
+            return Ok(());
+        }
+        let why = self.failure.borrow().as_ref().map_or_else(String::new, |(_, why)| why.clone());
+        Err(NotRecorded { target, why })
+    }
+
+    fn failed_just_now(&self) -> bool {
+        self.failure.borrow().as_ref().is_some_and(|(at, _)| rt::time::now() - *at < RETRY)
+    }
+
+    /// The nodes with entries that are not on disk.
+    pub fn unwritten(&self) -> BTreeSet<HostId> {
+        let entries = self.entries.borrow();
+        entries.iter().filter(|(_, entry)| entry.change > self.written.get()).map(|((host, _), _)| *host).collect()
     }
 
     /// Removes the entries of a node that were noted last at `by` or before. None for `tables`
@@ -262,30 +336,52 @@ impl Missed {
         self.written.get() >= self.changes.get()
     }
 
-    /// Writes the entries to disk if they have changed.
+    /// Writes the entries to disk if they have changed: to the file, or else to the reserved space.
     pub async fn write(&self) {
-        if self.is_written() {
+        if self.is_written() && !self.is_in_reserve.get() {
             return;
         }
+        let began = rt::time::now();
         let Ok(_permit) = self.write_permit.acquire().await else { return };
-        let upto = self.changes.get();
-        if self.written.get() >= upto {
+        if self.failure.borrow().as_ref().is_some_and(|(at, _)| *at > began) {
+            // Another task has just failed: of many waiting tasks, one tries.
             return;
         }
-        let sequence = self.kept_sequence.get().unwrap_or(upto);
-        match rt::fs::write_durably(&self.path, &sealed::encode(FORMAT, &(sequence, self.list()))).await {
+        let upto = self.changes.get();
+        let is_written = self.written.get() >= upto;
+        if is_written && !self.is_in_reserve.get() {
+            return;
+        }
+        let (sequence, entries) = (self.kept_sequence.get().unwrap_or(upto), self.list());
+        let error = match rt::fs::write_durably(&self.path, &sealed::encode(FORMAT, &(sequence, &entries))).await {
             Ok(()) => {
                 self.written.set(upto);
-                if self.failing.replace(false) {
-                    tracing::info!(file = %self.path.display(), "missed writes can be recorded on disk again");
+                if self.is_in_reserve.replace(false) | self.failure.take().is_some() {
+                    tracing::info!(file = %self.path.display(), "missed writes can be recorded in their file again");
+                }
+                return;
+            }
+            Err(error) => error,
+        };
+        if is_written {
+            // The reserved space has the same entries.
+            return;
+        }
+        match self.reserve.write(sequence, &entries).await {
+            Ok(()) => {
+                self.written.set(upto);
+                self.failure.replace(None);
+                if !self.is_in_reserve.replace(true) {
+                    tracing::warn!(file = %self.path.display(), %error,
+                        "the file of missed writes cannot be written: they are recorded in reserved space; retrying");
                 }
             }
-            Err(error) if !self.failing.replace(true) => {
-                tracing::error!(file = %self.path.display(), %error,
-                    "missed writes cannot be recorded on disk, and a restart would lose them; retrying");
-            }
-            Err(error) => {
-                tracing::debug!(file = %self.path.display(), %error, "missed writes still cannot be recorded on disk")
+            Err(why) => {
+                let why = format!("{}: {error}; {why}", self.path.display());
+                if self.failure.replace(Some((rt::time::now(), why))).is_none() {
+                    tracing::error!(file = %self.path.display(), %error,
+                        "missed writes cannot be recorded on disk: writes that a replica misses fail; retrying");
+                }
             }
         }
     }
@@ -299,15 +395,15 @@ pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<Tabl
     if let Some(parent) = notes.parent() {
         rt::fs::sync_dir(parent).await?;
     }
-    let path = missed_path(notes, 0);
-    let missed = Missed::new(path.clone());
-    missed.adopt(&path, 0).await?;
+    let (path, reserve) = (missed_path(notes, 0), reserve_path(notes, 0));
+    let missed = Missed::new(path.clone(), reserve.clone());
+    missed.adopt(&path, Some(&reserve), 0).await?;
     missed.keep_sequence();
     for table in tables {
-        missed.note(own, *table, Cause::AcceptedLoss).await;
+        missed.note(own, *table, Cause::AcceptedLoss).await.map_err(io::Error::other)?;
     }
     missed.write().await;
-    match missed.is_written() {
+    match missed.is_written() && !missed.is_in_reserve.get() {
         true => Ok(()),
         false => Err(io::Error::other("the file could not be written")),
     }
@@ -316,6 +412,11 @@ pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<Tabl
 /// The path of the missed writes of a shard.
 pub(super) fn missed_path(notes: &Path, shard: u16) -> PathBuf {
     notes.join(missed_name(shard))
+}
+
+/// The path of the reserved space for the missed writes of a shard.
+pub(super) fn reserve_path(notes: &Path, shard: u16) -> PathBuf {
+    notes.join(format!("{shard}.reserve"))
 }
 
 /// The name of that file.

@@ -20,11 +20,12 @@ mod manifest;
 mod missed;
 mod owner;
 pub mod replay_outcome;
+mod reserved_notes;
 mod sealed;
 mod settings;
 mod witness;
 
-pub use missed::{Cause, MissedWrites, note_accepted_loss};
+pub use missed::{Cause, MissedWrites, NotRecorded, note_accepted_loss};
 pub use owner::claim_directory;
 pub use settings::{HintsConfig, HintsSettings, KeptFor};
 pub use witness::{Store, Stored, Witnessed, WitnessedNotes};
@@ -32,7 +33,7 @@ pub use witness::{Store, Stored, Witnessed, WitnessedNotes};
 use format::Hint;
 use hint_log::{HintLog, is_of_process};
 use manifest::Manifest;
-use missed::{Missed, missed_name, missed_path};
+use missed::{Missed, missed_name, missed_path, reserve_path};
 use model::id::{HostId, TableId};
 use model::mutation::Mutation;
 use rt::time::Duration;
@@ -56,6 +57,9 @@ pub enum Refused {
     /// The disk failed.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The disk failed, also to record that the node misses the write.
+    #[error("{0}")]
+    NotRecorded(#[from] NotRecorded),
 }
 
 /// Counts of hints, by outcome.
@@ -145,7 +149,7 @@ impl Hints {
         for parent in [&config.directory, &config.notes].into_iter().filter_map(|made| made.parent()) {
             let _ = rt::fs::sync_dir(parent).await; // some system directories cannot be opened
         }
-        let (manifests, missed) = (Rc::default(), Rc::new(Missed::new(missed_path(&config.notes, shard))));
+        let (manifests, missed) = (Rc::default(), Rc::new(new_missed(&config.notes, shard)));
         known.retain(|name, _| number_of(name).is_some_and(|number| number % shards.max(1) == shard));
         let hints = Hints {
             settings: RefCell::new(Rc::new(config.settings.clone())),
@@ -169,6 +173,7 @@ impl Hints {
             hints.manifests.borrow_mut().insert(*number, Rc::new(manifest));
         }
         let others = hints.take_over_notes(shard, &numbers, &mut lost).await?;
+        hints.missed.reserve().await;
         hints.note_lost(lost).await;
         let mut missing: BTreeMap<HostId, Vec<(Rc<Manifest>, u64)>> = BTreeMap::new();
         let mut shorter: BTreeMap<HostId, Vec<Shorter>> = BTreeMap::new();
@@ -219,17 +224,19 @@ impl Hints {
         numbers: &BTreeSet<u16>,
         lost: &mut Vec<Lost>,
     ) -> io::Result<Vec<PathBuf>> {
-        let own = missed_path(&self.config.notes, shard);
+        let notes = &self.config.notes;
+        let (own, own_reserve) = (missed_path(notes, shard), reserve_path(notes, shard));
         let mut others = Vec::new();
         for number in numbers {
             let path = missed_path(&self.config.notes, *number);
             let name = missed_name(*number);
-            let why = self.missed.adopt(&path, self.witness.sequence(&name)).await?;
+            let reserve = reserve_path(&self.config.notes, *number);
+            let why = self.missed.adopt(&path, Some(&reserve), self.witness.sequence(&name)).await?;
             lost.extend(self.witness.lost(name, why));
             let old = self.config.directory.join(number.to_string()).join(missed::OLD_NAME);
-            self.missed.adopt(&old, 0).await?;
-            for path in [path, old] {
-                if path != own && rt::fs::exists(&path).await {
+            self.missed.adopt(&old, None, 0).await?;
+            for path in [path, old, reserve] {
+                if ![&own, &own_reserve].contains(&&path) && rt::fs::exists(&path).await {
                     others.push(path);
                 }
             }
@@ -251,7 +258,8 @@ impl Hints {
             );
             self.count(|metrics| metrics.corrupted += 1);
             for (target, since) in nodes {
-                self.missed.note_since(target, None, Cause::NotesLost, since).await;
+                // An error is logged, and the next sync retries.
+                let _ = self.missed.note_since(target, None, Cause::NotesLost, since).await;
             }
         }
     }
@@ -266,8 +274,7 @@ impl Hints {
                  `messina admin resync {target}`"
             );
             self.count(|metrics| metrics.corrupted += files.len() as u64);
-            self.missed.note(target, None, Cause::Damaged).await;
-            if self.missed.is_written() {
+            if self.missed.note(target, None, Cause::Damaged).await.is_ok() {
                 files.iter().for_each(|(manifest, number)| manifest.unlist(target, *number));
             }
         }
@@ -283,8 +290,7 @@ impl Hints {
                  the files and start again; or run `messina admin resync {target}`"
             );
             self.count(|metrics| metrics.corrupted += files.len() as u64);
-            self.missed.note(target, None, Cause::Damaged).await;
-            if self.missed.is_written() {
+            if self.missed.note(target, None, Cause::Damaged).await.is_ok() {
                 files.iter().for_each(|(manifest, number, bytes)| manifest.measure(target, *number, *bytes));
             }
         }
@@ -301,9 +307,10 @@ impl Hints {
     }
 
     /// Notes that a node misses a write, and updates the second record.
-    async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) {
-        self.missed.note(target, table, cause).await;
+    async fn note(&self, target: HostId, table: Option<TableId>, cause: Cause) -> Result<(), NotRecorded> {
+        self.missed.note(target, table, cause).await?;
         self.witness.record_missed().await;
+        Ok(())
     }
 
     /// Applies new settings.
@@ -329,8 +336,10 @@ impl Hints {
         self.logs.borrow_mut().entry(target).or_insert_with(fresh).clone()
     }
 
-    /// Stores a hint for a node. `number` is the number of the metadata that routed the write.
-    /// `down_for` is how long the node has been down, if it is down.
+    /// Stores a hint for a node. If this fails, the node is noted as missing the write. If this
+    /// fails as well ([`Refused::NotRecorded`]), the write must not be acknowledged. `number` is
+    /// the number of the metadata that routed the write. `down_for` is how long the node has been
+    /// down, if it is down.
     pub async fn store(
         &self,
         target: HostId,
@@ -347,9 +356,9 @@ impl Hints {
             Ok(()) => return stored,
             Err(Refused::TooLongDown) => Cause::WindowOver,
             Err(Refused::Full) => Cause::Full,
-            Err(Refused::Io(_)) => Cause::NotWritten,
+            Err(Refused::Io(_) | Refused::NotRecorded(_)) => Cause::NotWritten,
         };
-        self.note(target, Some(mutation.table()), cause).await;
+        self.note(target, Some(mutation.table()), cause).await?;
         stored
     }
 
@@ -387,10 +396,15 @@ impl Hints {
         self.missed.list()
     }
 
-    /// Notes that a node misses a write that hint replay will not deliver. Returns once the note is
-    /// on disk.
-    pub async fn note_missed(&self, target: HostId, table: TableId, cause: Cause) {
-        self.note(target, Some(table), cause).await;
+    /// The nodes whose missed writes could not be recorded on disk: a restart forgets them.
+    pub fn unrecorded(&self) -> BTreeSet<HostId> {
+        self.missed.unwritten()
+    }
+
+    /// Notes that a node misses a write that hint replay will not deliver. The note is durable when
+    /// this returns `Ok`. After an error the write must not be acknowledged.
+    pub async fn note_missed(&self, target: HostId, table: TableId, cause: Cause) -> Result<(), NotRecorded> {
+        self.note(target, Some(table), cause).await
     }
 
     /// Removes the entries of a node that were noted last at `by` or before. None for `tables`
@@ -430,6 +444,7 @@ impl Hints {
     /// Syncs all hints that were stored so far, and retries failed writes of notes.
     pub async fn sync(&self) {
         self.missed.write().await;
+        self.missed.reserve().await;
         let logs: Vec<Rc<HintLog>> = self.logs.borrow().values().cloned().collect();
         for log in logs {
             if let Err(error) = log.sync().await {
@@ -441,9 +456,9 @@ impl Hints {
         self.witness.record().await;
     }
 
-    /// Replays the hints for a node in order, until one cannot be delivered now. Returns whether
-    /// all hints were delivered or discarded. A shard runs one replay at a time: a concurrent call
-    /// does nothing.
+    /// Replays the hints for a node in order, until one cannot be delivered now, or a missed write
+    /// cannot be recorded. Returns whether all hints were delivered or discarded. A shard runs one
+    /// replay at a time: a concurrent call does nothing.
     pub async fn replay<F>(&self, target: HostId, deliver: impl Fn(Hint) -> F) -> io::Result<bool>
     where
         F: Future<Output = Delivered>,
@@ -462,8 +477,8 @@ impl Hints {
                 Err(error) => {
                     tracing::error!(file = %file.path.display(), %error, "a file of hints cannot be read: the node misses the writes in it");
                     self.count(|metrics| metrics.corrupted += 1);
-                    self.note(target, None, Cause::Damaged).await;
-                    log.skip_oldest(self.missed.is_written());
+                    let noted = self.note(target, None, Cause::Damaged).await;
+                    log.skip_oldest(noted.is_ok());
                     continue;
                 }
             };
@@ -472,7 +487,7 @@ impl Hints {
                 Err(why) => {
                     tracing::error!(file = %file.path.display(), why, "hints cannot be read: they are lost");
                     self.count(|metrics| metrics.corrupted += 1);
-                    self.note(target, None, Cause::Damaged).await;
+                    self.note(target, None, Cause::Damaged).await.map_err(io::Error::other)?;
                     log.remove_oldest().await?;
                     continue;
                 }
@@ -491,7 +506,7 @@ impl Hints {
                 }
                 for outcome in &outcomes {
                     if let Delivered::Expired(table) = outcome {
-                        self.note(target, Some(*table), Cause::Expired).await;
+                        self.note(target, Some(*table), Cause::Expired).await.map_err(io::Error::other)?;
                     }
                 }
                 let sent = outcomes.iter().filter(|outcome| **outcome == Delivered::Sent).count() as u64;
@@ -512,7 +527,7 @@ impl Hints {
             }
             // A record that is cut off may be left by a crash, but it may also be a lost write.
             if reader.damage().is_some() || reader.position() < bytes.len() {
-                self.note(target, None, Cause::Damaged).await;
+                self.note(target, None, Cause::Damaged).await.map_err(io::Error::other)?;
             }
             log.remove_oldest().await?;
         }
@@ -523,6 +538,10 @@ impl Hints {
 /// The directory for [`HintsConfig::notes`] of a node with this data directory.
 pub fn notes_directory(data_dir: &Path) -> PathBuf {
     data_dir.join("hint-notes")
+}
+
+fn new_missed(notes: &Path, shard: u16) -> Missed {
+    Missed::new(missed_path(notes, shard), reserve_path(notes, shard))
 }
 
 /// The names in a directory; none if the directory does not exist.

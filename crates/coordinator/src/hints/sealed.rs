@@ -14,6 +14,12 @@ pub fn encode<T: Serialize + ?Sized>(version: u8, notes: &T) -> Vec<u8> {
     out
 }
 
+/// Like [`decode`], from a file with more bytes behind the notes.
+pub fn decode_first<T: DeserializeOwned>(version: u8, bytes: &[u8]) -> Option<T> {
+    let len = u32::from_le_bytes(*bytes.get(1..)?.first_chunk::<4>()?) as usize;
+    decode(version, bytes.get(..len.checked_add(9)?)?)
+}
+
 /// Reads the notes of a file. None if it is damaged or of another version.
 pub fn decode<T: DeserializeOwned>(version: u8, bytes: &[u8]) -> Option<T> {
     let (all, crc) = bytes.split_last_chunk::<4>()?;

@@ -95,10 +95,11 @@ impl Witness {
     }
 
     /// Records changes of the missed writes. An error is logged, and [`Witness::record`] retries.
+    /// Until then, further calls do nothing: each missed write would wait for a disk that fails.
     pub async fn record_missed(&self) {
         let (name, sequence) = (self.missed.name(), self.missed.sequence());
         let is_known = |known: &Witnessed| known.get(&name).map_or(0, |notes| notes.sequence) == sequence;
-        if self.store.is_some() && self.missed.is_written() && !is_known(&self.known.borrow()) {
+        if self.store.is_some() && !self.failing.get() && self.missed.is_written() && !is_known(&self.known.borrow()) {
             self.record().await;
         }
     }
@@ -176,7 +177,7 @@ pub(super) fn files_name(shard: u16) -> String {
 
 /// The number of the shard that a file of notes belongs to.
 pub(super) fn number_of(name: &str) -> Option<u16> {
-    name.strip_suffix(".files").or(name.strip_suffix(".missed"))?.parse().ok()
+    [".files", ".missed", ".reserve"].iter().find_map(|ending| name.strip_suffix(ending))?.parse().ok()
 }
 
 fn changes(known: &Witnessed, wanted: &Witnessed) -> Vec<(String, Option<WitnessedNotes>)> {

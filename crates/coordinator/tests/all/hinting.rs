@@ -90,6 +90,29 @@ fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
     });
 }
 
+/// The notes are removed, so neither their file nor the reserved space can be written.
+#[test]
+fn a_write_fails_if_nothing_can_record_that_a_replica_misses_it() {
+    with_cluster("not-recorded", Shape::DEFAULT, |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        let notes = cluster.directory.join("hint-notes-0");
+        std::fs::remove_dir_all(&notes).expect("removed");
+        cluster.nodes[0].engine.stop().await;
+        for k in 0..3 {
+            let write = cluster.write(0, Change::of(&cluster, k, 5).row(1, 7).done(), Quorum).await;
+            let Err(CoordinatorError::Failed { received, required, why, .. }) = write else { panic!("{write:?}") };
+            assert!(received < required && why.contains("failed to record that"), "{why}");
+        }
+        let own = cluster.nodes[0].host;
+        assert_eq!(hints.unrecorded().into_iter().collect::<Vec<_>>(), [own]);
+        std::fs::create_dir(&notes).expect("made");
+        hints.sync().await;
+        let change = Change::of(&cluster, 4, 5).row(1, 7).done();
+        cluster.write(0, change, Quorum).await.expect("the note is on disk");
+        assert_eq!((hints.unrecorded().len(), noted(&hints)), (0, vec![(own, Cause::Refused)]));
+    });
+}
+
 #[test]
 fn hints_are_kept_for_the_configured_datacenters() {
     let shape = Shape {
@@ -287,7 +310,7 @@ fn a_resync_reads_recorded_or_forced_tables_of_a_node_that_is_up() {
         for node in 0..2 {
             cluster.put(node, Change::of(&cluster, 2, 5).row(1, 7).done()).await;
         }
-        hints.note_missed(far, table_id(), Cause::Refused).await;
+        hints.note_missed(far, table_id(), Cause::Refused).await.expect("noted");
         cluster.break_node(2, Fault::FailsWrites(ReplicaError::Rejected("too large".into())));
         let failed = resync::resync(shards, far, false).await.expect_err("it is refused");
         let why = "ks.t could not be read at consistency ALL: node 127.0.0.3 refuses rows that it lacks: too large";

@@ -2,14 +2,14 @@
 //! power there. Acknowledged (or synced) hints are replayed. A kill is mistaken neither for damage
 //! nor for a loss of notes.
 
-use coordinator::hints::{Cause, Delivered, Hints, HintsConfig, HintsSettings, Store, Witnessed};
+use coordinator::hints::{Cause, Delivered, Hints, HintsConfig, HintsSettings, Refused, Store, Witnessed};
 use model::id::{HostId, SchemaVersion, TableId};
 use model::mutation::{Mutation, MutationBuilder};
 use model::options::TableOptions;
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::types::CqlType;
-use rt::sim::{Disk, Unsynced};
+use rt::sim::{Disk, Refusal, Unsynced};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -178,4 +178,85 @@ fn notes_that_are_removed_after_a_kill_are_missed() {
         let lost = known.acknowledged.difference(&known.delivered).count();
         assert!(lost == 0 || is_noted, "killed at write {n}: {lost} hints are lost");
     }
+}
+
+/// Writes are acknowledged while the disk is full. The notes of the replicas that miss them survive
+/// each end of the node, also if the disk is still full at the next start.
+#[test]
+fn a_full_disk_loses_no_notes_of_missed_writes() {
+    let (own, table) = (HostId(Uuid::from_u128(1)), mutation(0).table());
+    for unsynced in [Unsynced::Kept, Unsynced::Lost, Unsynced::Torn] {
+        for stops in [false, true] {
+            for is_full_again in [false, true] {
+                let disk = Disk::new(1);
+                disk.set_unsynced(unsynced);
+                let at = format!("{unsynced:?}, stop {stops}, full again {is_full_again}");
+                let of_node = disk.clone();
+                rt::sim::block_on(1, &disk, async move {
+                    let hints = open().await;
+                    of_node.set_free(0);
+                    let _ = hints.note_missed(own, table, Cause::Refused).await;
+                    hints.store(target(), &mutation(1), 1, None).await.expect_err("the disk is full");
+                    if stops {
+                        hints.sync().await;
+                    }
+                });
+                disk.lose_power();
+                disk.set_free(if is_full_again { 0 } else { 1 << 20 });
+                let seen = rt::sim::block_on(1, &disk, async { open().await.missed() });
+                let seen: Vec<_> = seen.into_iter().map(|one| (one.target, one.table, one.cause)).collect();
+                let wanted = [(own, Some(table), Cause::Refused), (target(), Some(table), Cause::NotWritten)];
+                assert_eq!(seen, wanted, "{at}");
+            }
+        }
+    }
+}
+
+/// A disk that returns errors: the caller must not acknowledge the write. Later the file is written
+/// again.
+#[test]
+fn a_note_that_no_disk_takes_is_reported_to_the_caller() {
+    let disk = Disk::new(1);
+    let of_node = disk.clone();
+    rt::sim::block_on(1, &disk, async move {
+        let (hints, table) = (open().await, mutation(0).table());
+        of_node.refuse_below("/node", Refusal::Broken, 0, u32::MAX);
+        for _ in 0..3 {
+            hints.note_missed(target(), table, Cause::Refused).await.expect_err("the disk is broken");
+            let refused = hints.store(target(), &mutation(1), 1, None).await;
+            assert!(matches!(refused, Err(Refused::NotRecorded(_))), "{refused:?}");
+        }
+        assert_eq!(hints.unrecorded(), BTreeSet::from([target()]));
+        of_node.refuse_nothing();
+        hints.sync().await;
+        assert_eq!(hints.unrecorded(), BTreeSet::new());
+        hints.note_missed(target(), table, Cause::Refused).await.expect("the disk works again");
+    });
+    disk.lose_power();
+    let seen = rt::sim::block_on(1, &disk, async { open().await.missed().len() });
+    assert_eq!(seen, 1);
+}
+
+/// Entries that were removed while the disk was full stay removed. Those in the file do not return
+/// in place of newer ones in the reserved space, and the reverse.
+#[test]
+fn the_newer_of_the_file_and_the_reserved_space_is_used() {
+    let disk = Disk::new(1);
+    let of_node = disk.clone();
+    let other = HostId(Uuid::from_u128(3));
+    rt::sim::block_on(1, &disk, async move {
+        let (hints, table) = (open().await, mutation(0).table());
+        hints.note_missed(target(), table, Cause::Refused).await.expect("noted");
+        of_node.set_free(0);
+        hints.note_missed(other, table, Cause::Refused).await.expect("noted");
+        hints.forget_missed(target(), None, i64::MAX).await;
+    });
+    let targets = || -> Vec<HostId> {
+        rt::sim::block_on(1, &disk, async { open().await.missed().iter().map(|one| one.target).collect() })
+    };
+    assert_eq!(targets(), vec![other]);
+    disk.set_free(1 << 20);
+    assert_eq!(targets(), vec![other]);
+    rt::sim::block_on(1, &disk, async { open().await.forget_missed(other, None, i64::MAX).await });
+    assert_eq!(targets(), vec![]);
 }

@@ -109,7 +109,8 @@ fn notes_that_are_older_than_they_were_are_taken_for_lost() {
             fill(&hints, 1).await;
             miss(&hints).await;
             let older = std::fs::read(&file).expect("there");
-            hints.note_missed(HostId(Uuid::from_u128(3)), mutation(0).table(), Cause::Refused).await;
+            let (other, table) = (HostId(Uuid::from_u128(3)), mutation(0).table());
+            hints.note_missed(other, table, Cause::Refused).await.expect("noted");
             fill(&hints, 20).await;
             hints.sync().await;
             drop(hints);
@@ -269,8 +270,8 @@ fn each_note_of_a_missed_write_waits_until_it_is_on_disk() {
         let first = rt::task::spawn(async move { first.note_missed(target(), table, Cause::Refused).await });
         // The first task begins to write.
         rt::task::yield_now().await;
-        hints.note_missed(target(), table, Cause::Refused).await;
+        hints.note_missed(target(), table, Cause::Refused).await.expect("noted");
         assert!(scratch.join("notes/0.missed").exists());
-        first.await.expect("the first task ends");
+        first.await.expect("the first task ends").expect("noted");
     });
 }

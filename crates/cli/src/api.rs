@@ -77,8 +77,8 @@ impl Api {
     }
 
     fn get_within(&self, path: &str, limit: Duration) -> Result<Value, Failure> {
-        let request =
-            self.agent.get(format!("{}{path}", self.base)).config().timeout_recv_response(Some(limit)).build();
+        let config = self.agent.get(format!("{}{path}", self.base)).config();
+        let request = config.timeout_recv_response(Some(limit)).timeout_recv_body(Some(limit)).build();
         self.answer(request.call())
     }
 

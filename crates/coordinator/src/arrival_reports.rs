@@ -4,7 +4,8 @@
 //!
 //! A few times a second each shard sends one small message to each shard that owns one of its hot
 //! partitions. Nothing is sent while no partition has a good part of its limit. A report that is
-//! lost does not matter: the next one replaces it, and what a silent shard has reported expires.
+//! lost does not matter, because the next one replaces it; only bytes are not reported again. What
+//! a silent shard has reported expires.
 
 use super::Coordinator;
 use bytes::Bytes;

@@ -152,6 +152,10 @@ fn partitions<'a>(fragments: impl Iterator<Item = &'a Fragment>, cut: Option<&Po
     out
 }
 
+/// The bytes of a mutation for a row, and for a range deletion, apart from their keys and cells.
+const ROW_HEAD: usize = 8;
+const RANGE_HEAD: usize = 22;
+
 /// The repair of one partition. It has several mutations if one would be too large for the log of a
 /// replica.
 struct Repair<'a> {
@@ -240,12 +244,12 @@ fn lacking(
             let Some(row) = left(row, cover.row()) else { continue };
             let same = known.first().filter(|(other, _)| order.compare_rows(other, key).is_eq());
             if same.and_then(|(_, own)| left(own, cover.row())).as_ref() != Some(&row) {
-                repair.mutation_for(key.0.len() + row.0.len()).row(key.clone(), row);
+                repair.mutation_for(key.0.len() + row.0.len() + ROW_HEAD).row(key.clone(), row);
             }
         }
         if own.map_or(&[][..], |own| &own.changes[..]) != partition.changes {
             for range in ranges(partition, reversed, cut) {
-                let bytes = range.start.prefix.0.len() + range.end.prefix.0.len();
+                let bytes = range.start.prefix.0.len() + range.end.prefix.0.len() + RANGE_HEAD;
                 repair.mutation_for(bytes).delete_range(range);
             }
         }

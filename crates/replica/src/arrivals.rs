@@ -153,11 +153,15 @@ impl Arrivals {
         count >= LEAST_COUNT && self.is_share(count, limit.into())
     }
 
-    /// Whether this is a good part of this shard's share of a limit. Never, if there is nothing to
-    /// report.
+    /// Whether there are other coordinators, which get reports.
+    pub fn has_others(&self) -> bool {
+        self.coordinators > 1
+    }
+
+    /// Whether this is a good part of this shard's share of a limit.
     pub fn is_share(&self, count: u64, limit: u64) -> bool {
         let shares = RELEVANT_PART * self.coordinators.min(MOST_SHARES);
-        limit > 0 && self.coordinators > 1 && count.saturating_mul(shares) >= limit
+        limit > 0 && self.has_others() && count.saturating_mul(shares) >= limit
     }
 
     /// The rates to report, at most so many: those of the partitions that exceed their limits most.

@@ -39,6 +39,9 @@ impl From<Moment> for debt::At {
     }
 }
 
+/// The most bytes that a report charges to a partition: an owner reads no more between two reports.
+const MAX_BYTES: u64 = 1 << 32;
+
 /// What a coordinator decides on an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
@@ -110,9 +113,9 @@ impl Decider {
     /// Charges the bytes of an operation that this shard has performed. `budget`: see
     /// [`Limiter::charge`].
     pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, now: Moment) {
-        let debt = self.limiter.charge(key, bytes, budget, now.into());
-        if !key.kind.is_write() && self.arrivals.is_share(debt, budget) {
-            self.spent.add(key, bytes);
+        self.limiter.charge(key, bytes, budget, now.into());
+        if !key.kind.is_write() && self.arrivals.has_others() {
+            self.spent.add(key, bytes, debt::bytes(budget));
         }
     }
 
@@ -127,7 +130,8 @@ impl Decider {
         arrivals.sweep(now.millis);
         let rate_of = |key| rate_of(limiter.count(key, now.window), now);
         let mut all = arrivals.to_report(MAX_REPORTED - MAX_SPENT, now.millis, rate_of);
-        all.extend(spent.take().map(|(key, rate)| Arrival { key, rate }));
+        let bytes = spent.take(|bytes, budget| arrivals.is_share(bytes, budget));
+        all.extend(bytes.into_iter().map(|(key, rate)| Arrival { key, rate }));
         all
     }
 
@@ -146,7 +150,7 @@ impl Decider {
             if key.kind.is_bytes()
                 && let Some(budget) = budget_of(*key)
             {
-                limiter.charge(*key, *rate, budget, now.into());
+                limiter.charge(*key, (*rate).min(MAX_BYTES), budget, now.into());
             }
             !key.kind.is_bytes()
         });

@@ -35,6 +35,9 @@ const WINDOW_MASK: u64 = (1 << WINDOW_BITS) - 1;
 
 /// The highest count. Twice the highest limit, a 32-bit number, is far below it.
 pub const MAX_COUNT: u64 = (1 << (64 - WINDOW_BITS)) - 1;
+/// All slots are swept in so many windows, about 18 hours. A debt that was not touched for so long
+/// is forgotten.
+const SWEEP: u64 = 1 << 16;
 
 /// The kind of an operation. Each kind of a partition is counted on its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -132,7 +135,7 @@ pub struct LimiterCounters {
 
 /// A slot: the tag of its key; the count in the upper 40 bits and the window in the lower 24 bits.
 /// A count of 0 means that the slot is free. The lowest bit of the tag is set if the count is a
-/// debt.
+/// debt; then the lower bits are a tick ([`debt`]).
 #[derive(Clone, Copy, Default)]
 struct Slot {
     tag: u64,
@@ -206,7 +209,7 @@ impl Limiter {
         let (tag, lines) = self.at(key, window);
         let now = self.window;
         let Some(slot) = self.find(lines, |slot| slot.tag == tag && slot.count_at(now) > 0) else {
-            return self.take(tag, lines, weight);
+            return self.take(tag, lines, weight, now);
         };
         let count = (slot.count_at(now) + weight).min(MAX_COUNT);
         slot.set(count, now);
@@ -243,13 +246,13 @@ impl Limiter {
     }
 
     /// Gives a slot to a key that has none: a free one, or else the one with the smallest count, of
-    /// these the oldest.
-    fn take(&mut self, tag: u64, lines: [usize; 2], weight: u64) -> u64 {
+    /// these the oldest. `time`: the window, or the tick.
+    fn take(&mut self, tag: u64, lines: [usize; 2], weight: u64, time: u64) -> u64 {
         let now = self.window;
         let (mut best, mut rank) = ((lines[0], 0), (u64::MAX, 0));
         for line in lines {
             for (at, slot) in self.lines[line].0.iter().enumerate() {
-                let of_slot = (slot.rank(now), u64::MAX - slot.age(now));
+                let of_slot = (slot.rank(now), u64::MAX - slot.idle(now));
                 if of_slot < rank && rank.0 > 0 {
                     (best, rank) = ((line, at), of_slot);
                 }
@@ -261,7 +264,7 @@ impl Limiter {
         self.occupied += usize::from(slot.count() == 0);
         slot.tag = tag;
         let count = weight.min(MAX_COUNT);
-        slot.set(count, now);
+        slot.set(count, time);
         count
     }
 
@@ -271,13 +274,13 @@ impl Limiter {
         let passed = window.saturating_sub(self.seen);
         self.seen = window;
         self.window = self.window.wrapping_add(passed);
-        if passed >= 1 << (WINDOW_BITS - 1) {
+        if passed >= SWEEP {
             self.lines.fill(Line::default());
             self.occupied = 0;
             return;
         }
         let slots = self.lines.len() * SLOTS_PER_LINE;
-        for _ in 0..passed.min(slots as u64) {
+        for _ in 0..(passed * (slots as u64).div_ceil(SWEEP)).min(slots as u64) {
             let slot = &mut self.lines[self.hand / SLOTS_PER_LINE].0[self.hand % SLOTS_PER_LINE];
             let count = slot.swept_at(self.window);
             match count {

@@ -5,39 +5,57 @@
 //! owner charges what it reads itself and what others report, and all of them have the same debt.
 //! Writes need no reports, because every owner performs them.
 //!
-//! A report that is lost is not repeated. The debts of owners then differ by its bytes until they
-//! are paid off.
+//! Fewer bytes than a part of the owner's share of the budget are kept for the next report, and
+//! forgotten if no more are added until then: a partition far below its limit is not reported. A
+//! report that is lost is not repeated. The debts of owners then differ by its bytes until they are
+//! paid off.
 
 use crate::limiter::LimitKey;
 use rt::hash::HashMap;
 
-/// The most partitions that are reported at once.
+/// The most partitions that are tracked, and reported at once.
 pub const MAX_SPENT: usize = 64;
+
+/// The bytes of a partition since they were last reported.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    bytes: u64,
+    /// The bytes of a second's budget.
+    budget: u64,
+    /// Whether bytes were added since the last call of [`Spent::take`].
+    is_new: bool,
+}
 
 /// The bytes since the last report.
 #[derive(Default)]
 pub struct Spent {
-    bytes: HashMap<LimitKey, u64>,
+    sums: HashMap<LimitKey, Sum>,
 }
 
 impl Spent {
-    /// Adds bytes of a partition. If there are too many partitions, the one with the fewest bytes
-    /// is left out.
-    pub fn add(&mut self, key: LimitKey, bytes: u64) {
-        if self.bytes.len() >= MAX_SPENT && !self.bytes.contains_key(&key) {
-            let fewest = self.bytes.iter().map(|(key, bytes)| (*bytes, *key)).min_by_key(|(bytes, _)| *bytes);
-            match fewest {
-                Some((fewest, least)) if fewest < bytes => self.bytes.remove(&least),
-                _ => return,
-            };
+    /// Adds bytes of a partition. `budget`: the bytes of a second. If there are too many
+    /// partitions, the one with the fewest bytes is forgotten.
+    pub fn add(&mut self, key: LimitKey, bytes: u64, budget: u64) {
+        if self.sums.len() >= MAX_SPENT && !self.sums.contains_key(&key) {
+            let fewest = self.sums.iter().min_by_key(|(_, sum)| sum.bytes).map(|(key, _)| *key);
+            self.sums.remove(&fewest.expect("there are partitions"));
         }
-        let sum = self.bytes.entry(key).or_default();
-        *sum = sum.saturating_add(bytes);
+        let sum = self.sums.entry(key).or_default();
+        *sum = Sum { bytes: sum.bytes.saturating_add(bytes), budget, is_new: true };
     }
 
-    /// The partitions and their bytes since the last call.
-    pub fn take(&mut self) -> impl Iterator<Item = (LimitKey, u64)> {
-        std::mem::take(&mut self.bytes).into_iter()
+    /// Takes the partitions to report, with their bytes. `is_share`: whether bytes are a good part
+    /// of this owner's share of a budget.
+    pub fn take(&mut self, is_share: impl Fn(u64, u64) -> bool) -> Vec<(LimitKey, u64)> {
+        let mut taken = Vec::new();
+        self.sums.retain(|key, sum| {
+            let is_reported = is_share(sum.bytes, sum.budget);
+            if is_reported {
+                taken.push((*key, sum.bytes));
+            }
+            !is_reported && std::mem::take(&mut sum.is_new)
+        });
+        taken
     }
 }
 
@@ -46,21 +64,36 @@ mod tests {
     use super::*;
     use crate::limiter::LimitKind;
 
+    fn key(token: i64) -> LimitKey {
+        LimitKey { token, table: 7, kind: LimitKind::ReadBytes }
+    }
+
+    fn taken(spent: &mut Spent) -> Vec<(i64, u64)> {
+        let mut taken: Vec<_> = spent.take(|bytes, budget| bytes * 10 >= budget).into_iter().collect();
+        taken.sort_by_key(|(key, _)| key.token);
+        taken.into_iter().map(|(key, bytes)| (key.token, bytes)).collect()
+    }
+
     #[test]
-    fn the_partitions_with_the_most_bytes_are_reported_once() {
-        let key = |token| LimitKey { token, table: 7, kind: LimitKind::ReadBytes };
+    fn bytes_are_reported_once_they_are_a_good_part() {
         let mut spent = Spent::default();
-        for token in 0..1_000 {
-            spent.add(key(token), 1_000 + token as u64);
+        for expected in [vec![], vec![], vec![(1, 120)], vec![]] {
+            spent.add(key(1), 40, 1_000);
+            assert_eq!(taken(&mut spent), expected);
         }
-        spent.add(key(999), 5);
-        spent.add(key(0), 5);
-        let mut taken: Vec<_> = spent.take().map(|(key, bytes)| (key.token, bytes)).collect();
-        taken.sort();
-        let last = 1_000 - MAX_SPENT as i64;
-        let mut expected: Vec<_> = (last..1_000).map(|token| (token, 1_000 + token as u64)).collect();
-        expected[MAX_SPENT - 1].1 += 5;
-        assert_eq!(taken, expected);
-        assert_eq!(spent.take().count(), 0);
+        assert_eq!(taken(&mut spent), []);
+        spent.add(key(1), 99, 1_000);
+        assert_eq!(taken(&mut spent), [], "forgotten while nothing was added");
+    }
+
+    #[test]
+    fn a_hot_partition_is_reported_beside_many_others() {
+        let mut spent = Spent::default();
+        for token in 1..1_000 {
+            spent.add(key(0), 50, 1_000);
+            spent.add(key(token), 60, 1_000);
+        }
+        assert_eq!(taken(&mut spent).into_iter().find(|(token, _)| *token == 0), Some((0, 999 * 50)));
+        assert_eq!(spent.sums.len(), MAX_SPENT - 1);
     }
 }

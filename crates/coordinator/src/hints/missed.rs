@@ -29,7 +29,7 @@ pub(super) const OLD_NAME: &str = "missed";
 const FORMAT: u8 = 2;
 /// The version without the sequence number.
 const WITHOUT_SEQUENCE: u8 = 1;
-/// After a failure, writes to the disk are not retried for this long.
+/// After a failure, a write that a known entry covers does not retry the disk for this long.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Why hint replay does not deliver a write. Append-only.

@@ -485,9 +485,9 @@ impl Hints {
             let mut reader = match format::open(&bytes) {
                 Ok(reader) => reader.skip_to(file.delivered),
                 Err(why) => {
+                    self.note(target, None, Cause::Damaged).await.map_err(io::Error::other)?;
                     tracing::error!(file = %file.path.display(), why, "hints cannot be read: they are lost");
                     self.count(|metrics| metrics.corrupted += 1);
-                    self.note(target, None, Cause::Damaged).await.map_err(io::Error::other)?;
                     log.remove_oldest().await?;
                     continue;
                 }
@@ -521,13 +521,13 @@ impl Hints {
                     rt::time::sleep(Duration::from_micros(pause)).await;
                 }
             }
-            if let Some(why) = reader.damage() {
-                tracing::error!(file = %file.path.display(), why, "hints are damaged: the rest of the file is lost");
-                self.count(|metrics| metrics.corrupted += 1);
-            }
             // A record that is cut off may be left by a crash, but it may also be a lost write.
             if reader.damage().is_some() || reader.position() < bytes.len() {
                 self.note(target, None, Cause::Damaged).await.map_err(io::Error::other)?;
+            }
+            if let Some(why) = reader.damage() {
+                tracing::error!(file = %file.path.display(), why, "hints are damaged: the rest of the file is lost");
+                self.count(|metrics| metrics.corrupted += 1);
             }
             log.remove_oldest().await?;
         }

@@ -133,7 +133,7 @@ fn a_large_repair_has_several_mutations() {
     let rows: Vec<_> = (0..100).map(|c| (c, row(5, c))).collect();
     let tombstone = Tombstone::new(3, NOW);
     let all = stream(1, tombstone, &rows);
-    let one = rows[0].1.0.len() + clustering(0).0.len();
+    let one = rows[0].1.0.len() + clustering(0).0.len() + ROW_HEAD;
     let merged = merge(&schema(), false, NOW, 10 * one, vec![part(all.clone(), None), part(Vec::new(), None)]);
     let told: Vec<_> = merged.repairs[1].iter().map(told).collect();
     assert!(told[0].1 && told[1..].iter().all(|(_, deletes, _)| !deletes));

@@ -142,7 +142,7 @@ fn nothing_is_reported_below_the_limit_or_alone() {
 }
 
 #[test]
-fn owners_tell_each_other_the_bytes_that_they_read() {
+fn owners_report_the_bytes_that_they_read() {
     let few: &[(&str, &str)] = &[("max_read_kb_per_second", "1")];
     with_cluster("limit_report_bytes", Shape { rate_limits: few, ..Shape::DEFAULT }, |cluster| async move {
         know_each_other(&cluster).await;

@@ -49,15 +49,14 @@ struct Shard {
 /// The shards of a cluster; the first three own the partition.
 struct Cluster {
     shards: Vec<Shard>,
+    /// The budget of bytes of a second.
+    budget: u64,
     random: Random,
     now: u64,
 }
 
 const OWNERS: usize = 3;
 
-/// A read of bytes, and the budget of a second.
-const READ_BYTES: u64 = 2 << 10;
-const BUDGET: u64 = debt::budget(100);
 const BYTES_KEY: LimitKey = LimitKey { kind: LimitKind::ReadBytes, ..KEY };
 
 impl Cluster {
@@ -70,7 +69,7 @@ impl Cluster {
             behind: 0,
             reports: true,
         };
-        Cluster { shards: (0..shards as u64).map(shard).collect(), random: Random(seed), now: 10_000 }
+        Cluster { shards: (0..shards as u64).map(shard).collect(), budget: 0, random: Random(seed), now: 10_000 }
     }
 
     fn moment(&self, shard: usize) -> Moment {
@@ -92,7 +91,7 @@ impl Cluster {
                 continue;
             }
             let at = self.moment(owner);
-            let told = self.shards[owner].decider.take(from, report.clone(), at, |_| Some(BUDGET));
+            let told = self.shards[owner].decider.take(from, report.clone(), at, |_| Some(self.budget));
             others.iter_mut().zip(told).for_each(|(most, told)| *most = (*most).max(Some(told)));
         }
         for (arrival, others) in report.iter().zip(others) {
@@ -137,15 +136,15 @@ impl Cluster {
         }
     }
 
-    /// A read that comes to a shard and is limited by its bytes; whether it is accepted. An owner
-    /// decides and reads by itself, others ask an owner.
-    fn read_bytes(&mut self, shard: usize) -> bool {
+    /// A read of so many bytes that comes to a shard; whether it is accepted. An owner decides and
+    /// reads by itself, others ask an owner.
+    fn read_bytes(&mut self, shard: usize, bytes: u64) -> bool {
         let owner = if shard < OWNERS { shard } else { self.random.below(OWNERS as u64) as usize };
         let now = self.moment(owner);
         let decider = &mut self.shards[owner].decider;
-        let accepted = decider.debt(BYTES_KEY, BUDGET, now) < BUDGET;
+        let accepted = decider.debt(BYTES_KEY, self.budget, now) < self.budget;
         if accepted {
-            decider.charge(BYTES_KEY, READ_BYTES, BUDGET, now);
+            decider.charge(BYTES_KEY, bytes, self.budget, now);
         }
         accepted
     }
@@ -324,36 +323,47 @@ proptest! {
 
 #[test]
 fn owners_share_a_limit_of_bytes() {
-    let limit = 100.0 / (READ_BYTES >> 10) as f64;
-    for split in SPLITS {
-        for times in [2, 20] {
-            let mut cluster = Cluster::new(split.len(), 11);
-            // The seconds of the nodes need not begin together.
-            cluster.shards.iter_mut().zip([0, 300, 700]).for_each(|(shard, behind)| shard.behind = behind);
-            let all: u64 = split.iter().sum();
-            let mut accepted = vec![0; split.len()];
-            for millis in 0..34_000 {
-                cluster.now += 1;
-                (0..split.len()).for_each(|shard| cluster.report(shard));
-                if millis % (20 / times) > 0 {
-                    continue;
-                }
-                let mut share = cluster.random.below(all);
-                let shard = split.iter().position(|own| {
-                    let is_here = share < *own;
-                    share = share.saturating_sub(*own);
-                    is_here
-                });
-                let shard = shard.expect("there is one");
-                let is_counted = cluster.read_bytes(shard) && millis >= 4_000;
-                accepted[shard] += u64::from(is_counted);
-            }
-            let ratio = accepted.iter().sum::<u64>() as f64 / (30.0 * limit);
-            assert!((0.9..=1.1).contains(&ratio), "{split:?} {times} times: {ratio}");
-            let least = 10.0 * limit / split.len() as f64;
-            let is_served =
-                |(own, accepted): (&u64, &u64)| *own == 0 || all != split.len() as u64 || *accepted as f64 > least;
-            assert!(split.iter().zip(&accepted).all(is_served), "{split:?} {times} times: {accepted:?}");
+    // Reads of a large and of a small part of the limit; beyond the limit of an owner, and not.
+    for (limit, kib, percent) in [(100, 2, 200), (100, 2, 2_000), (1_000, 1, 250), (3, 100, 10_000)] {
+        for split in SPLITS {
+            owners_share_bytes(limit, kib, percent, split);
         }
     }
+}
+
+fn owners_share_bytes(limit: u32, kib: u64, percent: u64, split: &[u64]) {
+    let mut cluster = Cluster::new(split.len(), 11);
+    cluster.budget = debt::budget(limit);
+    // The seconds of the nodes need not begin together.
+    cluster.shards.iter_mut().zip([0, 300, 700]).for_each(|(shard, behind)| shard.behind = behind);
+    let all: u64 = split.iter().sum();
+    let (mut accepted, mut due) = (vec![0; split.len()], 0);
+    // So long that many reads are accepted.
+    let seconds = 30 + 20 * kib / u64::from(limit);
+    for millis in 0..(4 + seconds) * 1_000 {
+        cluster.now += 1;
+        (0..split.len()).for_each(|shard| cluster.report(shard));
+        due += u64::from(limit) * percent;
+        for _ in 0..due / (kib * 100_000) {
+            let mut share = cluster.random.below(all);
+            let shard = split.iter().position(|own| {
+                let is_here = share < *own;
+                share = share.saturating_sub(*own);
+                is_here
+            });
+            let shard = shard.expect("there is one");
+            let is_counted = cluster.read_bytes(shard, kib << 10) && millis >= 4_000;
+            accepted[shard] += u64::from(is_counted);
+        }
+        due %= kib * 100_000;
+    }
+    let what = format!("{limit} KiB by {kib}, {percent} %, {split:?}: {accepted:?}");
+    let sum = accepted.iter().sum::<u64>();
+    let ratio = (sum * kib) as f64 / (seconds * u64::from(limit)) as f64;
+    // Before reports arrive, each owner may accept a read.
+    let slack = (OWNERS as u64 * kib) as f64 / (seconds * u64::from(limit)) as f64;
+    assert!((0.9..=1.1 + slack).contains(&ratio), "{ratio}: {what}");
+    let is_even = all == split.len() as u64 && sum > 100;
+    let is_starved = |accepted: &u64| *accepted < sum / (4 * split.len() as u64);
+    assert!(!is_even || !accepted.iter().any(is_starved), "{what}");
 }

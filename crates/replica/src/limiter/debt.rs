@@ -10,7 +10,7 @@
 //! If debts were paid off once in a window, those of several owners would differ by when the
 //! windows of their nodes begin, and the first one would use up the budget alone.
 
-use super::{LimitKey, Limiter, MAX_COUNT, Slot};
+use super::{LimitKey, Limiter, MAX_COUNT, SWEEP, Slot, WINDOW_MASK};
 
 /// The bytes of a unit of debt. With it, the highest limit, a 32-bit number of KiB, is below the
 /// highest debt.
@@ -22,13 +22,18 @@ const WINDOW_MS: u64 = 1_000;
 /// Units of a KiB.
 const PER_KIB: u64 = 1024 / UNIT;
 
-/// A debt that was not touched for so many windows is forgotten when it is swept: about 18 hours.
-const FORGOTTEN_AFTER: u64 = 1 << 16;
+/// A window has so many ticks. A debt is paid off at each.
+const TICKS: u64 = 16;
 
 /// The budget of a window in units, for a limit in KiB per second.
 #[inline]
 pub const fn budget(kib: u32) -> u64 {
     kib as u64 * PER_KIB
+}
+
+/// The bytes of a budget.
+pub(crate) fn bytes(budget: u64) -> u64 {
+    budget * UNIT
 }
 
 /// A debt in KiB, each started one as a whole one.
@@ -41,17 +46,32 @@ impl Slot {
         self.tag & 1 == 1
     }
 
+    /// Ticks since the slot of a debt was touched. Right over wraps of the tick number, because
+    /// each slot is swept in a shorter time. 0 if the tick is an earlier one.
+    fn ticks(self, tick: u64) -> u64 {
+        let passed = tick.wrapping_sub(self.state) & WINDOW_MASK;
+        if passed > WINDOW_MASK / 2 { 0 } else { passed }
+    }
+
+    /// Windows since the slot was touched.
+    pub(super) fn idle(self, window: u64) -> u64 {
+        match self.is_debt() {
+            true => self.ticks(window.wrapping_mul(TICKS).wrapping_add(TICKS - 1)) / TICKS,
+            false => self.age(window),
+        }
+    }
+
     /// The slot with the lowest rank is evicted. A KiB of debt ranks like one operation. The limit
     /// of an untouched debt is unknown, so its rank is halved in each window like a count.
     pub(super) fn rank(self, window: u64) -> u64 {
-        let count = self.count_at(window);
+        let count = self.count().checked_shr(self.idle(window).min(64) as u32).unwrap_or(0);
         if self.is_debt() { count / PER_KIB } else { count }
     }
 
     /// The count after a sweep. None: the slot is left as it is.
     pub(super) fn swept_at(self, window: u64) -> Option<u64> {
         match self.is_debt() {
-            true => (self.age(window) >= FORGOTTEN_AFTER).then_some(0),
+            true => (self.idle(window) >= SWEEP).then_some(0),
             false => Some(self.count_at(window)),
         }
     }
@@ -66,18 +86,11 @@ pub struct At {
     pub into_window: u64,
 }
 
-impl At {
-    /// What the window has paid off so far.
-    fn paid(self, budget: u64) -> u64 {
-        (u128::from(budget) * u128::from(self.into_window.min(WINDOW_MS)) / u128::from(WINDOW_MS)) as u64
-    }
-}
-
 impl Limiter {
-    /// Adds bytes to the debt of a key, each started unit as a whole one and at least one. Returns
-    /// the debt in units. `budget`: the units that each window pays off.
-    pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, at: At) -> u64 {
-        self.change_debt(key, bytes.div_ceil(UNIT).max(1), budget, at)
+    /// Adds bytes to the debt of a key, each started unit as a whole one and at least one.
+    /// `budget`: the units that each window pays off.
+    pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, at: At) {
+        self.change_debt(key, bytes.div_ceil(UNIT).max(1), budget, at);
     }
 
     /// The debt of a key in units.
@@ -87,19 +100,18 @@ impl Limiter {
 
     fn change_debt(&mut self, key: LimitKey, units: u64, budget: u64, at: At) -> u64 {
         debug_assert!(key.kind.is_bytes(), "counts of operations are halved");
-        // The count is the debt as the window began: what the window has paid off is added.
-        let paid = at.paid(budget);
         let (tag, lines) = self.at(key, at.window);
-        let now = self.window;
+        let tick = self.window.wrapping_mul(TICKS).wrapping_add(at.into_window.min(WINDOW_MS - 1) * TICKS / WINDOW_MS);
         let Some(slot) = self.find(lines, |slot| slot.tag == tag && slot.count() > 0) else {
-            return if units == 0 { 0 } else { self.take(tag, lines, units.saturating_add(paid)).saturating_sub(paid) };
+            return if units == 0 { 0 } else { self.take(tag, lines, units, tick) };
         };
-        let due = budget.saturating_mul(slot.age(now)).saturating_add(paid);
-        let debt = slot.count().saturating_sub(due).saturating_add(units);
-        slot.set(if debt == 0 { 0 } else { debt.saturating_add(paid) }, now);
+        // A budget is a multiple of the ticks.
+        let left = slot.count().saturating_sub((budget / TICKS).saturating_mul(slot.ticks(tick)));
+        let debt = left.saturating_add(units).min(MAX_COUNT);
+        slot.set(debt, tick);
         self.occupied -= usize::from(debt == 0);
         self.counters.successful_lookups += u64::from(units > 0);
-        debt.min(MAX_COUNT - paid)
+        debt
     }
 }
 
@@ -164,6 +176,12 @@ mod tests {
         assert_eq!(limiter.debt(key(1), budget(1), start(24)), budget(1_000));
         assert_eq!(limiter.debt(key(1), budget(500), start(25)), budget(500));
         assert_eq!(limiter.debt(key(1), budget(500), start(26)), 0);
+        for millis in [0, 500, 900, 999] {
+            let mut limiter = self::limiter();
+            limiter.charge(key(1), 10 << 10, budget(100 << 10), moment(millis));
+            let debt = limiter.debt(key(1), budget(1 << 10), moment(millis + 1_000));
+            assert_eq!(debt, 0, "a lower limit adds nothing, {millis} ms into a window");
+        }
     }
 
     #[test]
@@ -202,18 +220,24 @@ mod tests {
 
     #[test]
     fn many_small_debts_hide_no_operations_of_a_hot_partition() {
+        for millis in [0, 500, 999] {
+            small_debts_hide_nothing_at(moment(millis));
+        }
+    }
+
+    fn small_debts_hide_nothing_at(now: At) {
         let mut limiter = Limiter::new(1 << 12, SALT);
         let hot = LimitKey { kind: LimitKind::Write, ..key(1) };
         limiter.add(hot, 50, 0);
         for token in 0..100_000 {
-            limiter.charge(key(token), 2 << 10, budget(100), start(0));
+            limiter.charge(key(token), 2 << 10, budget(100), now);
         }
         assert_eq!(limiter.add(hot, 1, 0), 51);
-        limiter.charge(key(-1), 1 << 20, budget(100), start(0));
+        limiter.charge(key(-1), 1 << 20, budget(100), now);
         for token in 0..100_000 {
             limiter.add(LimitKey { kind: LimitKind::Read, ..key(token) }, 1, 0);
         }
-        assert_eq!(limiter.debt(key(-1), budget(100), start(0)), budget(1 << 10));
+        assert_eq!(limiter.debt(key(-1), budget(100), now), budget(1 << 10));
     }
 
     proptest! {
@@ -234,7 +258,7 @@ mod tests {
                     limiter.charge(key(1), bytes, budget, moment(millis));
                     let units = bytes.div_ceil(UNIT).max(1);
                     got += units;
-                    prop_assert!(got <= budget + budget * millis / WINDOW_MS + units);
+                    prop_assert!(got <= budget + budget * (millis + WINDOW_MS / TICKS) / WINDOW_MS + units);
                 }
             }
         }

@@ -33,8 +33,8 @@ pub fn way_out(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// The same if `error` came when the directory at `path` was to be made. It may never have been
-/// there: then nothing was moved or changed, and the operator has to make it.
+/// Like [`way_out`], for an error when the directory at `path` is made. If the directory has never
+/// existed, nothing was moved or changed, and the operator has to make it.
 pub fn way_out_of_new_dir(path: &Path, error: &io::Error) -> String {
     if is_simulated() || broken_link(path).is_some() {
         return way_out(path, error);

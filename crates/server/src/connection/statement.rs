@@ -57,19 +57,27 @@ impl Waiting {
     }
 }
 
+impl Waiting {
+    fn assert_expected(&self) {
+        for (in_flight, is_late, expected) in [
+            (&self.transport.in_flight, !self.transport.late_refusals.is_empty(), &self.transport.expected),
+            (&self.connection.in_flight, self.connection.late_refusals.get() > 0, &self.connection.expected),
+        ] {
+            assert!(
+                in_flight.get() > 0 || is_late || expected.get() == 0,
+                "without requests and late refusals, no answer is expected"
+            );
+        }
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.transport.in_flight.set(self.transport.in_flight.get() - 1);
         self.connection.in_flight.set(self.connection.in_flight.get() - 1);
         self.connection.no_longer_expects(self.expected);
-        for (in_flight, is_late, expected) in [
-            (&self.transport.in_flight, !self.transport.late_refusals.is_empty(), &self.transport.expected),
-            (&self.connection.in_flight, self.connection.late_refusals.get() > 0, &self.connection.expected),
-        ] {
-            debug_assert!(
-                in_flight.get() > 0 || is_late || expected.get() == 0,
-                "without requests and late refusals, no answer is expected"
-            );
+        if cfg!(debug_assertions) {
+            self.assert_expected();
         }
         self.connection.wake();
     }

@@ -5,8 +5,8 @@
 //! nodes.
 //!
 //! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]), and perhaps
-//! sampled to find hot partitions ([`hot`]). Coordinators tell owners what comes to them
-//! ([`arrivals`], [`decider`]), and owners report the bytes that they read to each other.
+//! sampled to find hot partitions ([`hot`]). Coordinators report to owners what comes to them
+//! ([`arrivals`], [`decider`]), and owners report to each other the bytes that they read.
 //!
 //! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
 //! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).

@@ -69,7 +69,7 @@ mod tests {
     }
 
     fn taken(spent: &mut Spent) -> Vec<(i64, u64)> {
-        let mut taken: Vec<_> = spent.take(|bytes, budget| bytes * 10 >= budget).into_iter().collect();
+        let mut taken = spent.take(|bytes, budget| bytes * 10 >= budget);
         taken.sort_by_key(|(key, _)| key.token);
         taken.into_iter().map(|(key, bytes)| (key.token, bytes)).collect()
     }
@@ -83,7 +83,10 @@ mod tests {
         }
         assert_eq!(taken(&mut spent), []);
         spent.add(key(1), 99, 1_000);
-        assert_eq!(taken(&mut spent), [], "forgotten while nothing was added");
+        assert_eq!(taken(&mut spent), []);
+        assert_eq!(taken(&mut spent), [], "forgotten, because nothing was added");
+        spent.add(key(1), 99, 1_000);
+        assert_eq!(taken(&mut spent), []);
     }
 
     #[test]

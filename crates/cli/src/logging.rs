@@ -37,8 +37,9 @@ pub fn print(stream: Stream, text: Arguments<'_>) -> bool {
     writer.inspect(|writer| writer.line(stream, text.to_string().as_bytes())).is_some()
 }
 
-/// Has the message of a panic written with the other lines before the process ends.
-fn print_panics(writer: LogWriter) {
+/// Has the message of a panic written with the other lines, and then ends the process in every build:
+/// what a panic leaves half done must not be served or written.
+fn abort_on_panics(writer: LogWriter) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
         let backtrace = Backtrace::capture();
@@ -49,6 +50,7 @@ fn print_panics(writer: LogWriter) {
         }
         writer.line(Stream::Error, text.as_bytes());
         writer.flush(FLUSH_LIMIT);
+        std::process::abort();
     }));
 }
 
@@ -66,7 +68,7 @@ pub fn start(levels: &str, format: LogFormat) -> Result<LogControl, Failure> {
         LogFormat::Text => fmt::layer().with_ansi(false).with_writer(lines_to).boxed(),
     };
     Registry::default().with(changeable).with(lines).try_init()?;
-    print_panics(writer.clone());
+    abort_on_panics(writer.clone());
     let _ = WRITER.set(writer);
     server::stopping::before_exit(flush);
     let levels = Mutex::new(levels);

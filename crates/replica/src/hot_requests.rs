@@ -11,13 +11,11 @@ use crate::hot::tracker::Operation;
 use crate::hot::{HotPartition, HotSettings, MOST_RECORDINGS, PartitionId, TabletLoad, TopPartitions};
 use crate::limiter::{LimitKind, hash};
 use crate::read::Replica;
-use crate::request::{Context, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Class, Context, ReplicaAnswer, ReplicaRequest};
 use model::id::TableId;
 use model::key::DecoratedKey;
-use rt::time::Duration;
+use rt::time::{Duration, Instant};
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::rc::Rc;
 
 /// Calls `each` with the partitions of a request: their table, key and kind of operation. A scan of
@@ -44,6 +42,20 @@ fn bytes_of(request: &ReplicaRequest, answer: &ReplicaAnswer) -> u64 {
     match answer {
         ReplicaAnswer::Page(page) | ReplicaAnswer::Digested(page, _) => page.body.len() as u64,
         _ => request.mutations().iter().map(|(mutation, _)| mutation.as_bytes().len() as u64).sum(),
+    }
+}
+
+/// A request that is performed as a sample.
+#[derive(Default)]
+pub(crate) struct Sample {
+    /// The CPU time of its polls.
+    cpu: Duration,
+}
+
+impl Sample {
+    /// Adds the time of a poll that began at `began`.
+    pub(crate) fn add(&mut self, began: Instant) {
+        self.cpu += rt::time::now().saturating_duration_since(began);
     }
 }
 
@@ -81,31 +93,15 @@ fn refusal(id: PartitionId, kind: LimitKind) -> RateLimited {
 }
 
 impl Replica {
-    /// Performs a request as a sample: measures the CPU time of its polls.
-    pub(crate) async fn sample<F>(
-        &self,
-        mut work: Pin<&mut F>,
-        request: &ReplicaRequest,
-    ) -> Result<ReplicaAnswer, ReplicaError>
-    where
-        F: Future<Output = Result<ReplicaAnswer, ReplicaError>>,
-    {
-        let mut cpu = Duration::ZERO;
-        let result = poll_fn(|context| {
-            let began = rt::time::now();
-            let polled = work.as_mut().poll(context);
-            cpu += rt::time::now().saturating_duration_since(began);
-            polled
-        })
-        .await;
-        if let Ok(answer) = &result {
-            self.add_sample(request, answer, cpu);
-        }
-        result
+    /// Begins a sample of a request that is about to be performed, if it is one.
+    #[inline]
+    pub(crate) fn begin_sample(&self, context: &Context) -> Option<Sample> {
+        (self.hot.is_sampled() && context.class == Class::User).then(Sample::default)
     }
 
+    /// Adds the sample of a request that was performed.
     #[cold]
-    fn add_sample(&self, request: &ReplicaRequest, answer: &ReplicaAnswer, cpu: Duration) {
+    pub(crate) fn add_sample(&self, request: &ReplicaRequest, answer: &ReplicaAnswer, sample: Sample) {
         // Of several partitions, each gets an equal part.
         let count = match request {
             ReplicaRequest::Read(command)
@@ -115,7 +111,7 @@ impl Replica {
             ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => request.mutations().len(),
         };
         let count = count.max(1) as u64;
-        let (bytes, cpu_nanos) = (bytes_of(request, answer) / count, cpu.as_nanos() as u64 / count);
+        let (bytes, cpu_nanos) = (bytes_of(request, answer) / count, sample.cpu.as_nanos() as u64 / count);
         partitions(request, |table, key, kind| {
             let last_token = self.engine.last_token_of_tablet(table, key);
             let operation = Operation { kind, last_token, bytes, cpu_nanos };

@@ -18,8 +18,9 @@ use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
 use crate::read::Replica;
-use crate::request::{Class, Compared, Context, KeyedMutation, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Compared, Context, KeyedMutation, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use bytes::Bytes;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::slice;
 
@@ -57,11 +58,22 @@ impl Replica {
     #[inline]
     pub async fn perform(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaAnswer, ReplicaError> {
         // Pinned, so that this large future is not moved.
-        let work = pin!(self.pass_stages(request, context));
-        if self.hot.is_sampled() && context.class == Class::User {
-            return self.sample(work, request).await;
+        let mut work = pin!(self.pass_stages(request, context));
+        let mut sample = self.begin_sample(context);
+        // One place polls the work, sampled or not, so that the compiler inlines it here.
+        let result = poll_fn(|task| {
+            let began = sample.is_some().then(rt::time::now);
+            let polled = work.as_mut().poll(task);
+            if let (Some(sample), Some(began)) = (&mut sample, began) {
+                sample.add(began);
+            }
+            polled
+        })
+        .await;
+        if let (Some(sample), Ok(answer)) = (sample, &result) {
+            self.add_sample(request, answer, sample);
         }
-        work.await
+        result
     }
 
     /// Passes the stages of a request.

@@ -6,6 +6,10 @@
 //! partition with enough samples are those of the short time, so that a new hot partition is shown
 //! within a second. Rates of others are those of the long time, which has more samples.
 //!
+//! The sums do not fade as time passes: what a new operation adds grows instead, by the same factor
+//! ([`Faded`]). So time costs nothing for each partition. Now and then, and before a report, all
+//! sums are scaled back to the present ([`Tracker::rescale`]).
+//!
 //! The same samples are summed by tablet.
 
 use super::LONGEST_KEY;
@@ -29,6 +33,9 @@ const FEWEST_SAMPLES: f64 = 8.0;
 /// The samples from which a partition is listed. A single slow one may be an accident: the shard's
 /// thread did not run for some time.
 const FEWEST_LISTED: u64 = 3;
+
+/// What an operation adds at most, in operations, until all sums are scaled back.
+const LARGEST_UNIT: f64 = 1e6;
 
 /// The operations from which the sums of a tablet are kept. So tablets that have left the shard are
 /// forgotten.
@@ -55,8 +62,8 @@ impl Sums {
         [samples, reads, writes, bytes, cpu_nanos, refused, would_refuse]
     }
 
-    fn add(&mut self, mut more: Sums) {
-        self.all().into_iter().zip(more.all()).for_each(|(sum, more)| *sum += *more);
+    fn add(&mut self, mut more: Sums, unit: f64) {
+        self.all().into_iter().zip(more.all()).for_each(|(sum, more)| *sum += *more * unit);
     }
 
     fn scale(&mut self, factor: f64) {
@@ -72,6 +79,24 @@ impl Sums {
     }
 }
 
+/// What an operation adds to sums over the long and the short time now. What it adds in a second is
+/// larger, as if all sums had faded until then.
+#[derive(Clone, Copy, Debug)]
+struct Units {
+    long: f64,
+    short: f64,
+}
+
+impl Units {
+    /// What an operation adds just after sums were scaled back.
+    const ONE: Units = Units { long: 1.0, short: 1.0 };
+
+    fn grow(&mut self, seconds: f64) {
+        self.long *= (seconds / LONG).exp();
+        self.short *= (seconds / SHORT).exp();
+    }
+}
+
 /// Sums over the long and the short time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Faded {
@@ -80,14 +105,15 @@ struct Faded {
 }
 
 impl Faded {
-    fn add(&mut self, sums: Sums) {
-        self.long.add(sums);
-        self.short.add(sums);
+    fn add(&mut self, sums: Sums, units: Units) {
+        self.long.add(sums, units.long);
+        self.short.add(sums, units.short);
     }
 
-    fn scale(&mut self, long: f64, short: f64) {
-        self.long.scale(long);
-        self.short.scale(short);
+    /// Scales sums back from `units` to [`Units::ONE`].
+    fn rescale(&mut self, units: Units) {
+        self.long.scale(1.0 / units.long);
+        self.short.scale(1.0 / units.short);
     }
 }
 
@@ -103,8 +129,8 @@ struct Known {
 
 impl Known {
     /// Adds a sample.
-    fn add(&mut self, sums: Sums) {
-        self.sums.add(sums);
+    fn add(&mut self, sums: Sums, units: Units) {
+        self.sums.add(sums, units);
         self.seen += 1;
     }
 }
@@ -190,6 +216,7 @@ pub struct Tracker {
     total: Faded,
     /// Sums over the long time, by tablet.
     tablets: BTreeMap<TabletId, Sums>,
+    units: Units,
     /// The faded seconds that the sums stand for.
     long: f64,
     short: f64,
@@ -201,6 +228,7 @@ impl Default for Tracker {
             sketch: Sketch::new(PARTITIONS),
             total: Faded::default(),
             tablets: BTreeMap::new(),
+            units: Units::ONE,
             long: 0.0,
             short: 0.0,
         }
@@ -211,13 +239,21 @@ impl Tracker {
     /// Lets time pass.
     pub fn advance(&mut self, passed: Duration) {
         let seconds = passed.as_secs_f64();
-        let (long, short) = ((-seconds / LONG).exp(), (-seconds / SHORT).exp());
-        self.long = (self.long + seconds) * long;
-        self.short = (self.short + seconds) * short;
-        self.total.scale(long, short);
-        self.sketch.scale(long, |known| known.sums.scale(long, short));
+        self.long = (self.long + seconds) * (-seconds / LONG).exp();
+        self.short = (self.short + seconds) * (-seconds / SHORT).exp();
+        self.units.grow(seconds);
+        if self.units.long.max(self.units.short) > LARGEST_UNIT {
+            self.rescale();
+        }
+    }
+
+    /// Scales all sums back, and forgets what has faded.
+    fn rescale(&mut self) {
+        let units = std::mem::replace(&mut self.units, Units::ONE);
+        self.total.rescale(units);
+        self.sketch.scale(1.0 / units.long, |known| known.sums.rescale(units));
         self.tablets.retain(|_, sums| {
-            sums.scale(long);
+            sums.scale(1.0 / units.long);
             sums.operations() >= FEWEST_OPERATIONS
         });
     }
@@ -226,37 +262,38 @@ impl Tracker {
     pub fn performed(&mut self, id: PartitionId, key: &[u8], operation: Operation, scale: f64) {
         let Operation { kind, last_token, bytes, cpu_nanos } = operation;
         let sums = Sums { bytes: bytes as f64 * scale, cpu_nanos: cpu_nanos as f64 * scale, ..counted(kind, scale) };
-        self.total.add(sums);
+        self.total.add(sums, self.units);
         if let Some(last_token) = last_token {
-            self.tablets.entry(TabletId { table: id.table, last_token }).or_default().add(sums);
+            self.tablets.entry(TabletId { table: id.table, last_token }).or_default().add(sums, self.units.long);
         }
         let total = &self.total.long;
-        // Relative to the mean of all operations.
+        // Relative to the mean of all operations. The totals have the same unit.
         let relative = |of: f64, all: f64| if all > 0.0 { of / all * total.operations() } else { scale };
         let (bytes, cpu) = (relative(sums.bytes, total.bytes), relative(sums.cpu_nanos, total.cpu_nanos));
-        let known = &mut self.sketch.add(id, (scale + bytes + cpu) / 3.0).value;
+        let known = &mut self.sketch.add(id, (scale + bytes + cpu) / 3.0 * self.units.long).value;
         if known.key.is_none() && known.seen > 0 && key.len() <= LONGEST_KEY {
             known.key = Some(key.into());
         }
-        known.add(sums);
+        known.add(sums, self.units);
     }
 
     /// Adds an operation that was refused and stands for `scale` operations.
     pub fn refused(&mut self, id: PartitionId, kind: LimitKind, scale: f64) {
         let sums = Sums { refused: scale, ..counted(kind, scale) };
-        self.total.add(sums);
-        self.sketch.add(id, scale / 3.0).value.add(sums);
+        self.total.add(sums, self.units);
+        self.sketch.add(id, scale / 3.0 * self.units.long).value.add(sums, self.units);
     }
 
     /// Adds that a performed operation would have been refused. It stands for `scale` operations.
     pub fn would_refuse(&mut self, id: PartitionId, scale: f64) {
         if let Some(slot) = self.sketch.get_mut(id) {
-            slot.value.sums.add(Sums { would_refuse: scale, ..Sums::default() });
+            slot.value.sums.add(Sums { would_refuse: scale, ..Sums::default() }, self.units);
         }
     }
 
     /// The hottest partitions as of the last [`Tracker::advance`], the hottest first.
-    pub fn hottest(&self, most: usize) -> Vec<HotPartition> {
+    pub fn hottest(&mut self, most: usize) -> Vec<HotPartition> {
+        self.rescale();
         let is_listed = |slot: &&Slot<Known>| slot.value.seen >= FEWEST_LISTED;
         let mut slots: Vec<&Slot<Known>> = self.sketch.iter().filter(is_listed).collect();
         slots.sort_by(|a, b| b.certain().total_cmp(&a.certain()));
@@ -266,7 +303,8 @@ impl Tracker {
 
     /// The operations of this shard's tablets as of the last [`Tracker::advance`], in the order of
     /// tables and tokens.
-    pub fn tablets(&self) -> Vec<TabletLoad> {
+    pub fn tablets(&mut self) -> Vec<TabletLoad> {
+        self.rescale();
         let (seconds, all) = (self.long, self.total.long.cpu_nanos);
         if seconds <= 0.0 {
             return Vec::new();
@@ -310,7 +348,8 @@ impl Tracker {
 
     /// The CPU time of all operations, in seconds per second, and the partitions with enough
     /// samples that want at least `least` of this time.
-    pub fn demands(&self, least: f64) -> (f64, Vec<Demand>) {
+    pub fn demands(&mut self, least: f64) -> (f64, Vec<Demand>) {
+        self.rescale();
         if self.short <= 0.0 {
             return (0.0, Vec::new());
         }

@@ -4,8 +4,8 @@
 //! mailboxes. So they take no time from requests except for these calls.
 //!
 //! The resources of a client are limited: the connections of a port, the bytes of a request's head,
-//! the time for sending the head, and the time without progress in reading an answer
-//! ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
+//! and the time for sending the head. A client that makes no progress in reading an answer is
+//! disconnected ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
 
 pub mod caller;
 mod slow_reader;

@@ -82,7 +82,7 @@ impl Select {
         let state = pager.open().await?;
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();
-            let place = virtual_rows::Place { partitions, ranges };
+            let place = virtual_rows::RowSelection { partitions, ranges };
             let emitter = emitter(None, per_partition.filter(|_| self.grouping.is_some()));
             let pace = Pace::new(&options, &self.schema);
             let skip = match state {

@@ -342,8 +342,8 @@ STEPS = {
 GROUPS = {
     "test": """
         install format edges text checks clippy loader-format loader-clippy
-        build-debug crash-tools go-tools node-tools
-        cluster storage faults-short crash-short disasters-short paging-disasters-short
+        build-debug cluster crash-tools go-tools node-tools
+        storage faults-short crash-short disasters-short paging-disasters-short
         cql paging releases protocol admin
         driver-cassandra driver-scylla clients-go clients-node
         unit loader-unit sim-short sim-seeds

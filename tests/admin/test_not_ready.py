@@ -18,7 +18,7 @@ pytestmark = pytest.mark.node
 
 def admin(node, *arguments):
     command = [str(binary()), "admin", "--api", node.address, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def within(seconds, condition):

@@ -47,7 +47,7 @@ def test_limits_at_every_level(trio):
             if write(trio.sessions[n % NODES], level, f"INSERT INTO ks.t (k, c, v) VALUES (1, {c}, {level})"):
                 accepted.append(c)
     seconds, count = time.monotonic() - began, BURST * len(LEVELS)
-    # Until the nodes have told each other what comes to them, each decides alone.
+    # Until the nodes have reported their rates to each other, each decides alone.
     most = NODES * (seconds + 2) * (2 + math.log2(count)) * 2
     assert 2 <= len(accepted) <= most, f"{len(accepted)} of {count} accepted in {seconds:.1f} s"
     assert hints(trio) == 0, "no refusal leaves a hint"

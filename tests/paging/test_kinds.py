@@ -219,8 +219,8 @@ def test_acknowledged_writes_are_on_the_next_page(scene):
                 break
             at = seen[-1][0]
             if at % 10 == 0 and at < 90:
-                # A row just after the position, the next one deleted, and one before it that must
-                # not be returned.
+                # Inserts a row just after the position, deletes the row after it, and inserts a row
+                # before the position, which must not be returned.
                 scene.db.execute(f"INSERT INTO {table} (pk, ck, s, v) VALUES (1, {sign * (at + 5)}, {at}, 1)")
                 scene.db.execute(f"DELETE FROM {table} WHERE pk = 1 AND ck = {sign * (at + 10)}")
                 scene.db.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (1, {sign * (at - 5)}, 9)")

@@ -1,5 +1,5 @@
-//! A raw load of point reads or writes that never pauses, whatever the answers are, and counts what
-//! became of each request.
+//! A raw load of point reads or writes. It never pauses, whatever the answers are, and counts the
+//! outcome of each request.
 //!
 //!     attack HOSTS TABLE [NAME=VALUE]...          (`make bench-goodput` runs it)
 //!
@@ -16,11 +16,12 @@
 //!   only to shards that own its key.
 //! - `at`: when to start, in milliseconds since 1970; otherwise at a full second.
 //!
-//! Prints the start as a line of JSON when it is known, and the result as another one: for each
-//! tenth of a second and for each phase, how many requests were good (answered within 500 ms of
-//! their time), late, refused by a rate limit, failed, or not sent (500 ms late already, or no
-//! stream was free). The latency of a request in the open loop counts from its scheduled time, but
-//! from the end of the wait for it if the loader was not late itself.
+//! Prints two lines of JSON: the start time as soon as it is known, and the result. The result has
+//! counts for each tenth of a second and for each phase: requests that were good (answered within
+//! 500 ms of their time), late, refused by a rate limit, failed, or not sent. A request is not sent
+//! if it is 500 ms late already, or if no stream is free. In the open loop, the latency of a
+//! request counts from its scheduled time. If the loader itself was not late, it counts from the
+//! end of the wait for that time.
 
 mod options;
 mod tally;
@@ -208,7 +209,7 @@ impl Load {
 }
 
 /// Receives the answers of a connection until all requests are answered. `again` gets the streams
-/// that are free again, and what time it is; it returns whether more answers are expected.
+/// that are free again and the current time. It returns whether more answers are expected.
 fn receive(lane: &Lane, load: &Load, mut again: impl FnMut(&mut Vec<u16>, Duration) -> bool) -> Tally {
     let mut tally = Tally::new(load.phases.len());
     let mut stream = &lane.stream;

@@ -1,4 +1,5 @@
-//! Writes log lines in a thread of its own: no thread of the node waits until somebody reads them.
+//! Writes log lines in a separate thread, so that a slow reader of the log blocks no thread of the
+//! node.
 //!
 //! The queue is bounded. Lines that do not fit are dropped and counted; the count is logged once
 //! all that was queued is written.
@@ -118,8 +119,8 @@ impl LogWriter {
     }
 }
 
-/// The event with the characters escaped that would end its line before its end. A text of a client
-/// in it must not look like another event.
+/// The event with the characters escaped that would end its line before its end. If the line
+/// contains a text of a client, that text must not look like another event.
 fn on_one_line(event: &[u8]) -> Cow<'_, [u8]> {
     // The formatter escapes ESC in texts, and uses it for colours.
     let ends_line = |c: char| (c.is_control() && !matches!(c, '\t' | '\x1b')) || matches!(c, '\u{2028}' | '\u{2029}');

@@ -37,7 +37,7 @@ pub fn print(stream: Stream, text: Arguments<'_>) -> bool {
     writer.inspect(|writer| writer.line(stream, text.to_string().as_bytes())).is_some()
 }
 
-/// Has the message of a panic written with the other lines, and then ends the process in every build:
+/// Has the message of a panic written with the other lines. Then ends the process, in every build:
 /// what a panic leaves half done must not be served or written.
 fn abort_on_panics(writer: LogWriter) {
     std::panic::set_hook(Box::new(move |panic| {

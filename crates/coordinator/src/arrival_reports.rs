@@ -1,11 +1,11 @@
-//! Reports to the owners of hot partitions how many operations come to this shard, and learns from
-//! their answers what comes to all other coordinators ([`replica::arrivals`]). An owner of a
-//! partition with a limit of bytes also reports the bytes that it has read.
+//! Reports to the owners of hot partitions how many operations this shard receives. Their answers
+//! have the rates at all other coordinators ([`replica::arrivals`]). An owner of a partition with a
+//! limit of bytes also reports the bytes that it has read.
 //!
 //! A few times a second each shard sends one small message to each shard that owns one of its hot
-//! partitions. Nothing is sent while no partition has a good part of its limit. A report that is
-//! lost does not matter, because the next one replaces it; only bytes are not reported again. What
-//! a silent shard has reported expires.
+//! partitions. Nothing is sent while no partition has a good part of its limit. A lost report of
+//! operations does not matter, because the next report replaces it. Lost bytes are not reported
+//! again. The reports of a silent shard expire.
 
 use super::Coordinator;
 use bytes::Bytes;

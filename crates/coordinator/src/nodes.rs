@@ -31,7 +31,7 @@ pub struct NodeView {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct NodeEntry {
     datacenter: DatacenterId,
     rack: u16,
     address: IpAddr,
@@ -43,7 +43,7 @@ struct Known {
 pub struct Nodes {
     datacenters: Vec<String>,
     own: Option<(HostId, DatacenterId, u16)>,
-    known: HashMap<HostId, Known>,
+    by_host: HashMap<HostId, NodeEntry>,
 }
 
 /// The datacenter of unknown nodes. No datacenter-local level counts it.
@@ -74,8 +74,8 @@ impl Nodes {
             if view.host == own {
                 nodes.own = Some((own, datacenter, rack));
             }
-            let known = Known { datacenter, rack, address: view.address, down_since: view.down_since };
-            nodes.known.insert(view.host, known);
+            let known = NodeEntry { datacenter, rack, address: view.address, down_since: view.down_since };
+            nodes.by_host.insert(view.host, known);
         }
         if nodes.own.is_none() {
             nodes.own = Some((own, DatacenterId(nodes.datacenters.len() as u16), u16::MAX));
@@ -90,12 +90,12 @@ impl Nodes {
 
     /// Whether there are other nodes.
     pub fn are_several(&self) -> bool {
-        self.known.len() > 1
+        self.by_host.len() > 1
     }
 
     /// The other nodes that are up.
     pub fn others_alive(&self) -> impl Iterator<Item = HostId> {
-        let alive = self.known.iter().filter(|(host, known)| known.down_since.is_none() && !self.is_own(**host));
+        let alive = self.by_host.iter().filter(|(host, known)| known.down_since.is_none() && !self.is_own(**host));
         alive.map(|(host, _)| *host)
     }
 
@@ -106,7 +106,7 @@ impl Nodes {
 
     /// A node's datacenter.
     pub fn datacenter(&self, host: HostId) -> DatacenterId {
-        match self.known.get(&host) {
+        match self.by_host.get(&host) {
             Some(known) => known.datacenter,
             None if self.is_own(host) => self.own_datacenter(),
             None => NOWHERE,
@@ -121,17 +121,17 @@ impl Nodes {
 
     /// Whether a node is up. This node is; an unknown node is not.
     pub fn is_alive(&self, host: HostId) -> bool {
-        self.is_own(host) || self.known.get(&host).is_some_and(|known| known.down_since.is_none())
+        self.is_own(host) || self.by_host.get(&host).is_some_and(|known| known.down_since.is_none())
     }
 
     /// How long a node has been down. None: it is up or unknown.
     pub fn down_for(&self, host: HostId, now: Instant) -> Option<Duration> {
-        self.known.get(&host)?.down_since.map(|since| now.saturating_duration_since(since))
+        self.by_host.get(&host)?.down_since.map(|since| now.saturating_duration_since(since))
     }
 
     /// The address of a node.
     pub fn address(&self, host: HostId) -> Option<IpAddr> {
-        self.known.get(&host).map(|known| known.address)
+        self.by_host.get(&host).map(|known| known.address)
     }
 
     /// A replica as levels count it. `pending`: it is still receiving the tablet's data.
@@ -146,28 +146,28 @@ impl Nodes {
     pub fn factors(&self, replication: &OptionMap, copies: &[TabletReplica]) -> Factors {
         let number = |text: &String| copies_of(text);
         let everywhere = replication.get(FACTOR).and_then(number);
-        let mut factors = Factors { total: 0, each: SmallVec::new() };
+        let mut factors = Factors { total: 0, by_datacenter: SmallVec::new() };
         if replication.get("class").is_some_and(|class| short_class(class) == SIMPLE) {
             factors.total = everywhere.unwrap_or(1);
             for replica in copies {
                 let DatacenterId(number) = self.datacenter(replica.host);
-                match factors.each.iter_mut().find(|(known, _)| *known == number) {
+                match factors.by_datacenter.iter_mut().find(|(known, _)| *known == number) {
                     Some((_, factor)) => *factor += 1,
-                    None => factors.each.push((number, 1)),
+                    None => factors.by_datacenter.push((number, 1)),
                 }
             }
-            factors.each.sort_unstable();
+            factors.by_datacenter.sort_unstable();
             return factors;
         }
         for (at, name) in self.datacenters.iter().enumerate() {
             let factor = replication.get(name).and_then(number).or(everywhere).unwrap_or(0);
             if factor > 0 {
-                factors.each.push((at as u16, factor));
+                factors.by_datacenter.push((at as u16, factor));
             }
         }
         let named = replication.iter().filter(|(name, _)| *name != "class" && *name != FACTOR);
         let elsewhere = named.filter(|(name, _)| !self.datacenters.contains(name)).filter_map(|(_, text)| number(text));
-        factors.total = factors.each.iter().map(|(_, factor)| factor).sum::<u32>() + elsewhere.sum::<u32>();
+        factors.total = factors.by_datacenter.iter().map(|(_, factor)| factor).sum::<u32>() + elsewhere.sum::<u32>();
         factors
     }
 
@@ -179,7 +179,7 @@ impl Nodes {
     /// The distance of a node: 0 this node, 1 the same rack, 2 the same datacenter, 3 elsewhere.
     fn distance(&self, host: HostId) -> u8 {
         let Some((own, datacenter, rack)) = self.own else { return ELSEWHERE };
-        match self.known.get(&host) {
+        match self.by_host.get(&host) {
             _ if host == own => 0,
             Some(known) if known.datacenter == datacenter && known.rack == rack => 1,
             Some(known) if known.datacenter == datacenter => 2,

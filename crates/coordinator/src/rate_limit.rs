@@ -1,11 +1,11 @@
 //! Decides how a request is counted against the rate limits of its tables.
 //!
 //! This shard counts each partition of a request. It decides alone if it owns the partition, or if
-//! an owner has told it lately what comes to the other coordinators ([`super::arrival_reports`]): a
-//! refused request reaches no replica. Otherwise every replica decides, all of them with the same
-//! random number. Limits of bytes are always decided by owners. A request is counted once: parts
-//! that the coordinator reads by itself, repetitions with newer metadata, repairs and hints are
-//! exempt. The bytes of such parts are charged all the same.
+//! an owner has recently reported the rate at the other coordinators ([`super::arrival_reports`]).
+//! Then a refused request reaches no replica. Otherwise every replica decides, all of them with the
+//! same random number. Limits of bytes are always decided by owners. A request is counted once:
+//! parts that the coordinator reads by itself, repetitions with newer metadata, repairs and hints
+//! are exempt. The bytes of such parts are charged all the same.
 
 use super::read::{PageRequest, Partitions, Query};
 use super::resume::Start;

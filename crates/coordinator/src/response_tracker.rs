@@ -18,13 +18,13 @@ pub struct Factors {
     /// Of all datacenters together.
     pub total: u32,
     /// Of each datacenter that has replicas, ordered by datacenter.
-    pub each: SmallVec<[(u16, u32); 2]>,
+    pub by_datacenter: SmallVec<[(u16, u32); 2]>,
 }
 
 impl Factors {
     /// The replication factor of one datacenter.
     pub fn of(&self, datacenter: DatacenterId) -> u32 {
-        self.each.iter().find(|(known, _)| *known == datacenter.0).map_or(0, |(_, factor)| *factor)
+        self.by_datacenter.iter().find(|(known, _)| *known == datacenter.0).map_or(0, |(_, factor)| *factor)
     }
 }
 
@@ -101,7 +101,7 @@ impl ResponseTracker {
             Consistency::EachQuorum => {
                 let quorum =
                     |(datacenter, factor): &(u16, u32)| group(Some(DatacenterId(*datacenter)), level.required(*factor));
-                factors.each.iter().map(quorum).collect()
+                factors.by_datacenter.iter().map(quorum).collect()
             }
             _ => SmallVec::from_iter([group(None, level.required(factors.total))]),
         };
@@ -133,7 +133,7 @@ impl ResponseTracker {
 
     /// Counts a response.
     pub fn answered(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| {
+        self.update_groups(datacenter, |group| {
             group.received += 1;
             group.check();
         });
@@ -141,7 +141,7 @@ impl ResponseTracker {
 
     /// Counts a replica that failed.
     pub fn failed(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| {
+        self.update_groups(datacenter, |group| {
             group.failed += 1;
             group.check();
         });
@@ -149,7 +149,7 @@ impl ResponseTracker {
 
     /// Takes back a response that was counted.
     pub fn withdrawn(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| {
+        self.update_groups(datacenter, |group| {
             debug_assert!(group.received > 0, "only an answer that was counted is withdrawn: {group:?}");
             group.received -= 1;
         });
@@ -158,14 +158,14 @@ impl ResponseTracker {
     /// Removes a replica that cannot respond, because its node is down or did not answer. Unlike
     /// `failed`, it is no failure for the client.
     pub fn absent(&mut self, datacenter: DatacenterId) {
-        self.each(datacenter, |group| {
+        self.update_groups(datacenter, |group| {
             debug_assert!(group.copies > 0, "only a replica can be absent: {group:?}");
             group.copies -= 1;
             group.check();
         });
     }
 
-    fn each(&mut self, datacenter: DatacenterId, change: impl Fn(&mut Group)) {
+    fn update_groups(&mut self, datacenter: DatacenterId, change: impl Fn(&mut Group)) {
         for group in &mut self.groups {
             if group.datacenter.is_none_or(|wanted| wanted == datacenter) {
                 change(group);
@@ -210,7 +210,7 @@ mod tests {
 
     /// Replication factors: three in this datacenter and two in the other.
     fn factors() -> Factors {
-        Factors { total: 5, each: SmallVec::from_slice(&[(0, 3), (1, 2)]) }
+        Factors { total: 5, by_datacenter: SmallVec::from_slice(&[(0, 3), (1, 2)]) }
     }
 
     /// Replicas, one for each letter: its datacenter; lower case: down; `+` after it: pending.

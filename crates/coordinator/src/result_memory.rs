@@ -1,9 +1,9 @@
 //! The memory of results that are being collected on a shard.
 //!
-//! A page of a result is small. An unpaged result, and one that is sorted, grouped or filtered
-//! before its first row is returned, is collected until its last row was read. Each of them has a
-//! limit (`max_memory_for_unlimited_query_hard_limit`). Together they have the limit of this shard,
-//! so that many concurrent ones do not exceed the node's memory.
+//! A page of a result is small. An unpaged result is collected until its last row was read. So is a
+//! result that is sorted, grouped or filtered before its first row is returned. Each collected
+//! result has a limit (`max_memory_for_unlimited_query_hard_limit`). Together they have the limit
+//! of this shard, so that many concurrent results do not exceed the node's memory.
 
 use super::CoordinatorError;
 use std::cell::Cell;

@@ -230,8 +230,8 @@ pub async fn forget(shards: ResyncShards, target: HostId) {
 }
 
 /// Repairs a node that missed writes. Returns the names of the tables that were read. The error
-/// names the tables that could not be read, or the reason if none was read: the node is down, or it
-/// missed writes for longer than `gc_grace_seconds` and the resync is not forced.
+/// names the tables that could not be read. If none was read, it gives the reason: the node is
+/// down, or it missed writes for longer than `gc_grace_seconds` and the resync is not forced.
 pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Result<Vec<String>, String> {
     let coordinator = shards.coordinator.get();
     let is_down = || !coordinator.nodes().is_alive(target);

@@ -74,7 +74,8 @@ pub(super) struct Lacking {
 /// The outcome of a write.
 enum Outcome {
     Reached,
-    /// Reached, but neither a hint nor a note exists for a replica that lacks the write.
+    /// The level is reached, but neither a hint nor a note exists for a replica that lacks the
+    /// write.
     NotRecorded,
     Unreachable,
     Outdated,

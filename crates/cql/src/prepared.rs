@@ -233,7 +233,7 @@ pub struct CacheNumbers {
 
 /// Statements by id, with a limit on their memory.
 pub struct Cache {
-    kept: HashMap<StatementId, Rc<CachedStatement>>,
+    by_id: HashMap<StatementId, Rc<CachedStatement>>,
     /// The id of the statement for each id of a text alone, so that PREPARE of a known text need
     /// not plan it.
     texts: HashMap<StatementId, StatementId>,
@@ -246,14 +246,14 @@ pub struct Cache {
 impl Cache {
     /// An empty cache with a limit of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        let (kept, texts) = (HashMap::default(), HashMap::default());
-        Cache { kept, texts, weight: 0, limit, clock: Cell::new(0), evicted: 0 }
+        let (by_id, texts) = (HashMap::default(), HashMap::default());
+        Cache { by_id, texts, weight: 0, limit, clock: Cell::new(0), evicted: 0 }
     }
 
     /// The statement with this id. Counts as a use.
     #[inline]
     pub fn get(&self, id: &StatementId) -> Option<Rc<CachedStatement>> {
-        let kept = self.kept.get(id)?;
+        let kept = self.by_id.get(id)?;
         self.clock.set(self.clock.get() + 1);
         kept.used.set(self.clock.get());
         Some(kept.clone())
@@ -282,7 +282,7 @@ impl Cache {
         });
         kept.weigh();
         self.weight += kept.weight.get();
-        if let Some(before) = self.kept.insert(id, kept.clone()) {
+        if let Some(before) = self.by_id.insert(id, kept.clone()) {
             self.weight -= before.weight.get();
         }
         self.evict();
@@ -307,7 +307,7 @@ impl Cache {
     pub fn set_plan(&mut self, id: &StatementId, kept: &Rc<CachedStatement>, plan: Rc<Planned>) {
         let before = kept.weight.get();
         kept.set_plan(plan);
-        if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
+        if self.by_id.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
             debug_assert!(self.weight >= before, "the bytes of each statement are counted");
             self.weight = self.weight - before + kept.weight.get();
             self.evict();
@@ -334,7 +334,7 @@ impl Cache {
         }
         kept.changed.set(Changed::Variables);
         kept.weigh();
-        if self.kept.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
+        if self.by_id.get(id).is_some_and(|there| Rc::ptr_eq(there, kept)) {
             self.weight = self.weight - before + kept.weight.get();
         }
     }
@@ -345,37 +345,37 @@ impl Cache {
         if self.weight <= self.limit {
             return;
         }
-        let mut by_age: Vec<(u64, StatementId)> = self.kept.iter().map(|(id, kept)| (kept.used.get(), *id)).collect();
+        let mut by_age: Vec<(u64, StatementId)> = self.by_id.iter().map(|(id, kept)| (kept.used.get(), *id)).collect();
         by_age.sort_unstable();
         by_age.pop();
         for (_, id) in by_age {
             if self.weight <= self.limit - self.limit / 8 {
                 break;
             }
-            if let Some(kept) = self.kept.remove(&id) {
+            if let Some(kept) = self.by_id.remove(&id) {
                 self.weight -= kept.weight.get();
                 self.evicted += 1;
             }
         }
-        let weight: usize = self.kept.values().map(|kept| kept.weight.get()).sum();
+        let weight: usize = self.by_id.values().map(|kept| kept.weight.get()).sum();
         debug_assert_eq!(self.weight, weight, "the bytes of each statement are counted");
-        debug_assert!(self.weight <= self.limit || self.kept.len() <= 1, "the cache stays within its limit");
-        self.texts.retain(|_, id| self.kept.contains_key(id));
+        debug_assert!(self.weight <= self.limit || self.by_id.len() <= 1, "the cache stays within its limit");
+        self.texts.retain(|_, id| self.by_id.contains_key(id));
     }
 
     /// The number of statements.
     pub fn len(&self) -> usize {
-        self.kept.len()
+        self.by_id.len()
     }
 
     /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.by_id.is_empty()
     }
 
     /// Its metrics.
     pub fn numbers(&self) -> CacheNumbers {
-        CacheNumbers { statements: self.kept.len(), bytes: self.weight, limit: self.limit, evicted: self.evicted }
+        CacheNumbers { statements: self.by_id.len(), bytes: self.weight, limit: self.limit, evicted: self.evicted }
     }
 }
 

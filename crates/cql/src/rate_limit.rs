@@ -31,14 +31,6 @@ impl Request<'_> {
     /// # Errors [`Error::RateLimit`]
     #[inline]
     pub fn limit_read(&self, schema: &TableSchema, partitions: &Partitions) -> Result<RateLimitMode, Error> {
-        match schema.rate_limits().limits_reads() {
-            false => Ok(RateLimitMode::Off),
-            true => self.limit_first_page(schema, partitions),
-        }
-    }
-
-    #[inline]
-    fn limit_first_page(&self, schema: &TableSchema, partitions: &Partitions) -> Result<RateLimitMode, Error> {
         if self.params.paging_state.is_some() {
             return Ok(RateLimitMode::Off);
         }

@@ -130,14 +130,14 @@ impl EngineConfig {
         (self.memory as f64 * self.memtable_fraction) as usize
     }
 
-    /// The most bytes that reads of large rows, and their results, may hold, unless one alone holds
-    /// more.
+    /// The memory budget in bytes of reads of large rows and their results. One read alone may
+    /// exceed it.
     pub(crate) fn large_reads_budget(&self) -> usize {
         self.memory / LARGE_READS_SHARE
     }
 
-    /// The most bytes that flushes and compactions may hold of large rows, unless one alone holds
-    /// more.
+    /// The memory budget in bytes of large rows in flushes and compactions. One of these jobs alone
+    /// may exceed it.
     pub(crate) fn large_jobs_budget(&self) -> usize {
         self.memory / LARGE_JOBS_SHARE
     }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     stated: AddressBook,
-    found: BTreeMap<HostId, SocketAddr>,
+    located: BTreeMap<HostId, SocketAddr>,
 }
 
 impl Addresses {
@@ -22,7 +22,7 @@ impl Addresses {
     pub fn state(&mut self, book: AddressBook) {
         let before = std::mem::replace(&mut self.stated, book);
         let stated = &self.stated;
-        self.found.retain(|host, found| match (before.peers.get(host), stated.peers.get(host)) {
+        self.located.retain(|host, found| match (before.peers.get(host), stated.peers.get(host)) {
             (Some(before), Some(now)) => before.address == now.address && now.address != *found,
             _ => false,
         });
@@ -33,8 +33,8 @@ impl Addresses {
     pub fn find(&mut self, host: HostId, address: Option<SocketAddr>) {
         let stated = self.stated(host);
         match address.filter(|address| stated.is_some_and(|stated| stated != *address)) {
-            Some(address) => self.found.insert(host, address),
-            None => self.found.remove(&host),
+            Some(address) => self.located.insert(host, address),
+            None => self.located.remove(&host),
         };
     }
 
@@ -44,14 +44,14 @@ impl Addresses {
     }
 
     /// The located addresses.
-    pub fn found(&self) -> &BTreeMap<HostId, SocketAddr> {
-        &self.found
+    pub fn located(&self) -> &BTreeMap<HostId, SocketAddr> {
+        &self.located
     }
 
     /// The address book with the addresses in use.
     pub fn book(&self) -> AddressBook {
         let mut book = self.stated.clone();
-        for (host, address) in &self.found {
+        for (host, address) in &self.located {
             if let Some(peer) = book.peers.get_mut(host) {
                 peer.address = *address;
             }
@@ -83,19 +83,19 @@ mod tests {
     fn found_addresses_hold_until_the_metadata_say_something_new() {
         let mut addresses = Addresses::default();
         addresses.find(host(1), Some(at(9)));
-        assert!(addresses.found().is_empty(), "only members have addresses");
+        assert!(addresses.located().is_empty(), "only members have addresses");
         addresses.state(book(&[(1, 1), (2, 2), (3, 3)]));
         for (node, n) in [(1, 2), (2, 1), (3, 3)] {
             addresses.find(host(node), Some(at(n)));
         }
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 3)]), "two have swapped their addresses");
-        assert_eq!((addresses.stated(host(1)), addresses.found().len()), (Some(at(1)), 2));
+        assert_eq!((addresses.stated(host(1)), addresses.located().len()), (Some(at(1)), 2));
         // First another node's address changes. Then the metadata confirms the located address.
         // Then it has a different one.
         addresses.state(book(&[(1, 1), (2, 2), (3, 4)]));
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 1), (3, 4)]));
         addresses.state(book(&[(1, 2), (2, 2), (3, 4)]));
-        assert_eq!(addresses.found().keys().copied().collect::<Vec<_>>(), [host(2)]);
+        assert_eq!(addresses.located().keys().copied().collect::<Vec<_>>(), [host(2)]);
         addresses.state(book(&[(1, 2), (2, 5), (3, 4)]));
         assert_eq!(addresses.book(), book(&[(1, 2), (2, 5), (3, 4)]));
         addresses.find(host(3), Some(at(8)));

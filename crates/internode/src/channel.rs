@@ -1,9 +1,9 @@
 //! The requesting end of a connection: sends requests, and delivers responses to the waiting calls.
 //!
 //! The number of requests in flight and of bytes that wait to be written is bounded. Beyond that,
-//! calls wait, and beyond a number of waiting calls they are refused. A connection that is silent
-//! after a request was sent is closed: the peer answers any frame with a keep-alive soon, and
-//! repeats the keep-alive while it works on a request.
+//! calls wait, and beyond a number of waiting calls they are refused. A live peer soon answers any
+//! frame with a keep-alive, and repeats the keep-alive while it works on a request. So a connection
+//! that is silent after a request was sent is closed.
 
 use super::config::{InternodeConfig, Verb};
 use super::connection::{Connection, Role, Timer};

@@ -299,8 +299,8 @@ impl Internode {
     }
 
     /// The nodes that are reached at another address than the one in the metadata.
-    pub fn found(&self) -> BTreeMap<HostId, SocketAddr> {
-        self.addresses.borrow().found().clone()
+    pub fn located_addresses(&self) -> BTreeMap<HostId, SocketAddr> {
+        self.addresses.borrow().located().clone()
     }
 
     fn apply_addresses(&self) {
@@ -492,7 +492,7 @@ pub async fn publish_book(shards: PerShard<Internode>, book: AddressBook) {
 
 /// Sets on every shard of this node the address at which a node was located. `None`: the address in
 /// the metadata applies.
-pub async fn publish_found(shards: PerShard<Internode>, host: HostId, address: Option<SocketAddr>) {
+pub async fn publish_located(shards: PerShard<Internode>, host: HostId, address: Option<SocketAddr>) {
     rt::shard::call_all(move || async move {
         if let Some(internode) = shards.try_get() {
             internode.set_found(host, address);

@@ -126,8 +126,8 @@ impl Arrivals {
         self.coordinators == 1
     }
 
-    /// Notes that a partition has this count here. Returns the rate that comes to all other
-    /// coordinators, if an owner has told it lately.
+    /// Records the count of a partition on this shard. Returns the rate at all other coordinators,
+    /// if an owner has reported it recently.
     pub fn track(&mut self, key: LimitKey, count: u64, limit: u32, now: u64) -> Option<u64> {
         let is_relevant = self.is_relevant(count, limit);
         if self.tracked.is_empty() {
@@ -251,8 +251,8 @@ impl Arrivals {
     }
 }
 
-/// Puts a partition into its set: into a free slot, or in place of the one that exceeds its limit
-/// least, if the new one exceeds its own more.
+/// Puts a partition into its set, into a free slot. If no slot is free, it replaces the partition
+/// that exceeds its limit least, if the new partition exceeds its own limit more.
 #[cold]
 fn put(set: &mut [Option<Tracked>; WAYS], new: Tracked, now: u64) {
     let mut least = 0;

@@ -1,11 +1,11 @@
-//! Decides which operations of partitions are accepted, by what arrives here and at all other
-//! coordinators. Pure: the caller says what time it is.
+//! Decides which operations of partitions are accepted, by the rates at this coordinator and at all
+//! others. Pure: the caller passes the time.
 //!
-//! Each operation is counted by one coordinator. The count by which it is decided is the
-//! coordinator's own, plus that of all others. The latter is known twice: from the operations that
-//! others have sent here as to a replica, which is known at once but only a part; and from their
-//! reports ([`Arrivals`]), which are complete but some hundred milliseconds old. The higher one
-//! counts. So the accepted operations of all coordinators add up to the limit.
+//! Each operation is counted by one coordinator. A decision uses the coordinator's own count plus
+//! the count of all others. There are two sources for the count of the others. Operations that they
+//! sent to this shard as a replica are counted at once, but they are only a part. Reports of other
+//! coordinators ([`Arrivals`]) are complete, but some hundred milliseconds old. The higher of the
+//! two counts is used. So the accepted operations of all coordinators add up to the limit.
 //!
 //! Limits of bytes are decided by owners alone, by a debt that all of them charge alike
 //! ([`crate::spent`]).
@@ -27,7 +27,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The moment so many milliseconds after a window began.
+    /// The moment `into_window` milliseconds after a window began.
     pub fn of(window: u64, into_window: u64) -> Moment {
         Moment { window, into_window, millis: window * 1_000 + into_window }
     }

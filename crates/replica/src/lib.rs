@@ -5,13 +5,13 @@
 //! nodes.
 //!
 //! A request of a client is counted against rate limits ([`rate_limit`], [`limiter`]), and perhaps
-//! sampled to find hot partitions ([`hot`]). Coordinators report to owners what comes to them
-//! ([`arrivals`], [`decider`]), and owners report to each other the bytes that they read.
+//! sampled to find hot partitions ([`hot`]). Coordinators report their request rates to owners
+//! ([`arrivals`], [`decider`]). Owners report to each other the bytes that they read.
 //!
 //! A read is admitted ([`permit`]). It streams merged fragments from the engine and turns them into
 //! a page of rows ([`page`]). The reader is kept for the next page ([`querier`]).
 //!
-//! The replica knows no network, no other replica, no consistency level.
+//! The replica does not depend on the network, on other replicas or on consistency levels.
 //!
 //! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `decider`, `arrivals`,
 //! `spent`, `limiter`, `excess`, `limited_partitions`, `hot_requests`, `hot`, `output`, `reduce`,

@@ -1,9 +1,9 @@
 //! Applies the table option `per_partition_rate_limit` on a shard: counts the partitions of a
 //! request and decides whether it is refused.
 //!
-//! The coordinator decides itself if its shard owns all partitions of a request, or has been told
-//! what comes to other coordinators ([`Replica::limit`]). Otherwise every replica decides, with the
-//! coordinator's random number, so that replicas with similar counts decide alike. Refused
+//! The coordinator decides itself if its shard owns all partitions of a request, or if owners have
+//! reported the rates at other coordinators ([`Replica::limit`]). Otherwise every replica decides,
+//! with the coordinator's random number, so that replicas with similar counts decide alike. Refused
 //! operations are counted as well.
 //!
 //! A limit of bytes is decided by the bytes of earlier operations. An operation is charged after it

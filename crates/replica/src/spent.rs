@@ -1,12 +1,12 @@
 //! The bytes that this shard has read of partitions with a limit of bytes, until it reports them to
 //! the other owners. Pure: no clock, no I/O.
 //!
-//! A read is performed by one owner, whatever the level: the others send digests at most. So each
-//! owner charges what it reads itself and what others report, and all of them have the same debt.
+//! A read is performed by one owner, whatever the level: the others send digests at most. Each
+//! owner charges its own reads and the reads that others report. So all owners have the same debt.
 //! Writes need no reports, because every owner performs them.
 //!
-//! Fewer bytes than a part of the owner's share of the budget are kept for the next report, and
-//! forgotten if no more are added until then: a partition far below its limit is not reported. A
+//! A count below a part of the owner's share of the budget waits for the next report. If no bytes
+//! are added until then, the count is dropped: a partition far below its limit is not reported. A
 //! report that is lost is not repeated. The debts of owners then differ by its bytes until they are
 //! paid off.
 

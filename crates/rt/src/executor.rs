@@ -450,9 +450,9 @@ pub(crate) unsafe fn make<F: Future>(
     ctx.counters.tasks.add(1);
     let key = ctx.executor.active.borrow().vacant_key();
     let future = Lived { future, living: Living { ctx: ctx.clone(), key } };
-    // SAFETY: the future is only run and dropped on the shard's thread: runnables travel through
-    // this executor's queues only, which are emptied by turns and by the tear-down on that thread;
-    // the caller vouches for the borrows. The schedule function is Send and Sync by its captures.
+    // SAFETY: the future is only run and dropped on the shard's thread. Runnables travel only
+    // through this executor's queues. Turns and the tear-down empty these queues on that thread.
+    // The caller vouches for the borrows. The schedule function is Send and Sync by its captures.
     let label = TaskLabel { location, key };
     let (work, task) = unsafe { async_task::Builder::new().metadata(label).spawn_unchecked(|_| future, schedule) };
     let at = ctx.executor.active.borrow_mut().insert(Alive { waker: work.waker(), group: Cell::new(group) });

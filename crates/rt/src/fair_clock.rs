@@ -1,7 +1,7 @@
 //! Decides which scheduling group runs next, from shares and used time. Pure.
 //!
 //! Each group has a virtual clock. It advances by the time of the group's tasks, divided by the
-//! group's shares. Of the groups with ready tasks, the group with the lowest clock runs. A group
+//! group's shares. Among the groups with ready tasks, the group with the lowest clock runs. A group
 //! without work must not accumulate its claim. When it becomes ready, its clock is set forward to
 //! the lowest clock of the ready groups. An urgent group ([`Group::is_urgent`]) stays behind that
 //! clock by a credit.
@@ -10,8 +10,8 @@ use crate::group::{Group, STATEMENT_SHARES};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The credit of an urgent group that becomes ready: the time that it runs before the others, if it
-/// used less than its part before.
+/// The credit of an urgent group that becomes ready. It runs this long before the others, if it
+/// used less than its share before.
 const CREDIT: Duration = Duration::from_millis(200);
 /// The shares with which a group's clock advances at real speed.
 const SCALE: u64 = STATEMENT_SHARES as u64;

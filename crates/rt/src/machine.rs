@@ -151,7 +151,7 @@ impl MachineHandle {
         &self,
         to: ShardId,
         f: impl FnOnce() -> Fut + Send + 'static,
-    ) -> impl Future<Output = Result<R, Gone>> + Send + 'static
+    ) -> impl Future<Output = Result<R, ShardStopped>> + Send + 'static
     where
         R: Send + 'static,
         Fut: Future<Output = R> + 'static,
@@ -188,15 +188,15 @@ impl MachineHandle {
 
 /// The shard does not exist, or has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone;
+pub struct ShardStopped;
 
-impl fmt::Display for Gone {
+impl fmt::Display for ShardStopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the shard has stopped")
     }
 }
 
-impl std::error::Error for Gone {}
+impl std::error::Error for ShardStopped {}
 
 /// Calls shards from any thread.
 #[derive(Clone)]
@@ -221,7 +221,7 @@ impl Remote {
         &self,
         to: ShardId,
         f: impl FnOnce() -> Fut + Send + 'static,
-    ) -> impl Future<Output = Result<R, Gone>> + Send + 'static
+    ) -> impl Future<Output = Result<R, ShardStopped>> + Send + 'static
     where
         R: Send + 'static,
         Fut: Future<Output = R> + 'static,
@@ -248,14 +248,14 @@ impl Remote {
         if let Some(mailbox) = self.mailboxes.get(to.0 as usize) {
             mailbox.push(vec![Message::Foreign { location, work }]);
         }
-        async move { receiver.await.map_err(|_| Gone) }
+        async move { receiver.await.map_err(|_| ShardStopped) }
     }
 
     /// Runs `f` on every shard concurrently. The results are in the order of the shard ids.
     pub fn call_all<R, Fut>(
         &self,
         f: impl Fn() -> Fut + Clone + Send + 'static,
-    ) -> impl Future<Output = Result<Vec<R>, Gone>> + Send + 'static
+    ) -> impl Future<Output = Result<Vec<R>, ShardStopped>> + Send + 'static
     where
         R: Send + 'static,
         Fut: Future<Output = R> + 'static,
@@ -372,8 +372,8 @@ fn run_shard<Fut: Future<Output = ()> + 'static>(
 /// A future that a current-thread runtime may hold although it is not `Send`.
 struct OnThisThread(ShardFuture);
 
-// SAFETY: made, polled and dropped on one thread only: a current-thread runtime polls its tasks in
-// `block_on` and drops them there or in its own drop, both on the thread that runs `run_shard`.
+// SAFETY: made, polled and dropped on one thread only. A current-thread runtime polls its tasks in
+// `block_on`. It drops them there or in its own drop. Both run on the thread of `run_shard`.
 #[allow(unsafe_code)]
 unsafe impl Send for OnThisThread {}
 

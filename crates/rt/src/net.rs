@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use accept_errors::AcceptErrors;
 pub use backlog::{StreamBacklog, UnreadInput};
-pub use spare_descriptors::SpareDescriptors;
+pub use spare_descriptors::{SpareDescriptors, check_descriptor_left};
 
 #[cfg(feature = "sim")]
 pub use crate::sim::net::{TcpListener, TcpStream};

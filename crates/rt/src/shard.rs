@@ -7,7 +7,7 @@
 use crate::ctx;
 use crate::executor;
 use crate::group::Group;
-pub use crate::machine::{Gone, Machine, MachineConfig, MachineHandle, Remote};
+pub use crate::machine::{Machine, MachineConfig, MachineHandle, Remote, ShardStopped};
 use crate::mailbox::{Call, Mail, Message};
 pub use per_shard::PerShard;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Bounded reads of small files that an operator names: the configuration, certificates, keys.
 //!
-//! Such a file can be anything when it is read: a FIFO, whose open blocks until there is a writer,
-//! a device, or a sparse file of gigabytes. For each of these, [`read`] returns an error, and it
-//! neither blocks nor reads more than the limit.
+//! The named file may not be a regular, small file. It may be a FIFO, whose open blocks until there
+//! is a writer. It may be a device, or a sparse file of gigabytes. For each of these, [`read`]
+//! returns an error. It neither blocks nor reads more than the limit.
 
 use crate::fs;
 use std::io::{self, Read};

@@ -4,8 +4,8 @@
 //! mailboxes. So they take no time from requests except for these calls.
 //!
 //! The resources of a client are limited: the connections of a port, the bytes of a request's head,
-//! the time for sending the head, and the time without progress in reading an answer
-//! ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
+//! and the time for sending the head. A client that makes no progress in reading an answer is
+//! disconnected ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
 
 pub mod caller;
 mod slow_reader;
@@ -25,7 +25,7 @@ use hyper_util::service::TowerToHyperService;
 use rt::net::{AcceptErrors, SpareDescriptors, TcpListener, TcpStream};
 use rt::sync::{Cancel, Gate, GateGuard};
 use rt::task::Task;
-use rt::time::Duration;
+use rt::time::{Duration, Instant};
 use slow_reader::SlowReader;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -41,6 +41,8 @@ use std::rc::Rc;
 const MOST_CONNECTIONS: usize = 128;
 /// The descriptors of a port in reserve: its connections when the process has no others left.
 const SPARE_DESCRIPTORS: usize = 4;
+/// Without descriptors, a connection is closed if it has had no running request for so long.
+const IDLE: Duration = Duration::from_secs(1);
 /// The timeout for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// The most bytes of a request's head.
@@ -54,7 +56,7 @@ pub struct Port {
 }
 
 /// Whether a request of a connection is running.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// No request has arrived yet.
     Silent,
@@ -64,9 +66,31 @@ enum Stage {
     Answered,
 }
 
+/// The stage of a connection, and since when.
+struct Progress {
+    stage: Cell<Stage>,
+    since: Cell<Instant>,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { stage: Cell::new(Stage::Silent), since: Cell::new(rt::time::now()) }
+    }
+
+    fn reach(&self, stage: Stage) {
+        self.stage.set(stage);
+        self.since.set(rt::time::now());
+    }
+
+    /// Whether the connection has had no running request for so long.
+    fn is_idle_for(&self, time: Duration) -> bool {
+        self.stage.get() != Stage::Working && rt::time::now().saturating_duration_since(self.since.get()) >= time
+    }
+}
+
 /// A connection in the list of its port.
 struct Open {
-    stage: Rc<Cell<Stage>>,
+    progress: Rc<Progress>,
     task: Task<()>,
 }
 
@@ -133,7 +157,7 @@ impl Port {
                 Err(error) if connections.spare.borrow_mut().release_after(&error) => {}
                 Err(error) => {
                     // All spare descriptors are in use.
-                    connections.close_idle();
+                    connections.close_idle_for(IDLE);
                     errors.failed(&error).await;
                 }
             }
@@ -169,8 +193,8 @@ impl Connections {
         }
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        let stage = Rc::new(Cell::new(Stage::Silent));
-        let work = speak(stream, router, callers, stage.clone(), self.stop.clone());
+        let progress = Rc::new(Progress::new());
+        let work = speak(stream, router, callers, progress.clone(), self.stop.clone());
         let leave = Leave { connections: self.clone(), id, _inside: inside };
         let task = rt::task::spawn(async move {
             let _leave = leave;
@@ -178,18 +202,19 @@ impl Connections {
                 tracing::debug!(%peer, %error, "an HTTP connection failed");
             }
         });
-        self.open.borrow_mut().insert(id, Open { stage, task });
+        self.open.borrow_mut().insert(id, Open { progress, task });
     }
 
     /// Whether one more connection may be served. If necessary, closes an older one.
     fn make_room(&self) -> bool {
-        self.open.borrow().len() < MOST_CONNECTIONS || self.close_idle()
+        self.open.borrow().len() < MOST_CONNECTIONS || self.close_idle_for(Duration::ZERO)
     }
 
-    /// Closes the oldest connection without a running request. Returns whether there was one.
-    fn close_idle(&self) -> bool {
+    /// Closes the oldest connection that has had no running request for so long. Returns whether
+    /// there was one.
+    fn close_idle_for(&self, time: Duration) -> bool {
         let mut open = self.open.borrow_mut();
-        let idle = open.iter().find(|(_, connection)| connection.stage.get() != Stage::Working).map(|(id, _)| *id);
+        let idle = open.iter().find(|(_, connection)| connection.progress.is_idle_for(time)).map(|(id, _)| *id);
         let cut = idle.and_then(|id| open.remove(&id));
         drop(open);
         if let Some(connection) = &cut {
@@ -211,7 +236,7 @@ impl Connections {
 
     fn abort(&self, which: impl Fn(Stage) -> bool) {
         let mut open = self.open.borrow_mut();
-        let cut: Vec<u64> = open.iter().filter(|(_, one)| which(one.stage.get())).map(|(id, _)| *id).collect();
+        let cut: Vec<u64> = open.iter().filter(|(_, one)| which(one.progress.stage.get())).map(|(id, _)| *id).collect();
         let cut: Vec<Open> = cut.into_iter().filter_map(|id| open.remove(&id)).collect();
         drop(open);
         cut.iter().for_each(|connection| connection.task.abort());
@@ -240,7 +265,7 @@ async fn speak(
     stream: TcpStream,
     router: Router,
     callers: Rc<Callers>,
-    stage: Rc<Cell<Stage>>,
+    progress: Rc<Progress>,
     stop: Cancel,
 ) -> Result<(), hyper::Error> {
     let local = stream.local_addr().ok().map(|address| address.ip());
@@ -250,14 +275,14 @@ async fn speak(
             Ok(()) => Ok(router.call(request)),
             Err(why) => Err(forbidden(why)),
         };
-        stage.set(Stage::Working);
-        let stage = stage.clone();
+        progress.reach(Stage::Working);
+        let progress = progress.clone();
         async move {
             let answer = match answer {
                 Ok(work) => work.await,
                 Err(refusal) => Ok(refusal),
             };
-            stage.set(Stage::Answered);
+            progress.reach(Stage::Answered);
             answer as Result<Response<Body>, Infallible>
         }
     });

@@ -86,7 +86,7 @@ impl Default for ClusterSettings {
 }
 
 /// The open internode transport.
-pub struct Wire {
+pub struct OpenInternode {
     internode: Rc<Internode>,
     running: internode::Running,
     seeds: Seeds,
@@ -106,7 +106,7 @@ pub struct OpenMetadata {
 
 /// Opens the internode transport, if the node has seeds. From then on other nodes can send
 /// requests.
-pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Option<Wire>, StartError> {
+pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Option<OpenInternode>, StartError> {
     let Some(cluster) = &config.cluster else { return Ok(None) };
     let info = &config.info;
     let identity = Identity {
@@ -130,12 +130,12 @@ pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Opt
     crate::admin::hot::serve(&internode, shards.cluster);
     let running = internode::serve(internode.clone(), listener);
     let (seeds, progress) = (cluster.seeds.clone(), cluster.settings.progress.clone());
-    Ok(Some(Wire { internode, running, seeds, admission, progress }))
+    Ok(Some(OpenInternode { internode, running, seeds, admission, progress }))
 }
 
 /// Opens the metadata: from disk, as a new member of a cluster that admits this node, or as a new
 /// cluster.
-pub async fn open_metadata(config: &StackConfig, wire: Option<&Wire>) -> Result<OpenMetadata, StartError> {
+pub async fn open_metadata(config: &StackConfig, wire: Option<&OpenInternode>) -> Result<OpenMetadata, StartError> {
     let (dir, info) = (&config.data_dir, &config.info);
     let begins = async || {
         let (log, recovered) = metadata::open_log(dir, info).await.map_err(StartError::because)?;
@@ -184,7 +184,7 @@ fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError>
 /// Joins the Raft group of the other nodes. When this returns, a joining node has received the
 /// metadata. A returning node is refused first if its data directory is an older copy.
 pub async fn join_group(
-    wire: &Wire,
+    wire: &OpenInternode,
     joins: bool,
     service: &Rc<MetadataService>,
     keeper: &InventoryKeeper,
@@ -228,7 +228,7 @@ pub async fn join_group(
 pub async fn claim_run(
     shards: ClusterShards,
     own: PerShard<Runs>,
-    wire: &Wire,
+    wire: &OpenInternode,
     keeper: Rc<InventoryKeeper>,
     joins: bool,
 ) -> Result<(), StartError> {
@@ -243,7 +243,7 @@ pub async fn claim_run(
 pub async fn settle(
     shards: ClusterShards,
     streaming: PerShard<Streaming>,
-    wire: &Wire,
+    wire: &OpenInternode,
     joins: bool,
 ) -> Result<(), StartError> {
     let metadata = shards.metadata.get();
@@ -288,7 +288,7 @@ async fn announce_self(service: Rc<MetadataService>) {
     }
 }
 
-impl Wire {
+impl OpenInternode {
     /// Keeps the transport open until [`close`]. On shard 0.
     pub fn keep(self, wires: PerShard<OpenWire>) {
         wires.set(Rc::new(OpenWire(RefCell::new(Some(self.running)))));

@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 /// A node that clients can receive events about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
+struct ClientEndpoint {
     /// The address for clients.
     address: SocketAddr,
     /// Whether it serves clients.
@@ -32,12 +32,12 @@ struct Place {
 /// The state of nodes that was last sent to clients.
 #[derive(Default)]
 struct SentStates {
-    nodes: BTreeMap<HostId, Place>,
+    nodes: BTreeMap<HostId, ClientEndpoint>,
 }
 
 impl SentStates {
     /// The events to send, given the current nodes.
-    fn look(&mut self, now: &BTreeMap<HostId, Place>) -> Vec<Event> {
+    fn look(&mut self, now: &BTreeMap<HostId, ClientEndpoint>) -> Vec<Event> {
         let mut events = Vec::new();
         self.nodes.retain(|host, sent| {
             let stays = now.get(host).is_some_and(|place| place.address == sent.address);
@@ -66,11 +66,11 @@ impl SentStates {
 }
 
 /// The other nodes that clients see in `system.peers`.
-fn places(nodes: Vec<NodeView>) -> BTreeMap<HostId, Place> {
+fn places(nodes: Vec<NodeView>) -> BTreeMap<HostId, ClientEndpoint> {
     let is_shown = |seen: &NodeView| !seen.is_own && seen.node.state != NodeState::Joining;
     let place = |seen: NodeView| {
         let address = SocketAddr::new(seen.node.rpc_address, seen.node.native_port);
-        (seen.node.host, Place { address, serving: seen.serving })
+        (seen.node.host, ClientEndpoint { address, serving: seen.serving })
     };
     nodes.into_iter().filter(is_shown).map(place).collect()
 }
@@ -124,9 +124,10 @@ mod tests {
         ([127, 0, 0, n], 9042).into()
     }
 
-    fn now(nodes: &[(u128, u8, bool)]) -> BTreeMap<HostId, Place> {
-        let place =
-            |(n, at, serving): &(u128, u8, bool)| (host(*n), Place { address: address(*at), serving: *serving });
+    fn now(nodes: &[(u128, u8, bool)]) -> BTreeMap<HostId, ClientEndpoint> {
+        let place = |(n, at, serving): &(u128, u8, bool)| {
+            (host(*n), ClientEndpoint { address: address(*at), serving: *serving })
+        };
         nodes.iter().map(place).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Services of the shards, for threads that are not shards: administration and metrics.
 
-use rt::shard::{Gone, Remote, ShardId};
+use rt::shard::{Remote, ShardId, ShardStopped};
 use std::future::Future;
 
 /// The handles `S` of services, with a way to the shards that have the instances.
@@ -22,7 +22,7 @@ impl<S: Copy + Send + 'static> RemoteShards<S> {
         &self,
         to: ShardId,
         f: impl FnOnce(S) -> Fut + Send + 'static,
-    ) -> impl Future<Output = Result<R, Gone>> + Send + 'static
+    ) -> impl Future<Output = Result<R, ShardStopped>> + Send + 'static
     where
         R: Send + 'static,
         Fut: Future<Output = R> + 'static,
@@ -35,7 +35,7 @@ impl<S: Copy + Send + 'static> RemoteShards<S> {
     pub fn call_all<R, Fut>(
         &self,
         f: impl Fn(S) -> Fut + Clone + Send + 'static,
-    ) -> impl Future<Output = Result<Vec<R>, Gone>> + Send + 'static
+    ) -> impl Future<Output = Result<Vec<R>, ShardStopped>> + Send + 'static
     where
         R: Send + 'static,
         Fut: Future<Output = R> + 'static,

@@ -111,10 +111,10 @@ pub async fn check_directory(
         asked,
         answers = answers.len(),
         last,
-        mark = marks.found(),
+        mark = marks.stored_at_start(),
         "other members were asked whether the data directory is an older copy"
     );
-    if accept_loss && marks.found().is_none() {
+    if accept_loss && marks.stored_at_start().is_none() {
         marks.adopt(answers.iter().filter_map(KnownNode::mark).max().unwrap_or(0));
     }
     for known in answers {
@@ -167,7 +167,8 @@ pub async fn begin(
         }
     });
     rt::task::spawn(keep_comparing(runs.clone(), group.clone(), shards.engine)).detach();
-    // A node that joins, or has no others, has no run until it is started again.
+    // A node that joins, or that is the only node of its cluster, has no run until it is started
+    // again.
     if joins || !has_others {
         runs.accept();
         return Ok(());

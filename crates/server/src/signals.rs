@@ -1,4 +1,4 @@
-//! Signals: which stop the node, which have it read its settings again, and which it ignores.
+//! Signals: some stop the node, some make it reload its settings, and some are ignored.
 //!
 //! Without a handler each of them would end the process at once, without an orderly stop.
 

@@ -1,8 +1,8 @@
 //! `ledger-write` and `ledger-check`: what a server keeps of acknowledged writes over kills.
 //!
 //! Each key belongs to one worker, which sends its writes one after the other. Timestamps are
-//! derived from versions, so a later write always wins over an earlier one, whatever the clocks of
-//! servers and clients say, and however late a failed write is applied.
+//! derived from versions, so a later write always wins over an earlier one. The clocks of servers
+//! and clients do not matter. Neither does the delay with which a failed write is applied.
 
 use crate::Error;
 use crate::ledger::{Journal, Ledger, Note};

@@ -1,9 +1,9 @@
 //! The ledger's file: which writes were sent, and which of them were acknowledged.
 //!
-//! The file is a journal. A write is noted before it is sent, and noted again when the server
-//! acknowledged it; each note is one line and one system call. So the file is right at every
-//! moment: when this program is killed, the kernel has the notes of all that was sent. A line
-//! without its end was cut off by such a kill, and its write was never sent.
+//! The file is a journal. A write is recorded before it is sent, and again when the server has
+//! acknowledged it. Each record is one line and one system call. So the file is correct at every
+//! moment: when this program is killed, the kernel has the records of all writes that were sent. A
+//! line without its end was cut off by such a kill, and its write was never sent.
 //!
 //! ```text
 //! messina-ledger 1 SEED VALUE_SIZE      the first line

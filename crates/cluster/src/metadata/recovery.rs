@@ -74,7 +74,7 @@ impl MetadataLog {
 }
 
 /// What changes removed from a node. A crash may have interrupted the removal of the data.
-pub(super) struct Gone {
+pub(super) struct RemovedData {
     /// Dropped tables, as they were. No current table uses the directory of one of them.
     pub tables: Vec<Rc<Table>>,
     /// Tablets that moved away from the node.
@@ -100,7 +100,7 @@ impl Recovered {
     }
 
     /// The resulting metadata, and the data that the changes removed from the node.
-    pub(super) fn metadata_and_gone(&self, host: HostId) -> Result<(Metadata, Gone), OpenError> {
+    pub(super) fn metadata_and_removed(&self, host: HostId) -> Result<(Metadata, RemovedData), OpenError> {
         let (mut tables, mut tablets): (Vec<Rc<Table>>, BTreeSet<(TableId, u32)>) = Default::default();
         let metadata = self.replay(|before, after, ops| {
             tables.extend(Touched::by(before, after, ops).dropped);
@@ -126,7 +126,7 @@ impl Recovered {
             table.tablets.shard_on(tablet, host).is_none().then(|| (table.clone(), tablet))
         });
         let tablets = parted.collect();
-        Ok((metadata, Gone { tables, tablets }))
+        Ok((metadata, RemovedData { tables, tablets }))
     }
 
     /// Applies the changes. `dropping` is called for each change that may remove something, with

@@ -2,7 +2,7 @@
 
 use super::builtin;
 use super::follow::{AllShards, Following, Source, Staged};
-use super::recovery::{Gone, MetadataLog, OpenError, Recovered};
+use super::recovery::{MetadataLog, OpenError, Recovered, RemovedData};
 use super::shards::ClusterShards;
 use super::state::{Metadata, Table};
 use super::touched::Touched;
@@ -166,7 +166,7 @@ impl MetadataService {
         recovered: &Recovered,
         log: Option<MetadataLog>,
     ) -> Result<Rc<Self>, StartError> {
-        let (metadata, gone) = recovered.metadata_and_gone(info.host_id)?;
+        let (metadata, removed) = recovered.metadata_and_removed(info.host_id)?;
         if log.is_some() {
             // Before any shard opens tables, shard 0 completes the file operations that a crash
             // interrupted. It also splits files that span tablets: an operator may have added such
@@ -186,7 +186,7 @@ impl MetadataService {
                 }
             };
             let at_micros = rt::time::wall_micros();
-            sweep(&engine, &gone, at_micros).await;
+            sweep(&engine, &removed, at_micros).await;
             side_by_side(metadata.tables().cloned().collect(), prepare).await.map_err(StartError::Storage)?;
         } else {
             let found = rt::shard::call(ShardId(0), move || async move {
@@ -583,14 +583,14 @@ async fn finished(task: Task<Result<(), String>>) -> Result<(), String> {
 /// Finishes removals that a crash interrupted: the directories of tables that logged changes
 /// dropped, and the data of tablets that moved away. Directories that the log does not name are
 /// left alone. A failure is only logged, because the data takes up space but does no harm.
-async fn sweep(engine: &Engine, gone: &Gone, at_micros: i64) {
-    for table in &gone.tables {
+async fn sweep(engine: &Engine, removed: &RemovedData, at_micros: i64) {
+    for table in &removed.tables {
         if let Err(error) = engine.sweep_dropped(&table.schema, at_micros).await {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
             tracing::warn!(keyspace, table = name, %error, "the directory of a dropped table cannot be removed");
         }
     }
-    for (table, tablet) in &gone.tablets {
+    for (table, tablet) in &removed.tablets {
         if let Err(error) = engine.sweep_tablet(&table.schema, &table.tablets.range(*tablet)).await {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
             tracing::warn!(keyspace, table = name, tablet, %error, "the data of a tablet that moved away cannot be removed");

@@ -1,4 +1,4 @@
-//! The Raft group as the rest of the node uses it.
+//! The interface of the Raft group for the rest of the node.
 
 use super::divergence::{self, Divergence};
 use super::election::{self, ELECTION_TIMEOUT_MAX, ELECTION_TIMEOUT_MIN, HEARTBEAT};

@@ -29,8 +29,8 @@ const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
 /// limits depend on.
 pub const RATE_LIMITS: &str = "TYPED_ERRORS_IN_READ_RPC";
 
-/// Coordinators tell the owners of hot partitions how many operations come to them. Until all
-/// members do, each coordinator decides by what it has seen itself.
+/// Coordinators report to the owners of hot partitions how many operations they receive. Until all
+/// members do, each coordinator decides by its own counts.
 pub const ARRIVAL_REPORTS: &str = "ARRIVAL_REPORTS";
 
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of

@@ -81,7 +81,7 @@ async fn look(
     let members: BTreeSet<SocketAddr> = internode
         .stated()
         .into_values()
-        .chain(internode.found().into_values())
+        .chain(internode.located_addresses().into_values())
         .chain([internode.own().address])
         .collect();
     let mut found = BTreeMap::new();

@@ -4,8 +4,8 @@
 //! While a member is down, this node connects to every known address: its seeds, the addresses in
 //! the metadata, and the addresses that other nodes name. The handshake identifies the node there,
 //! with the usual checks of cluster, certificate and host id. A member that answers at one other
-//! address is reached there from then on ([`Internode::found`]), so that the Raft group can work.
-//! The metadata changes when the moved node introduces itself to the leader
+//! address is reached there from then on ([`Internode::located_addresses`]), so that the Raft group
+//! can work. The metadata changes when the moved node introduces itself to the leader
 //! ([`super::join::introduce`]).
 //!
 //! A second node with the same host id (a copied data directory) does not displace the first. No
@@ -14,7 +14,7 @@
 //! now. If the id answers at two other addresses, neither is accepted.
 
 use super::join::{JoinRequest, JoinResponse, ask};
-use internode::{Internode, NodeStatus, publish_found};
+use internode::{Internode, NodeStatus, publish_located};
 use model::id::HostId;
 use rt::sync::Notify;
 use rt::time::Duration;
@@ -69,7 +69,7 @@ impl Locator {
     /// All known addresses except this node's own.
     fn known(&self, internode: &Internode) -> BTreeSet<SocketAddr> {
         let stated = internode.stated().into_values();
-        let found = internode.found().into_values();
+        let found = internode.located_addresses().into_values();
         let own = internode.own().address;
         stated.chain(found).chain(self.named.borrow().iter().copied()).filter(|address| *address != own).collect()
     }
@@ -81,7 +81,7 @@ struct Believed {
     /// The address in the metadata.
     stated: SocketAddr,
     /// The address where it was located instead.
-    found: Option<SocketAddr>,
+    located: Option<SocketAddr>,
     /// Whether it answers at the address in use.
     is_up: bool,
     /// Whether another address may be accepted: the member has been silent at the address in use
@@ -104,8 +104,8 @@ enum Finding {
 
 /// Decides where a member is that answered at the addresses `answered`.
 fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
-    let Believed { stated, found, is_up, may_move } = believed;
-    match found {
+    let Believed { stated, located, is_up, may_move } = believed;
+    match located {
         None if is_up => Finding::Same,
         Some(_) if answered.contains(&stated) => Finding::AsStated,
         None if answered.contains(&stated) => Finding::Same,
@@ -127,7 +127,7 @@ pub async fn keep_locating(locator: Rc<Locator>, internode: Weak<Internode>, see
     loop {
         let waited = stopping.unless(rt::time::timeout(pause, locator.hurry.notified())).await;
         let Some(internode) = internode.upgrade().filter(|_| waited.is_some()) else { return };
-        if believed(&internode).values().all(|one| one.is_up && one.found.is_none()) {
+        if believed(&internode).values().all(|one| one.is_up && one.located.is_none()) {
             locator.named.borrow_mut().clear();
             locator.several.borrow_mut().clear();
             pause = match internode.stated().keys().all(|host| *host == internode.own().host) {
@@ -145,12 +145,12 @@ pub async fn keep_locating(locator: Rc<Locator>, internode: Weak<Internode>, see
 
 /// What this node knows of the addresses of the other members.
 fn believed(internode: &Internode) -> BTreeMap<HostId, Believed> {
-    let (liveness, found, own) = (internode.liveness(), internode.found(), internode.own().host);
+    let (liveness, found, own) = (internode.liveness(), internode.located_addresses(), internode.own().host);
     let stated = internode.stated().into_iter().filter(|(host, _)| *host != own);
     let of = |(host, stated)| {
         let is_up = liveness.status(host) == NodeStatus::Up;
         let may_move = liveness.silent_for(host) >= internode.address_change_delay();
-        (host, Believed { stated, found: found.get(&host).copied(), is_up, may_move })
+        (host, Believed { stated, located: found.get(&host).copied(), is_up, may_move })
     };
     stated.map(of).collect()
 }
@@ -173,7 +173,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
     let own = &internode.own().address;
     let taken: BTreeSet<SocketAddr> = answered.values().flatten().chain([own]).copied().collect();
     for (host, mut believed) in believed(internode) {
-        believed.may_move |= taken.contains(&believed.found.unwrap_or(believed.stated));
+        believed.may_move |= taken.contains(&believed.located.unwrap_or(believed.stated));
         let answered = answered.remove(&host).unwrap_or_default();
         let finding = judge(believed, &answered);
         let before = match finding {
@@ -197,8 +197,8 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
                 None
             }
         };
-        if found != believed.found {
-            publish_found(internode.shards(), host, found).await;
+        if found != believed.located {
+            publish_located(internode.shards(), host, found).await;
         }
     }
     has_found
@@ -214,10 +214,10 @@ mod tests {
 
     #[test]
     fn a_member_is_believed_to_be_where_it_alone_answers() {
-        let silent = Believed { stated: at(1), found: None, is_up: false, may_move: true };
+        let silent = Believed { stated: at(1), located: None, is_up: false, may_move: true };
         let restarting = Believed { may_move: false, ..silent };
         let up = Believed { is_up: true, ..silent };
-        let elsewhere = Believed { found: Some(at(2)), ..silent };
+        let elsewhere = Believed { located: Some(at(2)), ..silent };
         let up_elsewhere = Believed { is_up: true, ..elsewhere };
         let cases: [(Believed, &[u8], Finding); 18] = [
             (silent, &[], Finding::Same),

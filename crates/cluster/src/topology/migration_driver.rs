@@ -19,19 +19,19 @@
 //!
 //! * refuses requests that are based on metadata older than the completed stage, because the fence
 //!   is part of the metadata of the second barrier, and
-//! * has finished all such requests that it had admitted, because a replica (`coordinator::answer`)
-//!   holds the metadata while it works on a request. All nodes do so: the feature
-//!   `ANSWERS_HOLD_METADATA` is required.
+//! * has finished all such requests that it had admitted. This holds because a replica
+//!   (`coordinator::answer`) holds the metadata while it works on a request. All nodes do so: the
+//!   feature `ANSWERS_HOLD_METADATA` is required.
 //!
 //! All replicas of such a tablet are on nodes that took part. So neither the excluded member's
 //! metadata nor its real state matters. It may be alive behind a partition and serve clients, or
-//! return at any moment with its last metadata. With metadata older than the completed stage, it
-//! can neither read nor write a replica, so it reaches no consistency level until it has newer
-//! metadata. A barrier would not have required more of the member. The member holds no replica of
-//! the tablet itself. If it had a replica once, it has followed until the end of the transition
-//! that removed the replica: until then the tablet could not proceed without it. A replica that
-//! restarts knows the fence before it serves, because a node stores the metadata to which it has
-//! followed (`raft::store`).
+//! return at any moment with its last metadata. While its metadata is older than the completed
+//! stage, it can neither read nor write a replica. So it reaches no consistency level until it has
+//! newer metadata. A barrier would not have required more of the member. The member holds no
+//! replica of the tablet itself. If it had a replica once, it has followed until the end of the
+//! transition that removed the replica: until then the tablet could not proceed without it. A
+//! replica that restarts knows the fence before it serves, because a node stores the metadata to
+//! which it has followed (`raft::store`).
 //!
 //! None of this holds for a tablet with a replica on the member that is down, because that member
 //! would not refuse its own requests. Such a tablet waits until the member is up again or has left.
@@ -137,7 +137,7 @@ impl MigrationDriver {
                     Ok(false) => break,
                     Err(error) => {
                         if reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
-                            tracing::warn!(%error, "tablets do not progress; trying again");
+                            tracing::warn!(%error, "tablet migrations do not progress; retrying");
                             reported = Some(rt::time::now());
                         }
                         break;
@@ -231,13 +231,7 @@ impl MigrationDriver {
                 Some(Err(why)) => {
                     if self.report_is_due(*table, *tablet) {
                         let (keyspace, name) = (&known.schema.keyspace, &known.schema.name);
-                        tracing::warn!(
-                            keyspace,
-                            table = name,
-                            tablet,
-                            why,
-                            "a tablet could not be copied; trying again"
-                        );
+                        tracing::warn!(keyspace, table = name, tablet, why, "a tablet could not be copied; retrying");
                     }
                     copies.remove(&session);
                     return false;

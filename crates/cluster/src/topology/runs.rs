@@ -104,7 +104,7 @@ impl KnownNode {
     pub fn check_mark(&self, host: HostId, marks: &WriteMarks) -> Result<(), String> {
         let Some(mark) = marks.lacked(self.mark) else { return Ok(()) };
         let announced = format!("node {host} has announced write mark {mark} to the cluster");
-        Err(match marks.found() {
+        Err(match marks.stored_at_start() {
             Some(found) => refusal(&format!("{announced}, and this data directory ends at write mark {found}")),
             None => refusal(&format!(
                 "{announced}, and `messina.write-marks` in this data directory is missing or cannot be used. If nothing but this file is lost, \

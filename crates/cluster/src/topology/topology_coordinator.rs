@@ -35,13 +35,13 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
         if voters != group.voters()
             && let Err(error) = group.set_voters(&voters).await
         {
-            tracing::info!(%error, "the voters of the metadata group could not be changed; trying again");
+            tracing::info!(%error, "the voters of the metadata group could not be changed; retrying");
         }
         let gone = left(&topology, &group);
         if !gone.is_empty()
             && let Err(error) = group.remove(&gone).await
         {
-            tracing::info!(%error, "nodes that have left could not be removed from the metadata group; trying again");
+            tracing::info!(%error, "nodes that have left could not be removed from the metadata group; retrying");
         }
         if !features::to_enable(&topology).is_empty() {
             let made = change::<(), Infallible, _>(services, |metadata, _| {
@@ -49,7 +49,7 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
                 Ok((if enabled.is_empty() { Vec::new() } else { vec![Op::EnableFeatures(enabled)] }, ()))
             });
             if let Err(error) = made.await {
-                tracing::info!(%error, "features could not be enabled; trying again");
+                tracing::info!(%error, "features could not be enabled; retrying");
             }
         }
     }

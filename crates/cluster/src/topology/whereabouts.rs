@@ -28,7 +28,8 @@ pub(super) async fn may_be_elsewhere(
         return None;
     }
     let known = topology.node(node.host).filter(|known| known.state.is_member());
-    let (stated, found) = (known.map(|known| known.internode()), internode.found().get(&node.host).copied());
+    let (stated, found) =
+        (known.map(|known| known.internode()), internode.located_addresses().get(&node.host).copied());
     let mut is_taken = false;
     for address in stated.into_iter().chain(found).filter(|address| *address != node.internode()) {
         match occupant(internode, address).await {
@@ -74,7 +75,7 @@ async fn occupant(internode: &Rc<Internode>, address: SocketAddr) -> Option<Host
 
 /// The address at which this node currently reaches another one.
 pub(super) fn reached_at(internode: Option<&Rc<Internode>>, node: &Node) -> SocketAddr {
-    let found = internode.and_then(|internode| internode.found().get(&node.host).copied());
+    let found = internode.and_then(|internode| internode.located_addresses().get(&node.host).copied());
     found.unwrap_or_else(|| node.internode())
 }
 
@@ -84,7 +85,7 @@ pub(super) fn moved(internode: Option<&Rc<Internode>>, service: &MetadataService
     let liveness = internode.liveness();
     let answers = |host: &HostId| liveness.status(*host) == NodeStatus::Up;
     let own = (service.info().host_id, internode.own().address);
-    internode.found().into_iter().filter(|(host, _)| answers(host)).chain([own]).collect()
+    internode.located_addresses().into_iter().filter(|(host, _)| answers(host)).chain([own]).collect()
 }
 
 /// Members that have not finished joining and are down. They have no tablets.

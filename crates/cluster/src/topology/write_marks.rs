@@ -50,7 +50,7 @@ pub struct WriteMarks {
     host: HostId,
     process: Uuid,
     /// `None` if the directory has no file of marks.
-    found: Option<u64>,
+    stored_at_start: Option<u64>,
     first: Cell<u64>,
     own: Cell<u64>,
     others: RefCell<BTreeMap<HostId, AnnouncedMark>>,
@@ -77,13 +77,13 @@ impl WriteMarks {
     /// Reads the marks in the data directory of a node.
     pub async fn open(dir: &Path, host: HostId) -> io::Result<Rc<WriteMarks>> {
         let stored = StoredMarks::read(dir, host).await?;
-        let (found, own) = stored.as_ref().map_or((None, 0), |stored| (Some(stored.own), stored.own));
+        let (stored_at_start, own) = stored.as_ref().map_or((None, 0), |stored| (Some(stored.own), stored.own));
         let others = stored.map(|stored| stored.others).unwrap_or_default();
         Ok(Rc::new(WriteMarks {
             dir: dir.to_owned(),
             host,
             process: rt::random::uuid_v4(),
-            found,
+            stored_at_start,
             first: Cell::new(own),
             own: Cell::new(own),
             others: RefCell::new(others),
@@ -94,8 +94,8 @@ impl WriteMarks {
 
     /// The mark that the data directory had at the start of this process; `None` if it has no
     /// usable file of marks.
-    pub fn found(&self) -> Option<u64> {
-        self.found
+    pub fn stored_at_start(&self) -> Option<u64> {
+        self.stored_at_start
     }
 
     /// Begins with a mark that other nodes know, because the directory has none and the operator
@@ -201,7 +201,7 @@ mod tests {
             topology.put(own.clone());
             topology.put(other.clone());
             let marks = WriteMarks::open(&scratch, own.host).await.expect("opened");
-            assert_eq!((marks.found(), marks.announced_by(other.host)), (None, None));
+            assert_eq!((marks.stored_at_start(), marks.announced_by(other.host)), (None, None));
             marks.record(other.host, announced(7, 0, 5));
             marks.record(node(3, "", "").host, announced(8, 0, 5));
             marks.raise(&topology).await.expect("raised");
@@ -212,11 +212,14 @@ mod tests {
             assert_eq!(marks.lacked(known(1)), Some(1), "its directory had no mark");
 
             let again = WriteMarks::open(&scratch, own.host).await.expect("opened");
-            assert_eq!((again.found(), again.announced_by(other.host).map(|known| known.mark)), (Some(2), Some(5)));
+            assert_eq!(
+                (again.stored_at_start(), again.announced_by(other.host).map(|known| known.mark)),
+                (Some(2), Some(5))
+            );
             assert_eq!(again.announced_by(node(3, "", "").host), None, "it is not a member");
             assert_eq!((again.lacked(known(2)), again.lacked(known(3)), again.lacked(None)), (None, Some(3), None));
             let foreign = WriteMarks::open(&scratch, other.host).await.expect("opened");
-            assert_eq!(foreign.found(), None, "the file is that of another node");
+            assert_eq!(foreign.stored_at_start(), None, "the file is that of another node");
             assert_eq!(foreign.lacked(known(7)), Some(7));
             foreign.adopt(7);
             assert_eq!((foreign.lacked(known(7)), foreign.lacked(known(8))), (None, Some(8)));

@@ -28,7 +28,7 @@ fn read(copies: u8, level: Consistency, asked: u8) -> QuorumState {
     };
     let nodes = Nodes::new(replica(1).host, &(1..=copies).map(view).collect::<Vec<_>>());
     let candidates: Vec<Candidate> = (1..=copies).map(|n| nodes.candidate(replica(n), false)).collect();
-    let factors = Factors { total: copies.into(), each: SmallVec::from_slice(&[(0, copies.into())]) };
+    let factors = Factors { total: copies.into(), by_datacenter: SmallVec::from_slice(&[(0, copies.into())]) };
     let tracker = ResponseTracker::new(level, nodes.own_datacenter(), &factors, &candidates);
     let spare = (asked + 1..=copies).map(replica).collect();
     let mut read = QuorumState::new(Rc::new(nodes), tracker, level, spare, copies.into());

@@ -18,7 +18,7 @@ const OUTSIDE: Shape =
 const HOT: i32 = 1;
 /// So many operations come to one node.
 const MANY: u64 = 4_000;
-/// Counts have not fallen much, and no report has expired, within this time.
+/// Within this time, counts do not decay much, and no report expires.
 const SOON: Duration = Duration::from_millis(700);
 
 fn member(host: HostId, n: u8, features: Vec<String>) -> Op {

@@ -1,5 +1,6 @@
-//! Rate limits: who decides, what is counted, and what a refusal leaves behind. No test depends on
-//! time: limits are 0, which refuses everything, or so high that only the counting is seen.
+//! Rate limits: whether the coordinator or the replicas decide, which operations are counted, and
+//! the effects of a refusal. No test depends on time. Limits are either 0, which refuses
+//! everything, or so high that only the counts matter.
 
 use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, ops, table_id, with_cluster, within};

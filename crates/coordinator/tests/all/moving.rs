@@ -218,8 +218,8 @@ fn a_write_that_was_refused_goes_where_the_copies_are_by_then() {
     });
 }
 
-/// A node without a replica is left out of a move like one that is down: it continues with its
-/// metadata from before the fence, and has no effect.
+/// A node without a replica is excluded from a move, like a node that is down. It continues with
+/// its metadata from before the fence, and has no effect.
 #[test]
 fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_learns() {
     let copies = |cluster: &Cluster, stage: Stage| {

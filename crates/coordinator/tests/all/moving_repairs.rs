@@ -1,5 +1,5 @@
-//! Read repairs and hints while tablets move: they hold in the replicas that are read now, and in
-//! those that are read after the move or after it was given up.
+//! Read repairs and hints while tablets move. They reach the replicas that are read now, and the
+//! replicas that are read after the move succeeded or was rolled back.
 
 use crate::support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, table_id, with_cluster};
 use cluster::metadata::{Op, TransitionDefinition};

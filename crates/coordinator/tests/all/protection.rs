@@ -1,4 +1,4 @@
-//! Hot partition protection of an overloaded shard: who is refused, and what is not.
+//! Hot partition protection of an overloaded shard: which requests are refused, and which are not.
 
 use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, within};

@@ -153,18 +153,22 @@ impl Modify {
         if self.counter {
             request.check_counter_level(&self.schema.name)?;
         }
-        let (keys, rate_limit) = match self.json {
-            Some(_) => (SmallVec::new(), RateLimitMode::Off),
-            None => self.limited_keys(env, request)?,
+        let keys = match self.json {
+            Some(_) => SmallVec::new(),
+            None => self.keys(env)?,
         };
-        Ok(Admitted { warning, keys, rate_limit })
+        let admitted = Admitted { warning, keys, rate_limit: RateLimitMode::Off };
+        match self.schema.rate_limits().limits_writes() {
+            false => Ok(admitted),
+            true => self.limited(admitted, request),
+        }
     }
 
-    #[inline]
-    fn limited_keys(&self, env: Env<'_>, request: &Request<'_>) -> Result<(Keys, RateLimitMode), Error> {
-        let keys = self.keys(env)?;
-        let rate_limit = request.limit_write(&self.schema, &keys)?;
-        Ok((keys, rate_limit))
+    /// Applies rate limits. Not inlined: tables without limits pay for one branch.
+    #[inline(never)]
+    fn limited(&self, mut admitted: Admitted, request: &Request<'_>) -> Result<Admitted, Error> {
+        admitted.rate_limit = request.limit_write(&self.schema, &admitted.keys)?;
+        Ok(admitted)
     }
 
     /// Executes the statement.
@@ -176,7 +180,8 @@ impl Modify {
         };
         let env = match &json {
             Some(json) => {
-                (keys, rate_limit) = self.limited_keys(json.env(), request)?;
+                keys = self.keys(json.env())?;
+                rate_limit = request.limit_write(&self.schema, &keys)?;
                 json.env()
             }
             None => env,

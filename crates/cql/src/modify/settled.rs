@@ -1,7 +1,7 @@
 //! The values of a statement, evaluated with pauses before its mutations are built.
 //!
-//! A mutation is built in one piece. Of a statement with calls or with many operations, which could
-//! hold the shard for long, the terms are evaluated before, one after the other.
+//! A mutation is built without a pause. A statement with calls or with many operations could hold
+//! the shard for long. So its terms are evaluated before, one after the other.
 
 use super::Modify;
 use super::operation::{Change, Operation};

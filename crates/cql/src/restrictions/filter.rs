@@ -66,8 +66,8 @@ enum BoundTest {
     ContainsKey(Bytes),
     Element(Bytes, Comparison),
     Tuples(Tuples),
-    /// A bound of several columns: a lower one if true, else an upper one; then whether it is
-    /// inclusive. A component may be null.
+    /// A bound of several columns. The first flag: whether it is a lower bound, otherwise an upper
+    /// one. The second flag: whether it is inclusive. A component may be null.
     Bound(Vec<Option<Bytes>>, bool, bool),
 }
 

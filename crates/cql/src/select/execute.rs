@@ -51,8 +51,18 @@ impl Select {
     pub fn admit(&self, env: Env<'_>, request: &Request<'_>) -> Result<Admitted, Error> {
         request.check_read_level()?;
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
-        let rate_limit = request.limit_read(&self.schema, &partitions)?;
-        Ok(Admitted { partitions, rate_limit })
+        let admitted = Admitted { partitions, rate_limit: RateLimitMode::Off };
+        match self.schema.rate_limits().limits_reads() {
+            false => Ok(admitted),
+            true => self.limited(admitted, request),
+        }
+    }
+
+    /// Applies rate limits. Not inlined: tables without limits pay for one branch.
+    #[inline(never)]
+    fn limited(&self, mut admitted: Admitted, request: &Request<'_>) -> Result<Admitted, Error> {
+        admitted.rate_limit = request.limit_read(&self.schema, &admitted.partitions)?;
+        Ok(admitted)
     }
 
     /// Executes the statement.
@@ -72,7 +82,7 @@ impl Select {
         let state = pager.open().await?;
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();
-            let place = virtual_rows::Place { partitions, ranges };
+            let place = virtual_rows::RowSelection { partitions, ranges };
             let emitter = emitter(None, per_partition.filter(|_| self.grouping.is_some()));
             let pace = Pace::new(&options, &self.schema);
             let skip = match state {

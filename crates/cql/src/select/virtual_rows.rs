@@ -17,7 +17,7 @@ use replica::OutputColumn;
 use std::cmp::Ordering;
 
 /// The rows to read.
-pub struct Place {
+pub struct RowSelection {
     /// Their partitions.
     pub partitions: Partitions,
     /// The clustering ranges in each partition.
@@ -38,7 +38,7 @@ struct Placed {
 pub async fn read(
     select: &Select,
     table: &dyn VirtualTable,
-    place: Place,
+    place: RowSelection,
     mut emitter: Emitter<'_>,
     pace: &Pace<'_>,
     [limit, per_partition, page_size]: [Option<u64>; 3],
@@ -124,7 +124,7 @@ async fn filtered(select: &Select, rows: Vec<Placed>, env: Env<'_>, pace: &Pace<
     Ok(passed)
 }
 
-fn placed(select: &Select, place: &Place, row: VirtualRow) -> Option<Placed> {
+fn placed(select: &Select, place: &RowSelection, row: VirtualRow) -> Option<Placed> {
     let schema = &select.schema;
     let (keys, after) = row.split_at_checked(schema.partition_key.len())?;
     let (clustering, _) = after.split_at_checked(schema.clustering.len())?;

@@ -1,9 +1,9 @@
 //! Tests of the parser: text files of statements with their trees or errors, and properties of
 //! random text.
 //!
-//! A case file consists of blocks separated by blank lines: a statement of one or more lines, then
-//! a line that starts with `=> ` (the debug form of the tree, followed by `| markers` if there are
-//! any) or `!! ` (the error). Lines that start with `#` are comments.
+//! A case file consists of blocks separated by blank lines. A block is a statement of one or more
+//! lines and a line with its outcome. `=> ` starts the debug form of the tree, followed by `|
+//! markers` if there are any. `!! ` starts an error. Lines that start with `#` are comments.
 //!
 //! With `UPDATE_CASES=1` in the environment, the outcomes are written again: check the difference.
 

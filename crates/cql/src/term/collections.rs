@@ -1,7 +1,7 @@
 //! Functions of collections: `map_keys`, `map_values`, `collection_count`, `collection_min`,
 //! `collection_max`, `collection_sum`, `collection_avg`, and ScyllaDB's `set_intersection`.
 
-use super::function::{Argument, Found, Function, full_name};
+use super::function::{Argument, Function, ResolvedFunction, full_name};
 use super::numbers::is_number;
 use crate::error::Error;
 use crate::syntax::QualifiedName;
@@ -60,7 +60,7 @@ impl Fold {
     }
 
     /// Resolves a call by the type of its argument.
-    pub fn resolve(self, name: &QualifiedName, arguments: &[Argument<'_>]) -> Result<Found, Error> {
+    pub fn resolve(self, name: &QualifiedName, arguments: &[Argument<'_>]) -> Result<ResolvedFunction, Error> {
         let name = full_name(name);
         let [argument] = arguments else {
             return Err(Error::invalid(format!(
@@ -88,7 +88,7 @@ impl Fold {
             (_, CqlType::List { elem, .. } | CqlType::Set { elem, .. }) if is_number(elem) => (**elem).clone(),
             _ => return wanted("numeric set or list"),
         };
-        Ok(Found { function: Function::Collection(self, ty.clone()), parameters: vec![ty.clone()], result })
+        Ok(ResolvedFunction { function: Function::Collection(self, ty.clone()), parameters: vec![ty.clone()], result })
     }
 
     /// Evaluates the function for a collection of this type.
@@ -197,7 +197,7 @@ pub const SET_INTERSECTION: &str = "setintersection";
 
 /// Resolves a call of `set_intersection` by the types of its arguments. An argument without a type
 /// gets the type of the other.
-pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Result<Found, Error> {
+pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Result<ResolvedFunction, Error> {
     let name = full_name(name);
     let [one, other] = arguments else {
         return Err(Error::invalid(format!("function {name} accepts 2 arguments, but {} provided", arguments.len())));
@@ -221,7 +221,11 @@ pub fn set_intersection(name: &QualifiedName, arguments: &[Argument<'_>]) -> Res
         .or(literal)
         .ok_or_else(|| Error::invalid(format!("Cannot infer type of arguments in call to function {name}")))?;
     let set = CqlType::set(elem.clone());
-    Ok(Found { function: Function::SetIntersection(elem), parameters: vec![set.clone(), set.clone()], result: set })
+    Ok(ResolvedFunction {
+        function: Function::SetIntersection(elem),
+        parameters: vec![set.clone(), set.clone()],
+        result: set,
+    })
 }
 
 /// The elements that are in both sets, in order.

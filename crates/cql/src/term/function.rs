@@ -69,7 +69,7 @@ pub struct Argument<'a> {
 
 /// A resolved function.
 #[derive(Debug)]
-pub struct Found {
+pub struct ResolvedFunction {
     /// The function.
     pub function: Function,
     /// The types of its parameters.
@@ -87,7 +87,11 @@ pub fn full_name(name: &QualifiedName) -> String {
 }
 
 /// Resolves a call. `key_types` are the types of the table's partition key.
-pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[CqlType]) -> Result<Found, Error> {
+pub fn resolve(
+    name: &QualifiedName,
+    arguments: &[Argument<'_>],
+    key_types: &[CqlType],
+) -> Result<ResolvedFunction, Error> {
     let known = if name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system") {
         candidates(name, arguments, key_types)?
     } else {
@@ -109,7 +113,7 @@ pub fn resolve(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cq
             arguments.len()
         )));
     }
-    let accepts = |found: &Found, how: Match| {
+    let accepts = |found: &ResolvedFunction, how: Match| {
         found.parameters.len() == arguments.len()
             && found.parameters.iter().zip(arguments).all(|(parameter, argument)| match (&argument.ty, how) {
                 // A bigint can be assigned to a counter column, but not passed as a counter
@@ -171,8 +175,8 @@ enum Match {
     Assignable,
 }
 
-fn signatures(name: &QualifiedName, known: &[Found]) -> String {
-    let one = |found: &Found| {
+fn signatures(name: &QualifiedName, known: &[ResolvedFunction]) -> String {
+    let one = |found: &ResolvedFunction| {
         let parameters: Vec<String> = found.parameters.iter().map(CqlType::to_string).collect();
         format!("{} : ({}) -> {}", full_name(name), parameters.join(", "), found.result)
     };
@@ -189,7 +193,11 @@ pub fn is_from_json(name: &QualifiedName) -> bool {
     name.keyspace.as_ref().is_none_or(|keyspace| keyspace.as_str() == "system") && plain(name) == "fromjson"
 }
 
-fn candidates(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[CqlType]) -> Result<Vec<Found>, Error> {
+fn candidates(
+    name: &QualifiedName,
+    arguments: &[Argument<'_>],
+    key_types: &[CqlType],
+) -> Result<Vec<ResolvedFunction>, Error> {
     use CqlType::*;
     let full = name;
     let name = plain(name);
@@ -200,7 +208,7 @@ fn candidates(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cql
         return fold.resolve(full, arguments).map(|found| vec![found]);
     }
     if let Some(math) = Math::of_name(&name) {
-        let found = |ty: &CqlType| Found {
+        let found = |ty: &CqlType| ResolvedFunction {
             function: Function::Math(math, ty.clone()),
             parameters: vec![ty.clone()],
             result: ty.clone(),
@@ -210,8 +218,12 @@ fn candidates(name: &QualifiedName, arguments: &[Argument<'_>], key_types: &[Cql
     if name == "fromjson" {
         return Err(Error::invalid("fromJson() can only be called if receiver type is known"));
     }
-    let found = |function: Function, parameters: Vec<CqlType>, result: CqlType| Found { function, parameters, result };
-    let over = |types: &[CqlType], function: fn(CqlType) -> Function, result: CqlType| -> Vec<Found> {
+    let found = |function: Function, parameters: Vec<CqlType>, result: CqlType| ResolvedFunction {
+        function,
+        parameters,
+        result,
+    };
+    let over = |types: &[CqlType], function: fn(CqlType) -> Function, result: CqlType| -> Vec<ResolvedFunction> {
         types.iter().map(|ty| found(function(ty.clone()), vec![ty.clone()], result.clone())).collect()
     };
     Ok(match &name[..] {

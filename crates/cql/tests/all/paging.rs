@@ -1,5 +1,5 @@
-//! The pages of the query processor: what paging states are bound to, that no row is lost or
-//! repeated at any page boundary, when a page may be empty, and the setting that decides it.
+//! The pages of the query processor: what paging states are bound to, and when a page may be empty,
+//! with the setting that decides it. No row is lost or repeated at any page boundary.
 
 use crate::support::{CLUSTER, SHARDS};
 use crate::support::{Session, show_rows, values, with_node};

@@ -3,7 +3,7 @@
 use super::error::LogError;
 use super::log::Commitlog;
 use super::position::Position;
-use super::waiters::Place;
+use super::waiters::WaiterPosition;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 pub struct Acknowledged<'a> {
     log: &'a Commitlog,
     position: Position,
-    place: Option<Place>,
+    place: Option<WaiterPosition>,
 }
 
 impl<'a> Acknowledged<'a> {

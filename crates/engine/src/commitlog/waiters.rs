@@ -25,7 +25,7 @@ pub(super) struct Waiting {
 
 /// The place of a waiter in the lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct WaiterPosition {
     ticket: u64,
     batch: u64,
     index: usize,
@@ -36,13 +36,13 @@ impl Waiters {
         &mut self.lists[(batch % 2) as usize]
     }
 
-    fn at(&mut self, place: Place) -> Option<&mut Waiting> {
+    fn at(&mut self, place: WaiterPosition) -> Option<&mut Waiting> {
         self.list(place.batch).get_mut(place.index).filter(|waiting| waiting.ticket == place.ticket)
     }
 
     /// Registers a waiter for the batch that is being filled, or for the one before it. A waiter
     /// whose place is still valid keeps it.
-    pub fn wait(&mut self, place: &mut Option<Place>, in_filling: bool, cx: &Context<'_>) {
+    pub fn wait(&mut self, place: &mut Option<WaiterPosition>, in_filling: bool, cx: &Context<'_>) {
         if let Some(waiting) = place.and_then(|place| self.at(place)) {
             match &mut waiting.waker {
                 Some(waker) => waker.clone_from(cx.waker()),
@@ -55,11 +55,11 @@ impl Waiters {
         let batch = if in_filling { self.filling } else { self.filling.wrapping_sub(1) };
         let list = self.list(batch);
         list.push(Waiting { ticket, waker: Some(cx.waker().clone()) });
-        *place = Some(Place { ticket, batch, index: list.len() - 1 });
+        *place = Some(WaiterPosition { ticket, batch, index: list.len() - 1 });
     }
 
     /// Removes a waiter.
-    pub fn leave(&mut self, place: Place) -> Option<Waker> {
+    pub fn leave(&mut self, place: WaiterPosition) -> Option<Waker> {
         self.at(place).and_then(|waiting| waiting.waker.take())
     }
 

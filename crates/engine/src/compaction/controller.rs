@@ -119,12 +119,12 @@ impl Compactions {
 struct Job {
     table: Rc<Table>,
     tablet: Rc<Tablet>,
-    found: Found,
+    picked: PickedCompaction,
     bytes: u64,
 }
 
 /// The compaction to run in a tablet.
-struct Found {
+struct PickedCompaction {
     inputs: Vec<Rc<Attached>>,
     level: u32,
     split: Option<u64>,
@@ -158,14 +158,14 @@ impl Engine {
 
     fn run_in_background(self: &Rc<Self>, job: Job, slot: rt::sync::OwnedSemaphorePermit) {
         let engine = self.clone();
-        let Job { table, tablet, found, bytes } = job;
+        let Job { table, tablet, picked, bytes } = job;
         let plan = Plan {
             kind: CompactionKind::Compaction,
-            inputs: Claimed::new(found.inputs),
-            level: found.level,
-            split: found.split,
-            moves: found.moves,
-            expired: found.expired,
+            inputs: Claimed::new(picked.inputs),
+            level: picked.level,
+            split: picked.split,
+            moves: picked.moves,
+            expired: picked.expired,
         };
         let cancel = table.compaction_cancel();
         let is_large = bytes > LARGE;
@@ -242,10 +242,11 @@ impl Engine {
                 if bytes > LARGE && !large_allowed {
                     continue;
                 }
-                let rank =
-                    |found: &Found, bytes| (found.expired || found.moves, found.inputs.len(), std::cmp::Reverse(bytes));
-                if best.as_ref().is_none_or(|best| rank(&one, bytes) > rank(&best.found, best.bytes)) {
-                    best = Some(Job { table: table.clone(), tablet: tablet.clone(), found: one, bytes });
+                let rank = |picked: &PickedCompaction, bytes| {
+                    (picked.expired || picked.moves, picked.inputs.len(), std::cmp::Reverse(bytes))
+                };
+                if best.as_ref().is_none_or(|best| rank(&one, bytes) > rank(&best.picked, best.bytes)) {
+                    best = Some(Job { table: table.clone(), tablet: tablet.clone(), picked: one, bytes });
                 }
             }
             if found > found_before {
@@ -273,14 +274,14 @@ impl Engine {
         now: i64,
         sstables: &[Rc<Attached>],
         candidates: &[Candidate],
-    ) -> Option<Found> {
+    ) -> Option<PickedCompaction> {
         let inputs = self.expired(table, tablet, options, now, sstables);
         if !inputs.is_empty() {
-            return Some(Found { inputs, level: 0, split: None, moves: false, expired: true });
+            return Some(PickedCompaction { inputs, level: 0, split: None, moves: false, expired: true });
         }
         let Pick { inputs, level, split, moves } = pick(candidates, options)?;
         let inputs = inputs.into_iter().map(|i| sstables[i].clone()).collect();
-        Some(Found { inputs, level, split, moves, expired: false })
+        Some(PickedCompaction { inputs, level, split, moves, expired: false })
     }
 
     /// The sstables of a tablet that can be dropped without being read.

@@ -1,8 +1,8 @@
-//! The compactions that administrators start: major compaction, which merges everything, and
-//! cleanup, which drops data that the shard does not own any more.
+//! The compactions that administrators start. Major compaction merges everything. Cleanup drops
+//! data that the shard does not own any more.
 //!
-//! Those of one table take turns. TRUNCATE, DROP TABLE and a tablet that leaves stop them. When the
-//! data is removed, they make a new plan from the sstables that are left.
+//! Compactions of one table run one after the other. TRUNCATE, DROP TABLE and a tablet that leaves
+//! stop them. When the data is removed, they make a new plan from the remaining sstables.
 
 use super::controller::candidates;
 use super::options::Options;
@@ -16,8 +16,8 @@ use model::TableId;
 use std::rc::Rc;
 
 impl Engine {
-    /// Flushes a table, and merges all sstables of each of its tablets to the extent that its
-    /// strategy allows: into one sstable, into one level, or into one sstable for each time window.
+    /// Flushes a table, and merges the sstables of each of its tablets as far as its strategy
+    /// allows. The result is one sstable, one level, or one sstable for each time window.
     pub async fn compact_major(&self, table: TableId) -> Result<(), EngineError> {
         let table = self.table_or_error(table)?;
         self.detached(|engine| async move { engine.compact_all_tablets(&table).await }).await

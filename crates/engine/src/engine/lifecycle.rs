@@ -19,7 +19,7 @@ pub struct Unwritten {
 pub enum LogLeft {
     /// Acknowledged writes may be neither in the log nor in an sstable. The reason.
     MayLackWrites(String),
-    /// Nothing is lost, but the next start replays records that it would not need. The reason.
+    /// Nothing is lost, but the next start replays records unnecessarily. The reason.
     NotEnded(String),
     /// Files of the log were removed, replaced or cut off while the node ran. All its writes are
     /// in sstables.

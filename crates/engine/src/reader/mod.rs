@@ -72,19 +72,19 @@ pub struct Reader {
 #[allow(clippy::large_enum_variant)]
 enum Current {
     Nothing,
-    One(One),
-    Several(Box<Several>),
+    One(SingleSource),
+    Several(Box<MergedSources>),
 }
 
 /// One source, whose fragments pass through.
-struct One {
+struct SingleSource {
     source: Source,
     buffer: VecDeque<Fragment>,
     /// No fragments follow those in the buffer.
     finished: bool,
 }
 
-struct Several {
+struct MergedSources {
     merger: Merger,
     sources: Vec<Source>,
     next: Next,
@@ -352,7 +352,7 @@ impl Reader {
         self.current = match first {
             None => Current::Nothing,
             Some((source, rest)) if others.is_empty() => {
-                Current::One(One { source, buffer: rest.buffer, finished: rest.finished })
+                Current::One(SingleSource { source, buffer: rest.buffer, finished: rest.finished })
             }
             Some(first) => {
                 let order = self.slices.order(&self.schema).clone();
@@ -365,13 +365,13 @@ impl Reader {
                     }
                     sources.push(source);
                 }
-                Current::Several(Box::new(Several { merger, sources, next: Next::Step }))
+                Current::Several(Box::new(MergedSources { merger, sources, next: Next::Step }))
             }
         };
     }
 }
 
-impl One {
+impl SingleSource {
     fn skip_partition(&mut self) {
         match self.buffer.iter().position(|fragment| matches!(fragment, Fragment::PartitionEnd)) {
             Some(end) => drop(self.buffer.drain(..=end)),
@@ -383,7 +383,7 @@ impl One {
     }
 }
 
-impl Several {
+impl MergedSources {
     fn next(&mut self) -> Option<Fragment> {
         match self.next {
             Next::Step => match self.merger.step() {

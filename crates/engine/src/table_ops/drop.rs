@@ -58,7 +58,7 @@ impl Engine {
         match self.delete_files(table, &sstables).await {
             // Not even the record of a removal can be written, and nothing is left to remove.
             Err(error) if is_absent(&table.dir).await? => {
-                tracing::warn!(dir = %table.dir.display(), %error, "the directory of a dropped table is already gone");
+                tracing::warn!(dir = %table.dir.display(), %error, "the directory of a dropped table does not exist any more");
                 Ok(())
             }
             other => other,

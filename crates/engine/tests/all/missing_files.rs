@@ -396,8 +396,8 @@ fn nothing_is_removed_while_the_directory_of_its_keyspace_is_gone() {
     });
 }
 
-/// TRUNCATE and the removal of a tablet succeed although the table's directory is gone, and the
-/// table goes on.
+/// TRUNCATE and the removal of a tablet succeed although the table's directory is missing. The
+/// table remains usable.
 #[test]
 fn data_is_removed_although_its_directory_is_gone() {
     for (auto_snapshot, drops) in [(false, false), (true, false), (false, true)] {

@@ -1,5 +1,5 @@
-//! Nodes of several shards on real sockets, in one process: which connections are accepted, which
-//! are rejected and with which text, and encryption.
+//! Nodes of several shards on real sockets, in one process. They test which connections are
+//! accepted, which are rejected and with which text, and encryption.
 
 use bytes::Bytes;
 use internode::{

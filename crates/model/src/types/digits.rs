@@ -143,8 +143,8 @@ impl Decimal {
     }
 }
 
-/// How two decimals that are both above zero compare, by their leading bits; none if these do not
-/// decide, or if exact arithmetic is cheap.
+/// Compares two decimals above zero by their leading bits. Returns `None` if these do not decide,
+/// or if exact arithmetic is cheap.
 pub(super) fn compare_leading(a: &Decimal, b: &Decimal) -> Option<Ordering> {
     if a.unscaled.bits().max(b.unscaled.bits()) <= FEW_BITS {
         return None;

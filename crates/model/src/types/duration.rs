@@ -212,7 +212,8 @@ const NAMES: [&str; 11] = [
     "nanoseconds",
 ];
 
-/// Numbers each followed by one of `allowed`, in that order, none twice, at least one.
+/// Parses one or more numbers, each followed by a unit of `allowed`. Units must be in that order,
+/// and none may occur twice.
 fn units(text: &str, allowed: &[(&str, Part)], any_case: bool) -> Result<Sum, Fault> {
     let mut sum = Sum::default();
     let mut rest = text;

@@ -147,8 +147,7 @@ fn push(value: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(
     if out.len() > limit { Err(JsonError::TooLong(limit)) } else { Ok(()) }
 }
 
-/// Appends a key of a map: a key that is a JSON string already is used as it is, any other becomes
-/// a string.
+/// Appends a key of a map. A JSON string is used unchanged. Any other value becomes a string.
 fn push_key(key: &Value, ty: &CqlType, limit: usize, out: &mut String) -> Result<(), JsonError> {
     let mut name = String::new();
     push(key, ty, limit, &mut name)?;

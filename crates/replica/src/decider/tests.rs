@@ -1,5 +1,5 @@
-//! Accepted operations by limit, in clusters of coordinators and owners that report to each other:
-//! any load, split and level, wrong clocks, silent owners.
+//! How many operations a limit accepts, in clusters of coordinators and owners that report to each
+//! other. The tests vary load, split and level, and have wrong clocks and silent owners.
 
 use super::*;
 use crate::limiter::{LimitKind, debt};

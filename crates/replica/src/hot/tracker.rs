@@ -119,7 +119,7 @@ impl Faded {
 
 /// What is known of a partition.
 #[derive(Default, Debug)]
-struct Known {
+struct PartitionSamples {
     sums: Faded,
     /// Samples since it has the slot.
     seen: u64,
@@ -127,7 +127,7 @@ struct Known {
     key: Option<Box<[u8]>>,
 }
 
-impl Known {
+impl PartitionSamples {
     /// Adds a sample.
     fn add(&mut self, sums: Sums, units: Units) {
         self.sums.add(sums, units);
@@ -211,7 +211,7 @@ pub struct Demand {
 /// Tracks the hottest partitions of a shard.
 #[derive(Debug)]
 pub struct Tracker {
-    sketch: Sketch<Known>,
+    sketch: Sketch<PartitionSamples>,
     /// Sums over all partitions.
     total: Faded,
     /// Sums over the long time, by tablet.
@@ -294,8 +294,8 @@ impl Tracker {
     /// The hottest partitions as of the last [`Tracker::advance`], the hottest first.
     pub fn hottest(&mut self, most: usize) -> Vec<HotPartition> {
         self.rescale();
-        let is_listed = |slot: &&Slot<Known>| slot.value.seen >= FEWEST_LISTED;
-        let mut slots: Vec<&Slot<Known>> = self.sketch.iter().filter(is_listed).collect();
+        let is_listed = |slot: &&Slot<PartitionSamples>| slot.value.seen >= FEWEST_LISTED;
+        let mut slots: Vec<&Slot<PartitionSamples>> = self.sketch.iter().filter(is_listed).collect();
         slots.sort_by(|a, b| b.certain().total_cmp(&a.certain()));
         slots.truncate(most);
         slots.into_iter().filter_map(|slot| self.shown(slot)).collect()
@@ -319,7 +319,7 @@ impl Tracker {
         self.tablets.iter().map(load).collect()
     }
 
-    fn shown(&self, slot: &Slot<Known>) -> Option<HotPartition> {
+    fn shown(&self, slot: &Slot<PartitionSamples>) -> Option<HotPartition> {
         let is_enough = slot.value.sums.short.samples >= ENOUGH_SAMPLES;
         let (sums, total, seconds) = match is_enough {
             true => (&slot.value.sums.short, &self.total.short, self.short),
@@ -354,14 +354,14 @@ impl Tracker {
             return (0.0, Vec::new());
         }
         let seconds = |nanos: f64| nanos / 1e9 / self.short;
-        let demand = |slot: &Slot<Known>| {
+        let demand = |slot: &Slot<PartitionSamples>| {
             let Faded { long, short } = slot.value.sums;
             let each = if long.accepted() > 0.0 { long.cpu_nanos / long.accepted() } else { 0.0 };
             let got = seconds(short.cpu_nanos);
             Demand { id: slot.id, wanted: seconds(each * short.operations()).max(got), got }
         };
         let total = seconds(self.total.short.cpu_nanos);
-        let is_certain = |slot: &&Slot<Known>| slot.value.sums.long.samples >= FEWEST_SAMPLES;
+        let is_certain = |slot: &&Slot<PartitionSamples>| slot.value.sums.long.samples >= FEWEST_SAMPLES;
         let demands = self.sketch.iter().filter(is_certain).map(demand);
         (total, demands.filter(|demand| demand.wanted >= least * total).collect())
     }

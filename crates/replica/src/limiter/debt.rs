@@ -1,14 +1,14 @@
-//! Debts: the bytes that a partition has used and its budget does not cover yet.
+//! Debts: the bytes that a partition has used and that its budget does not cover yet.
 //!
 //! Bytes are charged after an operation, because only then their number is known. The budget is
 //! paid off steadily, and an operation is accepted while the debt is less than the budget of one
-//! second. So over any time, a partition gets the budget of that time and of one second more, and
-//! beyond that only the bytes of operations that were accepted before others were charged. These
-//! are paid off before the next operation is accepted, however many they are. A count that is
-//! halved would forgive them.
+//! second. So over any time, a partition gets the budget of that time and of one second more. It
+//! exceeds this only by the bytes of operations that were accepted before others were charged.
+//! These bytes are paid off before the next operation is accepted, however many they are. A count
+//! that is halved would forgive them.
 //!
-//! If debts were paid off once in a window, those of several owners would differ by when the
-//! windows of their nodes begin, and the first one would use up the budget alone.
+//! Debts are not paid off once in a window: the windows of nodes begin at different times, so the
+//! debts of several owners would differ. The first owner would then use up the budget alone.
 
 use super::{LimitKey, Limiter, MAX_COUNT, SWEEP, Slot, WINDOW_MASK};
 
@@ -36,7 +36,7 @@ pub(crate) fn bytes(budget: u64) -> u64 {
     budget * UNIT
 }
 
-/// A debt in KiB, each started one as a whole one.
+/// A debt in KiB, rounded up.
 pub fn kib(units: u64) -> u64 {
     units.div_ceil(PER_KIB)
 }
@@ -87,8 +87,8 @@ pub struct At {
 }
 
 impl Limiter {
-    /// Adds bytes to the debt of a key, each started unit as a whole one and at least one.
-    /// `budget`: the units that each window pays off.
+    /// Adds bytes to the debt of a key, rounded up to units, at least one unit. `budget`: the units
+    /// that each window pays off.
     pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, at: At) {
         self.change_debt(key, bytes.div_ceil(UNIT).max(1), budget, at);
     }

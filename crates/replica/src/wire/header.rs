@@ -24,8 +24,8 @@ const END: u8 = 0;
 const TRACE: u8 = 1;
 /// The write is checked against the large-data guardrails: no bytes.
 const CHECKS_LARGE_DATA: u8 = 2;
-/// How the replica applies rate limits: no bytes if it only counts, one byte of 1 if it only
-/// charges bytes, else the draw by which it decides, 4 bytes. Without this field it does neither.
+/// How the replica applies rate limits. No bytes: it only counts. One byte of 1: it only charges
+/// bytes. 4 bytes: it decides by this random number. Without this field it does neither.
 const RATE_LIMIT: u8 = 3;
 /// The value of [`RATE_LIMIT`] if the replica only charges bytes.
 const CHARGE_ONLY: u8 = 1;

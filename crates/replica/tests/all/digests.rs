@@ -99,8 +99,8 @@ fn the_same_data_has_the_same_digest_and_the_data_behind_it_the_same_page() {
     }
 }
 
-/// A static row as large as a part is in each part. If a part ended at the deletion that is open
-/// where it begins, the same part would follow it.
+/// Each part contains the static row, which is as large as a part. A part must not end at the
+/// deletion that is open at its beginning: the same part would follow forever.
 #[test]
 fn parts_with_a_large_static_row_get_on() {
     let scratch = Scratch::new("large-static");

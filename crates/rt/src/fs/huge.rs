@@ -82,8 +82,8 @@ impl Slab {
     fn map() -> io::Result<Slab> {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         with_huge_pages(|| {
-            // SAFETY: new memory of twice the size, of which everything around the aligned half is
-            // given back; the rest is written to within its bounds, and is not at address zero.
+            // SAFETY: new memory of twice the size. Everything around the aligned half is unmapped.
+            // The rest is written to within its bounds, and is not at address zero.
             unsafe {
                 let start = libc::mmap(std::ptr::null_mut(), 2 * SLAB, prot, flags, -1, 0);
                 if start == libc::MAP_FAILED {

@@ -290,9 +290,9 @@ impl Inner {
             let slot = &mut self.slots[key];
             slot.state = State::InKernel;
             let entry = entry(&mut slot.request).user_data(key as u64);
-            // SAFETY: the file and memory that the entry names are owned by the slot, which stays
-            // until the kernel has completed the entry; the slab moves slots, but what the entry
-            // points to is on the heap behind them.
+            // SAFETY: the slot owns the file and the memory that the entry names, and stays until
+            // the kernel has completed the entry. The slab moves slots, but the entry points to the
+            // heap behind them.
             #[allow(unsafe_code)]
             let full = unsafe { self.ring.submission().push(&entry) }.is_err();
             assert!(!full, "the limits of the classes exceed the submission ring");

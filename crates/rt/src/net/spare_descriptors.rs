@@ -4,6 +4,11 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+/// An error if the process has no descriptor left.
+pub fn check_descriptor_left() -> io::Result<()> {
+    io::stderr().as_fd().try_clone_to_owned().map(drop)
+}
+
 /// Descriptors in reserve. Each is a copy of standard error, which every process has.
 #[derive(Debug)]
 pub struct SpareDescriptors {

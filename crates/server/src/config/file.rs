@@ -38,8 +38,8 @@ pub fn load(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loade
     apply_overrides(loaded, overrides)
 }
 
-/// Like [`load`], while the node runs. The file must be a regular file with at least one setting: a
-/// pipe that was read at the start is empty now, and would reset every setting to its default.
+/// Like [`load`], while the node runs. The file must be a regular file with at least one setting. A
+/// pipe that was read at the start is empty now, so it would reset every setting to its default.
 pub fn reload(file: Option<&Path>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
     let mut loaded = Loaded::default();
     if let Some(path) = file {

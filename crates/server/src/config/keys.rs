@@ -330,8 +330,9 @@ settings! {
         /// a power of two, and at most a sixteenth of the shard's memory. It holds a count for each
         /// 16 bytes. It is allocated when a table has a limit.
         per_partition_rate_limiter_memory ("64KiB" to "64MiB"): Bytes = Size(1 << 20);
-        /// Refusals by a rate limit are answered late if the client ignores earlier ones: after a
-        /// random time from a half to the whole of this. 0 answers all refusals at once.
+        /// If a client ignores refusals by a rate limit, its further refusals are answered late.
+        /// The delay is random, from half of this time to all of it. 0 answers all refusals at
+        /// once.
         per_partition_rate_limit_max_delay_in_ms ["per_partition_rate_limit_max_delay"] ("" to "1s"): Millis = millis(1_000);
         /// How often in a second a connection may try a partition again, before a refusal says so,
         /// until its further refusals are answered late.
@@ -362,9 +363,9 @@ settings! {
         /// these are large, it must read 1 MiB in that time. Reads of large rows wait for the
         /// memory of unread answers.
         native_transport_unread_timeout_in_ms ["native_transport_unread_timeout"] ("1s" to "1d"): Millis = millis(30_000);
-        /// How long requests may wait for a shard that has no idle time. Requests that have waited
-        /// longer are refused as overload, once such waits have lasted for ten times as long: a
-        /// burst is served. 0: no limit except the timeout of the request.
+        /// How long requests may wait for a shard that has no idle time. Once such waits have
+        /// lasted for ten times as long, requests that have waited longer are refused as overload.
+        /// So a burst is served. 0: no limit except the timeout of the request.
         native_transport_max_queue_wait_in_ms ["native_transport_max_queue_wait"] ("" to "1h"): Millis = millis(500);
         /// The maximum number of pending requests of a shard; more are refused as overload. Without
         /// a value: no limit except memory.

@@ -147,7 +147,11 @@ async fn accept<S: Service>(
     let mut errors = AcceptErrors::new("a client");
     let (refusals, evictions) = (LogThrottle::default(), LogThrottle::default());
     loop {
-        let (stream, peer) = match listener.accept().await {
+        // A client never gets the last descriptor. It may be one that an HTTP port gave up for an
+        // operator's connection.
+        let accepted = listener.accept().await;
+        let accepted = accepted.and_then(|accepted| rt::net::check_descriptor_left().map(|()| accepted));
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // No file descriptor is left, or the client disconnected early. The loop continues

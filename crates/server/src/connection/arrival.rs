@@ -5,8 +5,8 @@
 //! - While the socket is not emptied, for want of time or because statements are pending, the loop
 //!   looks at times how much the socket holds. All of it has been received by then: a [`Mark`].
 //!   Once the socket is empty, what comes next is new. A wait for the client is not marked.
-//! - The time for which the connection has to wait counts for the frame that is partly in the
-//!   buffer, because the socket may have been too small for the rest of it.
+//! - For a frame that is partly in the buffer, the time for which the connection has to wait counts
+//!   as well. The socket may have been too small for the rest of the frame.
 //!
 //! A request that has waited for long on a shard without idle time is refused: if all were served,
 //! all would be late, and the queue would outlast the overload. A burst is served.

@@ -55,7 +55,7 @@ const LOOK_FOR_CLOSE: Duration = Duration::from_millis(500);
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     /// The client disconnected, or must be disconnected.
-    Gone,
+    Disconnected,
     /// All answers were written. The client may still be sending.
     Said,
     /// The node is stopping.
@@ -184,7 +184,7 @@ where
         self.transport.latencies.turn_ends(began);
         match out {
             Ok(poll) => poll,
-            Err(_) => Poll::Ready(End::Gone),
+            Err(_) => Poll::Ready(End::Disconnected),
         }
     }
 
@@ -203,7 +203,7 @@ where
                 self.check_unread(cx);
             }
             if self.connection.doomed.get() {
-                return Ok(Poll::Ready(End::Gone));
+                return Ok(Poll::Ready(End::Disconnected));
             }
             if self.connection.closing.get() {
                 self.backlog.none_left();
@@ -254,7 +254,7 @@ where
                     self.arrival.forget_marks();
                     return Ok(Poll::Pending);
                 }
-                Poll::Ready(0) => return Ok(Poll::Ready(End::Gone)),
+                Poll::Ready(0) => return Ok(Poll::Ready(End::Disconnected)),
                 Poll::Ready(n) => {
                     self.frames.arrived(n);
                     self.backlog.received(n);
@@ -281,7 +281,7 @@ where
         let look = self.look_for_close.get_or_insert_with(new_look);
         while look.as_mut().poll(cx).is_ready() {
             if self.stream.is_closed_by_client() {
-                return Poll::Ready(End::Gone);
+                return Poll::Ready(End::Disconnected);
             }
             *look = new_look();
         }

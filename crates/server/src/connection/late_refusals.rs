@@ -1,17 +1,17 @@
 //! Refusals by rate limits that are answered late, so that trying again at once buys nothing.
 //!
-//! A refusal says when to try again. If a client tries the same partition again before, and does so
-//! too often in one window ([`super::last_refusals`]), its further refusals are answered late. So
-//! are all refusals of a connection beyond some in one window ([`LateLimits`]). Until the answer,
-//! the client waits instead of costing the shard another refusal. Requests that were sent before
-//! the client knew of a refusal are no retries.
+//! A refusal says when to try again. A client may retry the same partition earlier than that. If it
+//! does so too often in one window ([`super::last_refusals`]), its further refusals are answered
+//! late. So are all refusals of a connection beyond some in one window ([`LateLimits`]). Until the
+//! answer, the client waits instead of costing the shard another refusal. Requests that were sent
+//! before the client knew of a refusal are no retries.
 //!
 //! The delay is random, from a half to the whole of [`LateLimits::delay`]. If all were answered
 //! together, all their clients would try again together, and others would wait behind them.
 //!
-//! Late refusals hold no worker and no memory for requests, and do not count as pending statements:
-//! the answers of other requests, also on the same connection, do not wait for them. Their number
-//! is bounded for each connection and shard, and their memory by [`MEMORY_PART`]. Beyond that, a
+//! Late refusals hold no worker and no memory for requests, and do not count as pending statements.
+//! So they do not delay the answers of other requests, even on the same connection. Their number is
+//! bounded for each connection and shard, and their memory by [`MEMORY_PART`]. Beyond that, a
 //! refusal is answered at once. Their answers count as expected answers, so they keep within the
 //! memory for answers also if clients do not read.
 

@@ -1,5 +1,5 @@
-//! A node that may have lost what it counted counts under a new id: its updates add to the sums
-//! that other replicas have, whatever it has lost itself. Here files that are put back stand for
+//! A node that may have lost counter updates uses a new counter id. Its later updates then add to
+//! the sums on other replicas, whatever the node has lost. Here restored files play the part of the
 //! other replicas.
 
 use crate::support::{LAYERS, Scratch, ask, config, live_with};

@@ -25,8 +25,8 @@ async fn rows() -> Result<usize, String> {
     Ok(all)
 }
 
-/// Creates rows in sstables, rows in the log, a table that only the log has, a truncated table
-/// whose rows are in the log, and a table with a given id.
+/// Creates rows in sstables and rows in the log. Creates three tables: one that only the log has, a
+/// truncated one with rows in the log, and one with a given id.
 async fn fill() {
     let options = "replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}";
     ask(&format!("CREATE KEYSPACE ks WITH {options} AND tablets = {{'initial': 1}}")).await.expect("made");
@@ -425,7 +425,8 @@ fn files_of_another_node_are_refused() {
     let run = run_of(&other);
     let same = |path: &str| (PathBuf::from(path), PathBuf::from(path));
     let of_table = |name: &str, dir: &Path| (theirs.join(name), dir.join(name));
-    // From, to, what is named, the rows with the way out, if it is known that none is lost.
+    // The source, the destination, the name in the error, and the rows after a start that accepts
+    // the loss, if none can be lost.
     let cases = [
         (same("raft"), "raft/", None),
         ((log(&other), log(&mine)), "raft/log-", None),

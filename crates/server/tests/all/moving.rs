@@ -396,9 +396,9 @@ fn a_tablet_moves_while_it_is_written_to_and_its_leader_restarts() {
     });
 }
 
-/// A node that is down delays migrations of the tablets that it has a replica of, and no others.
-/// When it is up again, it gets the changes that it missed. A query that had read some pages before
-/// continues, and the replica that left keeps no querier of it.
+/// A node that is down delays migrations only of tablets that have a replica on it. When it is up
+/// again, it gets the changes that it missed. A query that had read some pages before continues,
+/// and the replica that left keeps no querier of it.
 #[test]
 fn a_tablet_moves_while_a_node_without_a_copy_is_down() {
     let directory = Scratch::new("moving-without");

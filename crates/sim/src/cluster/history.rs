@@ -50,7 +50,7 @@ pub enum Effect {
 
 /// The outcome of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Known {
+enum WriteOutcome {
     /// It may be applied, now or later.
     Maybe,
     /// It was refused, and is never applied.
@@ -62,13 +62,13 @@ struct Write {
     puts: bool,
     /// When its value expires, in seconds of the wall clock.
     expires: Option<i64>,
-    known: Known,
+    known: WriteOutcome,
 }
 
 impl Write {
     /// Whether a reader that meets this write may see no value at this time.
     fn may_be_empty(&self, now: i64) -> bool {
-        self.known == Known::Maybe && (!self.puts || self.expires.is_some_and(|at| at - EXPIRY <= now))
+        self.known == WriteOutcome::Maybe && (!self.puts || self.expires.is_some_and(|at| at - EXPIRY <= now))
     }
 
     /// Whether its value has expired for certain.
@@ -145,7 +145,7 @@ impl History {
                 Effect::PutFor(seconds) => Some(now + i64::from(*seconds)),
                 Effect::Put | Effect::Empty => None,
             };
-            let write = Write { puts: *effect != Effect::Empty, expires, known: Known::Maybe };
+            let write = Write { puts: *effect != Effect::Empty, expires, known: WriteOutcome::Maybe };
             self.rows.entry(*place).or_default().writes.insert(self.last, write);
         }
         self.last
@@ -174,7 +174,7 @@ impl History {
         self.counts[2] += 1;
         for row in self.touched(number) {
             if let Some(write) = row.writes.get_mut(&number) {
-                write.known = Known::Never;
+                write.known = WriteOutcome::Never;
             }
         }
     }
@@ -211,7 +211,7 @@ impl Row {
     /// Checks one row of a read that ran from `began` to `ended`. Returns the least write that the
     /// replicas of this read must have. An error if no replicas can have given this.
     fn check(&self, place: RowKey, shown: Option<i32>, floor: i32, (began, ended): (i64, i64)) -> Result<i32, String> {
-        let known = |number: i32| self.writes.get(&number).filter(|write| write.known == Known::Maybe);
+        let known = |number: i32| self.writes.get(&number).filter(|write| write.known == WriteOutcome::Maybe);
         match shown {
             Some(number) if !known(number).is_some_and(|write| write.puts) => {
                 let refused = self.writes.contains_key(&number);

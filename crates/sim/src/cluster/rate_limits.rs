@@ -131,24 +131,25 @@ impl Decider {
 /// at once: the level falls by the steady rate, and each accepted operation raises it by one.
 ///
 /// A decider is a shard with a count of the partition. It accepts an operation by that count or by
-/// a higher one, because it only adds what it knows of others. Let `L` be the limit, `V` the most
-/// operations that arrive in a second, `c` the count as a second begins and `d` as the next one
-/// begins, with `c, d <= V`. While the count `x` is at most `2 L`, an operation is accepted; beyond
-/// it with the probability `L / (x ln 2)`. Let `f(c)` be `c` up to `L`, and `L + L log2(c / L)`
-/// beyond. Then the mean of what is accepted in that second is at most `1.09 L + f(d) - f(c)`. So
-/// in `T` seconds, which touch at most `T + 1` windows, a decider accepts at most
-/// `1.09 L (T + 1) + L + L log2(V / L)`: its steady rate, and a share when it starts.
+/// a higher one, because it only adds what it knows of others. Let `L` be the limit, and `V` the
+/// most operations that arrive in a second. Let `c` be the count as a second begins, and `d` the
+/// count as the next second begins, with `c, d <= V`. While the count `x` is at most `2 L`, an
+/// operation is accepted; beyond it with the probability `L / (x ln 2)`. Let `f(c)` be `c` up to
+/// `L`, and `L + L log2(c / L)` beyond. Then the mean of what is accepted in that second is at most
+/// `1.09 L + f(d) - f(c)`. `T` seconds touch at most `T + 1` windows. So in `T` seconds a decider
+/// accepts at most `1.09 L (T + 1) + L + L log2(V / L)`: its steady rate, and a share when it
+/// starts.
 ///
 /// This does not depend on other nodes, and a shard's clock is its monotonic one. So cut
 /// connections, dead nodes and clocks that jump change nothing; the reports of others only lower
 /// what is accepted. A restart makes a new decider with a bucket of its own. An owner that does not
 /// own the partition any more keeps its count, and its bucket.
 ///
-/// If the coordinator owns the partition, it decides alone. If it does not, it decides alone once
-/// an owner has told it what comes to others, and leaves the decision to the owners before. At ONE
-/// it suffices that one of them accepts. So all operations of such coordinators share a bucket with
-/// as many deciders as there are shards: the owners, and all shards that own nothing. It is emptied
-/// when one of these deciders may be new: a node has restarted, or the owners have changed.
+/// If the coordinator owns the partition, it decides alone. Otherwise it decides alone once an
+/// owner has reported the rate at the other coordinators. Until then, the owners decide. At ONE it
+/// suffices that one owner accepts. So all operations of such coordinators share a bucket with as
+/// many deciders as there are shards: the owners, and all shards that own nothing. The bucket is
+/// emptied when one of these deciders may be new: a node has restarted, or the owners have changed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     level: f64,

@@ -133,9 +133,10 @@ fn hints_that_are_not_kept_are_found() {
     assert!(why.contains("replicas_converge is broken"), "{why}");
 }
 
-/// Nodes lose their power one after the other, and all that they have not synced: in this mode that
-/// is all since the last flush. Other replicas have what they counted. The updates that they apply
-/// afterwards, before a read has repaired them, must not replace it.
+/// Nodes lose power one after the other, with all data that they have not synced. In this mode that
+/// is all data since the last flush. Other replicas still have the counts of such a node. The
+/// updates that the node applies afterwards, before a read has repaired it, must not replace these
+/// counts.
 #[test]
 fn counters_keep_what_others_have_of_a_node_that_lost_its_power() {
     let lose = |canary, seed| {

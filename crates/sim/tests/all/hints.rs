@@ -41,7 +41,7 @@ fn mutation(n: i32) -> Mutation {
 
 /// What the test knows, which no crash loses.
 #[derive(Default)]
-struct Known {
+struct HintOracle {
     next: i32,
     acknowledged: BTreeSet<i32>,
     /// The hints among these that a power loss must not lose.
@@ -85,7 +85,7 @@ fn second_place() -> Store {
     })
 }
 
-async fn store(hints: &Hints, known: &RefCell<Known>, count: i32) {
+async fn store(hints: &Hints, known: &RefCell<HintOracle>, count: i32) {
     for _ in 0..count {
         let n = known.borrow().next;
         known.borrow_mut().next += 1;
@@ -94,14 +94,14 @@ async fn store(hints: &Hints, known: &RefCell<Known>, count: i32) {
     }
 }
 
-async fn sync(hints: &Hints, known: &RefCell<Known>) {
+async fn sync(hints: &Hints, known: &RefCell<HintOracle>) {
     let all = known.borrow().acknowledged.clone();
     hints.sync().await;
     known.borrow_mut().synced = all;
 }
 
 /// Replays at most `count` hints.
-async fn deliver(hints: &Hints, known: &RefCell<Known>, count: usize) {
+async fn deliver(hints: &Hints, known: &RefCell<HintOracle>, count: usize) {
     let before = known.borrow().delivered.len();
     let one = |hint: coordinator::hints::format::Hint| async move {
         if known.borrow().delivered.len() >= before + count {
@@ -114,7 +114,7 @@ async fn deliver(hints: &Hints, known: &RefCell<Known>, count: usize) {
     hints.replay(target(), one).await.expect("the disk works");
 }
 
-async fn run(known: &RefCell<Known>) {
+async fn run(known: &RefCell<HintOracle>) {
     for _ in 0..2 {
         let hints = open().await;
         store(&hints, known, 9).await;
@@ -135,7 +135,7 @@ fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
     assert!(writes > 50, "{writes} writes");
     for unsynced in [Unsynced::Kept, Unsynced::Lost, Unsynced::Torn] {
         for n in 1..=writes {
-            let (disk, known) = (Disk::new(n), RefCell::new(Known::default()));
+            let (disk, known) = (Disk::new(n), RefCell::new(HintOracle::default()));
             disk.set_unsynced(unsynced);
             disk.power_loss_at_write(n);
             rt::sim::run(1, &disk, run(&known)).expect_err("it is killed");
@@ -163,7 +163,7 @@ fn notes_that_are_removed_after_a_kill_are_missed() {
     let whole = Disk::new(1);
     rt::sim::block_on(1, &whole, run(&RefCell::default()));
     for n in 1..=whole.writes() {
-        let (disk, known) = (Disk::new(n), RefCell::new(Known::default()));
+        let (disk, known) = (Disk::new(n), RefCell::new(HintOracle::default()));
         disk.set_unsynced(Unsynced::Kept);
         disk.power_loss_at_write(n);
         rt::sim::run(1, &disk, run(&known)).expect_err("it is killed");

@@ -1,9 +1,9 @@
 //! The Raft group of the metadata on the simulated machine: crashes with loss of unsynced data,
 //! partitions (also one-way), lost requests and answers, slow messages.
 //!
-//! Checkers: `raft_safety` (no two nodes apply different commands at the same index, nothing
-//! acknowledged is lost, and a barrier shows everything acknowledged before it) and `schema_agrees`
-//! (all nodes end with the same state).
+//! The checker `raft_safety`: no two nodes apply different commands at the same index, and no
+//! acknowledged command is lost. A barrier shows every command that was acknowledged before it. The
+//! checker `schema_agrees`: all nodes end with the same state.
 //!
 //! `SEEDS=n` runs n seeds (default 3) from `FIRST_SEED=n` on.
 use bytes::Bytes;

@@ -149,9 +149,9 @@ fn match_columns(
     Ok(Columns::new(targets))
 }
 
-/// Whether values of the file's type can be read as values of the schema's: if ALTER could have
-/// given the file's type to the column (see [`compatibility`]), or the types are alike in a file of
-/// another tool.
+/// Whether values of the file's type can be read as values of the schema's type. They can if ALTER
+/// could have changed the column between these types (see [`compatibility`]), or if the types are
+/// alike in a file of another tool.
 fn compatible(file: &CqlType, schema: &CqlType) -> bool {
     // Keyspaces, names of types and names of fields may differ, as in keys.
     let expanded = |ty: &CqlType| ty.expand_user_types().freeze_nested();

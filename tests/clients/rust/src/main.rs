@@ -1,5 +1,6 @@
-//! A Rust application on the `scylla` driver, checked against a running node: every type, paging, batches, structs, traces,
-//! keyspaces, compression, and that requests routed by the driver's shard and tablet awareness never hop between the shards of the node.
+//! A Rust application on the `scylla` driver, checked against a running node: every type, paging,
+//! batches, structs, traces, keyspaces and compression. It also checks that the driver routes
+//! requests to the shard that owns them: the node never forwards them to another shard.
 //!
 //!     rust-client HOST [--metrics HOST:PORT] [--check NAME]
 //!
@@ -38,7 +39,7 @@ macro_rules! ensure {
     };
 }
 
-/// Puts a question to whoever runs this program. Without an answer, it is empty.
+/// Asks the user of this program a question. Returns an empty text if there is no answer.
 fn ask(question: &str) -> Result<String, Error> {
     println!("{question}");
     let mut answer = String::new();

@@ -1,5 +1,6 @@
-//! What applications do with the driver beside plain statements: rows as structs and as streams, user-defined types as structs, traces, warnings,
-//! keyspaces, compression, caches of statements, profiles, the driver's view of the schema, large results.
+//! Features of the driver beyond plain statements. Mapping: rows as structs and as streams,
+//! user-defined types as structs. Sessions: keyspaces, compression, caches of statements, profiles,
+//! the driver's view of the schema. Responses: traces, warnings, large results.
 
 use crate::{Error, KEYSPACE, ensure};
 use futures::{StreamExt, TryStreamExt};

@@ -172,8 +172,8 @@ fn clean_segments_are_used_again_and_their_old_records_are_dead() {
         log.abandon().await;
         let found = numbers(&scratch).await;
         assert!(kept.iter().all(|number| found.contains(number)), "{found:?}");
-        // Segments that hold a kept record hold its neighbours too; nothing older than those is
-        // there.
+        // A segment with a needed record holds the neighbours of the record, too. Older records are
+        // removed.
         assert!(found.len() < 500, "{}", found.len());
         let mut sorted = found.clone();
         sorted.sort();

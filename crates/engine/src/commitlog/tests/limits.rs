@@ -114,9 +114,9 @@ fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
     });
 }
 
-/// While the disk space in reserve is released for a start, the log takes none of it: its first
-/// segment is the shortest one, and there is no second one until the reserve and a segment have
-/// room.
+/// While the reserved disk space is released for a start, the log takes none of it. Its first
+/// segment has the minimum length. It gets a second segment only when the disk has room for the
+/// reserve and a segment.
 #[test]
 fn a_log_leaves_the_disk_reserve_alone() {
     rt::block_on(async {

@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_millis(40);
 
 /// What the world knows of the log's contents.
 #[derive(Default)]
-struct Known {
+struct LogOracle {
     next: u64,
     /// Everything appended since the last replay, in order.
     appended: Vec<u64>,
@@ -35,7 +35,7 @@ async fn directories() {
 }
 
 /// Checks what is there against what is known, and carries it over into a new run.
-async fn recover(mode: SyncMode, known: &Rc<RefCell<Known>>, power_was_lost: bool) -> Rc<Commitlog> {
+async fn recover(mode: SyncMode, known: &Rc<RefCell<LogOracle>>, power_was_lost: bool) -> Rc<Commitlog> {
     directories().await;
     let old = find_old(Path::new(ROOT)).await.expect("listed");
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ async fn recover(mode: SyncMode, known: &Rc<RefCell<Known>>, power_was_lost: boo
 }
 
 /// A random life of a log.
-async fn live(mode: SyncMode, known: Rc<RefCell<Known>>, power_was_lost: bool, steps: u64) {
+async fn live(mode: SyncMode, known: Rc<RefCell<LogOracle>>, power_was_lost: bool, steps: u64) {
     let log = recover(mode, &known, power_was_lost).await;
     let schemas = [schema(1, 1), schema(1, 2), schema(3, 3)];
     let mut last = Position::MIN;
@@ -151,7 +151,7 @@ fn acked_writes_survive_a_power_loss_at_every_write() {
         for cut in 1..250u64 {
             let seed = cut * 10 + index as u64;
             let disk = Disk::new(seed);
-            let known = Rc::new(RefCell::new(Known::default()));
+            let known = Rc::new(RefCell::new(LogOracle::default()));
             for life in 0..3 {
                 disk.power_loss_at_write(if life == 0 { cut } else { 1 + (cut * 31 + life * 17) % 200 });
                 let result = rt::sim::run(seed * 10 + life, &disk, live(mode, known.clone(), true, 60));
@@ -171,7 +171,7 @@ fn acked_writes_survive_a_kill_at_any_moment() {
         for moment in 0..60u64 {
             let seed = 5000 + moment * 10 + index as u64;
             let disk = Disk::new(seed);
-            let known = Rc::new(RefCell::new(Known::default()));
+            let known = Rc::new(RefCell::new(LogOracle::default()));
             for life in 0..3 {
                 // The page cache survives a killed process.
                 rt::sim::block_on(seed + life, &disk, async {
@@ -247,7 +247,7 @@ fn after_any_failed_fsync_or_write_what_was_acknowledged_is_there() {
 fn a_full_disk_refuses_appends_until_there_is_space() {
     for seed in 0..20 {
         let disk = Disk::new(seed);
-        let known = Rc::new(RefCell::new(Known::default()));
+        let known = Rc::new(RefCell::new(LogOracle::default()));
         rt::sim::block_on(seed, &disk, async {
             directories().await;
             let log = Commitlog::open(config(Path::new(ROOT), SyncMode::Batch)).await.expect("opened");

@@ -1,4 +1,4 @@
-//! Who is refused on a shard that is overloaded, and how much.
+//! Which partitions are refused on an overloaded shard, and at what rate.
 
 use super::*;
 use model::id::TableId;

@@ -54,7 +54,7 @@ where
         if self.large.as_ref().is_some_and(|large| large.need >= need) {
             return true;
         }
-        // Reserved in one piece: two frames that each held a part would wait for each other.
+        // All memory is reserved at once: two frames that each held a part would deadlock.
         self.large = None;
         let Poll::Ready(charge) = self.transport.memory.poll_reserve(&mut self.ticket, need, cx) else { return false };
         let look = Box::pin(rt::time::sleep(self.transport.limits.large_frame_step));

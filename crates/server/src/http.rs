@@ -53,6 +53,8 @@ pub const STOP_REQUESTS: Duration = Duration::from_secs(5);
 /// An open port.
 pub struct Port {
     listener: TcpListener,
+    /// Taken before clients can connect.
+    spare: Rc<RefCell<SpareDescriptors>>,
 }
 
 /// Whether a request of a connection is running.
@@ -97,7 +99,7 @@ struct Open {
 /// The connections of a port.
 struct Connections {
     open: RefCell<BTreeMap<u64, Open>>,
-    spare: RefCell<SpareDescriptors>,
+    spare: Rc<RefCell<SpareDescriptors>>,
     next_id: Cell<u64>,
     stop: Cancel,
     gate: Gate,
@@ -109,7 +111,8 @@ impl Port {
         let listener = rt::net::listen(address, rt::net::ListenOptions::default())
             .await
             .map_err(|error| listen_error(address, &error))?;
-        Ok(Port { listener })
+        let spare = Rc::new(RefCell::new(SpareDescriptors::new(SPARE_DESCRIPTORS)));
+        Ok(Port { listener, spare })
     }
 
     /// The address of the port.
@@ -120,7 +123,7 @@ impl Port {
     /// Serves until `stop` is ready. Then closes the port, and gives running requests
     /// [`STOP_REQUESTS`] to finish.
     pub async fn serve(self, router: Router, callers: Callers, stop: impl Future<Output = ()>) {
-        let connections = Rc::new(Connections::new());
+        let connections = Rc::new(Connections::new(self.spare.clone()));
         self.accept(&connections, router, callers, stop).await;
         drop(self.listener);
         connections.stop().await;
@@ -128,7 +131,7 @@ impl Port {
 
     /// Serves until the future is dropped. Then closes the connections, and not the port.
     async fn serve_until_dropped(&self, router: Router, callers: Callers) {
-        let connections = Rc::new(Connections::new());
+        let connections = Rc::new(Connections::new(self.spare.clone()));
         let _end = Abort(connections.clone());
         self.accept(&connections, router, callers, std::future::pending()).await;
     }
@@ -175,10 +178,10 @@ impl Drop for Abort {
 }
 
 impl Connections {
-    fn new() -> Connections {
+    fn new(spare: Rc<RefCell<SpareDescriptors>>) -> Connections {
         Connections {
             open: RefCell::default(),
-            spare: RefCell::new(SpareDescriptors::new(SPARE_DESCRIPTORS)),
+            spare,
             next_id: Cell::default(),
             stop: Cancel::default(),
             gate: Gate::default(),

@@ -24,8 +24,8 @@ use std::collections::BTreeMap;
 const LONG: f64 = 8.0;
 const SHORT: f64 = 1.0;
 
-/// The samples in the short sums from which they are used: the error is then about 5 %.
-const ENOUGH_SAMPLES: f64 = 200.0;
+/// The samples in the short sums from which they are used: the error is then about 7 %.
+const ENOUGH_SAMPLES: f64 = 100.0;
 
 /// The samples from which the CPU time of a partition is known well enough to refuse some of it.
 const FEWEST_SAMPLES: f64 = 8.0;

@@ -188,7 +188,7 @@ pub async fn plan(
     pace: &PlanPace<'_>,
 ) -> Result<Planned, Error> {
     let ParsedStatement { statement, markers } = parsed;
-    let variables = Variables::new(metadata, &markers, dialect, pace);
+    let variables = Variables::new(metadata, &markers, dialect, pace)?;
     let mut planner =
         Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: false };
     let plan = planner.statement(statement).await?;
@@ -234,7 +234,7 @@ pub fn types_of_first(
 ) -> Result<Box<[ColumnSpec]>, Error> {
     let ParsedStatement { statement, markers } = parsed;
     let pace = PlanPace::without_pauses();
-    let variables = Variables::new(metadata, &markers, dialect, &pace);
+    let variables = Variables::new(metadata, &markers, dialect, &pace)?;
     let mut planner = Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: true };
     at_once(planner.statement(statement))?;
     planner.variables.finish()

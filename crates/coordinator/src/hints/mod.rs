@@ -236,7 +236,7 @@ impl Hints {
             let old = self.config.directory.join(number.to_string()).join(missed::OLD_NAME);
             self.missed.adopt(&old, None, 0).await?;
             for path in [path, old, reserve] {
-                if ![&own, &own_reserve].contains(&&path) && rt::fs::exists(&path).await {
+                if ![&own, &own_reserve].contains(&&path) && rt::fs::is_there(&path).await? {
                     others.push(path);
                 }
             }

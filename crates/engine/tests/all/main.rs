@@ -46,6 +46,8 @@ mod timestamps;
 #[cfg(not(feature = "sim"))]
 mod truncate_unreadable;
 #[cfg(not(feature = "sim"))]
+mod unstorable;
+#[cfg(not(feature = "sim"))]
 mod upload;
 #[cfg(feature = "sim")]
 mod upload_faults;

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from decimal import Decimal
 
 import pytest
 from cassandra import ConsistencyLevel
@@ -24,6 +25,15 @@ def test_prepared_and_unset(db, t):
     assert db.rows(f"SELECT pk, ck, n, m FROM {t}") == [(1, 1, 5, -7)]
     db.refused(Invalid, up, None, 1, 1, 1, match="null")
     assert db.rows(f"SELECT n, m FROM {t} WHERE pk = 1 AND ck = 1") == [(5, -7)]
+
+
+def test_equal_values_of_in_count_once(db):
+    t = db.table("pk int, ck decimal, n counter, PRIMARY KEY (pk, ck)")
+    for tuples in ("(1.0), (1.00)", "(1.00), (2), (1.0), (1)"):
+        db.execute(f"UPDATE {t} SET n = n + 1 WHERE pk = 0 AND (ck) IN ({tuples})")
+    bound = db.prepare(f"UPDATE {t} SET n = n + 1 WHERE pk = 0 AND (ck) IN ?")
+    db.execute(bound, [(Decimal("1"),), (Decimal("2.0"),), (Decimal("1.000"),)])
+    assert db.rows(f"SELECT ck, n FROM {t}") == [(Decimal(1), 3), (Decimal(2), 2)]
 
 
 def test_wraps_around(db, t):

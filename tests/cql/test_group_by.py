@@ -48,6 +48,14 @@ def test_first_values(db, t):
     assert db.rows(f"SELECT v, max(v) FROM {t} WHERE p = 3 GROUP BY p, c LIMIT 2") == [(300, 302), (310, 312)]
 
 
+@pytest.mark.parametrize("options", [{}, {"fetch_size": 1}, {"fetch_size": 2}])
+def test_equal_values_are_one_group(db, options):
+    t = db.table("p int, c decimal, d int, PRIMARY KEY (p, c, d)")
+    for d, c in enumerate(("1", "1.0", "1.00", "1.0", "2", "2.0")):
+        db.execute(f"INSERT INTO {t} (p, c, d) VALUES (1, {c}, {d})")
+    assert db.rows(f"SELECT c, count(*) FROM {t} WHERE p = 1 GROUP BY p, c", **options) == [(decimal.Decimal(1), 4), (decimal.Decimal(2), 2)]
+
+
 def test_nothing(db, t):
     assert db.rows(f"SELECT p, count(*) FROM {t} WHERE p = 77 GROUP BY p") == []
     assert db.rows(f"SELECT p, count(*) FROM {t} WHERE v > 9999 GROUP BY p ALLOW FILTERING") == []

@@ -121,6 +121,46 @@ def test_own_keyspace(db, host, t):
         cluster.shutdown()
 
 
+def test_own_keyspace_of_other_statements(db, host):
+    """So do TRUNCATE, schema changes and DESCRIBE."""
+    here, there = Database(host), db.keyspace
+    try:
+        for name in (here.keyspace, there):
+            here.execute(f"CREATE TYPE {name}.own (x int)")
+            here.execute(f"CREATE TABLE {name}.own (pk int PRIMARY KEY, v int)")
+            here.execute(f"INSERT INTO {name}.own (pk, v) VALUES (1, 1)")
+        texts = ["TRUNCATE own", "ALTER TABLE own ADD w int", "ALTER TYPE own ADD y int", "CREATE TABLE own_too (pk int PRIMARY KEY)",
+                 "DESCRIBE TABLES", "DROP TABLE own_too", "DROP TABLE own", "DROP TYPE own"]
+        prepared = [here.prepare(text) for text in texts]
+        here.session.set_keyspace(there)
+        for text, statement in zip(texts, prepared):
+            found = here.rows(statement)
+            if text.startswith("DESCRIBE"):
+                assert found == [(here.keyspace, "table", "own"), (here.keyspace, "table", "own_too")]
+        assert here.rows(f"SELECT * FROM {there}.own") == [(1, 1)]
+        assert here.column("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", here.keyspace) == []
+        assert here.rows("SELECT field_names FROM system_schema.types WHERE keyspace_name = %s AND type_name = 'own'", there) == [(["x"],)]
+        here.session.set_keyspace("system")
+        here.refused(Invalid, f"DROP TYPE {here.keyspace}.own")
+    finally:
+        here.close()
+        db.execute("DROP TABLE own")
+        db.execute("DROP TYPE own")
+
+
+def test_most_markers(db, t):
+    """A request counts its values in 16 bits."""
+    def text(markers):
+        return f"SELECT ck FROM {t} WHERE pk = 1 AND v IN ({','.join('?' * markers)}) ALLOW FILTERING"
+
+    most = db.prepare(text(65535))
+    assert db.column(most, *["3", "5"] * 32767, "7") == [3, 5, 7]
+    for markers in (65536, 65537, 200000):
+        with pytest.raises((Invalid, Syntax), match="65535"):
+            db.prepare(text(markers))
+        db.refused((Invalid, Syntax), SimpleStatement(text(markers)), match="65535")
+
+
 def test_ddl(db):
     for _ in range(2):
         db.execute(db.prepare("CREATE TABLE prepared_ddl (pk int PRIMARY KEY)"))

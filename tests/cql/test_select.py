@@ -188,6 +188,11 @@ def test_distinct(db, t):
     for text in (f"SELECT DISTINCT v FROM {t}", f"SELECT DISTINCT c1 FROM {t}", f"SELECT DISTINCT pk, c1 FROM {t}", f"SELECT DISTINCT s FROM {t}",
                  f"SELECT DISTINCT * FROM {t}", f"SELECT DISTINCT pk FROM {t} WHERE pk = 1 AND c1 = 1"):
         db.refused((Invalid, Syntax), text)
+    only = "only supports restriction by partition key and/or static columns"
+    for where in ("v = 1", "c2 = 1", "pk = 1 AND v = 1", "c2 IN (1, 2)", "s = 1 AND v > 1"):
+        db.refused(Invalid, f"SELECT DISTINCT pk FROM {t} WHERE {where} ALLOW FILTERING", match=only)
+    assert sorted(db.rows(f"SELECT DISTINCT pk FROM {t} WHERE pk > 1 ALLOW FILTERING")) == [(2,), (3,)]
+    db.refused(Invalid, "SELECT DISTINCT keyspace_name FROM system_schema.columns WHERE kind = 'regular' ALLOW FILTERING", match=only)
     composite = db.table("a int, b int, c int, PRIMARY KEY ((a, b), c)")
     for n in range(8):
         db.execute(f"INSERT INTO {composite} (a, b, c) VALUES ({n % 2}, {n % 4}, {n})")

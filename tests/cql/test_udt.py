@@ -164,6 +164,39 @@ def test_nested(db):
     assert v.i.y == 6 and v.m["k"].x == 2
 
 
+@pytest.mark.scylla
+def test_never_in_itself(db):
+    u = db.type("x tuple<int>")
+    middle = db.type(f"u frozen<{u}>")
+    outer = db.type(f"l frozen<list<frozen<{middle}>>>")
+    for used in (u, middle, outer):
+        for change in (f"ADD y frozen<{used}>", f"ADD y tuple<frozen<{used}>>", f"ALTER x TYPE tuple<int, frozen<{used}>>",
+                       f"ALTER x TYPE frozen<tuple<int, frozen<map<int, frozen<{used}>>>>>"):
+            db.refused(Invalid, f"ALTER TYPE {u} {change}", match="circular")
+    ordered = db.type("x tuple<int>")
+    db.table(f"pk int, ck frozen<{ordered}>, PRIMARY KEY (pk, ck)")
+    db.refused(Invalid, f"ALTER TYPE {ordered} ADD y duration", match="durations are not allowed")
+    db.refused(Invalid, f"ALTER TYPE {ordered} ALTER x TYPE tuple<int, duration>", match="durations are not allowed")
+    db.execute(f"ALTER TYPE {ordered} ALTER x TYPE tuple<int, int>")
+    db.execute(f"ALTER TYPE {u} ALTER x TYPE tuple<int, frozen<{ordered}>>")
+    ((names, types),) = fields(db, u)
+    assert names == ["x"] and f"frozen<{ordered}>" in types[0]
+
+
+def test_many_given_fields(db):
+    """The last value for a field counts, as in Cassandra."""
+    u = db.type(", ".join(f"f{n} int" for n in range(100)))
+    t = db.table(f"pk int PRIMARY KEY, v frozen<{u}>")
+    for times in (1, 2, 1000):
+        given = ", ".join(f"f{n % 100}: {n}" for n in range(100 * times))
+        db.execute(f"INSERT INTO {t} (pk, v) VALUES (1, {{{given}}})")
+        assert list(db.one(f"SELECT v FROM {t}")) == list(range(100 * (times - 1), 100 * times))
+        text = ", ".join(f'"F{n % 100}": {n}' for n in range(100 * times))
+        db.execute(f"INSERT INTO {t} JSON '{{\"pk\": 1, \"v\": {{{text}}}}}'")
+        assert list(db.one(f"SELECT v FROM {t}")) == list(range(100 * (times - 1), 100 * times))
+        db.refused(Invalid, f"INSERT INTO {t} (pk, v) VALUES (1, {{{given}, nothere: 1}})", match="nothere")
+
+
 def test_types_of_other_keyspaces_are_refused(db):
     db.refused(Invalid, "CREATE TABLE bad (pk int PRIMARY KEY, v frozen<system_schema.some_type>)")
 

@@ -20,7 +20,6 @@ use crate::select::aggregate::Aggregate;
 use crate::select::group::Grouping;
 use crate::select::selector::{CellTime, Selector};
 use crate::select::{Select, Shape, SortKey};
-use crate::syntax::ast;
 use crate::term::Term;
 use crate::term::function::Function;
 use bytes::Bytes;
@@ -318,7 +317,7 @@ impl Footprint for Plan {
             Plan::Batch(batch) => batch.footprint(),
             Plan::Use(keyspace) => keyspace.footprint(),
             Plan::Truncate(truncate) => allocation(size_of_val(&**truncate)) + truncate.1.footprint(),
-            Plan::Describe(describe) => allocation(size_of_val::<ast::Describe>(describe)),
+            Plan::Describe(describe) => allocation(size_of_val(&**describe)) + describe.1.footprint(),
             Plan::Schema(schema) => allocation(size_of_val(&**schema)) + schema.1.footprint(),
         }
     }

@@ -14,7 +14,7 @@ use crate::modify::{self, Modify};
 use crate::pace::{PLAN_WORK, PlanPace, at_once};
 use crate::request::Request;
 use crate::restrictions::{Partition, Restrictions, add_in_lists};
-use crate::schema::{first_types, names};
+use crate::schema::{self, first_types, names};
 use crate::select::{self, Select};
 use crate::source::VirtualTable;
 use crate::syntax::ast::{self, AlterTableAction, Modification, QualifiedName};
@@ -68,12 +68,12 @@ pub enum Plan {
     Batch(Box<BatchPlan>),
     /// USE.
     Use(Box<str>),
-    /// TRUNCATE, with its timeout.
+    /// TRUNCATE of a table with an explicit keyspace, with its timeout.
     Truncate(Box<(ast::Truncate, Attributes)>),
-    /// DESCRIBE.
-    Describe(Box<ast::Describe>),
-    /// A schema change. The attributes hold the timestamp of ALTER TABLE ... DROP if it is a bind
-    /// marker.
+    /// DESCRIBE, and the keyspace of the session.
+    Describe(Box<(ast::Describe, Option<Box<str>>)>),
+    /// A schema change with an explicit keyspace. The attributes hold the timestamp of ALTER TABLE
+    /// ... DROP if it is a bind marker.
     Schema(Box<(Statement, Attributes)>),
 }
 
@@ -188,7 +188,7 @@ pub async fn plan(
     pace: &PlanPace<'_>,
 ) -> Result<Planned, Error> {
     let ParsedStatement { statement, markers } = parsed;
-    let variables = Variables::new(metadata, &markers, dialect, pace);
+    let variables = Variables::new(metadata, &markers, dialect, pace)?;
     let mut planner =
         Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: false };
     let plan = planner.statement(statement).await?;
@@ -203,7 +203,7 @@ pub async fn plan(
     };
     let result = match &plan {
         Plan::Select(select) => select.metadata.clone(),
-        Plan::Describe(statement) => describe::result_metadata(statement, keyspace),
+        Plan::Describe(describe) => describe::result_metadata(&describe.0, describe.1.as_deref()),
         _ => Rc::new(ResultMetadata::default()),
     };
     let user_types = user_types_of(metadata, &variables.columns);
@@ -234,7 +234,7 @@ pub fn types_of_first(
 ) -> Result<Box<[ColumnSpec]>, Error> {
     let ParsedStatement { statement, markers } = parsed;
     let pace = PlanPace::without_pauses();
-    let variables = Variables::new(metadata, &markers, dialect, &pace);
+    let variables = Variables::new(metadata, &markers, dialect, &pace)?;
     let mut planner = Planner { context, metadata, keyspace, variables, tables: SmallVec::new(), by_first_types: true };
     at_once(planner.statement(statement))?;
     planner.variables.finish()
@@ -275,7 +275,10 @@ impl Planner<'_> {
         Ok(found)
     }
 
-    async fn statement(&mut self, statement: Statement) -> Result<Plan, Error> {
+    async fn statement(&mut self, mut statement: Statement) -> Result<Plan, Error> {
+        // Names get the keyspace of the session now: a prepared statement may be executed in a
+        // session with another one. Statements about rows find their tables now.
+        schema::qualify(&mut statement, self.keyspace)?;
         Ok(match statement {
             Statement::Select(statement) => {
                 let found = match &statement.from {
@@ -308,7 +311,7 @@ impl Planner<'_> {
                 let attributes = Attributes::plan(&statement.attributes, &mut self.variables)?;
                 Plan::Truncate(Box::new((statement, attributes)))
             }
-            Statement::Describe(statement) => Plan::Describe(Box::new(statement)),
+            Statement::Describe(statement) => Plan::Describe(Box::new((statement, self.keyspace.map(Box::from)))),
             Statement::Unsupported(statement) => return Err(Error::not_supported(&statement.to_string())),
             Statement::CreateCustomIndex(index) => return Err(custom_index(index.class.as_deref())),
             other => {

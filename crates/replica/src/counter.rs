@@ -23,7 +23,7 @@ use model::mutation::{Mutation, MutationBuilder, Parts};
 use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, Row, RowBuilder, State};
 use model::time::stored_seconds;
-use model::{ColumnId, CounterId, TableId, TableSchema};
+use model::{ColumnId, CounterId, TableSchema};
 use rt::hash::HashMap;
 use std::cell;
 use std::rc::Rc;
@@ -41,8 +41,8 @@ impl CounterClock {
     }
 }
 
-/// The id of a cell in its partition: the clustering key of its row (none: the static row) and the
-/// column.
+/// The id of a cell in its partition: the clustering key of its row as the update has it (none: the
+/// static row) and the column.
 type CellId = (Option<Clustering>, ColumnId);
 
 impl Replica {
@@ -73,7 +73,7 @@ impl Replica {
         let own = self.counter_id.get();
         context.trace("Reading the counters before they are changed");
         let own_shards = match updated_rows(mutation.parts()) {
-            Some(slice) => self.own_shards(mutation.table(), key, slice, own, now, context).await?,
+            Some(slice) => self.own_shards(&schema, key, slice, own, now, context).await?,
             None => HashMap::default(),
         };
         new_state(&schema, mutation.parts(), mutation, &own_shards, own, now)
@@ -82,7 +82,7 @@ impl Replica {
     /// Reads this node's counter shards in the rows of `slice`.
     async fn own_shards(
         &self,
-        table: TableId,
+        schema: &TableSchema,
         key: &DecoratedKey,
         slice: Slice,
         own: CounterId,
@@ -91,7 +91,8 @@ impl Replica {
     ) -> Result<HashMap<CellId, Shard>, ReplicaError> {
         let _permit = self.permit(context).await?;
         let options = ReadOptions { class: rt::fs::IoClass::Foreground, fill_cache: true, ..ReadOptions::default() };
-        let reader = self.engine.reader(table, PartitionRange::singular(key), Rc::new(slice), options);
+        let slice = Rc::new(slice);
+        let reader = self.engine.reader(schema.id, PartitionRange::singular(key), slice.clone(), options);
         let mut reader: Reader = reader.map_err(|_| ReplicaError::NoSuchTable)?;
         let seconds = stored_seconds(now.div_euclid(1_000_000));
         let mut found = HashMap::default();
@@ -103,12 +104,19 @@ impl Replica {
                 }
             }
         };
+        // The stored key of a row can have other bytes than the update's: the decimals 1 and 1.0
+        // are one row.
+        let updated = |row: &Clustering| {
+            let at = slice.rows.partition_point(|range| range.end.cmp_row(&schema.order, row).is_lt());
+            let range = slice.rows.get(at).filter(|range| range.contains(&schema.order, row));
+            range.map_or_else(|| row.clone(), |range| range.start.prefix.clone())
+        };
         loop {
             while let Some(fragment) = reader.pop() {
                 match fragment {
                     Fragment::PartitionStart { tombstone, .. } => cover.start(tombstone),
                     Fragment::Static(row) => keep(&row, None, cover.static_row()),
-                    Fragment::Row { key, row } => keep(&row, Some(&key), cover.row()),
+                    Fragment::Row { key, row } => keep(&row, Some(&updated(&key)), cover.row()),
                     Fragment::Change { tombstone, .. } => cover.change(tombstone),
                     Fragment::PartitionEnd => {}
                 }

@@ -64,7 +64,7 @@ where
             return Ok(result);
         }
         let change = Change { previous: current.version, new: rt::random::time_uuid(), ops };
-        current.apply(&change)?;
+        current.apply(&change)?.check_restorable(&change.ops)?;
         drop(current);
         if let Some(why) = leading.following.trouble() {
             return Err(not_begun(GroupError::Stuck(why)));

@@ -11,6 +11,7 @@ pub mod definition;
 mod follow;
 pub mod paging_keys;
 mod recovery;
+mod restorable;
 mod service;
 mod shards;
 pub mod shared;

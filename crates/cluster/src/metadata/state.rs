@@ -41,6 +41,9 @@ pub enum MetadataError {
     /// The change names something that does not exist, or contradicts itself.
     #[error("the change does not fit the metadata: {0}")]
     Broken(String),
+    /// No node could start with the metadata after the change.
+    #[error("the change leads to metadata that cannot be restored from a snapshot: {0}")]
+    Unrestorable(String),
 }
 
 /// A keyspace with its tables and types.

@@ -12,7 +12,7 @@ mod tests;
 
 pub use snapshot::snapshot_schema;
 
-use crate::api::{Answer, AnswerKind, ClientState, ColumnSpec, ResultMetadata, Rows};
+use crate::api::{Answer, AnswerKind, ColumnSpec, ResultMetadata, Rows};
 use crate::error::Error;
 use crate::schema::names;
 use crate::syntax::ast::{Describe, DescribeTarget, Name, QualifiedName};
@@ -26,17 +26,17 @@ use model::CqlType;
 use model::types::Value;
 use std::rc::Rc;
 
-/// Answers a DESCRIBE in a single page.
+/// Answers a DESCRIBE in a single page. `current`: the keyspace of the session in which it was
+/// planned.
 pub fn describe(
     service: &MetadataService,
     system: &SystemTables,
-    client: &ClientState,
+    current: Option<&str>,
     statement: &Describe,
 ) -> Result<Answer, Error> {
     let catalog = Catalog { user: service.current(), system: system.keyspaces() };
-    let current = client.keyspace.borrow().clone();
-    let rows = rows(&catalog, service.info(), current.as_deref(), statement)?;
-    Ok(Answer::new(AnswerKind::Rows(encode(result_metadata(statement, current.as_deref()), &rows))))
+    let rows = rows(&catalog, service.info(), current, statement)?;
+    Ok(Answer::new(AnswerKind::Rows(encode(result_metadata(statement, current), &rows))))
 }
 
 /// The result columns of a DESCRIBE in a session with this keyspace.

@@ -121,7 +121,7 @@ impl Modify {
         }
         let mut bytes = 0;
         if !statics.is_empty() {
-            let prior = prior.and_then(|prior| prior.of(&key::Clustering::EMPTY));
+            let prior = prior.and_then(|prior| prior.of(&key::Clustering::EMPTY, &self.schema.order));
             let row = self.row(statics, None, env, stamp, prior)?;
             bytes += row.len();
             room.take(row.len())?;
@@ -146,7 +146,7 @@ impl Modify {
             (_, Rows::Keys(keys)) if self.marker || !operations.is_empty() => {
                 let marker = self.marker.then(|| stamp.marker());
                 for row_key in keys {
-                    let prior = prior.and_then(|prior| prior.of(row_key));
+                    let prior = prior.and_then(|prior| prior.of(row_key, &self.schema.order));
                     let row = self.row(operations, marker, env, stamp, prior)?;
                     bytes += row.len();
                     room.take(row_key.0.len() + row.len())?;

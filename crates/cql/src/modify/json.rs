@@ -10,7 +10,7 @@ use crate::request::Request;
 use crate::term::large::LARGE_VALUE;
 use crate::term::{Env, Term, Val};
 use model::CqlType;
-use model::types::{Json, Value, fold_name};
+use model::types::{Json, Places, Value, fold_name};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -100,9 +100,11 @@ impl JsonColumns {
             if self.default_unset && i >= self.key_columns { BoundValue::Unset } else { BoundValue::Null }
         };
         let mut bound: Vec<BoundValue> = (0..self.columns.len()).map(left_out).collect();
-        for (name, member) in &members {
-            let folded = fold_name(name);
-            let place = self.columns.iter().position(|(column, _)| *column == folded);
+        let folded: Vec<String> = members.iter().map(|(name, _)| fold_name(name)).collect();
+        let columns = self.columns.iter().map(|(column, _)| &column[..]);
+        let places = Places::of(folded.iter().map(|name| &name[..]), columns);
+        for ((name, member), folded) in members.iter().zip(&folded) {
+            let place = places.get(&&folded[..]);
             let place = place.ok_or_else(|| format!("JSON values map contains unrecognized column: {name}"))?;
             let ty = &self.columns[place].1;
             let value = Value::from_json(ty, member).and_then(|value| value.encode(ty));

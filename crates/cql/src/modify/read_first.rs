@@ -12,19 +12,22 @@ use coordinator::{Consistency, PageRequest, Partitions, Query, RequestOptions};
 use model::id::ColumnId;
 use model::key::{self, DecoratedKey};
 use model::range::Slice;
-use rt::hash::HashMap;
+use model::schema::ClusteringOrder;
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// The data that was read of a partition: the elements of the lists of each row.
+/// The data that was read of a partition: the elements of the lists of each row, in the table's
+/// order.
 pub struct Prior {
-    rows: HashMap<key::Clustering, Vec<(ColumnId, Bytes)>>,
+    rows: Vec<(key::Clustering, Vec<(ColumnId, Bytes)>)>,
 }
 
 impl Prior {
-    /// The lists of a row. `None` if the row does not exist.
-    pub fn of(&self, row: &key::Clustering) -> Option<&[(ColumnId, Bytes)]> {
-        self.rows.get(row).map(|lists| &lists[..])
+    /// The lists of a row. `None` if the row does not exist. Rows are found by their order: the
+    /// decimals 1 and 1.0 are one row.
+    pub fn of(&self, row: &key::Clustering, order: &ClusteringOrder) -> Option<&[(ColumnId, Bytes)]> {
+        let at = self.rows.binary_search_by(|(known, _)| order.compare_rows(known, row)).ok()?;
+        Some(&self.rows[at].1)
     }
 }
 
@@ -63,7 +66,7 @@ pub async fn read_first(
     let page = page.map_err(|error| read_error(error, schema))?;
     let body = page.body;
     let mut rest = &body[..];
-    let mut prior = Prior { rows: HashMap::default() };
+    let mut prior = Prior { rows: Vec::new() };
     for _ in 0..page.rows {
         let mut row_key = Vec::new();
         if !wanted.statics {
@@ -74,7 +77,7 @@ pub async fn read_first(
         let lists =
             wanted.columns.iter().map(|id| (*id, take(&mut rest).map_or_else(Bytes::new, |list| body.slice_ref(list))));
         let lists = lists.collect();
-        prior.rows.insert(key::Clustering(row_key.into()), lists);
+        prior.rows.push((key::Clustering(row_key.into()), lists));
     }
     Ok(prior)
 }

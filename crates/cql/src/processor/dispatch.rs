@@ -8,7 +8,7 @@ use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
 use crate::plan::{BatchPlan, Plan, Planned};
 use crate::request::Request;
-use crate::schema::{is_schema_statement, names};
+use crate::schema::{is_schema_statement, written_keyspace};
 use crate::syntax::Statement;
 use crate::term::Env;
 use crate::{describe, schema, system};
@@ -69,22 +69,22 @@ impl Processor {
             Plan::Use(keyspace) => self.use_keyspace(client, keyspace, &request.metadata()),
             Plan::Truncate(truncate) => {
                 let (statement, attributes) = &**truncate;
-                let keyspace = names::keyspace_of(client, &statement.table)?;
-                allowed(client, Permission::Modify, &keyspace, &statement.table.name)?;
+                let keyspace = written_keyspace(&statement.table);
+                allowed(client, Permission::Modify, keyspace, &statement.table.name)?;
                 let deadline = request.deadline(attributes.timeout(env, config.truncate_timeout)?)?;
                 request.release_metadata();
                 Box::pin(schema::truncate(
                     self.coordinator.metadata_service(),
                     &self.plans.context().system,
-                    client,
                     statement,
                     deadline.remaining(),
                 ))
                 .await
             }
-            Plan::Describe(statement) => {
+            Plan::Describe(describe) => {
                 authorize(client.role.borrow().as_deref(), Permission::Describe, Resource::AllKeyspaces)?;
-                describe::describe(self.coordinator.metadata_service(), &self.plans.context().system, client, statement)
+                let ((statement, keyspace), system) = (&**describe, &self.plans.context().system);
+                describe::describe(self.coordinator.metadata_service(), system, keyspace.as_deref(), statement)
             }
             Plan::Schema(schema) => {
                 let (statement, attributes) = &**schema;
@@ -95,7 +95,7 @@ impl Processor {
                 }
                 let drop_time = attributes.timestamp(env, rt::time::wall_micros(), false)?;
                 let (service, clocks) = (self.coordinator.metadata_service(), self.shards.coordinator);
-                Box::pin(schema::execute(service, clocks, client, statement, drop_time, &config.guardrails)).await
+                Box::pin(schema::execute(service, clocks, statement, drop_time, &config.guardrails)).await
             }
         }
     }

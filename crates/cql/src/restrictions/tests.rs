@@ -4,11 +4,13 @@
 use super::Clustering;
 use super::clustering::Tuple;
 use super::{InList, Op, Rows, Sameness};
+use crate::api::{BoundValue, ColumnSpec};
 use crate::term::{Env, Term};
 use bytes::Bytes;
 use model::key;
 use model::options::TableOptions;
 use model::schema::{Column, ColumnKind, TableSchema};
+use model::types::collection;
 use model::{ColumnId, CqlType, SchemaVersion, TableId};
 use proptest::prelude::*;
 use smallvec::smallvec;
@@ -162,4 +164,40 @@ fn partition_keys_are_the_same_by_their_bytes_and_rows_by_their_order() {
     assert_eq!((keys.len(), &keys[2]), (3, &two));
     assert!(keys.contains(&one) && keys.contains(&also_one));
     assert_eq!(by(Sameness::Order).len(), 2);
+}
+
+#[test]
+fn tuples_that_are_equal_by_order_are_one_row() {
+    let decimal = |scale: i32, unscaled: u8| Bytes::from([&scale.to_be_bytes()[..], &[unscaled]].concat());
+    let constant = |value: &Bytes| vec![Term::Constant(value.clone())];
+    let (one, also_one, two) = (decimal(0, 1), decimal(1, 10), decimal(0, 2));
+    let mut schema = schema(&[false]);
+    schema.clustering[0].ty = CqlType::Decimal;
+    let schema = TableSchema::new(
+        schema.id,
+        schema.version,
+        "ks",
+        "t",
+        schema.partition_key,
+        schema.clustering,
+        Vec::new(),
+        Vec::new(),
+        Vec::new(),
+        TableOptions::default(),
+    );
+    let rows = |tuple: Tuple, env: Env<'_>| {
+        let clustering = Clustering::Tuples([tuple].into());
+        match clustering.evaluate(&schema, env, true).expect("good values") {
+            Rows::Keys(keys) => keys.len(),
+            Rows::Ranges(ranges) => panic!("{ranges:?}"),
+        }
+    };
+    let given = [&also_one, &two, &one, &also_one];
+    assert_eq!(rows(Tuple::In(given.map(constant).into()), Env::EMPTY), 2);
+    let list = collection::build_list(given.map(|value| collection::build_tuple([Some(value)])));
+    let values = [BoundValue::Value(list.into())];
+    let ty = CqlType::list(CqlType::tuple([CqlType::Decimal]));
+    let variables = [ColumnSpec { keyspace: "ks".into(), table: "t".into(), name: "in".to_owned(), ty }];
+    let env = Env { values: &values, variables: &variables };
+    assert_eq!(rows(Tuple::InList(Term::Variable(0), 1), env), 2);
 }

@@ -261,6 +261,7 @@ fn rename(
         if !matches!(definition.columns[at].kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
             return Err(Error::invalid(format!("Cannot rename non PRIMARY KEY part {from}")));
         }
+        names::check_column_name(to.as_str())?;
         definition.columns[at].name = to.as_str().to_owned();
         first_types::rename(definition, from.as_str(), to.as_str());
         changed = true;

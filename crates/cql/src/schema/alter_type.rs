@@ -8,8 +8,10 @@ use crate::syntax::ast::{AlterType, AlterTypeAction, Name, TypeName};
 use cluster::Metadata;
 use cluster::metadata::{Keyspace, Op, TypeDefinition, types_in_order};
 use model::CqlType;
+use model::schema::Column;
 use model::types::UserType;
 use model::types::compatibility::{keeps_bytes, keeps_order};
+use std::collections::BTreeSet;
 
 pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<PlannedChange, Error> {
     let (keyspace, name) = (written_keyspace(&statement.name), statement.name.name.as_str());
@@ -52,6 +54,7 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Planne
                     "Type {new} in incompatible with previous type {old} of field {field} in user type {keyspace}.{name}"
                 )));
             }
+            check_field(home, user_type, &new, &format!("change field {field} to type {new} in"))?;
             fields[at].1 = new.to_string();
         }
     }
@@ -62,8 +65,62 @@ pub(super) fn alter(metadata: &Metadata, statement: &AlterType) -> Result<Planne
 
 /// Whether a table of the keyspace uses the type in its partition key.
 fn is_in_partition_key(home: &Keyspace, name: &str) -> bool {
-    let uses = |ty: &CqlType| ty.references_udt(&home.definition.name, name);
-    home.tables.values().any(|table| table.schema.partition_key.iter().any(|column| uses(&column.ty)))
+    home.tables.values().any(|table| in_use(&table.schema.partition_key, &home.definition.name, name).is_some())
+}
+
+/// The first of these columns that uses the type.
+fn in_use<'c>(columns: &'c [Column], keyspace: &str, name: &str) -> Option<&'c Column> {
+    columns.iter().find(|column| column.ty.references_udt(keyspace, name))
+}
+
+/// Refuses a field of type `ty` in a user type that exists: new, or with a new type. `change`: what
+/// the statement does, for errors.
+fn check_field(home: &Keyspace, user_type: &UserType, ty: &CqlType, change: &str) -> Result<(), Error> {
+    let (keyspace, name) = (user_type.keyspace.as_str(), user_type.name.as_str());
+    let refused = |why: &str| Err(Error::invalid(format!("Cannot {change} type {keyspace}.{name} {why}")));
+    if contains(home, ty, name) {
+        return refused("as this would create a circular reference");
+    }
+    for table in home.tables.values() {
+        let schema = &table.schema;
+        for (columns, kind) in [(&schema.partition_key, "partition"), (&schema.clustering, "clustering")] {
+            let column = in_use(columns, keyspace, name);
+            if let Some(column) = column.filter(|_| ty.contains_duration()) {
+                return refused(&format!(
+                    "because it is used in the {kind} key column {} of table {keyspace}.{} where durations are not allowed",
+                    column.name, schema.name
+                ));
+            }
+        }
+        let holds = schema.statics.iter().chain(&schema.regulars).any(|column| {
+            column.ty.is_multi_cell() && matches!(&column.ty, CqlType::Udt(user_type) if user_type.name == name)
+        });
+        if holds && ty.is_multi_cell() {
+            return Err(Error::invalid("Non-frozen UDTs with nested non-frozen collections are not supported"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether values of a type contain values of the user type `name`, directly or through any number
+/// of other user types.
+fn contains(home: &Keyspace, ty: &CqlType, name: &str) -> bool {
+    let (mut seen, mut ahead): (BTreeSet<String>, Vec<String>) = Default::default();
+    ty.each_user_type(&mut |used| ahead.push(used.name.clone()));
+    while let Some(used) = ahead.pop() {
+        if used == name {
+            return true;
+        }
+        if let Some(user_type) = home.types.get(&used)
+            && seen.insert(used)
+        {
+            // Nested types are looked up in the keyspace, instead of walking into copies of them.
+            for (_, ty) in &user_type.fields {
+                ty.each_user_type(&mut |used| ahead.push(used.name.clone()));
+            }
+        }
+    }
+    false
 }
 
 fn stored_fields(user_type: &UserType) -> Vec<(String, String)> {
@@ -90,38 +147,14 @@ fn added(
     }
     names::check_type_name(field.as_str())?;
     let ty = field_type(metadata, keyspace, written)?;
-    let circular = ty.references_udt(keyspace, name)
-        || home.types.values().any(|other| {
-            ty.references_udt(keyspace, &other.name)
-                && other.fields.iter().any(|(_, ty)| ty.references_udt(keyspace, name))
-        });
-    if circular {
-        return Err(Error::invalid(format!(
-            "Cannot add new field {field} of type {ty} to type {keyspace}.{name} as this would create a circular reference"
-        )));
-    }
+    check_field(home, user_type, &ty, &format!("add new field {field} of type {ty} to"))?;
     for table in home.tables.values() {
-        let schema = &table.schema;
-        if let Some(column) = schema.partition_key.iter().find(|column| column.ty.references_udt(keyspace, name)) {
+        if let Some(column) = in_use(&table.schema.partition_key, keyspace, name) {
             return Err(Error::invalid(format!(
                 "Cannot add new field to type {keyspace}.{name} because it is used in the partition key column {} of table \
                  {keyspace}.{}",
-                column.name, schema.name
+                column.name, table.schema.name
             )));
-        }
-        let ordered = schema.clustering.iter().find(|column| column.ty.references_udt(keyspace, name));
-        if let Some(column) = ordered.filter(|_| ty.contains_duration()) {
-            return Err(Error::invalid(format!(
-                "Cannot add new field to type {keyspace}.{name} because it is used in the clustering key column {} of \
-                 table {keyspace}.{} where durations are not allowed",
-                column.name, schema.name
-            )));
-        }
-        let holds = schema.statics.iter().chain(&schema.regulars).any(|column| {
-            column.ty.is_multi_cell() && matches!(&column.ty, model::CqlType::Udt(udt) if udt.name == name)
-        });
-        if holds && ty.is_multi_cell() {
-            return Err(Error::invalid("Non-frozen UDTs with nested non-frozen collections are not supported"));
         }
     }
     Ok((field.as_str().to_owned(), ty.to_string()))

@@ -28,7 +28,7 @@ mod user_type;
 pub use create_table::{Identity, definition as table_definition};
 pub use truncate::truncate;
 
-use crate::api::{Answer, AnswerKind, ClientState, SchemaAction, SchemaChange, SchemaTarget};
+use crate::api::{Answer, AnswerKind, SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
 use crate::syntax::ast::{AlterTableAction, Literal, Name, QualifiedName, Statement, Term};
@@ -82,18 +82,17 @@ pub fn is_schema_statement(statement: &Statement) -> bool {
     )
 }
 
-/// Executes a statement for which [`is_schema_statement`] is true. `drop_time` is the value of the
-/// bind marker of ALTER TABLE ... DROP USING TIMESTAMP. `None` if there is no marker, or if it is
-/// unset.
+/// Executes a statement for which [`is_schema_statement`] is true, with an explicit keyspace
+/// ([`qualify`]). `drop_time` is the value of the bind marker of ALTER TABLE ... DROP USING
+/// TIMESTAMP. `None` if there is no marker, or if it is unset.
 pub async fn execute(
     service: &MetadataService,
     clocks: PerShard<Coordinator>,
-    client: &ClientState,
     statement: &Statement,
     drop_time: Option<i64>,
     guardrails: &Guardrails,
 ) -> Result<Answer, Error> {
-    let mut statement = qualified(client, statement)?;
+    let mut statement = statement.clone();
     set_drop_time(&mut statement, drop_time);
     keep_newer_than_drop(service, &statement).await?;
     let (own, guardrails) = (statement.clone(), guardrails.clone());
@@ -140,10 +139,11 @@ async fn keep_newer_than_drop(service: &MetadataService, statement: &Statement) 
     flushed.map_err(|why| Error::Server(format!("the table could not be flushed: {why}")))
 }
 
-/// The statement with an explicit keyspace, so that it means the same on every shard.
-fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, Error> {
-    let mut statement = statement.clone();
-    let name: Option<&mut QualifiedName> = match &mut statement {
+/// Gives the statement an explicit keyspace, that of the session in which it is planned. So it
+/// means the same on every shard and in every session.
+pub fn qualify(statement: &mut Statement, keyspace: Option<&str>) -> Result<(), Error> {
+    let name: Option<&mut QualifiedName> = match statement {
+        Statement::Truncate(statement) => Some(&mut statement.table),
         Statement::CreateTable(statement) => Some(&mut statement.name),
         Statement::AlterTable(statement) => Some(&mut statement.name),
         Statement::DropTable(statement) => Some(&mut statement.name),
@@ -153,10 +153,7 @@ fn qualified(client: &ClientState, statement: &Statement) -> Result<Statement, E
         Statement::DropUnsupported(statement) if statement.kind.has_keyspace() => Some(&mut statement.name),
         _ => None,
     };
-    if let Some(name) = name {
-        name.keyspace = Some(Name::new(names::keyspace_of(client, name)?));
-    }
-    Ok(statement)
+    name.map_or(Ok(()), |name| names::qualify(name, keyspace))
 }
 
 /// Computes the change of a statement on this metadata, if it is within the limits of the metadata.
@@ -198,6 +195,6 @@ fn make(
 }
 
 /// The explicit keyspace of a name.
-fn written_keyspace(name: &QualifiedName) -> &str {
+pub(crate) fn written_keyspace(name: &QualifiedName) -> &str {
     name.keyspace.as_ref().map_or("", Name::as_str)
 }

@@ -1,8 +1,7 @@
 //! Names: validity, the keyspace of an unqualified name, and keyspaces that users cannot change.
 
-use crate::api::ClientState;
 use crate::error::Error;
-use crate::syntax::ast::QualifiedName;
+use crate::syntax::ast::{Name, QualifiedName};
 use cluster::Metadata;
 use cluster::metadata::{Keyspace, Table, builtin};
 use std::rc::Rc;
@@ -63,12 +62,12 @@ fn is_word(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The keyspace of a name: its own, or the session's.
-pub fn keyspace_of(client: &ClientState, name: &QualifiedName) -> Result<String, Error> {
-    match &name.keyspace {
-        Some(keyspace) => Ok(keyspace.as_str().to_owned()),
-        None => client.keyspace.borrow().clone().ok_or_else(no_keyspace),
+/// Gives a name without a keyspace that of the session.
+pub fn qualify(name: &mut QualifiedName, keyspace: Option<&str>) -> Result<(), Error> {
+    if name.keyspace.is_none() {
+        name.keyspace = Some(Name::new(keyspace.ok_or_else(no_keyspace)?));
     }
+    Ok(())
 }
 
 /// The error for a name without a keyspace in a session without one.

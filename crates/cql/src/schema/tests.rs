@@ -1,10 +1,10 @@
 //! Statements and their changes of the metadata: definitions, operations, errors.
 
-use super::{PlannedChange, checked};
+use super::{PlannedChange, checked, qualify};
 use crate::api::{SchemaAction, SchemaChange, SchemaTarget};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
-use crate::syntax::{self, Name, QualifiedName, Statement};
+use crate::syntax;
 use cluster::Metadata;
 use cluster::metadata::{NodeInfo, Op, builtin};
 use model::id::HostId;
@@ -34,11 +34,11 @@ impl World {
     /// Applies the change of a statement. Unqualified names are in `ks`.
     pub(crate) fn run(&mut self, text: &str) -> Result<PlannedChange, Error> {
         let mut statement = syntax::parse(text).map_err(|error| Error::Syntax(error.to_string()))?.statement;
-        if let Some(name) = name_of(&mut statement) {
-            name.keyspace.get_or_insert_with(|| Name::new("ks"));
-        }
+        qualify(&mut statement, Some("ks"))?;
         let made = checked(&self.metadata, &self.node, &self.guardrails, &statement, &rt::time::wall_micros)?;
-        self.metadata = Rc::new(self.metadata.with(&made.ops).expect("the steps of a statement fit"));
+        let metadata = self.metadata.with(&made.ops).expect("the steps of a statement fit");
+        metadata.check_restorable(&made.ops).expect("a node can start with the metadata");
+        self.metadata = Rc::new(metadata);
         Ok(made)
     }
 
@@ -72,18 +72,6 @@ impl World {
         }
         assert_eq!(self.metadata.keyspaces.len(), version);
     }
-}
-
-fn name_of(statement: &mut Statement) -> Option<&mut QualifiedName> {
-    Some(match statement {
-        Statement::CreateTable(statement) => &mut statement.name,
-        Statement::AlterTable(statement) => &mut statement.name,
-        Statement::DropTable(statement) => &mut statement.name,
-        Statement::CreateType(statement) => &mut statement.name,
-        Statement::AlterType(statement) => &mut statement.name,
-        Statement::DropType(statement) => &mut statement.name,
-        _ => return None,
-    })
 }
 
 fn node() -> NodeInfo {
@@ -392,6 +380,55 @@ fn a_changed_type_changes_what_uses_it() {
 }
 
 #[test]
+fn a_type_never_contains_itself() {
+    in_world(|world| {
+        world.all(&[
+            "CREATE TYPE a (x tuple<int>)",
+            "CREATE TYPE b (x frozen<a>)",
+            "CREATE TYPE c (x frozen<list<frozen<b>>>)",
+            "CREATE TYPE d (x tuple<frozen<c>, int>)",
+        ]);
+        for used in ["a", "b", "c", "d"] {
+            for change in [
+                format!("ADD y frozen<{used}>"),
+                format!("ADD y frozen<map<int, tuple<frozen<{used}>>>>"),
+                format!("ALTER x TYPE tuple<int, frozen<{used}>>"),
+                format!("ALTER x TYPE frozen<tuple<int, int, frozen<set<frozen<{used}>>>>>"),
+            ] {
+                world.refused(&format!("ALTER TYPE a {change}"), INVALID, "would create a circular reference");
+            }
+        }
+        world.all(&["ALTER TYPE d ALTER x TYPE tuple<frozen<c>, int, frozen<a>>", "ALTER TYPE a ADD y int"]);
+    });
+}
+
+#[test]
+fn no_field_brings_durations_where_values_are_ordered() {
+    in_world(|world| {
+        world.all(&[
+            "CREATE TYPE u (x tuple<int>)",
+            "CREATE TYPE holder (x frozen<u>)",
+            "CREATE TABLE free (pk int PRIMARY KEY, v frozen<holder>, w u)",
+            "ALTER TYPE u ALTER x TYPE tuple<int, duration>",
+            "ALTER TYPE u ADD y duration",
+            "CREATE TYPE c (x tuple<int>)",
+            "CREATE TYPE c_holder (x frozen<c>)",
+            "CREATE TABLE by_row (pk int, ck frozen<c_holder>, PRIMARY KEY (pk, ck))",
+            "CREATE TYPE p (x tuple<int>)",
+            "CREATE TABLE by_partition (pk frozen<p> PRIMARY KEY)",
+            "CREATE TYPE s (x tuple<int>)",
+            "CREATE TABLE by_element (pk int PRIMARY KEY, v set<frozen<s>>)",
+        ]);
+        for (name, words) in [("c", "clustering key column ck"), ("p", ""), ("s", "not allowed inside sets")] {
+            world.refused(&format!("ALTER TYPE {name} ADD y duration"), INVALID, words);
+            world.refused(&format!("ALTER TYPE {name} ALTER x TYPE tuple<int, duration>"), INVALID, words);
+        }
+        world.all(&["ALTER TYPE c ALTER x TYPE tuple<int, int>", "ALTER TYPE c ADD y int"]);
+        world.refused("ALTER TYPE u ADD z list<int>", INVALID, "nested non-frozen collections");
+    });
+}
+
+#[test]
 fn replication_is_stored_in_one_form() {
     in_world(|world| {
         let network = "org.apache.cassandra.locator.NetworkTopologyStrategy";
@@ -445,6 +482,7 @@ fn names_have_a_greatest_length() {
             format!("CREATE TABLE {longer} (pk int PRIMARY KEY)"),
             format!("CREATE TABLE t (pk int PRIMARY KEY, {longer} int)"),
             format!("ALTER TABLE {longest} ADD {longer} int"),
+            format!("ALTER TABLE {longest} RENAME {longest} TO {longer}"),
         ] {
             world.refused(&text, INVALID, &longer);
         }

@@ -1,31 +1,29 @@
 //! TRUNCATE.
 
-use super::names;
-use crate::api::{Answer, AnswerKind, ClientState};
+use super::{names, written_keyspace};
+use crate::api::{Answer, AnswerKind};
 use crate::error::Error;
 use crate::syntax::ast::Truncate;
 use crate::system::SystemTables;
 use cluster::MetadataService;
 use std::time::Duration;
 
-/// Executes a TRUNCATE. `timeout` is the remaining time of the request.
+/// Executes a TRUNCATE with an explicit keyspace. `timeout` is the remaining time of the request.
 pub async fn truncate(
     service: &MetadataService,
     system: &SystemTables,
-    client: &ClientState,
     statement: &Truncate,
     timeout: Duration,
 ) -> Result<Answer, Error> {
-    let keyspace = names::keyspace_of(client, &statement.table)?;
-    let name = statement.table.name.as_str();
-    if crate::system::is_virtual(&keyspace) {
-        return Err(match system.table(&keyspace, name) {
+    let (keyspace, name) = (written_keyspace(&statement.table), statement.table.name.as_str());
+    if crate::system::is_virtual(keyspace) {
+        return Err(match system.table(keyspace, name) {
             Some(_) => Error::Unauthorized(format!("{keyspace} keyspace is not user-modifiable.")),
             None => Error::invalid(format!("unconfigured table {name}")),
         });
     }
     let metadata = service.current();
-    let table = names::table(&metadata, &keyspace, name)?.schema.id;
+    let table = names::table(&metadata, keyspace, name)?.schema.id;
     match cluster::truncate::everywhere(service.shards(), metadata, table, timeout).await {
         Ok(()) => Ok(Answer::new(AnswerKind::Void)),
         Err(why) => Err(Error::Truncate(format!("Error during truncate of {keyspace}.{name}: {why}"))),

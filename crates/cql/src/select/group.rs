@@ -15,6 +15,7 @@ use crate::syntax::Name;
 use crate::syntax::ast::CompareOp;
 use model::key::{self, encode_partition_key};
 use model::schema::{Column, ColumnKind, TableSchema};
+use model::types::compare;
 use replica::{OutputColumn, Position, Region};
 
 /// A GROUP BY clause.
@@ -29,9 +30,16 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// Whether two rows belong to the same group.
-    pub fn is_same(&self, a: &Slots, b: &Slots) -> bool {
-        self.slots.iter().all(|slot| a[*slot] == b[*slot])
+    /// Whether two rows belong to the same group. Partition keys are compared by their bytes, and
+    /// clustering columns by their order: the decimals 1 and 1.0 are one group.
+    pub fn is_same(&self, schema: &TableSchema, a: &Slots, b: &Slots) -> bool {
+        self.slots.iter().all(|slot| {
+            a[*slot] == b[*slot] || {
+                let column = self.clustering.iter().position(|clustering| clustering == slot);
+                let ty = column.and_then(|at| schema.clustering.get(at)).map(|column| &column.ty);
+                matches!((ty, &a[*slot], &b[*slot]), (Some(ty), Some(a), Some(b)) if compare(ty, a, b).is_eq())
+            }
+        })
     }
 
     /// The position at which a read continues after the group of a row.

@@ -144,13 +144,14 @@ fn check_selection(
     if statement.distinct {
         check_distinct(schema, output, restrictions.partition.is_keys())?;
     }
-    if restrictions.clustering == Clustering::All {
-        return Ok(());
-    }
-    if statement.distinct {
+    let is_whole = restrictions.clustering == Clustering::All;
+    if statement.distinct && !(is_whole && restrictions.filters.iter().all(|filter| is_of_partition(schema, filter))) {
         return Err(Error::invalid(
             "SELECT DISTINCT with WHERE clause only supports restriction by partition key and/or static columns.",
         ));
+    }
+    if is_whole {
+        return Ok(());
     }
     match statement.selection != Selection::All && only_statics(schema, output) {
         true => Err(Error::invalid("Cannot restrict clustering columns when selecting only static columns")),
@@ -238,6 +239,12 @@ fn only_statics(schema: &TableSchema, output: &[OutputColumn]) -> bool {
     let is_key = |column: &&OutputColumn| matches!(column, OutputColumn::PartitionKey(_));
     let mut others = output.iter().filter(|column| !is_key(column)).peekable();
     others.peek().is_some() && others.all(|column| is_static(schema, column))
+}
+
+/// Whether a filter tests only columns that all rows of a partition share.
+fn is_of_partition(schema: &TableSchema, filter: &Filter) -> bool {
+    let mut columns = std::iter::once(&filter.column).chain(filter.rest.iter().map(|(column, _)| column));
+    columns.all(|column| matches!(column, OutputColumn::PartitionKey(_)) || is_static(schema, column))
 }
 
 fn is_static(schema: &TableSchema, column: &OutputColumn) -> bool {

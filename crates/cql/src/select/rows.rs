@@ -288,7 +288,7 @@ impl<'a> Emitter<'a> {
     /// Whether a row is the first of another group.
     fn ends_group(&self, slots: &Slots) -> bool {
         let (Some(grouping), Some(first)) = (&self.select.grouping, &self.first) else { return false };
-        !grouping.is_same(first, slots)
+        !grouping.is_same(&self.select.schema, first, slots)
     }
 
     /// For a row that is not aggregated: whether it was taken nevertheless.

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 pub use ast::{Marker, Name, ParsedStatement, QualifiedName, Statement};
 pub use duration::{Duration, DurationError};
 pub use error::SyntaxError;
-pub use parser::{MAX_NESTED_CALLS, MAX_NESTING, MAX_STATEMENT_BYTES, MAX_TOKENS};
+pub use parser::{MAX_MARKERS, MAX_NESTED_CALLS, MAX_NESTING, MAX_STATEMENT_BYTES, MAX_TOKENS};
 
 use keyword::Class;
 

@@ -136,6 +136,16 @@ fn a_statement_that_is_too_long_is_refused() {
 }
 
 #[test]
+fn markers_are_not_more_than_a_request_can_count() {
+    let list = |markers: usize| parse(&format!("SELECT * FROM t WHERE a IN (?{})", ",?".repeat(markers - 1)));
+    assert_eq!(list(MAX_MARKERS).map(|parsed| parsed.markers.len()), Ok(65_535));
+    let refused = list(MAX_MARKERS + 1).unwrap_err();
+    assert_eq!(refused.message, "a statement cannot have more than 65535 bind markers");
+    let named = format!("SELECT * FROM t WHERE a IN (:x{}) LIMIT ?", ",:x".repeat(MAX_MARKERS - 1));
+    assert_eq!(parse(&named).unwrap_err().message, refused.message);
+}
+
+#[test]
 fn messages_stay_short() {
     let error = parse(&format!("SELECT '{}' 1", "é".repeat(1_000_000))).unwrap_err();
     assert!(error.to_string().len() < 300);

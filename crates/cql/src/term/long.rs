@@ -1,7 +1,6 @@
-//! Types long literals with pauses. A collection literal can have hundreds of thousands of
-//! elements.
+//! Types long literals with pauses. A literal can have hundreds of thousands of terms.
 
-use super::typing::{check_part, prepare};
+use super::typing::{check_component, check_field, check_part, count_missing, given_fields, prepare, unknown_field};
 use super::{Term, Variables};
 use crate::error::Error;
 use crate::pace::PLAN_WORK;
@@ -10,14 +9,25 @@ use bytes::Bytes;
 use model::CqlType;
 use std::pin::Pin;
 
-/// A literal of more elements than this is typed with pauses, in a statement that has pauses.
+/// A literal of more terms than this, counted with the terms inside them, is typed with pauses, in
+/// a statement that has pauses.
 const LONG_LITERAL: usize = 256;
 
-fn is_long(term: &ast::Term) -> bool {
+/// Whether a term has at most `left` terms inside it. Subtracts them from `left`, and stops when
+/// there are more.
+fn is_within(term: &ast::Term, left: &mut usize) -> bool {
+    let mut take = |term: &ast::Term| match left.checked_sub(1) {
+        Some(rest) => {
+            *left = rest;
+            is_within(term, left)
+        }
+        None => false,
+    };
     match term {
-        ast::Term::List(terms) | ast::Term::Set(terms) => terms.len() > LONG_LITERAL,
-        ast::Term::Map(pairs) => pairs.len() > LONG_LITERAL,
-        _ => false,
+        ast::Term::List(terms) | ast::Term::Set(terms) | ast::Term::Tuple(terms) => terms.iter().all(take),
+        ast::Term::Map(pairs) => pairs.iter().all(|(key, value)| take(key) && take(value)),
+        ast::Term::UserType(fields) => fields.iter().all(|(_, term)| take(term)),
+        ast::Term::Literal(_) | ast::Term::Marker(_) | ast::Term::Call(_) | ast::Term::Hint(..) => true,
     }
 }
 
@@ -33,8 +43,10 @@ pub async fn prepare_paced(
     if !variables.pace.pauses() {
         return prepare(variables, term, name, ty);
     }
-    variables.pace.worked(PLAN_WORK).await?;
-    match is_long(term) {
+    let mut left = LONG_LITERAL;
+    let is_long = !is_within(term, &mut left);
+    variables.pace.worked((1 + LONG_LITERAL - left) * PLAN_WORK).await?;
+    match is_long {
         true => long(variables, term, name, ty).await,
         false => prepare(variables, term, name, ty),
     }
@@ -62,17 +74,52 @@ fn long<'f>(variables: &'f mut Variables<'_>, term: &'f ast::Term, name: &'f str
                 }
                 Term::Map(Box::new((**key).clone()), out)
             }
-            // A vector is short, and all else is an error.
+            (ast::Term::List(terms), CqlType::Vector { elem, dim }) if terms.len() == *dim as usize => {
+                let elements = elements("vector", variables, terms, name, elem).await?;
+                Term::Vector(Box::new((**elem).clone()), elements)
+            }
+            (ast::Term::Tuple(terms), CqlType::Tuple(types)) if terms.len() <= types.len() => {
+                let mut out = Vec::with_capacity(terms.len());
+                for (i, (term, ty)) in terms.iter().zip(types.iter()).enumerate() {
+                    check_component(variables, name, (i, term, ty))?;
+                    out.push(prepare_paced(variables, term, &format!("{name}[{i}]"), ty).await?);
+                }
+                Term::Tuple(out)
+            }
+            (ast::Term::UserType(fields), CqlType::Udt(user_type)) => {
+                let given = given_fields(fields, user_type).map_err(|field| unknown_field(field, user_type))?;
+                let mut out = Vec::with_capacity(user_type.fields.len());
+                for ((field, ty), given) in user_type.fields.iter().zip(&given) {
+                    let Some(term) = *given else {
+                        out.push(Term::Null);
+                        continue;
+                    };
+                    check_field(variables, name, (field.as_str(), term, ty))?;
+                    out.push(prepare_paced(variables, term, &format!("{name}.{field}"), ty).await?);
+                }
+                let term = folded(variables, Term::Tuple(out)).await?;
+                count_missing(variables, &given, &term)?;
+                return Ok(term);
+            }
+            // A single value in parentheses is the value itself.
+            (ast::Term::Tuple(terms), _) if terms.len() == 1 => {
+                return prepare_paced(variables, &terms[0], name, ty).await;
+            }
+            // An error.
             _ => return prepare(variables, term, name, ty),
         };
-        // Sorts the elements, and drops the terms.
-        let folded = rt::offload::run(move || term.folded().map_err(|error| error.to_string())).await;
-        let folded = folded.map_err(Error::invalid)?;
-        if let Term::Folded(folded) = &folded {
-            variables.folded(folded.0.as_ref().map_or(0, Bytes::len))?;
-        }
-        Ok(folded)
+        folded(variables, term).await
     })
+}
+
+/// Evaluates a constant term off the shard: this sorts the elements, and drops the terms.
+async fn folded(variables: &mut Variables<'_>, term: Term) -> Result<Term, Error> {
+    let folded = rt::offload::run(move || term.folded().map_err(|error| error.to_string())).await;
+    let folded = folded.map_err(Error::invalid)?;
+    if let Term::Folded(folded) = &folded {
+        variables.folded(folded.0.as_ref().map_or(0, Bytes::len))?;
+    }
+    Ok(folded)
 }
 
 async fn elements(

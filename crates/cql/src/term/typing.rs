@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cluster::Metadata;
 use model::CqlType;
 use model::types::limits::MAX_TYPE_NODES;
-use model::types::{UserType, parse_scalar};
+use model::types::{Places, UserType, parse_scalar};
 use std::fmt::Write as _;
 
 /// Types a term for a receiver of this name and type.
@@ -131,12 +131,22 @@ fn tuple_literal(
 ) -> Result<Term, Error> {
     let mut out = Vec::with_capacity(terms.len());
     for (i, (term, ty)) in terms.iter().zip(types.iter()).enumerate() {
-        if !fits(variables.metadata, &variables.keyspace, term, ty) {
-            return Err(Error::invalid(format!("Invalid tuple literal for {name}: component {i} is not of type {ty}")));
-        }
+        check_component(variables, name, (i, term, ty))?;
         out.push(prepare(variables, term, &format!("{name}[{i}]"), ty)?);
     }
     fold(variables, Term::Tuple(out))
+}
+
+/// Checks that a component of a tuple literal fits its type.
+pub(super) fn check_component(
+    variables: &Variables<'_>,
+    name: &str,
+    (i, term, ty): (usize, &ast::Term, &CqlType),
+) -> Result<(), Error> {
+    if fits(variables.metadata, &variables.keyspace, term, ty) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("Invalid tuple literal for {name}: component {i} is not of type {ty}")))
 }
 
 /// Types a function call. Returns also the type of its result.
@@ -332,28 +342,65 @@ fn user_type_literal(
     name: &str,
     user_type: &UserType,
 ) -> Result<Term, Error> {
-    for (field, _) in fields {
-        if user_type.field_index(field).is_none() {
-            return Err(Error::invalid(format!(
-                "Unknown field '{field}' in value of user defined type {}",
-                user_type.name
-            )));
-        }
-    }
+    let given = given_fields(fields, user_type).map_err(|field| unknown_field(field, user_type))?;
     let mut out = Vec::with_capacity(user_type.fields.len());
-    for (field, ty) in &user_type.fields {
-        let Some((_, term)) = fields.iter().rev().find(|(given, _)| given.as_str() == field) else {
+    for ((field, ty), given) in user_type.fields.iter().zip(&given) {
+        let Some(term) = *given else {
             out.push(Term::Null);
             continue;
         };
-        if !fits(variables.metadata, &variables.keyspace, term, ty) {
-            return Err(Error::invalid(format!(
-                "Invalid user type literal for {name}: field {field} is not of type {ty}"
-            )));
-        }
+        check_field(variables, name, (field.as_str(), term, ty))?;
         out.push(prepare(variables, term, &format!("{name}.{field}"), ty)?);
     }
-    fold(variables, Term::Tuple(out))
+    let term = fold(variables, Term::Tuple(out))?;
+    count_missing(variables, &given, &term)?;
+    Ok(term)
+}
+
+/// The values that a literal gives to the fields of a user type, by field. If a field is given
+/// several times, the last value counts, as in Cassandra. The error is the name of a field that the
+/// type does not have.
+pub(super) fn given_fields<'t>(
+    fields: &'t [(ast::Name, ast::Term)],
+    user_type: &UserType,
+) -> Result<Vec<Option<&'t ast::Term>>, &'t ast::Name> {
+    let names = fields.iter().map(|(name, _)| name.as_str());
+    let places = Places::of(names, user_type.fields.iter().map(|(name, _)| name.as_str()));
+    let mut given = vec![None; user_type.fields.len()];
+    for (name, term) in fields {
+        given[places.get(&name.as_str()).ok_or(name)?] = Some(term);
+    }
+    Ok(given)
+}
+
+/// The error for a field that the user type does not have.
+pub(super) fn unknown_field(field: &ast::Name, user_type: &UserType) -> Error {
+    Error::invalid(format!("Unknown field '{field}' in value of user defined type {}", user_type.name))
+}
+
+/// Checks that the value of a field in a literal of a user type fits the field's type.
+pub(super) fn check_field(
+    variables: &Variables<'_>,
+    name: &str,
+    (field, term, ty): (&str, &ast::Term, &CqlType),
+) -> Result<(), Error> {
+    if fits(variables.metadata, &variables.keyspace, term, ty) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("Invalid user type literal for {name}: field {field} is not of type {ty}")))
+}
+
+/// Counts the memory of the fields that a literal of a user type leaves out. A short literal of a
+/// type with thousands of fields takes much more memory than its text.
+pub(super) fn count_missing(
+    variables: &mut Variables<'_>,
+    given: &[Option<&ast::Term>],
+    literal: &Term,
+) -> Result<(), Error> {
+    // A constant has a length of -1 for each null.
+    let each = if matches!(literal, Term::Constant(_)) { size_of::<i32>() } else { size_of::<Term>() };
+    let missing = given.iter().filter(|term| term.is_none()).count();
+    variables.folded(missing * each)
 }
 
 fn wrong_literal(kind: &str, name: &str, ty: &CqlType) -> Error {
@@ -477,8 +524,9 @@ pub fn fits(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &CqlType)
             terms.len() <= types.len() && terms.iter().zip(types.iter()).all(|(term, ty)| fits_inner(term, ty))
         }
         (ast::Term::Tuple(terms), _) if terms.len() == 1 => fits_inner(&terms[0], ty),
-        (ast::Term::UserType(fields), CqlType::Udt(user_type)) => fields.iter().all(|(field, term)| {
-            user_type.field_index(field).is_some_and(|i| fits_inner(term, &user_type.fields[i].1))
+        (ast::Term::UserType(fields), CqlType::Udt(user_type)) => given_fields(fields, user_type).is_ok_and(|given| {
+            let mut fields = given.into_iter().zip(&user_type.fields);
+            fields.all(|(term, (_, ty))| term.is_none_or(|term| fits_inner(term, ty)))
         }),
         (ast::Term::Call(call), _) => {
             Scratch { metadata, keyspace }.result_of(call).is_none_or(|result| assignable(&result, ty))

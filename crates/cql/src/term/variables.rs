@@ -8,7 +8,7 @@ use crate::api::ColumnSpec;
 use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::pace::PlanPace;
-use crate::syntax::{Marker, Name};
+use crate::syntax::{MAX_MARKERS, Marker, Name};
 use cluster::Metadata;
 use model::{CqlType, TableSchema};
 use std::collections::BTreeMap;
@@ -37,11 +37,17 @@ pub struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    /// Starts with the markers of a parsed statement.
-    pub fn new(metadata: &'a Metadata, names: &'a [Option<Name>], dialect: Dialect, pace: &'a PlanPace<'a>) -> Self {
-        let (variable_of, count) = numbered(names, dialect.names_are_one);
+    /// Starts with the markers of a parsed statement. An error if there are too many variables for
+    /// their numbers.
+    pub fn new(
+        metadata: &'a Metadata,
+        names: &'a [Option<Name>],
+        dialect: Dialect,
+        pace: &'a PlanPace<'a>,
+    ) -> Result<Self, Error> {
+        let (variable_of, count) = numbered(names, dialect.names_are_one).ok_or_else(too_many)?;
         let empty: Rc<str> = Rc::from("");
-        Variables {
+        Ok(Variables {
             metadata,
             keyspace: empty.clone(),
             table: empty,
@@ -52,7 +58,7 @@ impl<'a> Variables<'a> {
             variable_of,
             specs: (0..count).map(|_| None).collect(),
             folded: 0,
-        }
+        })
     }
 
     /// Sets the current table for the terms that follow.
@@ -114,12 +120,19 @@ impl<'a> Variables<'a> {
 /// Markers up to this many are compared with each other; of more, a map is made.
 const FEW_MARKERS: usize = 16;
 
-/// The number of each marker's variable, and how many there are.
-fn numbered<N: Ord>(names: &[Option<N>], names_are_one: bool) -> (Vec<u16>, u16) {
+/// The error for more variables than a request can bind. The parser refuses such statements first.
+#[cold]
+fn too_many() -> Error {
+    Error::invalid(format!("A statement cannot have more than {MAX_MARKERS} bind variables"))
+}
+
+/// The number of each marker's variable, and how many there are. `None` if there are more than
+/// numbers.
+fn numbered<N: Ord>(names: &[Option<N>], names_are_one: bool) -> Option<(Vec<u16>, u16)> {
     let mut variable_of: Vec<u16> = Vec::with_capacity(names.len());
     // Ordered: clients choose the names, and could choose them so that hashes are the same.
     let mut first: BTreeMap<&N, u16> = BTreeMap::new();
-    let mut count = 0;
+    let mut count: u16 = 0;
     for (i, name) in names.iter().enumerate() {
         let before = match name.as_ref().filter(|_| names_are_one) {
             None => None,
@@ -133,9 +146,9 @@ fn numbered<N: Ord>(names: &[Option<N>], names_are_one: bool) -> (Vec<u16>, u16)
             Some(name) => names[..i].iter().position(|other| other.as_ref() == Some(name)).map(|at| variable_of[at]),
         };
         variable_of.push(before.unwrap_or(count));
-        count += u16::from(before.is_none());
+        count = count.checked_add(u16::from(before.is_none()))?;
     }
-    (variable_of, count)
+    Some((variable_of, count))
 }
 
 /// Whether values of both types have the same bytes and meaning. Freezing makes no difference.
@@ -184,9 +197,9 @@ mod tests {
             let mut names: Vec<Option<Counted>> = [1, 2, 1].map(|n| Some(Counted(n))).into();
             names.insert(1, None);
             names.extend((0..padding).map(|n| Some(Counted(100 + n))));
-            let (numbers, count) = numbered(&names, true);
+            let (numbers, count) = numbered(&names, true).expect("there are few");
             assert_eq!((&numbers[..4], usize::from(count)), (&[0, 1, 2, 0][..], 3 + padding));
-            let (numbers, count) = numbered(&names, false);
+            let (numbers, count) = numbered(&names, false).expect("there are few");
             assert_eq!((&numbers[..4], usize::from(count)), (&[0, 1, 2, 3][..], 4 + padding));
         }
     }
@@ -196,8 +209,23 @@ mod tests {
         const MARKERS: usize = u16::MAX as usize;
         let names: Vec<Option<Counted>> = (0..MARKERS).map(|n| Some(Counted(n % 60_000))).collect();
         COMPARISONS.set(0);
-        let (numbers, count) = numbered(&names, true);
+        let (numbers, count) = numbered(&names, true).expect("they have numbers");
         assert_eq!((usize::from(count), numbers[60_000]), (60_000, 0));
         assert!(COMPARISONS.get() < 100 * MARKERS, "{} comparisons", COMPARISONS.get());
+    }
+
+    #[test]
+    fn variables_are_not_more_than_numbers() {
+        const MOST: usize = MAX_MARKERS;
+        let count = |names: &[Option<Counted>]| numbered(names, true).map(|(_, count)| usize::from(count));
+        let mut names: Vec<Option<Counted>> = (0..MOST).map(|_| None).collect();
+        assert_eq!(count(&names), Some(MOST));
+        names.push(None);
+        assert_eq!(count(&names), None);
+        names.pop();
+        names.pop();
+        names.extend([1, 1, 1].map(|n| Some(Counted(n))));
+        assert_eq!(count(&names), Some(MOST), "markers of one name are one variable");
+        assert_eq!(numbered(&names, false), None);
     }
 }

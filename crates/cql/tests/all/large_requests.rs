@@ -273,6 +273,11 @@ fn large_collections_and_json_are_checked_off_the_shard() {
 fn long_statements_are_parsed_off_the_shard_and_planned_with_pauses() {
     with_node("long-statements", |session| async move {
         tables(&session).await;
+        session.ok("CREATE TYPE holder (a int, l frozen<list<int>>)").await;
+        session
+            .ok("CREATE TABLE n (p int PRIMARY KEY, h frozen<holder>, tu tuple<int, frozen<list<int>>>, \
+                 ll frozen<list<frozen<list<int>>>>)")
+            .await;
         let numbers = |count| listed(count, |n| (n * 7919 % 1_000_003).to_string(), ", ");
         for statement in [
             format!("SELECT {} FROM t", listed(60_000, |_| "v".into(), ", ")),
@@ -286,6 +291,9 @@ fn long_statements_are_parsed_off_the_shard_and_planned_with_pauses() {
             format!("INSERT INTO t (p, l) VALUES (1, [{}])", numbers(100_000)),
             format!("INSERT INTO t (p, s) VALUES (1, {{{}}})", numbers(100_000)),
             format!("INSERT INTO t (p, m) VALUES (1, {{{}}})", listed(50_000, |n| format!("{n}: {n}"), ", ")),
+            format!("INSERT INTO n (p, h) VALUES (1, {{a: 1, l: [{}]}})", numbers(100_000)),
+            format!("INSERT INTO n (p, tu) VALUES (1, (1, [{}]))", numbers(100_000)),
+            format!("INSERT INTO n (p, ll) VALUES (1, [{}])", listed(400, |_| format!("[{}]", numbers(250)), ", ")),
             format!("UPDATE t SET u = u + {{{}}} WHERE p = 1", numbers(100_000)),
             format!("UPDATE t SET {} WHERE p = 1", listed(40_000, |n| format!("um[{n}] = {n}"), ", ")),
             format!("DELETE {} FROM t WHERE p = 1", listed(40_000, |n| format!("um[{n}]"), ", ")),
@@ -329,6 +337,23 @@ fn long_literals_mean_what_short_ones_mean() {
             "collection_count(s) AS s, collection_count(l) AS l, collection_count(m) AS m, m[6999] AS a, um[0] AS b";
         let found = session.rows(&format!("SELECT {counts} FROM t WHERE p = 1")).await;
         assert_eq!(found, ["s=7000, l=20000, m=7000, a=13999, b=14000"]);
+        session.ok("CREATE TYPE holder (a int, l frozen<list<int>>, b text)").await;
+        session.ok("CREATE TABLE n (p int PRIMARY KEY, h frozen<holder>, tu tuple<int, frozen<list<int>>>)").await;
+        for list in ["3, 1, 2".to_owned(), numbers] {
+            session.ok(&format!("INSERT INTO n (p, h, tu) VALUES (1, {{l: [{list}], a: 5}}, (6, [{list}]))")).await;
+            let selected = "h.a AS a, h.b AS b, collection_count(h.l) AS n, tu FROM n";
+            let found = session.rows(&format!("SELECT {selected}")).await;
+            let count = list.split(',').count();
+            assert_eq!(found, [format!("a=5, b=null, n={count}, tu=(6, [{list}])")]);
+            for wrong in ["{l: [1], c: 1}", "{l: [1], a: 'x'}", "{l: ['x'], a: 1}"] {
+                let mut errors = Vec::new();
+                for literal in [wrong.to_owned(), wrong.replace('[', &format!("[{list}, "))] {
+                    let text = format!("INSERT INTO n (p, h) VALUES (1, {literal})");
+                    errors.push(session.query(&text).await.map(drop).expect_err(wrong).to_string());
+                }
+                assert_eq!(errors[0], errors[1]);
+            }
+        }
         let numbers = listed(20_000, |n| (n % 3 + 2).to_string(), ", ");
         for (relation, expected) in [
             (format!("p IN ({numbers})"), vec![2, 3, 4]),

@@ -68,6 +68,45 @@ fn many_unwanted_elements_of_a_list() {
     });
 }
 
+/// Searching the fields of the type for each given field takes 8 s.
+#[test]
+fn many_fields_of_a_user_type() {
+    const FIELDS: usize = 4_000;
+    with_node("many_fields", |session| async move {
+        session.use_keyspace("ks").await;
+        let fields: Vec<String> = (0..FIELDS).map(|i| format!("f{} int", 1_000 + i)).collect();
+        session.ok(&format!("CREATE TYPE wide ({})", fields.join(", "))).await;
+        session.ok("CREATE TYPE holder (w frozen<wide>)").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v frozen<holder>)").await;
+        let given: Vec<String> = (0..200_000).map(|i| format!("f{}:{i}", 4_999 - i % 100)).collect();
+        let start = processor_time();
+        session.ok(&format!("INSERT INTO t (p, v) VALUES (1, {{w: {{{}}}}})", given.join(","))).await;
+        let taken = processor_time() - start;
+        assert!(taken < Duration::from_secs(4), "{taken:?}");
+        let rows = session.rows("SELECT v.w.f1000 AS none, v.w.f4900 AS first, v.w.f4999 AS last FROM t").await;
+        assert_eq!(rows, ["none=null, first=199999, last=199900"], "the last value for a field counts");
+    });
+}
+
+/// A literal of a wide type takes 16 KB, however short its text is.
+#[test]
+fn many_short_literals_of_a_wide_type() {
+    with_node("wide_literals", |session| async move {
+        session.use_keyspace("ks").await;
+        let fields: Vec<String> = (0..4_000).map(|i| format!("f{i} int")).collect();
+        session.ok(&format!("CREATE TYPE wide ({})", fields.join(", "))).await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, v frozen<wide>, l list<frozen<wide>>)").await;
+        let insert = |literals: usize| {
+            let list = vec!["{f0: 1}"; literals].join(", ");
+            format!("INSERT INTO t (p, l) VALUES (1, [{list}]);")
+        };
+        session.ok(&insert(100)).await;
+        let batch = |statements: usize| format!("BEGIN BATCH {} APPLY BATCH", insert(1_000).repeat(statements));
+        let refused = session.query(&batch(4)).await.map(drop).expect_err("64 MB");
+        assert!(refused.to_string().contains("longer than the limit of 33554432 bytes"), "{refused}");
+    });
+}
+
 /// Each partition and each of these rows has its own list.
 #[test]
 fn elements_of_lists_in_several_partitions() {

@@ -1,8 +1,9 @@
-//! How long statements pin the metadata that they were planned with. Metadata changes may wait for
-//! them.
+//! How long statements pin the metadata that they were planned with: metadata changes may wait for
+//! them. And which changes are refused whatever statement makes them.
 
 use crate::support::CLUSTER;
-use crate::support::with_node;
+use crate::support::{Session, with_node, with_restart};
+use cluster::metadata::{ChangeError, MetadataError, Op, TypeDefinition, change};
 use cql::QueryParams;
 use rt::sync::Deadline;
 use rt::time::Duration;
@@ -41,5 +42,27 @@ fn a_statement_of_many_pages_holds_metadata_for_one_at_most() {
             answer.expect("it is there");
             assert!(let_go, "{text}: the metadata from before were in use until its end");
         }
+    });
+}
+
+#[test]
+fn a_change_after_which_no_node_could_start_is_refused() {
+    let first = |session: Session| async move {
+        session.use_keyspace("ks").await;
+        session.ok("CREATE TYPE u (a int)").await;
+        session.ok("CREATE TYPE v (a frozen<u>)").await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, a frozen<v>)").await;
+        let number = CLUSTER.metadata.get().number();
+        for ty in ["frozen<u>", "frozen<list<frozen<v>>>"] {
+            let fields = vec![("a".to_owned(), ty.to_owned())];
+            let put = Op::PutType(TypeDefinition { keyspace: "ks".into(), name: "u".into(), fields });
+            let made = change(CLUSTER.metadata, move |_, _| Ok::<_, String>((vec![put.clone()], ()))).await;
+            assert!(matches!(made, Err(ChangeError::Metadata(MetadataError::Unrestorable(_)))), "{ty}: {made:?}");
+        }
+        assert_eq!(CLUSTER.metadata.get().number(), number);
+        session.ok("ALTER TYPE u ADD b int").await;
+    };
+    with_restart("unrestorable", first, |session, ()| async move {
+        assert_eq!(session.rows("SELECT * FROM ks.t").await, [""; 0]);
     });
 }

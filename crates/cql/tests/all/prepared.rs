@@ -1,7 +1,7 @@
 //! Prepared statements, bound values and protocol batches, end to end in one process.
 
 use crate::support::statements::{INT, TEXT, execute, int, markers, params, prepare, rows, text};
-use crate::support::{bound, show_rows, values, with_node};
+use crate::support::{CLUSTER, bound, show_rows, values, with_node};
 use bytes::Bytes;
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValue, BoundValues};
 use cql::dialect::Dialect;
@@ -249,5 +249,67 @@ fn the_timestamp_of_a_dropped_column_can_be_bound() {
         execute(&session, &drop, BoundValues::Positional(vec![BoundValue::Unset].into())).await.unwrap();
         session.ok("ALTER TABLE t ADD v int").await;
         assert_eq!(session.rows("SELECT p, v FROM t").await, ["p=1, v=null", "p=2, v=null"]);
+    });
+}
+
+#[test]
+fn a_prepared_statement_acts_in_the_keyspace_in_which_it_was_prepared() {
+    with_node("prepared-elsewhere", |session| async move {
+        for keyspace in ["a", "b"] {
+            session.use_keyspace(keyspace).await;
+            session.ok("CREATE TYPE u (x int)").await;
+            session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;
+            session.ok("INSERT INTO t (p, v) VALUES (1, 1)").await;
+        }
+        let elsewhere = async |text: &str| {
+            session.ok("USE a").await;
+            let statement = prepare(&session, text).await;
+            session.ok("USE b").await;
+            execute(&session, &statement, values(&[])).await.unwrap_or_else(|error| panic!("{text}: {error}"))
+        };
+        elsewhere("TRUNCATE t").await;
+        assert_eq!(session.rows("SELECT v FROM a.t").await, [""; 0]);
+        assert_eq!(session.rows("SELECT v FROM b.t").await, ["v=1"]);
+        elsewhere("ALTER TABLE t ADD w int").await;
+        elsewhere("ALTER TYPE u ADD y int").await;
+        elsewhere("CREATE TABLE made (p int PRIMARY KEY, v frozen<u>)").await;
+        elsewhere("CREATE TYPE made (x int)").await;
+        let schema = |keyspace: &str| {
+            let metadata = CLUSTER.metadata.get().current();
+            let keyspace = metadata.keyspace(keyspace).expect("it is there");
+            let tables: Vec<String> = keyspace
+                .tables
+                .values()
+                .map(|table| format!("{} of {} columns", table.schema.name, table.schema.all_columns().count()))
+                .collect();
+            let types = keyspace.types.values().map(|ty| format!("{} of {} fields", ty.name, ty.fields.len()));
+            (tables, types.collect::<Vec<String>>())
+        };
+        let (tables, types) = schema("a");
+        assert_eq!(tables, ["made of 2 columns", "t of 3 columns"]);
+        assert_eq!(types, ["made of 1 fields", "u of 2 fields"]);
+        let of_b = (vec!["t of 2 columns".to_owned()], vec!["u of 1 fields".to_owned()]);
+        assert_eq!(schema("b"), of_b);
+        let described = show_rows(&rows(Ok(elsewhere("DESCRIBE TABLES").await)));
+        assert_eq!(
+            described,
+            ["keyspace_name='a', type='table', name='made'", "keyspace_name='a', type='table', name='t'"]
+        );
+        let described = show_rows(&rows(Ok(elsewhere("DESCRIBE TYPE u").await)));
+        assert!(described[0].contains("CREATE TYPE a.u"), "{described:?}");
+        elsewhere("DROP TABLE made").await;
+        elsewhere("DROP TYPE made").await;
+        elsewhere("DROP TABLE t").await;
+        elsewhere("DROP TYPE u").await;
+        assert_eq!(schema("a"), (Vec::new(), Vec::new()));
+        assert_eq!(schema("b"), of_b);
+        // Statements that are not prepared follow the session.
+        session.ok("TRUNCATE t").await;
+        assert_eq!(session.rows("SELECT v FROM b.t").await, [""; 0]);
+        let homeless = session.another();
+        for text in ["TRUNCATE t", "DROP TABLE IF EXISTS t", "CREATE TYPE u (x int)"] {
+            let refused = session.processor.prepare(&homeless.client, text, None).await.unwrap_err();
+            assert!(refused.to_string().starts_with("No keyspace has been specified"), "{text}: {refused}");
+        }
     });
 }

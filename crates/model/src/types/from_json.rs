@@ -3,7 +3,7 @@
 
 use num_bigint::BigInt;
 
-use super::{CqlType, Decimal, Json, Value, ValueError};
+use super::{CqlType, Decimal, Json, Places, Value, ValueError};
 
 /// A number with a larger exponent would have so many digits. No machine integer has that many.
 const MAX_EXPONENT: u32 = 10_000;
@@ -68,10 +68,12 @@ impl Value {
             CqlType::Udt(user_type) => {
                 let json = unpacked(json)?;
                 let Json::Object(members) = json.as_ref() else { return Err(must_be(ty, "Object")) };
+                let folded: Vec<String> = members.iter().map(|(name, _)| fold_name(name)).collect();
+                let names = members.iter().map(|(name, _)| &name[..]).chain(folded.iter().map(|name| &name[..]));
+                let places = Places::of(names, user_type.fields.iter().map(|(name, _)| &name[..]));
                 let mut fields = vec![Value::Null; user_type.fields.len()];
-                for (name, member) in members {
-                    let folded = fold_name(name);
-                    let index = user_type.field_index(&folded).or_else(|| user_type.field_index(name));
+                for ((name, member), folded) in members.iter().zip(&folded) {
+                    let index = places.get(&&folded[..]).or_else(|| places.get(&&name[..]));
                     let Some(index) = index else {
                         let of = &user_type.name;
                         return Err(ValueError::new(format!("Extraneous field definition for user type {of}: {name}")));

@@ -120,6 +120,36 @@ fn an_identity_is_that_of_a_type_until_it_is_dropped() {
     assert_eq!(of(&metadata.with(&[drop, user_type(&["x"])]).unwrap()), None);
 }
 
+/// Puts a user type with one field of another type.
+fn holder(name: &str, ty: &str) -> Op {
+    let fields = vec![("x".to_owned(), ty.to_owned())];
+    Op::PutType(TypeDefinition { keyspace: "a".into(), name: name.into(), fields })
+}
+
+#[test]
+fn a_change_that_no_snapshot_can_hold_is_refused() {
+    let before = [keyspace("a"), holder("u", "int"), holder("v", "frozen<u>"), holder("w", "frozen<list<frozen<v>>>")];
+    let metadata = Metadata::empty().with(&before).unwrap();
+    assert_eq!(metadata.check_restorable(&before), Ok(()));
+    let drop = |name: &str| Op::DropType { keyspace: "a".into(), name: name.into() };
+    for ops in [
+        vec![holder("u", "frozen<u>")],
+        vec![holder("u", "tuple<int, frozen<v>>")],
+        vec![holder("u", "frozen<map<int, frozen<w>>>"), holder("v", "frozen<u>"), holder("w", "frozen<v>")],
+        vec![drop("u")],
+        vec![drop("v")],
+    ] {
+        let after = metadata.with(&ops).expect("each operation fits");
+        assert!(Metadata::empty().with(&after.as_ops(|_| false)).is_err(), "{ops:?}");
+        let refused = after.check_restorable(&ops);
+        assert!(matches!(refused, Err(MetadataError::Unrestorable(_))), "{ops:?}: {refused:?}");
+    }
+    for ops in [vec![holder("u", "text"), holder("v", "frozen<u>")], vec![drop("w"), drop("v")], vec![table("a", 0, 1)]]
+    {
+        assert_eq!(metadata.with(&ops).expect("each operation fits").check_restorable(&ops), Ok(()), "{ops:?}");
+    }
+}
+
 #[test]
 fn retired_ids_outlive_the_keyspace_and_a_snapshot() {
     let salt = Uuid::from_u128(7);

@@ -33,6 +33,9 @@ pub const MAX_STATEMENT_BYTES: usize = 48 << 20;
 /// The most tokens of a statement. The tree takes about 100 bytes for each token, however short.
 pub const MAX_TOKENS: usize = 1 << 20;
 
+/// The most bind markers of a statement, as in Cassandra: requests count their values in 16 bits.
+pub const MAX_MARKERS: usize = u16::MAX as usize;
+
 type Result<T> = std::result::Result<T, SyntaxError>;
 
 /// Parses one text.
@@ -339,6 +342,9 @@ impl<'a> Parser<'a> {
 
     /// `?` or `:name`. The name may be any keyword.
     fn marker(&mut self) -> Result<Marker> {
+        if self.markers.len() >= MAX_MARKERS {
+            return Err(self.error(format!("a statement cannot have more than {MAX_MARKERS} bind markers")));
+        }
         let name = match self.advance() {
             "?" => None,
             _ => match self.peek() {

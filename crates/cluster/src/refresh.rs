@@ -12,6 +12,7 @@ use rt::hash::HashMap;
 use rt::shard::PerShard;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The result of a refresh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,15 +72,48 @@ async fn lead(shards: ClusterShards, table: TableId) -> Result<Refreshed, String
         partitions: pieces.iter().map(|piece| piece.partitions).sum(),
         bytes: pieces.iter().map(|piece| piece.bytes).sum(),
     };
-    engine.seal_loaded(table, pieces.clone(), uploads).await.map_err(|error| error.to_string())?;
+    let owners = Arc::new(owners);
+    let expected = shards.engine.call_all({
+        let (pieces, owners) = (pieces.clone(), owners.clone());
+        move |engine| {
+            let expected = engine.expect_loaded(table, &own_pieces(&pieces, &owners));
+            async move { expected.map_err(|error| error.to_string()) }
+        }
+    });
+    if let Err(error) = expected.await.into_iter().collect::<Result<(), String>>() {
+        forget(shards.engine, table, &pieces).await;
+        // The directory of a dropped table is already deleted.
+        let _ = engine.discard_loaded(table, &pieces).await;
+        return Err(error);
+    }
+    if let Err(error) = engine.seal_loaded(table, pieces.clone(), uploads).await {
+        if error.changed_nothing() {
+            forget(shards.engine, table, &pieces).await;
+        }
+        return Err(error.to_string());
+    }
     let attached = shards.engine.call_all(move |engine| {
-        let shard = rt::shard::this();
-        let own: Vec<LoadedPiece> =
-            pieces.iter().filter(|piece| owners.get(&piece.tablet) == Some(&shard)).cloned().collect();
+        let (shard, own) = (rt::shard::this(), own_pieces(&pieces, &owners));
         async move { engine.attach_loaded(table, own).await.map_err(|error| format!("shard {}: {error}", shard.0)) }
     });
     attached.await.into_iter().collect::<Result<(), String>>()?;
     Ok(done)
+}
+
+/// The pieces of this shard's tablets.
+fn own_pieces(pieces: &[LoadedPiece], owners: &HashMap<u32, ShardId>) -> Vec<LoadedPiece> {
+    let shard = rt::shard::this();
+    pieces.iter().filter(|piece| owners.get(&piece.tablet) == Some(&shard)).cloned().collect()
+}
+
+/// Makes every shard forget the pieces of a load that was not recorded.
+async fn forget(engines: PerShard<Engine>, table: TableId, pieces: &[LoadedPiece]) {
+    let pieces = pieces.to_vec();
+    let forgotten = engines.call_all(move |engine| {
+        engine.forget_loaded(table, &pieces);
+        async {}
+    });
+    forgotten.await;
 }
 
 /// A table's tablets on this node, and the shard of each tablet. Partitions of other tablets are

@@ -100,7 +100,10 @@ impl Coordinator {
         for leader in leaders {
             let asked = self.client.send(leader, &message, &options.context);
             match options.context.deadline.limit(asked).await {
-                Ok(Ok(ReplicaAnswer::CounterUpdated(state))) => {
+                // Sstables of the other replicas can hold it.
+                Ok(Ok(ReplicaAnswer::CounterUpdated(state)))
+                    if state.table() == mutation.table() && state.check(&table.schema).is_ok() =>
+                {
                     return Ok(AppliedUpdate { leader, state, others: set.replicas.len() > 1 });
                 }
                 // The replica did not receive the update: another one may be the leader.

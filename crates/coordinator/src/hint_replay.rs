@@ -21,6 +21,9 @@ impl Coordinator {
     pub async fn replay_hints(&self) {
         let Some(hints) = self.writer.hints() else { return };
         hints.sync().await;
+        let metadata = self.metadata();
+        hints.forget_dropped(|table| metadata.table_by_id(table).is_some()).await;
+        drop(metadata);
         for target in hints.targets() {
             if !self.nodes().is_alive(target) {
                 continue;

@@ -94,8 +94,22 @@ pub(super) fn merge(
     let len = fragments.iter().take_while(up_to(&order, cut.as_ref())).count();
     fragments.truncate(len);
     let merged = partitions(fragments.iter(), cut.as_ref());
-    let repairs = own.iter().map(|own| lacking(schema, reversed, now, most, &merged, own, cut.as_ref())).collect();
+    let lacking = |own: &Vec<Partition>| lacking(schema, reversed, now, most, &merged, own, cut.as_ref());
+    let repairs = own.iter().map(|own| storable(schema, lacking(own))).collect();
     Merged { fragments, cut, repairs }
+}
+
+/// Leaves out mutations that no sstable of the table can hold: a faulty replica sent their data.
+fn storable(schema: &TableSchema, mut repairs: Vec<Mutation>) -> Vec<Mutation> {
+    repairs.retain(|mutation| match mutation.check(schema) {
+        Ok(()) => true,
+        Err(why) => {
+            tracing::error!(keyspace = schema.keyspace, table = schema.name, %why,
+                "a replica sent data that cannot be stored: it is not repaired on other replicas");
+            false
+        }
+    });
+    repairs
 }
 
 /// A predicate for consecutive fragments: whether they are not beyond the cut.

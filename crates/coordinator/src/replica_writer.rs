@@ -27,8 +27,19 @@ const MAX_BYTES_IN_FLIGHT: usize = 64 << 20;
 pub(super) struct ReplicaWriter {
     client: Rc<ReplicaClient>,
     hints: RefCell<Option<Rc<Hints>>>,
-    /// Bytes of writes to which replicas have not responded.
+    /// Bytes of writes to which replicas have not responded, or whose hints are not stored yet.
     bytes_in_flight: Cell<usize>,
+}
+
+/// Counts the bytes of a write to a replica until it is dropped.
+struct InFlight<'a>(&'a ReplicaWriter, usize);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let bytes = &self.0.bytes_in_flight;
+        debug_assert!(bytes.get() >= self.1, "the bytes of each write are counted");
+        bytes.set(bytes.get() - self.1);
+    }
 }
 
 impl ReplicaWriter {
@@ -51,6 +62,17 @@ impl ReplicaWriter {
         self.bytes_in_flight.get() > MAX_BYTES_IN_FLIGHT
     }
 
+    /// Whether writes that need a hint must be refused, because too many hints are being stored.
+    pub fn is_full_of_hints(&self) -> bool {
+        self.hints.borrow().as_ref().is_some_and(|hints| hints.is_full())
+    }
+
+    fn in_flight(&self, message: &Message) -> InFlight<'_> {
+        let bytes: usize = message.request.mutations().iter().map(|(mutation, _)| mutation.as_bytes().len()).sum();
+        self.bytes_in_flight.set(self.bytes_in_flight.get() + bytes);
+        InFlight(self, bytes)
+    }
+
     /// Sends the mutations of some groups to a replica, counts its response, and keeps a hint where
     /// that is needed. If its node is down, the caller has begun the hint
     /// ([`WriteResponses::begin_hint`]).
@@ -62,8 +84,9 @@ impl ReplicaWriter {
         message: Rc<Message>,
         context: Context,
     ) {
+        // A write is in memory until its hint is stored.
+        let _in_flight = self.in_flight(&message);
         let mutations = message.request.mutations();
-        let bytes: usize = mutations.iter().map(|(mutation, _)| mutation.as_bytes().len()).sum();
         let datacenter = responses.nodes.datacenter_name(replica.host);
         let hints = self.hints().filter(|hints| replica.host != self.client.host && hints.are_kept_for(datacenter));
         let decides = matches!(context.rate_limit, RateLimitMode::Deferred { .. });
@@ -83,10 +106,7 @@ impl ReplicaWriter {
                 return responses.end_hint();
             }
         } else {
-            self.bytes_in_flight.set(self.bytes_in_flight.get() + bytes);
             let outcome = context.deadline.limit(self.client.send(replica, &message, &context)).await;
-            debug_assert!(self.bytes_in_flight.get() >= bytes, "the bytes of each write are counted");
-            self.bytes_in_flight.set(self.bytes_in_flight.get() - bytes);
             responses.replica_done();
             let failure = match outcome {
                 Ok(Ok(_)) => {
@@ -178,6 +198,8 @@ impl ReplicaWriter {
         let (writer, responses, number) = (self.clone(), responses.clone(), context.metadata_number);
         let hints = async move {
             for lacking in responses.lacking.take().into_iter().filter(is_down) {
+                let message = lacking.message.clone();
+                let _in_flight = writer.in_flight(&message);
                 writer.hint_one(&responses, lacking, number).await;
             }
         };

@@ -161,7 +161,9 @@ async fn forget_marked_here(shards: ResyncShards, target: HostId, tables: Vec<Op
     if pending_here(shards, target).await > 0 {
         let delivered = rt::shard::call_all(move || async move {
             if let Some(coordinator) = shards.coordinator.try_get() {
-                coordinator.replay_hints().await;
+                // Only the wait is limited, not the replay.
+                let replay = rt::task::spawn(async move { coordinator.replay_hints().await });
+                let _ = replay.await;
             }
         });
         // What takes longer is pending.

@@ -186,6 +186,10 @@ impl Coordinator {
             let nodes = self.nodes_by(&metadata);
             let groups =
                 self.group_by_replicas(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
+            let is_down = |group: &WriteGroup| group.replicas.iter().any(|replica| !nodes.is_alive(replica.host));
+            if !sent && self.writer.is_full_of_hints() && groups.iter().any(is_down) {
+                return Err(CoordinatorError::Overloaded(Overload::Writes));
+            }
             let mut routed = options.routed_by(number);
             if sent {
                 // Replicas have counted the write.

@@ -99,6 +99,11 @@ impl EngineError {
         may_pass(source)
     }
 
+    /// Whether sstables were not replaced or loaded, and a restart will not do it either.
+    pub fn changed_nothing(&self) -> bool {
+        matches!(self, EngineError::Replacement(crate::deletion_log::DeletionLogError::NotBegun { .. }))
+    }
+
     /// For `map_err` on an I/O operation at `path`.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> EngineError {
         let path = path.into();

@@ -93,8 +93,8 @@ impl Engine {
     }
 
     /// Applies a mutation that was at `position` in an earlier log. Skips it if a sealed sstable
-    /// covers it, if it was truncated, or if its table or tablet is not on this shard. Whether it
-    /// was applied.
+    /// covers it, if it was truncated, or if its table or tablet is not on this shard. Reports and
+    /// skips it if no sstable can hold it. Whether it was applied.
     pub fn replayed(&self, mutation: &Mutation, key: &DecoratedKey, position: Position) -> bool {
         let taken = self.table(mutation.table()).and_then(|table| {
             let tablet = table.tablet_of(key)?;
@@ -105,6 +105,13 @@ impl Engine {
             add(&self.counters().replay_skipped, 1);
             return false;
         };
+        if let Err(why) = mutation.check(&table.schema()) {
+            // A release without this check accepted it from a faulty node.
+            tracing::error!(table = %table.dir.display(), %position, key_bytes = key.key.len(), %why,
+                "a mutation in the commitlog cannot be stored in an sstable: it is left out");
+            add(&self.counters().replay_skipped, 1);
+            return false;
+        }
         self.saw_timestamp(max_timestamp(mutation));
         let memtable = tablet.active();
         memtable.apply(&table.schema(), key, mutation);

@@ -15,10 +15,11 @@
 //! ```
 
 use crate::id::{SchemaVersion, TableId};
-use crate::key::{Clustering, ClusteringCut, DecoratedKey, MAX_KEY_BYTES};
+use crate::key::{Clustering, ClusteringCut, DecoratedKey, MAX_KEY_BYTES, split_partition_key};
 use crate::row::{self, Malformed, Row};
 use crate::schema::TableSchema;
 use crate::time::{Seconds, Timestamp, Tombstone};
+use crate::types::CqlType;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -67,6 +68,31 @@ impl Mutation {
         Ok(Mutation(bytes))
     }
 
+    /// Checks that sstables of its table can hold it. [`Mutation::parse`] checks the layout alone,
+    /// so mutations of another node or of the log are checked before they reach a memtable: a
+    /// memtable with a mutation that cannot be stored could never be flushed.
+    pub fn check(&self, schema: &TableSchema) -> Result<(), Malformed> {
+        let parts = self.parts();
+        if parts.key.len() > MAX_KEY_BYTES {
+            return Err(Malformed("partition key: it is longer than 65535 bytes"));
+        }
+        if split_partition_key(&parts.key, schema.partition_key.len()).is_none() {
+            return Err(Malformed("partition key: the table has another number of components"));
+        }
+        if let Some(row) = &parts.static_row {
+            check_cells(schema, row)?;
+        }
+        for range in &parts.range_tombstones {
+            check_clustering(schema, &range.start.prefix)?;
+            check_clustering(schema, &range.end.prefix)?;
+        }
+        for (key, row) in parts.rows {
+            check_clustering(schema, &key)?;
+            check_cells(schema, &row)?;
+        }
+        Ok(())
+    }
+
     /// The encoded form.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
@@ -109,6 +135,50 @@ impl Mutation {
 
     fn reader(&self) -> Reader<'_> {
         Reader { all: &self.0, rest: &self.0[HEADER..] }
+    }
+}
+
+/// Checks the number of components of a clustering prefix, and the lengths of those whose type has
+/// a fixed width. Rows of old compact tables have fewer components than the table.
+fn check_clustering(schema: &TableSchema, prefix: &Clustering) -> Result<(), Malformed> {
+    let mut components = prefix.components();
+    for column in &schema.clustering {
+        let Some(value) = components.next() else { break };
+        check_width(&column.ty, value)?;
+    }
+    match components.0.is_empty() {
+        true => Ok(()),
+        false => Err(Malformed("clustering key: the table has fewer components")),
+    }
+}
+
+/// Checks the cells of the columns that the table has. Cells of dropped columns are not stored.
+fn check_cells(schema: &TableSchema, row: &Row) -> Result<(), Malformed> {
+    let mut last = None;
+    for cell in row.cells() {
+        let Some(column) = schema.column(cell.column) else { continue };
+        let is_first = last.replace(cell.column) != Some(cell.column);
+        match column.ty.is_multi_cell() {
+            true if cell.path.is_none() && cell.as_complex_deletion().is_none() => {
+                return Err(Malformed("cell: an element of a collection has no path"));
+            }
+            true if !is_first && cell.as_complex_deletion().is_some() => {
+                return Err(Malformed("cell: the deletion of a collection comes after its elements"));
+            }
+            true => {}
+            false if !is_first => return Err(Malformed("cell: a column has several values in a row")),
+            false => check_width(&column.ty, cell.value)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_width(ty: &CqlType, value: &[u8]) -> Result<(), Malformed> {
+    match ty.fixed_width() {
+        Some(width) if !value.is_empty() && value.len() != width => {
+            Err(Malformed("value: its type has another length"))
+        }
+        _ => Ok(()),
     }
 }
 

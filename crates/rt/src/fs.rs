@@ -22,7 +22,7 @@ mod sequential;
 mod way_out;
 
 pub use directory::{
-    DirEntry, FileLock, Metadata, create_dir_all, disk_space, exists, free_files, hard_link, is_absence, lock_dir,
+    DirEntry, FileLock, Metadata, create_dir_all, disk_space, free_files, hard_link, is_absence, is_there, lock_dir,
     lock_file, metadata, read, read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir,
     write_durably, write_durably_with_room,
 };

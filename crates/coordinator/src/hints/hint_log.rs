@@ -1,7 +1,14 @@
 //! The hint files for one node: one file is appended to, the others wait for replay.
+//!
+//! Invariant: a file with hints is the active one or waits for replay, also while an operation
+//! waits for the disk: its future may be dropped at any point.
+//!
+//! A sync that failed may have lost hints, and later syncs do not report that. So the target is
+//! noted as missing writes, and the file is neither appended to nor measured again.
 
 use super::format;
 use super::manifest::Manifest;
+use super::missed::{Cause, Missed};
 use super::witness::Witness;
 use model::id::HostId;
 use rt::fs::{File, IoClass, OpenOptions};
@@ -40,8 +47,10 @@ struct ActiveFile {
     path: PathBuf,
     number: u64,
     len: u64,
-    /// Whether something was written and not synced.
-    is_dirty: bool,
+    /// The bytes of `len` that are durable.
+    synced: u64,
+    /// Whether a sync has failed.
+    has_failed: bool,
 }
 
 pub(super) struct HintLog {
@@ -53,6 +62,8 @@ pub(super) struct HintLog {
     manifest: Rc<Manifest>,
     /// Records that there are hints, in case the manifest is lost.
     witness: Rc<Witness>,
+    /// Records that the target misses writes.
+    missed: Rc<Missed>,
     shard: u16,
     sealed: RefCell<VecDeque<SealedFile>>,
     active: RefCell<Option<ActiveFile>>,
@@ -63,8 +74,12 @@ pub(super) struct HintLog {
     written: Cell<u64>,
     /// The first record of the last write, if that failed.
     failed_from: Cell<Option<u64>>,
-    /// Held by the task that writes the queue.
+    /// Held by the task that writes the queue, or closes the active file.
     write_permit: Semaphore,
+    /// Held during a sync. The holder of `write_permit` may wait for it, not the reverse.
+    sync_permit: Semaphore,
+    /// Whether a sync has failed, and the target is not noted yet.
+    is_note_due: Cell<bool>,
     next_number: Cell<u64>,
     /// Bytes on disk of the entire shard.
     shard_bytes: Rc<Cell<u64>>,
@@ -74,7 +89,7 @@ impl HintLog {
     /// Creates the hint log of a target. The manifest belongs to shard `shard`.
     pub fn new(
         directory: PathBuf,
-        (shard, manifest, witness): (u16, Rc<Manifest>, Rc<Witness>),
+        (shard, manifest, witness, missed): (u16, Rc<Manifest>, Rc<Witness>, Rc<Missed>),
         target: HostId,
         shard_bytes: Rc<Cell<u64>>,
     ) -> HintLog {
@@ -84,6 +99,7 @@ impl HintLog {
             is_durable: Cell::new(false),
             manifest,
             witness,
+            missed,
             shard,
             sealed: RefCell::default(),
             active: RefCell::default(),
@@ -92,6 +108,8 @@ impl HintLog {
             written: Cell::new(0),
             failed_from: Cell::new(None),
             write_permit: Semaphore::new(1),
+            sync_permit: Semaphore::new(1),
+            is_note_due: Cell::new(false),
             next_number: Cell::new(1),
             shard_bytes,
         }
@@ -138,11 +156,16 @@ impl HintLog {
         self.sealed.borrow().is_empty() && self.active.borrow().is_none() && self.queue.borrow().is_empty()
     }
 
+    /// Bytes of records whose write has not begun, or is in progress.
+    pub fn queued_bytes(&self) -> u64 {
+        self.queue.borrow().len() as u64
+    }
+
     /// Bytes that are not delivered yet: in files, and queued.
     pub fn pending(&self) -> u64 {
         let active = self.active.borrow().as_ref().map_or(0, |active| active.len);
         let sealed: u64 = self.sealed.borrow().iter().map(|file| file.bytes).sum();
-        sealed + active + self.queue.borrow().len() as u64
+        sealed + active + self.queued_bytes()
     }
 
     /// Appends a record; returns when the kernel has it. Records that arrive during a write are
@@ -172,8 +195,8 @@ impl HintLog {
     }
 
     async fn write(&self, records: Vec<u8>, file_bytes: u64) -> io::Result<()> {
-        let is_full = self.active.borrow().as_ref().is_some_and(|active| active.len >= file_bytes);
-        if is_full {
+        let is_full = |active: &ActiveFile| active.len >= file_bytes || active.has_failed;
+        if self.active.borrow().as_ref().is_some_and(is_full) {
             self.close().await?;
         }
         if self.active.borrow().is_none() {
@@ -193,7 +216,6 @@ impl HintLog {
         if let Some(active) = &mut *self.active.borrow_mut() {
             debug_assert_eq!(active.len, at, "hints are appended one after another");
             active.len += len;
-            active.is_dirty = true;
         }
         self.shard_bytes.set(self.shard_bytes.get() + len);
         Ok(())
@@ -232,20 +254,55 @@ impl HintLog {
             return Err(error);
         }
         self.shard_bytes.set(self.shard_bytes.get() + len);
-        Ok(ActiveFile { file, path, number, len, is_dirty: true })
+        Ok(ActiveFile { file, path, number, len, synced: 0, has_failed: false })
     }
 
-    /// Closes the file that is appended to: it then waits for replay.
+    /// Closes the file that is appended to: it then waits for replay. The caller holds the permit
+    /// to write.
     async fn close(&self) -> io::Result<()> {
-        let Some(ActiveFile { file, path, number, len, .. }) = self.active.take() else { return Ok(()) };
-        let synced = file.sync_data().await;
-        if synced.is_ok() {
-            debug_assert!(self.manifest.least(self.target, number) <= len, "an open file of hints only grows");
-            self.manifest.measure(self.target, number, len);
+        let synced = self.sync_active().await;
+        if let Some(ActiveFile { path, number, len, .. }) = self.active.take() {
+            let file = SealedFile { path, manifest: self.manifest.clone(), number, bytes: len, delivered: 0 };
+            self.sealed.borrow_mut().push_back(file);
         }
-        let file = SealedFile { path, manifest: self.manifest.clone(), number, bytes: len, delivered: 0 };
-        self.sealed.borrow_mut().push_back(file);
+        self.note_failed_sync().await;
         synced
+    }
+
+    /// Syncs the file that is appended to, unless an earlier sync of it has failed.
+    async fn sync_active(&self) -> io::Result<()> {
+        let _permit = self.sync_permit.acquire().await.map_err(io::Error::other)?;
+        let (file, number, len) = match &*self.active.borrow() {
+            Some(active) if active.synced < active.len && !active.has_failed => {
+                (active.file.clone(), active.number, active.len)
+            }
+            _ => return Ok(()),
+        };
+        let synced = file.sync_data().await;
+        if let Some(active) = self.active.borrow_mut().as_mut().filter(|active| active.number == number) {
+            match &synced {
+                Ok(()) => {
+                    debug_assert!(self.manifest.least(self.target, number) <= len, "an open file of hints only grows");
+                    active.synced = len;
+                    self.manifest.measure(self.target, number, len);
+                }
+                Err(_) => {
+                    active.has_failed = true;
+                    self.is_note_due.set(true);
+                }
+            }
+        }
+        synced
+    }
+
+    /// Notes that the target misses writes, if a sync has failed.
+    async fn note_failed_sync(&self) {
+        if self.is_note_due.get() {
+            // An error is logged, and `Missed` retries.
+            let _ = self.missed.note(self.target, None, Cause::NotWritten).await;
+            self.is_note_due.set(false);
+            self.witness.record_missed().await;
+        }
     }
 
     /// Makes all hints that were appended wait for replay.
@@ -254,19 +311,11 @@ impl HintLog {
         self.close().await
     }
 
+    /// Makes the hints durable that were appended.
     pub async fn sync(&self) -> io::Result<()> {
-        let dirty = match &mut *self.active.borrow_mut() {
-            Some(active) if active.is_dirty => {
-                active.is_dirty = false;
-                (active.file.clone(), active.number, active.len)
-            }
-            _ => return Ok(()),
-        };
-        let (file, number, len) = dirty;
-        file.sync_data().await?;
-        // The file may have been closed meanwhile, with more bytes.
-        self.manifest.measure(self.target, number, len.max(self.manifest.least(self.target, number)));
-        Ok(())
+        let synced = self.sync_active().await;
+        self.note_failed_sync().await;
+        synced
     }
 
     pub fn oldest(&self) -> Option<SealedFile> {

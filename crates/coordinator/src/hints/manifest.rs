@@ -43,8 +43,9 @@ pub(super) struct Manifest {
     files: RefCell<BTreeMap<HostId, BTreeSet<u64>>>,
     /// The minimum lengths of files in bytes. A change of a length does not increase `changes`.
     lengths: RefCell<BTreeMap<(HostId, u64), u64>>,
-    /// Whether some lengths in memory differ from those on disk.
-    lengths_changed: Cell<bool>,
+    /// The number of changes of lengths since the start, and the number of these that are on disk.
+    length_changes: Cell<u64>,
+    lengths_written: Cell<u64>,
     /// Whether a readable manifest existed when the node started. If so, files that it does not
     /// list hold no hint that is needed.
     is_known: bool,
@@ -95,7 +96,8 @@ impl Manifest {
             path,
             files,
             lengths,
-            lengths_changed: Cell::new(false),
+            length_changes: Cell::new(0),
+            lengths_written: Cell::new(0),
             is_known,
             lost,
             changes,
@@ -160,7 +162,7 @@ impl Manifest {
             && self.files.borrow().get(&target).is_some_and(|of| of.contains(&number))
         {
             self.lengths.borrow_mut().insert((target, number), bytes);
-            self.lengths_changed.set(true);
+            self.length_changes.set(self.length_changes.get() + 1);
         }
     }
 
@@ -189,7 +191,7 @@ impl Manifest {
     /// next one.
     pub async fn write(&self) -> io::Result<()> {
         let own = self.changes.get();
-        let is_written = || self.written.get() >= own && !self.lengths_changed.get();
+        let is_written = || self.written.get() >= own && self.lengths_written.get() >= self.length_changes.get();
         if is_written() {
             return Ok(());
         }
@@ -200,12 +202,10 @@ impl Manifest {
         let upto = self.changes.get();
         debug_assert!(self.written.get() <= upto, "the sequence of a manifest only grows");
         let bytes = sealed::encode(FORMAT, &(upto, self.listed(), self.min_lengths()));
-        let had_changed = self.lengths_changed.replace(false);
-        if let Err(error) = rt::fs::write_durably(&self.path, &bytes).await {
-            self.lengths_changed.set(had_changed || self.lengths_changed.get());
-            return Err(error);
-        }
+        let lengths_upto = self.length_changes.get();
+        rt::fs::write_durably(&self.path, &bytes).await?;
         self.written.set(upto);
+        self.lengths_written.set(lengths_upto);
         Ok(())
     }
 

@@ -296,6 +296,15 @@ impl Missed {
         }
     }
 
+    /// Removes the entries for tables that were dropped.
+    pub async fn forget_dropped(&self, is_there: impl Fn(TableId) -> bool) {
+        let before = self.entries.borrow().len();
+        self.entries.borrow_mut().retain(|(_, table), _| table.is_none_or(|table| is_there(TableId(table))));
+        if self.entries.borrow().len() < before {
+            self.changed().await;
+        }
+    }
+
     /// Marks the entries of a node.
     pub fn mark(&self, target: HostId, mark: Uuid) {
         let mut entries = self.entries.borrow_mut();

@@ -23,6 +23,7 @@ pub mod replay_outcome;
 mod reserved_notes;
 mod sealed;
 mod settings;
+mod storing;
 mod witness;
 
 pub use missed::{Cause, MissedWrites, NotRecorded, note_accepted_loss};
@@ -42,6 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use storing::Storing;
 use uuid::Uuid;
 use witness::{Lost, Witness, files_name, number_of};
 
@@ -109,6 +111,7 @@ pub struct Hints {
     manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
     logs: RefCell<BTreeMap<HostId, Rc<HintLog>>>,
     bytes: Rc<Cell<u64>>,
+    storing: Storing,
     metrics: Cell<HintsMetrics>,
     replaying: Cell<bool>,
     missed: Rc<Missed>,
@@ -160,6 +163,7 @@ impl Hints {
             shard,
             logs: RefCell::default(),
             bytes: Rc::default(),
+            storing: Storing::default(),
             metrics: Cell::default(),
             replaying: Cell::new(false),
         };
@@ -236,7 +240,7 @@ impl Hints {
             let old = self.config.directory.join(number.to_string()).join(missed::OLD_NAME);
             self.missed.adopt(&old, None, 0).await?;
             for path in [path, old, reserve] {
-                if ![&own, &own_reserve].contains(&&path) && rt::fs::exists(&path).await {
+                if ![&own, &own_reserve].contains(&&path) && rt::fs::is_there(&path).await? {
                     others.push(path);
                 }
             }
@@ -331,7 +335,7 @@ impl Hints {
         let own = self.config.directory.join(self.shard.to_string());
         let manifest =
             || self.manifests.borrow().get(&self.shard).cloned().expect("the shard's own manifest is opened first");
-        let notes = || (self.shard, manifest(), self.witness.clone());
+        let notes = || (self.shard, manifest(), self.witness.clone(), self.missed.clone());
         let fresh = || Rc::new(HintLog::new(own.join(target.to_string()), notes(), target, self.bytes.clone()));
         self.logs.borrow_mut().entry(target).or_insert_with(fresh).clone()
     }
@@ -347,6 +351,7 @@ impl Hints {
         number: u64,
         down_for: Option<Duration>,
     ) -> Result<(), Refused> {
+        let _storing = self.storing.begin(mutation.as_bytes().len() as u64);
         let stored = self.try_store(target, mutation, number, down_for).await;
         self.count(|metrics| match &stored {
             Ok(()) => metrics.written += 1,
@@ -373,7 +378,8 @@ impl Hints {
             return Err(Refused::TooLongDown);
         }
         let record = format::encode(&Hint { written: rt::time::wall_micros(), number, mutation: mutation.clone() });
-        if self.bytes.get() + record.len() as u64 > self.config.max_bytes {
+        let waiting: u64 = self.logs.borrow().values().map(|log| log.queued_bytes()).sum();
+        if self.bytes.get() + waiting + record.len() as u64 > self.config.max_bytes {
             return Err(Refused::Full);
         }
         self.log(target).append(&record, self.config.file_bytes).await?;
@@ -414,6 +420,12 @@ impl Hints {
         self.witness.record_missed().await;
     }
 
+    /// Removes the entries for dropped tables. `is_there`: whether the metadata have a table.
+    pub async fn forget_dropped(&self, is_there: impl Fn(TableId) -> bool) {
+        self.missed.forget_dropped(is_there).await;
+        self.witness.record_missed().await;
+    }
+
     /// Marks the entries of a node. An entry that is noted again loses its mark.
     pub fn mark_missed(&self, target: HostId, mark: Uuid) {
         self.missed.mark(target, mark);
@@ -428,6 +440,12 @@ impl Hints {
     /// Bytes of hints for a node that are not delivered yet.
     pub fn pending(&self, target: HostId) -> u64 {
         self.logs.borrow().get(&target).map_or(0, |log| log.pending())
+    }
+
+    /// Whether so many hints are being stored that writes which need a hint must be refused: the
+    /// disk stalls.
+    pub fn is_full(&self) -> bool {
+        self.storing.is_full()
     }
 
     /// The nodes that have hints.

@@ -15,7 +15,7 @@ const FORMAT: u8 = 1;
 /// # Errors If it belongs to another node.
 pub async fn claim_directory(directory: &Path, own: HostId) -> io::Result<()> {
     let path = directory.join(NAME);
-    if !rt::fs::exists(&path).await {
+    if !rt::fs::is_there(&path).await? {
         // Of several nodes that start at the same time, one succeeds.
         let new = directory.join(format!("{NAME}-{own}"));
         rt::fs::write_durably(&new, &sealed::encode(FORMAT, &own)).await?;

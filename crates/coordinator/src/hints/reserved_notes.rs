@@ -45,7 +45,10 @@ impl ReservedNotes {
 
     /// Reserves the space, unless this is done. Keeps the contents of a file that exists.
     pub async fn reserve(&self) -> io::Result<()> {
-        if self.file.borrow().is_some() && self.is_there().await {
+        let file = self.file.borrow().clone();
+        if let Some(file) = file
+            && is_there(&file).await
+        {
             return Ok(());
         }
         self.file.replace(None);
@@ -68,9 +71,9 @@ impl ReservedNotes {
     pub async fn write(&self, sequence: u64, entries: &[MissedWrites]) -> io::Result<()> {
         let file = self.file.borrow().clone();
         let file = file.ok_or_else(|| io::Error::other("no space is reserved for notes of missed writes"))?;
-        if !self.is_there().await {
+        if !is_there(&file).await {
             // A file without a name is lost when the node ends.
-            return Err(io::Error::other(format!("{} was removed or cut off", self.path.display())));
+            return Err(io::Error::other(format!("{} was removed, replaced or cut off", self.path.display())));
         }
         let mut bytes = sealed::encode(FORMAT, &(sequence, entries));
         if bytes.len() > SLOT {
@@ -86,10 +89,11 @@ impl ReservedNotes {
         self.next_slot.set((slot + 1) % SLOTS);
         Ok(())
     }
+}
 
-    async fn is_there(&self) -> bool {
-        rt::fs::metadata(&self.path).await.is_ok_and(|found| found.len == (SLOT * SLOTS) as u64)
-    }
+/// Whether the file still has its name and its full length.
+async fn is_there(file: &File) -> bool {
+    matches!(file.len().await, Ok(len) if len == (SLOT * SLOTS) as u64) && matches!(file.is_in_place().await, Ok(true))
 }
 
 /// The readable slot with the highest sequence number: its index, and its contents.
@@ -168,6 +172,15 @@ mod tests {
             notes.write(2, &[entry(1)]).await.expect_err("the file was removed");
             notes.reserve().await.expect("again");
             notes.write(2, &[entry(1)]).await.expect("written");
+            // A copy has the same length, and another file is open.
+            let copy = scratch.join("copy");
+            std::fs::copy(&notes.path, &copy).expect("copied");
+            std::fs::rename(&copy, &notes.path).expect("replaced");
+            notes.write(3, &[entry(2)]).await.expect_err("the file was replaced");
+            notes.reserve().await.expect("again");
+            notes.write(3, &[entry(2)]).await.expect("written");
+            let read = ReservedNotes::read(&notes.path).await.expect("readable");
+            assert_eq!(read, Some((3, vec![entry(2)])));
         });
     }
 }

@@ -325,6 +325,71 @@ fn a_resync_forgets_what_was_noted_before_it_and_not_again_since() {
     });
 }
 
+/// Polls a future at most this many times. None if it has not ended then.
+async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (std::pin::pin!(future), times);
+    std::future::poll_fn(move |context| {
+        let Some(less) = left.checked_sub(1) else { return std::task::Poll::Ready(None) };
+        left = less;
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// A replay is dropped at any point, as by a timeout: no hint is forgotten.
+#[test]
+fn a_replay_that_is_dropped_loses_no_hint() {
+    rt::block_on(async {
+        for polls in 0.. {
+            let scratch = Scratch::new("dropped-replay");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
+            fill(&hints, 20).await;
+            let first = RefCell::new(Vec::new());
+            let deliver = |hint: Hint| {
+                first.borrow_mut().push(hint.mutation);
+                async { Delivered::Sent }
+            };
+            let ended = polled(polls, hints.replay(target(), deliver)).await;
+            let mut seen = first.into_inner();
+            assert!(seen.len() == 20 || hints.pending(target()) > 0, "after {polls} polls: {} delivered", seen.len());
+            let (done, rest) = replay(&hints, |_| Delivered::Sent).await;
+            assert!(done, "after {polls} polls");
+            seen.extend(rest);
+            seen.sort_by_key(Mutation::key);
+            seen.dedup();
+            assert_eq!(seen, (0..20).map(mutation).collect::<Vec<_>>(), "after {polls} polls");
+            assert_eq!((hints.pending(target()), hints.metrics().bytes), (0, 0), "after {polls} polls");
+            if ended.is_some() {
+                assert!(polls > 5, "{polls} polls");
+                break;
+            }
+        }
+    });
+}
+
+/// The same for a sync: the next one measures the file.
+#[test]
+fn a_sync_that_is_dropped_is_repeated() {
+    rt::block_on(async {
+        for polls in 0.. {
+            let scratch = Scratch::new("dropped-sync");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
+            fill(&hints, 3).await;
+            let ended = polled(polls, hints.sync()).await;
+            hints.sync().await;
+            drop(hints);
+            let file = files_in(&scratch).pop().expect("a file");
+            let bytes = std::fs::read(&file).expect("readable");
+            std::fs::write(&file, &bytes[..bytes.len() - 1]).expect("writable");
+            let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
+            assert_eq!(noted(&hints), [(target(), None, DAMAGED)], "after {polls} polls");
+            if ended.is_some() {
+                break;
+            }
+        }
+    });
+}
+
 /// What is noted of missed writes, without times.
 fn noted(hints: &Hints) -> Vec<(HostId, Option<TableId>, Cause)> {
     hints.missed().iter().map(|one| (one.target, one.table, one.cause)).collect()

@@ -8,7 +8,7 @@ use coordinator::CoordinatorError;
 use coordinator::hints::{Cause, Hints, HintsConfig, HintsSettings, KeptFor, Store, Witnessed};
 use coordinator::resync::{self, ResyncShards};
 use model::id::HostId;
-use replica::ReplicaError;
+use replica::{Overload, ReplicaError};
 use rt::shard::PerShard;
 use std::time::Duration;
 
@@ -87,6 +87,69 @@ fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
         cluster.write(0, Change::of(&cluster, 1, 5).row(1, 7).done(), Quorum).await.expect("two take it");
         let note = cluster.directory.join("hint-notes-0/0.missed");
         assert_eq!((noted(&hints), note.exists()), (vec![(cluster.nodes[0].host, Cause::Refused)], true));
+    });
+}
+
+#[test]
+fn missed_writes_of_a_dropped_table_are_forgotten() {
+    with_cluster("dropped", Shape::DEFAULT, |cluster| async move {
+        let hints = cluster.keep_hints(0).await;
+        let far = cluster.nodes[2].host;
+        hints.note_missed(far, table_id(), Cause::Full).await.expect("the disk works");
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!(noted(&hints), [(far, Cause::Full)]);
+        cluster.change(0, vec![Op::DropTable { keyspace: "ks".into(), name: "t".into() }]).await;
+        cluster.nodes[0].coordinator.replay_hints().await;
+        assert_eq!(noted(&hints), []);
+        let config =
+            HintsConfig::new(cluster.directory.join("hints-0"), cluster.directory.join("hint-notes-0"), 1 << 20);
+        assert_eq!(noted(&Hints::open(config, 0, 1).await.expect("hints open")), [], "also after a restart");
+    });
+}
+
+/// The disk of the hints stalls while a node is down: the hints that wait in memory are bounded,
+/// and writes that need no hint are accepted.
+#[test]
+fn writes_are_refused_while_too_many_hints_wait_for_the_disk() {
+    with_cluster("stalled", Shape::DEFAULT, |cluster| async move {
+        let (release, released) = rt::sync::watch::channel(false);
+        let store: Store = Box::new(move |_| {
+            let mut released = released.clone();
+            Box::pin(async move {
+                let _ = released.wait_for(|released| *released).await;
+                Ok(())
+            })
+        });
+        let directory = |name: &str| cluster.directory.join(name);
+        let config = HintsConfig::new(directory("stalled"), directory("stalled-notes"), 1 << 30);
+        let hints = Hints::open_witnessed(config, 0, 1, Witnessed::new(), store).await.expect("hints open");
+        cluster.nodes[0].coordinator.set_hints(hints.clone());
+        // The hints are never stored in time.
+        let short = Duration::from_millis(100);
+        cluster.set_timeout(short);
+        // About 600 KiB.
+        let write = async |k: i32| {
+            let change = (0..10_000).fold(Change::of(&cluster, k, 5), |change, c| change.row(c, 7));
+            cluster.write(0, change.done(), Quorum).await
+        };
+        cluster.set_alive(2, false);
+        let overloaded = Err(CoordinatorError::Overloaded(Overload::Writes));
+        let mut sent = 0;
+        while write(sent).await != overloaded {
+            sent += 1;
+            assert!(sent < 100, "the hints that wait have no bound");
+        }
+        assert!(sent > 5 && hints.pending(cluster.nodes[2].host) < 12 << 20, "{sent} writes");
+        cluster.set_timeout(TIMEOUT);
+        cluster.set_alive(2, true);
+        write(1000).await.expect("no hint is needed");
+        cluster.set_alive(2, false);
+        assert_eq!(write(1001).await, overloaded);
+        release.send_replace(true);
+        while hints.metrics().written < sent as u64 {
+            rt::time::sleep(Duration::from_millis(1)).await;
+        }
+        write(1002).await.expect("there is room again");
     });
 }
 

@@ -301,7 +301,7 @@ impl Keeper {
         for id in std::mem::take(&mut self.free) {
             let path = segment_path(&log.run_dir, id);
             let freed = freed_path(&log.run_dir, id);
-            if fs::exists(&freed).await {
+            if fs::is_there(&freed).await? {
                 fs::remove_file(&freed).await?;
             } else if self.spares.len() < log.config.spare_segments && id != self.short {
                 let spare = self.spare_path(id);
@@ -325,7 +325,7 @@ pub(super) fn freed_path(run_dir: &Path, id: u64) -> PathBuf {
 /// Frees a segment's space without writing anything new.
 async fn empty_segment(run_dir: &Path, id: u64) -> io::Result<()> {
     let freed = freed_path(run_dir, id);
-    if fs::exists(&freed).await {
+    if fs::is_there(&freed).await? {
         return Ok(());
     }
     fs::rename(&segment_path(run_dir, id), &freed).await?;

@@ -354,7 +354,8 @@ async fn read_segment(run: &OldRun, id: u64, host: Option<HostId>) -> Result<Opt
     let bytes = match rt::fs::read(&path).await {
         Ok(bytes) => Bytes::from(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if rt::fs::exists(&freed_path(&run.dir, id)).await {
+            let freed = freed_path(&run.dir, id);
+            if rt::fs::is_there(&freed).await.map_err(LogError::io(&freed))? {
                 return Ok(None);
             }
             return Err(LogError::Missing(path));

@@ -243,7 +243,7 @@ pub(super) async fn highest_sequence(shard_dir: &Path) -> Result<u64, LogError> 
 pub async fn retire(logs: &OldLogs) -> Result<(), LogError> {
     for run in &logs.runs {
         debug_assert_eq!(shard_of_segment(run.run), run.shard);
-        if !fs::exists(&run.dir).await {
+        if !fs::is_there(&run.dir).await.map_err(LogError::io(&run.dir))? {
             // An earlier attempt removed it, and failed at a later run.
             continue;
         }

@@ -177,7 +177,8 @@ mod tests {
         let slot = engine.registry().take_slot(schema.id, 0);
         let set = (*table.tablets()[0].sstables()).clone();
         let tablet = Tablet::new(0, range, slot, pool, rows, set);
-        let narrow = Table::new(schema.clone(), table.dir.clone(), vec![tablet.clone()], Vec::new(), Vec::new());
+        let narrow =
+            Table::new(schema.clone(), table.dir.clone(), vec![tablet.clone()], Default::default(), Vec::new());
         engine.registry().insert(schema.id, narrow);
         tablet
     }

@@ -192,7 +192,8 @@ impl DataDir {
             tracing::info!(dir = %path.display(), former = other.cluster_name, cluster_name,
                 "the data directory never joined a cluster, and gets another cluster name");
         }
-        if fs::exists(&path.join(JOURNAL)).await {
+        let journal = path.join(JOURNAL);
+        if fs::is_there(&journal).await.map_err(failed(&journal))? {
             return Err(DataDirError::BeforeFirstRelease(path.to_path_buf()));
         }
         for part in PARTS {

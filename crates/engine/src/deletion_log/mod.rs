@@ -7,7 +7,9 @@
 //! A replacement is recorded durably as `replacement-<id>.log` in the table's directory. At this
 //! moment the outputs replace the inputs. Then the outputs are sealed, the inputs removed, and the
 //! record after them. Files in the table's `upload` directory are replaced in the same way
-//! ([`load`]).
+//! ([`load`]). If they cannot be removed, a record of them alone remains
+//! (`replacement-uploads-<id>.log`). The removal is repeated at each start, and before the next
+//! load ([`remove_loaded`]).
 //!
 //! At startup [`finish_pending`] completes interrupted replacements, and removes files with a
 //! `TOC.txt.tmp`, which were never sealed. Files without any table of contents were not left by a
@@ -24,6 +26,7 @@ use crate::files::sealed::{self, Unsealed};
 use rt::fs;
 use serde::{Deserialize, Serialize};
 use sstable::{Component, SstablePath, Version};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,6 +35,8 @@ const KIND: &str = "replacement";
 const FORMAT: u32 = 1;
 const PREFIX: &str = "replacement-";
 const SUFFIX: &str = ".log";
+/// The prefix of a record of uploaded sstables that were loaded and could not be removed.
+const UPLOADS_PREFIX: &str = "replacement-uploads-";
 const TOC: &str = "TOC.txt";
 const TEMPORARY_TOC: &str = "TOC.txt.tmp";
 /// The directory in a table's directory for sstables that are to be loaded.
@@ -190,28 +195,84 @@ pub async fn replace(dir: &Path, replacement: &Replacement) -> Result<(), Deleti
     carry_out(dir, Written { replacement: replacement.clone(), uploads: Vec::new() }).await
 }
 
-/// Seals sstables of the table directory `dir` in place of uploaded ones, which are given by the
-/// prefixes of their file names. Errors mean the same as for [`replace`].
-pub async fn load(dir: &Path, seal: Vec<String>, uploads: Vec<String>) -> Result<(), DeletionLogError> {
-    carry_out(dir, Written { replacement: Replacement { seal, delete: Vec::new() }, uploads }).await
+/// Records that sstables of the table directory `dir` are sealed in place of uploaded ones, which
+/// are given by the prefixes of their file names. Only after the error
+/// [`DeletionLogError::NotBegun`] nothing has changed. The caller calls [`Load::finish`] next.
+pub async fn load(dir: &Path, seal: Vec<String>, uploads: Vec<String>) -> Result<Load, DeletionLogError> {
+    let written = Written { replacement: Replacement { seal, delete: Vec::new() }, uploads };
+    let load = Load { dir: dir.to_path_buf(), path: new_path(dir), written, is_recorded: Cell::new(false) };
+    match load.record().await {
+        Ok(()) => Ok(load),
+        Err(error) => match take_back(dir, &load.path, error).await {
+            // A restart may find the record or not. As long as this is unknown, the load continues.
+            DeletionLogError::Io { .. } => Ok(load),
+            error => Err(error),
+        },
+    }
+}
+
+/// A load whose record is durable, or may be: a restart completes it.
+pub struct Load {
+    dir: PathBuf,
+    path: PathBuf,
+    written: Written,
+    /// Whether the record is durable for certain.
+    is_recorded: Cell<bool>,
+}
+
+impl Load {
+    async fn record(&self) -> io::Result<()> {
+        sealed::write(&self.path, KIND, FORMAT, &self.written).await?;
+        self.is_recorded.set(true);
+        Ok(())
+    }
+
+    /// Seals the sstables and removes the uploads. After an error other than
+    /// [`DeletionLogError::Lost`] it is repeated. Before the end the sstables must not be removed.
+    pub async fn finish(&self) -> Result<(), DeletionLogError> {
+        if !self.is_recorded.get() {
+            self.record().await.map_err(io_error(&self.path))?;
+        }
+        finish(&self.dir, &self.path, &self.written, &mut Finished::default()).await
+    }
+}
+
+/// Removes the uploads in the table directory `dir` that were loaded and could not be removed. Only
+/// while no load of the table runs.
+pub async fn remove_loaded(dir: &Path) -> Result<(), DeletionLogError> {
+    for entry in fs::read_dir(dir).await.map_err(io_error(dir))? {
+        if !entry.is_dir && entry.name.starts_with(UPLOADS_PREFIX) && entry.name.ends_with(SUFFIX) {
+            let path = dir.join(&entry.name);
+            remove_uploads(dir, &read(&path).await?.uploads).await?;
+            remove_if_there(&path).await.map_err(io_error(&path))?;
+            fs::sync_dir(dir).await.map_err(io_error(dir))?;
+        }
+    }
+    Ok(())
 }
 
 async fn carry_out(dir: &Path, written: Written) -> Result<(), DeletionLogError> {
-    let path = dir.join(format!("{PREFIX}{}{SUFFIX}", rt::random::uuid_v4().simple()));
+    let path = new_path(dir);
     if let Err(error) = sealed::write(&path, KIND, FORMAT, &written).await {
         return Err(take_back(dir, &path, error).await);
     }
     finish(dir, &path, &written, &mut Finished::default()).await
 }
 
+/// The path of a new record.
+fn new_path(dir: &Path) -> PathBuf {
+    dir.join(format!("{PREFIX}{}{SUFFIX}", rt::random::uuid_v4().simple()))
+}
+
 /// Ensures that a replacement that could not be written does not exist after a restart either.
 async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogError {
     let taken_back = async {
-        if fs::exists(path).await {
-            fs::remove_file(path).await?;
-            fs::sync_dir(dir).await?;
+        match fs::remove_file(path).await {
+            Ok(()) => fs::sync_dir(dir).await,
+            // It was not renamed to this path.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
         }
-        io::Result::Ok(())
     };
     let path = path.to_path_buf();
     match taken_back.await {
@@ -306,7 +367,7 @@ async fn quarantine(dir: &Path, names: Vec<String>) -> Result<Vec<PathBuf>, Dele
         let from = dir.join(&name);
         let mut target = to.join(&name);
         for again in 1..QUARANTINE_NAMES {
-            if !fs::exists(&target).await {
+            if !is_there(&target).await? {
                 break;
             }
             target = to.join(format!("{name}.{again}"));
@@ -345,7 +406,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
         match fs::rename(&temporary, &toc).await {
             Ok(()) => finished.sealed.push(generation.clone()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&temporary)(error)),
-            Err(_) if fs::exists(&toc).await => {}
+            Err(_) if is_there(&toc).await? => {}
             Err(_) => {
                 let generation = generation.clone();
                 return Err(DeletionLogError::Lost { file: path.to_path_buf(), generation });
@@ -360,10 +421,27 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
         }
     }
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
-    remove_uploads(dir, uploads).await?;
+    if let Err(error) = remove_uploads(dir, uploads).await {
+        tracing::warn!(dir = %dir.join(UPLOAD).display(), %error,
+            "sstables that were loaded cannot be removed from the upload directory: the next start and the next refresh try again");
+        if *replacement == Replacement::default() {
+            return Ok(());
+        }
+        // This record must go before its outputs are replaced. So another one names the uploads.
+        let later = later_path(path);
+        let left = Written { replacement: Replacement::default(), uploads: uploads.clone() };
+        sealed::write(&later, KIND, FORMAT, &left).await.map_err(io_error(&later))?;
+    }
     remove_if_there(path).await.map_err(io_error(path))?;
     // The record must not return after its outputs were replaced.
     fs::sync_dir(dir).await.map_err(io_error(dir))
+}
+
+/// The path of the record of the uploads that a load leaves. It depends on the path of the load's
+/// record: a repeated load writes the same one.
+fn later_path(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{UPLOADS_PREFIX}{}", name.strip_prefix(PREFIX).unwrap_or(&name)))
 }
 
 /// `<version>-<generation>-big-`.
@@ -392,6 +470,11 @@ async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLo
     fs::sync_dir(dir).await.map_err(io_error(dir))
 }
 
+/// Whether a path exists. An error if that cannot be checked.
+async fn is_there(path: &Path) -> Result<bool, DeletionLogError> {
+    fs::is_there(path).await.map_err(io_error(path))
+}
+
 /// Removes a file. One that is already gone is no failure.
 async fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path).await {
@@ -415,6 +498,11 @@ async fn remove(dir: &Path, sstable: &str) -> Result<bool, DeletionLogError> {
         if let Err(error) = remove_if_there(&path).await {
             return Err(DeletionLogError::NotRemoved { path, error });
         }
+    }
+    // A directory in the place of the TOC.txt may have files of an operator.
+    let is_toc = |entry: &&fs::DirEntry| entry.is_dir && parts(&entry.name) == Some((sstable, TOC));
+    if let Some(entry) = entries.iter().find(is_toc) {
+        quarantine(dir, vec![entry.name.clone()]).await?;
     }
     Ok(!names.is_empty())
 }

@@ -150,3 +150,42 @@ fn a_power_loss_at_any_write_leaves_inputs_or_outputs() {
     }
     assert!(both[0] > 8 && both[1] > 8, "{both:?}");
 }
+
+/// The disk refuses operations for a while, at every operation of a replacement. Only if it did not
+/// begin, the inputs are used on, and then a restart leaves them.
+#[cfg(feature = "sim")]
+#[test]
+fn a_replacement_that_did_not_begin_is_not_finished_by_a_restart() {
+    use rt::sim::{Disk, Refusal};
+    let dir = Path::new("/t");
+    let prepared = Disk::new(1);
+    rt::sim::block_on(1, &prepared, async {
+        fs::create_dir_all(dir).await.expect("made");
+        before(dir).await;
+    });
+    let mut outcomes = [0, 0, 0];
+    for refusal in [Refusal::Broken, Refusal::NoDescriptors, Refusal::NoAccess] {
+        for (skip, times) in (0..40).flat_map(|skip| (1..4).map(move |times| (skip, times))) {
+            let disk = prepared.fork();
+            rt::sim::block_on(1, &disk, async {
+                disk.refuse_below(dir, refusal, skip, times);
+                let replaced = replace(dir, &replacement()).await;
+                disk.refuse_nothing();
+                finish_pending(dir).await.expect("finished");
+                let there = tocs(dir).await;
+                let (inputs, outputs) = (["old1", "old2", "stays"], ["new1", "new2", "stays"]);
+                match replaced {
+                    Ok(()) => assert_eq!(there, outputs),
+                    Err(DeletionLogError::NotBegun { .. }) => assert_eq!(there, inputs, "{refusal:?} {skip} {times}"),
+                    Err(_) => assert!(there == inputs || there == outputs, "{there:?}"),
+                }
+                outcomes[match replaced {
+                    Ok(()) => 0,
+                    Err(DeletionLogError::NotBegun { .. }) => 1,
+                    Err(_) => 2,
+                }] += 1;
+            });
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 3), "{outcomes:?}");
+}

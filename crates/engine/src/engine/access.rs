@@ -69,7 +69,7 @@ impl Engine {
     pub fn counter_sstables(&self) -> Option<CounterSstables> {
         let mut sstables = CounterSstables::new();
         for table in self.all_tables().into_iter().filter(|table| table.schema().is_counter()) {
-            if table.may_hold_other_data() || table.missing.borrow().is_some() {
+            if table.may_hold_other_data() {
                 return None;
             }
             let dir = table.dir.strip_prefix(&self.config.data_dir).unwrap_or(&table.dir).to_owned();

@@ -52,7 +52,7 @@ impl Engine {
             ..EngineMetrics::default()
         };
         for table in self.all_tables() {
-            metrics.sstables_unreadable += table.unreadable.borrow().len() as u64;
+            metrics.sstables_unreadable += table.unreadable.count();
             for tablet in table.tablets().iter() {
                 let set = tablet.sstables();
                 metrics.sstables += set.len() as u64;
@@ -66,7 +66,7 @@ impl Engine {
     /// The statistics of a table on this shard.
     pub fn table_stats(&self, id: TableId) -> Result<TableStats, NoSuchTable> {
         let table = self.table(id).ok_or(NoSuchTable(id))?;
-        let mut stats = TableStats { unreadable: table.unreadable.borrow().len() as u64, ..TableStats::default() };
+        let mut stats = TableStats { unreadable: table.unreadable.count(), ..TableStats::default() };
         let mut data_bytes = 0;
         for tablet in table.tablets().iter() {
             let set = tablet.sstables();
@@ -91,7 +91,7 @@ impl Engine {
     pub fn table_details(&self, id: TableId) -> Result<TableDetails, NoSuchTable> {
         let table = self.table(id).ok_or(NoSuchTable(id))?;
         let mut details = TableDetails {
-            unreadable: table.unreadable.borrow().len() as u64,
+            unreadable: table.unreadable.count(),
             reads: table.done.reads.get(),
             writes: table.done.writes.get(),
             flushes: table.done.flushes.get(),
@@ -142,7 +142,7 @@ impl Engine {
     pub fn details(&self) -> TableDetails {
         let mut details = TableDetails::default();
         for table in self.all_tables() {
-            details.unreadable += table.unreadable.borrow().len() as u64;
+            details.unreadable += table.unreadable.count();
             table.tablets().iter().for_each(|tablet| details.tablet(tablet));
         }
         details

@@ -346,14 +346,14 @@ impl RaftLog {
         let armed = FailOnDrop { log: self, why: Some("a purge was interrupted".into()) };
         let mut written = fs::write_durably_with_room(&path, &bytes, reserved).await;
         if let Err(error) = &written {
-            match fs::exists(&path).await {
-                false if may_pass(error) => {
+            match fs::is_there(&path).await {
+                Ok(false) if may_pass(error) => {
                     armed.finish(None);
                     tracing::warn!(file = %path.display(), %error, "the Raft log could not be truncated; retrying later");
                     return Ok(());
                 }
                 // Everything but the directory is synced: there was no descriptor for it.
-                true if sstable::is_out_of_files(error) => {
+                Ok(true) if sstable::is_out_of_files(error) => {
                     written = with_descriptors(async || fs::sync_dir(&self.dir).await).await;
                 }
                 _ => {}

@@ -145,7 +145,7 @@ impl Reader {
             slices,
             options,
             counters: counters.clone(),
-            missing: table.missing.borrow().clone(),
+            missing: table.unreadable.error(),
             left: VecDeque::new(),
             tablet: None,
             current: Current::Nothing,

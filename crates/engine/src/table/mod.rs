@@ -3,18 +3,22 @@
 mod details;
 mod large;
 mod leftovers;
+mod loading;
 mod row_cache;
 mod sstable_set;
 mod tablet;
+mod unreadable;
 
 pub use details::TableDetails;
 pub(crate) use large::LargeIndex;
 pub use large::{LargePartition, LargeView};
 pub(crate) use leftovers::Leftovers;
+pub(crate) use loading::Loading;
 pub use row_cache::RowCacheStats;
 pub(crate) use row_cache::{CachedTablet, Content, RowCache};
 pub(crate) use sstable_set::{Attached, SstableSet};
 pub(crate) use tablet::Tablet;
+pub(crate) use unreadable::Unreadable;
 
 use crate::commitlog::Position;
 use crate::table_dir::ReplayFilters;
@@ -23,7 +27,6 @@ use model::range::PartitionRange;
 use model::schema::TableSchema;
 use rt::ShardId;
 use rt::sync::{Cancel, Gate, Notify, RwLock, Semaphore};
-use sstable::Corrupt;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -69,11 +72,10 @@ pub(crate) struct Table {
     pub requested_turn: Semaphore,
     /// Sstables whose files are being removed, or could not be removed.
     pub leftovers: Leftovers,
-    /// Files that could not be opened. They are left alone. Their contents are unknown, so nothing
-    /// is purged.
-    pub unreadable: RefCell<Vec<PathBuf>>,
-    /// An sstable that holds data and is not served: reads fail.
-    pub missing: RefCell<Option<Rc<Corrupt>>>,
+    /// Sstables that could not be opened.
+    pub unreadable: Unreadable,
+    /// The pieces of a refresh that are not attached yet.
+    pub loading: Loading,
     /// How many guards keep compactions from starting without a request.
     paused: Cell<u32>,
     /// How many guards keep all compactions from starting, also requested ones.
@@ -97,7 +99,7 @@ impl Table {
         schema: Rc<TableSchema>,
         dir: PathBuf,
         tablets: Vec<Rc<Tablet>>,
-        unreadable: Vec<PathBuf>,
+        unreadable: Unreadable,
         filters: Vec<(ShardId, ReplayFilters)>,
     ) -> Rc<Self> {
         check_apart(&tablets);
@@ -118,8 +120,8 @@ impl Table {
             sstable_files: RwLock::new(()),
             requested_turn: Semaphore::new(1),
             leftovers: Leftovers::default(),
-            unreadable: RefCell::new(unreadable),
-            missing: RefCell::default(),
+            unreadable,
+            loading: Loading::default(),
             paused: Cell::new(0),
             barriers: Cell::new(0),
             barrier_ended: Notify::new(),
@@ -241,7 +243,7 @@ impl Table {
     /// Whether sstables may hold data of the table besides those of the sets: nothing is purged
     /// then, because a tombstone may cover such data.
     pub fn may_hold_other_data(&self) -> bool {
-        !self.unreadable.borrow().is_empty() || self.leftovers.may_return()
+        !self.unreadable.is_empty() || !self.loading.is_empty() || self.leftovers.may_return()
     }
 
     /// Whether compactions may start without a request.

@@ -77,8 +77,9 @@ pub(crate) async fn remove_all(dir: &Path, places: &[SstablePath]) -> Result<(),
     Ok(())
 }
 
+/// Whether an sstable has a table of contents, or may have one that cannot be examined.
 pub(crate) async fn is_sealed(place: &SstablePath) -> bool {
-    rt::fs::exists(&place.path(Component::Toc)).await
+    !matches!(is_absent(&place.path(Component::Toc)).await, Ok(true))
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ pub(crate) enum OnMissing {
     /// The remaining files are linked. The table's data is removed next, and files that are already
     /// gone must not prevent that.
     Skip,
+    /// The same without a warning. The sstable could not be opened, or another shard has removed
+    /// it.
+    Ignore,
 }
 
 /// Links and describes snapshots for one shard.
@@ -106,6 +109,8 @@ impl SnapshotWriter {
         for name in own {
             let (path, target) = (place.dir.join(name), to.join(name));
             match rt::fs::hard_link(&path, &target).await {
+                // A directory in the place of a TOC.txt has no rows.
+                Err(_) if on_missing != OnMissing::Fail && rt::fs::metadata(&path).await.is_ok_and(|it| it.is_dir) => {}
                 // If only the target's directory is missing, somebody has removed the snapshot.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && is_absent(&path).await? => {
                     missing(path, error, on_missing)?;
@@ -138,10 +143,13 @@ impl SnapshotWriter {
 
 /// Reports a missing file of an sstable that is being linked.
 fn missing(path: PathBuf, error: io::Error, on_missing: OnMissing) -> Result<(), EngineError> {
-    if on_missing == OnMissing::Fail {
-        return Err(EngineError::io(path)(error));
+    match on_missing {
+        OnMissing::Fail => return Err(EngineError::io(path)(error)),
+        OnMissing::Skip => {
+            tracing::warn!(file = %path.display(), "file of an sstable is missing: the snapshot of the removed data lacks its rows");
+        }
+        OnMissing::Ignore => {}
     }
-    tracing::warn!(file = %path.display(), "file of an sstable is missing: the snapshot of the removed data lacks its rows");
     Ok(())
 }
 

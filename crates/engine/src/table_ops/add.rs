@@ -7,7 +7,7 @@
 use crate::deletion_log::Incomplete;
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
-use crate::table::{Attached, SstableSet, Table, Tablet};
+use crate::table::{Attached, SstableSet, Table, Tablet, Unreadable};
 use crate::table_dir::{
     CleanDirectory, FoundSstables, Prepared, ReplayFilters, finish_interrupted, is_absent, is_sealed, is_truncated,
     names_in, sealed_places,
@@ -17,16 +17,14 @@ use model::key::DecoratedKey;
 use model::schema::TableSchema;
 use rt::ShardId;
 use sstable::{Component, Corrupt, Sstable, SstablePath};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 /// The content of a table's directory for this shard.
 pub(crate) struct Opened {
     /// One set per tablet, in the order in which the tablets were given.
     pub sets: Vec<SstableSet>,
-    pub unreadable: Vec<PathBuf>,
-    /// The error of the first of these.
-    pub missing: Option<Corrupt>,
+    pub unreadable: Unreadable,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
 }
@@ -36,10 +34,8 @@ impl Opened {
     fn cannot_be_read(&mut self, place: &SstablePath, file: Component, error: &str) {
         tracing::error!(generation = %place.generation, dir = %place.dir.display(), error,
             "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
-        let file = place.path(file);
-        self.unreadable.push(file.clone());
         let why = format!("its table cannot be read without it, and it could not be opened at start: {error}");
-        self.missing.get_or_insert(Corrupt { file, offset: 0, why });
+        self.unreadable.add(place.clone(), Corrupt { file: place.path(file), offset: 0, why });
     }
 }
 
@@ -75,7 +71,6 @@ impl Engine {
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
         let table = Table::new(schema, dir, tablets, opened.unreadable, opened.filters);
         table.auto_compaction.set(self.config().auto_compaction);
-        *table.missing.borrow_mut() = opened.missing.map(Rc::new);
         self.registry().insert(id, table);
         if has_sstables {
             self.compactions().wake();
@@ -126,7 +121,7 @@ impl Engine {
             }
         };
         let sets = vec![SstableSet::default(); tablets.len()];
-        let mut opened = Opened { sets, unreadable: Vec::new(), missing: None, filters: found.filters };
+        let mut opened = Opened { sets, unreadable: Unreadable::default(), filters: found.filters };
         for Incomplete { place, why } in found.incomplete {
             let error = format!("its TOC.txt is missing and cannot be rebuilt: {why}");
             opened.cannot_be_read(&place, Component::Toc, &error);
@@ -148,11 +143,11 @@ impl Engine {
             };
             let sstable = match opening.await {
                 Ok(sstable) => sstable,
+                // The sstable itself may be intact: the next start can serve it.
+                Err(error) if error.is_of_process() => return Err(error.into()),
                 // A compaction or DROP of another shard has just removed it: TOC.txt is removed
                 // first.
                 Err(_) if !is_sealed(&place).await => continue,
-                // The sstable itself may be intact: the next start can serve it.
-                Err(error) if error.is_of_process() => return Err(error.into()),
                 Err(error) => {
                     opened.cannot_be_read(&place, Component::Data, &error.to_string());
                     continue;

@@ -153,7 +153,8 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
 /// killed. The log may forget the table after this, so its files must not return after a power
 /// loss.
 async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
-    let Some(gone_from) = (if rt::fs::exists(dir).await { Some(dir) } else { dir.parent() }) else { return Ok(()) };
+    let is_gone = is_absent(dir).await?;
+    let Some(gone_from) = (if is_gone { dir.parent() } else { Some(dir) }) else { return Ok(()) };
     match rt::fs::sync_dir(gone_from).await {
         // The keyspace has no directory either.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

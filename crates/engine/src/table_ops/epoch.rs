@@ -112,10 +112,11 @@ impl Engine {
             return Ok(false);
         }
         let found = finish_interrupted(&dir, self.config()).await?;
-        if self.config().auto_snapshot && !found.places.is_empty() {
-            SnapshotWriter::of(self.config())
-                .take(schema, &dir, &found.places, &snapshot_name(schema, at_micros))
-                .await?;
+        // An incomplete sstable would be loaded after its repair.
+        let mut sstables = found.places;
+        sstables.extend(found.incomplete.into_iter().map(|incomplete| incomplete.place));
+        if self.config().auto_snapshot && !sstables.is_empty() {
+            SnapshotWriter::of(self.config()).take(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
         }
         self.make_directories(&dir).await?;
         // Replay skips records of all shards, also of shards that no longer exist.
@@ -129,16 +130,16 @@ impl Engine {
             filters.write(&dir, shard, host).await?;
             marked.push(Made::ReplayFilters(schema.id, shard, filters.sequence));
         }
-        remove_all(&dir, &found.places).await?;
+        remove_all(&dir, &sstables).await?;
         epoch_file::write(&dir, epoch, self.config().host_id).await?;
         self.made(Made::Emptied(schema.id, epoch));
         marked.into_iter().for_each(|made| self.made(made));
-        if !found.places.is_empty() {
+        if !sstables.is_empty() {
             tracing::info!(
                 keyspace = schema.keyspace,
                 table = schema.name,
                 epoch,
-                sstables = found.places.len(),
+                sstables = sstables.len(),
                 "removed sstables from before the epoch of a table"
             );
         }

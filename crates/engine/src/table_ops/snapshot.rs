@@ -73,6 +73,13 @@ impl Engine {
             .iter()
             .flat_map(|tablet| tablet.sstables().iter().map(|own| own.sstable.place().clone()).collect::<Vec<_>>())
             .collect();
-        SnapshotWriter::of(self.config()).link_all(&table.dir, &places, to, on_missing).await
+        let writer = SnapshotWriter::of(self.config());
+        writer.link_all(&table.dir, &places, to, on_missing).await?;
+        let unreadable = table.unreadable.places();
+        if on_missing == OnMissing::Skip && !unreadable.is_empty() {
+            // They are removed next, too, and might be repaired.
+            writer.link_all(&table.dir, &unreadable, to, OnMissing::Ignore).await?;
+        }
+        Ok(())
     }
 }

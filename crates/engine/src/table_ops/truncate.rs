@@ -10,7 +10,7 @@ use crate::datadir::Made;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::Interval;
-use crate::table::Table;
+use crate::table::{Attached, Table};
 use crate::table_dir::{ReplayFilters, TruncateRecord};
 use model::TableId;
 use model::schema::TableSchema;
@@ -75,20 +75,32 @@ impl Engine {
                 (tablet.clone(), tablet.sealed(), tablet.sstables())
             })
             .collect();
-        let sstables: Vec<_> = void.iter().flat_map(|(_, _, set)| set.iter().cloned()).collect();
-        // Until the files of earlier sstables are gone, the filters must name them, too: otherwise
-        // the next start would load them.
-        let left = table.leftovers.places().into_iter().map(|place| place.generation);
-        let truncated = left.chain(sstables.iter().map(|own| own.generation()));
+        let mut sstables: Vec<_> = void.iter().flat_map(|(_, _, set)| set.iter().cloned()).collect();
+        // The filters must name all other sstables that the next start would load, too: those that
+        // are still to be removed, those that could not be opened, and those that are being loaded.
+        let unreadable = table.unreadable.places();
+        let loading = table.loading.places();
+        let others = table.leftovers.places().into_iter().chain(unreadable.iter().chain(&loading).cloned());
+        let truncated = others.map(|place| place.generation).chain(sstables.iter().map(|own| own.generation()));
         let names = truncated.map(|generation| generation.to_string()).collect();
         self.change_filters(table, |filters| {
             filters.truncated = Some(record);
             filters.truncated_sstables = names;
         })
         .await?;
+        // Nothing of the table is missing any more. A refresh may have ended meanwhile.
+        table.loading.truncated(&loading);
+        for gone in [&unreadable, &loading] {
+            let unreadable = table.unreadable.remove(gone);
+            table.leftovers.add(&unreadable);
+        }
         for (tablet, memtables, set) in &void {
-            let gone: Vec<_> = set.iter().cloned().collect();
+            let now = tablet.sstables();
+            let is_loaded = |own: &&Rc<Attached>| loading.contains(own.sstable.place());
+            let loaded: Vec<_> = now.iter().filter(is_loaded).cloned().collect();
+            let gone: Vec<_> = set.iter().chain(&loaded).cloned().collect();
             tablet.replace(&gone, []);
+            sstables.extend(loaded);
             for memtable in memtables {
                 if let Some(interval) = memtable.logged() {
                     self.log().clean(tablet.slot, interval.last);
@@ -128,8 +140,11 @@ impl Engine {
         }
     }
 
+    /// Whether the table may have data on this shard, also in sstables that could not be opened.
     pub(crate) fn has_data(&self, table: &Table) -> bool {
-        table.tablets().iter().any(|tablet| tablet.memtable_bytes() > 0 || tablet.sstables().len() > 0)
+        !table.unreadable.is_empty()
+            || !table.loading.is_empty()
+            || table.tablets().iter().any(|tablet| tablet.memtable_bytes() > 0 || tablet.sstables().len() > 0)
     }
 
     /// Records that replay skips the records of these intervals.

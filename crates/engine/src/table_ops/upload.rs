@@ -8,12 +8,16 @@
 //! moment either all are loaded, or all are still in `upload`.
 //!
 //! There are several steps because the tablets of a table are on several shards:
-//! [`Engine::uploaded`] on one shard, [`Engine::copy_uploaded`] on all, [`Engine::seal_loaded`]
-//! on one, [`Engine::attach_loaded`] on all. The caller ensures that only one load of a table
-//! runs at a time. Before the seal nothing in `upload` is removed, and afterwards only sstables
-//! that were loaded.
+//! [`Engine::uploaded`] on one shard, [`Engine::copy_uploaded`] and [`Engine::expect_loaded`] on
+//! all, [`Engine::seal_loaded`] on one, [`Engine::attach_loaded`] on all. The caller ensures that
+//! only one load of a table runs at a time. Before the seal nothing in `upload` is removed, and
+//! afterwards only sstables that were loaded.
+//!
+//! Once the load is recorded, a restart completes it. So this run does, too: it repeats the steps
+//! that fail because of the disk or for lack of descriptors. From [`Engine::expect_loaded`] on, a
+//! truncation includes the pieces ([`crate::table::Loading`]).
 
-use crate::deletion_log::{self, UPLOAD};
+use crate::deletion_log::{self, DeletionLogError, UPLOAD};
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::table::{Attached, Table};
@@ -23,6 +27,7 @@ use model::key::RingCut;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::task::Group;
+use rt::time::Duration;
 use sstable::{
     Component, Corrupt, Generation, PageCache, ReadOptions, Sstable, SstablePath, Unsealed, Version, Writer,
     WriterOptions, unreadable_format,
@@ -33,6 +38,9 @@ use std::rc::Rc;
 
 /// The files are read once: the reads neither fill the cache nor use it.
 const READ: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGROUND };
+
+/// The time between two attempts to complete a recorded load.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// An sstable in an `upload` directory.
 #[derive(Clone, Debug)]
@@ -64,6 +72,8 @@ impl Engine {
         self.make_directory(&table).await?;
         let dir = table.dir.join(UPLOAD);
         rt::fs::create_dir_all(&dir).await.map_err(EngineError::io(&dir))?;
+        // Uploads that were loaded before are not loaded again: the table may have been truncated.
+        deletion_log::remove_loaded(&table.dir).await?;
         let names = names_in(&dir).await?;
         // Grouped by all their files: an sstable without Data.db would be ignored silently
         // otherwise.
@@ -118,15 +128,33 @@ impl Engine {
         .await
     }
 
-    /// Removes pieces that are not sealed.
+    /// Adds the pieces of this shard's tablets to those that are being loaded, before the load is
+    /// recorded.
+    pub fn expect_loaded(&self, id: TableId, pieces: &[LoadedPiece]) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        table.loading.begin(pieces.iter().map(|piece| SstablePath::new(&table.dir, piece.generation)).collect());
+        Ok(())
+    }
+
+    /// Removes pieces of a load that was not recorded.
     pub async fn discard_loaded(&self, id: TableId, pieces: &[LoadedPiece]) -> Result<(), EngineError> {
+        self.forget_loaded(id, pieces);
         remove_pieces(&self.table_or_error(id)?.dir, pieces).await;
         Ok(())
     }
 
+    /// Forgets pieces of a load that was not recorded.
+    pub fn forget_loaded(&self, id: TableId, pieces: &[LoadedPiece]) {
+        let Some(table) = self.table(id) else { return };
+        for piece in pieces {
+            table.loading.end(&SstablePath::new(&table.dir, piece.generation));
+        }
+    }
+
     /// Atomically replaces the uploaded sstables by the pieces. Every shard has to attach its own
-    /// pieces afterwards. On an error the pieces are removed, unless the record was written: then
-    /// a restart completes it.
+    /// pieces afterwards. On an error that [changed nothing](EngineError::changed_nothing) the
+    /// pieces are removed. After other errors a restart completes the load: the table was dropped,
+    /// or the shard stops, or a piece is lost.
     pub async fn seal_loaded(
         &self,
         id: TableId,
@@ -134,41 +162,76 @@ impl Engine {
         uploads: Vec<Uploaded>,
     ) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
-        self.detached(|_| async move {
+        self.detached(|engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
             let seal = pieces.iter().map(|piece| piece.generation.to_string()).collect();
             let uploads =
                 uploads.iter().map(|Uploaded(place)| format!("{}-{}-big-", place.version.name(), place.generation));
-            match deletion_log::load(&table.dir, seal, uploads.collect()).await {
-                Err(error @ deletion_log::DeletionLogError::NotBegun { .. }) => {
+            let load = match deletion_log::load(&table.dir, seal, uploads.collect()).await {
+                Ok(load) => load,
+                Err(error) => {
                     remove_pieces(&table.dir, &pieces).await;
-                    Err(error.into())
+                    return Err(error.into());
                 }
-                other => Ok(other?),
+            };
+            loop {
+                match load.finish().await {
+                    Ok(()) => return Ok(()),
+                    Err(error @ DeletionLogError::Lost { .. }) => return Err(error.into()),
+                    Err(error) => {
+                        tracing::warn!(dir = %table.dir.display(), %error, "loaded sstables cannot be sealed; retrying");
+                        engine.wait_to_retry(&table).await?;
+                    }
+                }
             }
         })
         .await
     }
 
+    /// Waits before another attempt, unless the table is dropped or the shard stops.
+    async fn wait_to_retry(&self, table: &Table) -> Result<(), EngineError> {
+        if table.work.is_closed() {
+            return Err(EngineError::Cancelled);
+        }
+        self.stopping().unless(rt::time::sleep(RETRY)).await.ok_or(EngineError::Cancelled)
+    }
+
     /// Opens the pieces of this shard's tablets and attaches them in one step. If one cannot be
-    /// opened, reads of the table fail from then on, because it is part of the table.
+    /// opened, reads of the table fail from then on, because it is part of the table. Pieces that
+    /// were truncated meanwhile are removed.
     pub async fn attach_loaded(&self, id: TableId, pieces: Vec<LoadedPiece>) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(|engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-            let mut opened = Vec::new();
+            let mut tried = Vec::new();
             for piece in &pieces {
-                let sstable = match Sstable::open(&table.dir, piece.generation, engine.cache()).await {
-                    Ok(sstable) => sstable,
-                    Err(error) => {
-                        let file = SstablePath::new(&table.dir, piece.generation).path(Component::Data);
-                        let why = format!("the loaded sstable cannot be opened, and its table cannot be read: {error}");
-                        table.unreadable.borrow_mut().push(file.clone());
-                        table.missing.borrow_mut().get_or_insert(Rc::new(Corrupt { file, offset: 0, why }));
-                        return Err(error.into());
+                let opened = loop {
+                    match Sstable::open(&table.dir, piece.generation, engine.cache()).await {
+                        Err(error) if error.is_of_process() => {
+                            tracing::warn!(dir = %table.dir.display(), %error, "a loaded sstable cannot be opened; retrying");
+                            engine.wait_to_retry(&table).await?;
+                        }
+                        opened => break opened,
                     }
                 };
-                opened.push((piece.tablet, Attached::new(sstable, Vec::new())));
+                tried.push((piece.tablet, SstablePath::new(&table.dir, piece.generation), opened));
+            }
+            // Nothing is awaited from here on until all are attached.
+            let (mut opened, mut truncated, mut failed) = (Vec::new(), Vec::new(), None);
+            for (tablet, place, sstable) in tried {
+                if !table.loading.end(&place) {
+                    truncated.push(place);
+                    continue;
+                }
+                match sstable {
+                    Ok(sstable) => opened.push((tablet, Attached::new(sstable, Vec::new()))),
+                    Err(error) => {
+                        let why = format!("the loaded sstable cannot be opened, and its table cannot be read: {error}");
+                        let file = place.path(Component::Data);
+                        table.unreadable.add(place, Corrupt { file, offset: 0, why });
+                        failed = failed.or(Some(error));
+                    }
+                }
             }
             for tablet in table.tablets().iter() {
                 let own: Vec<_> =
@@ -178,7 +241,10 @@ impl Engine {
                 }
             }
             engine.compactions().wake();
-            Ok(())
+            // Until their files are removed, the next truncation names them.
+            table.leftovers.add(&truncated);
+            engine.remove_leftovers(&table, truncated).await?;
+            failed.map_or(Ok(()), |error| Err(error.into()))
         })
         .await
     }

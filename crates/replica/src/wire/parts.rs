@@ -5,7 +5,7 @@ use super::codec::{Reader, Writer};
 use super::command::{read_position, write_position};
 use crate::fragments::{FragmentPage, is_well_formed};
 use model::fragment::Fragment;
-use model::key::{Clustering, ClusteringCut, DecoratedKey};
+use model::key::{Clustering, ClusteringCut, DecoratedKey, MAX_KEY_BYTES};
 use model::row::Row;
 use model::time::{Seconds, Timestamp, Tombstone};
 
@@ -40,7 +40,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<FragmentPage> {
     let fragments = reader.list(|reader| {
         Some(match reader.u8()? {
             0 => {
-                Fragment::PartitionStart { key: DecoratedKey::new(reader.bytes()?), tombstone: read_tombstone(reader)? }
+                let key = reader.bytes().filter(|key| key.len() <= MAX_KEY_BYTES)?;
+                Fragment::PartitionStart { key: DecoratedKey::new(key), tombstone: read_tombstone(reader)? }
             }
             1 => Fragment::Static(read_row(reader)?),
             2 => Fragment::Row { key: Clustering(reader.bytes()?), row: read_row(reader)? },

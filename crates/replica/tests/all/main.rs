@@ -6,6 +6,7 @@ mod counters;
 mod digests;
 mod hot;
 mod invisible;
+mod malformed;
 mod queriers;
 mod reports;
 mod support;

@@ -162,9 +162,14 @@ pub fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Whether `path` exists. A path that cannot be checked counts as missing.
-pub async fn exists(path: &Path) -> bool {
-    metadata(path).await.is_ok()
+/// Whether `path` exists. An error if that cannot be checked: such a path must not count as missing
+/// where data or records are forgotten for that.
+pub async fn is_there(path: &Path) -> io::Result<bool> {
+    match metadata(path).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_absence(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The whole contents of a small file.

@@ -176,8 +176,8 @@ fn a_power_loss_takes_what_was_not_synced() {
         disk.lose_power();
         assert!(!disk.is_on());
         block_on(8, &disk, async {
-            assert_eq!(fs::exists(Path::new("/d/b")).await, want_name);
-            assert_eq!(fs::exists(Path::new("/d/a")).await, !want_name);
+            assert_eq!(fs::is_there(Path::new("/d/b")).await.expect("looked"), want_name);
+            assert_eq!(fs::is_there(Path::new("/d/a")).await.expect("looked"), !want_name);
             let path = if want_name { "/d/b" } else { "/d/a" };
             let data = fs::read(Path::new(path)).await.expect("read");
             assert_eq!(data.len(), if want_data { 9000 } else { 5000 });

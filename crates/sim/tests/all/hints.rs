@@ -9,7 +9,7 @@ use model::options::TableOptions;
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::types::CqlType;
-use rt::sim::{Disk, Refusal, Unsynced};
+use rt::sim::{Disk, Fault, Refusal, Unsynced};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -259,4 +259,50 @@ fn the_newer_of_the_file_and_the_reserved_space_is_used() {
     assert_eq!(targets(), vec![other]);
     rt::sim::block_on(1, &disk, async { open().await.forget_missed(other, None, i64::MAX).await });
     assert_eq!(targets(), vec![]);
+}
+
+/// A sync of hints fails: the target is noted, and nothing is added to the file, because later
+/// syncs of it would succeed. Hints that are stored and synced afterwards survive a power loss.
+#[test]
+fn a_failed_sync_is_noted_and_its_file_is_not_used_again() {
+    // The failing sync is that of the period, or of a full file, or of a replay.
+    for case in 0..3 {
+        let disk = Disk::new(case);
+        disk.set_unsynced(Unsynced::Lost);
+        let of_node = disk.clone();
+        let later = rt::sim::block_on(case, &disk, async move {
+            let (hints, known) = (open().await, RefCell::new(Known::default()));
+            store(&hints, &known, 2).await;
+            of_node.fail_next_below("/node/hints", Fault::Sync, 1);
+            match case {
+                0 => hints.sync().await,
+                1 => {
+                    while hints.missed().is_empty() {
+                        let n = known.borrow().next;
+                        known.borrow_mut().next += 1;
+                        let _ = hints.store(target(), &mutation(n), 1, None).await;
+                    }
+                }
+                _ => {
+                    let failed = hints.replay(target(), |_| async { Delivered::NotYet }).await;
+                    failed.expect_err("the sync fails");
+                }
+            }
+            let noted: Vec<_> = hints.missed().iter().map(|one| (one.target, one.table, one.cause)).collect();
+            assert!(noted.contains(&(target(), None, Cause::NotWritten)), "case {case}: {noted:?}");
+            let first = known.borrow().next;
+            store(&hints, &known, 3).await;
+            sync(&hints, &known).await;
+            first..first + 3
+        });
+        disk.lose_power();
+        rt::sim::block_on(case, &disk, async {
+            let (hints, known) = (open().await, RefCell::new(Known::default()));
+            assert!(hints.missed().iter().any(|one| one.target == target()), "case {case}");
+            deliver(&hints, &known, 100).await;
+            let delivered = known.into_inner().delivered;
+            let lost: Vec<_> = later.filter(|n| !delivered.contains(n)).collect();
+            assert!(lost.is_empty(), "case {case}: {lost:?} are lost");
+        });
+    }
 }

@@ -38,12 +38,17 @@ pub(crate) fn read(input: &mut Input<'_>, widths: &[Option<usize>], out: &mut Ve
 }
 
 /// Writes the components of `prefix`. With `all`, missing ones are written as nulls, up to the
-/// number of widths. The error is the index of a value of the wrong length.
+/// number of widths. The error is the index of a value of the wrong length, or of the first one
+/// without a width.
 pub(crate) fn write(prefix: &[u8], widths: &[Option<usize>], all: bool, out: &mut Vec<u8>) -> Result<(), usize> {
     let mut components = Components(prefix);
-    let count = if all { widths.len() } else { components.clone().count() };
+    let own = components.clone().count();
+    if own > widths.len() {
+        return Err(widths.len());
+    }
+    let count = if all { widths.len() } else { own };
     for first in (0..count).step_by(GROUP) {
-        let group = &widths[first..count.min(first + GROUP).min(widths.len())];
+        let group = &widths[first..count.min(first + GROUP)];
         let mut header = 0u64;
         let mut ahead = components.clone();
         for i in 0..group.len() {
@@ -88,5 +93,11 @@ mod tests {
         }
         let wrong = Clustering::from_components([&b"abc"[..]]);
         assert_eq!(write(&wrong.0, &widths, false, &mut Vec::new()), Err(0));
+        for (count, widths) in [(1, 0), (3, 2), (71, 70), (71, 1)] {
+            let many = Clustering::from_components(std::iter::repeat_n(&b""[..], count));
+            for all in [false, true] {
+                assert_eq!(write(&many.0, &vec![None; widths], all, &mut Vec::new()), Err(widths));
+            }
+        }
     }
 }

@@ -33,7 +33,7 @@ use crate::summary::SummaryBuilder;
 use blocks::Blocks;
 use files::{DataFile, IndexFile};
 use model::fragment::Fragment;
-use model::key::{Clustering, ClusteringCut, DecoratedKey};
+use model::key::{Clustering, ClusteringCut, DecoratedKey, MAX_KEY_BYTES};
 use model::row::Row;
 use model::time::Tombstone;
 use model::types::vint::write_unsigned;
@@ -246,7 +246,7 @@ impl Writer {
 
     async fn encode(&mut self, fragment: Fragment) -> Result<(), Error> {
         match fragment {
-            Fragment::PartitionStart { key, tombstone } => self.start_partition(key, tombstone),
+            Fragment::PartitionStart { key, tombstone } => self.start_partition(key, tombstone)?,
             Fragment::Static(row) => self.static_row(Some(&row))?,
             Fragment::Row { key, row } => self.row(&key, &row)?,
             Fragment::Change { at, tombstone } => self.change(&at, tombstone)?,
@@ -259,10 +259,15 @@ impl Writer {
         Error::Unsupported(format!("{}.{}: {why}", self.schema.keyspace, self.schema.name))
     }
 
-    fn start_partition(&mut self, key: DecoratedKey, tombstone: Tombstone) {
+    fn start_partition(&mut self, key: DecoratedKey, tombstone: Tombstone) -> Result<(), Error> {
         assert!(self.partition.is_none(), "the partition before has ended");
         assert!(self.last.as_ref().is_none_or(|last| *last < key), "partitions come in order");
-        assert!(key.key.len() <= model::key::MAX_KEY_BYTES, "the length of a key fits the two bytes of the format");
+        if key.key.len() > MAX_KEY_BYTES {
+            let len = key.key.len();
+            return Err(
+                self.refused(format!("a partition key has {len} bytes, and at most {MAX_KEY_BYTES} fit the format"))
+            );
+        }
         debug_assert_eq!(
             key.token,
             model::token::of_key(&key.key),
@@ -284,6 +289,7 @@ impl Writer {
             rows: 0,
             range_tombstones: 0,
         });
+        Ok(())
     }
 
     /// Writes the static row, which every partition has if the table has static columns.

@@ -1,0 +1,161 @@
+//! Truncation of tables with sstables that cannot be opened: their rows do not return after a
+//! repair.
+
+use crate::support::*;
+use model::range::{PartitionRange, Slice};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+fn insert(k: i32, c: i32, value: &str) -> Change {
+    Change::Insert { k, c, value: value.into() }
+}
+
+async fn write(engine: &engine::Engine, schema: &model::TableSchema, timestamp: i64, change: Change) {
+    engine.apply_durably(&change.mutation(schema, timestamp), &key(change.k())).await.unwrap();
+}
+
+async fn all(engine: &engine::Engine, schema: &model::TableSchema) -> Seen {
+    read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
+}
+
+fn table_dir(root: &Path) -> PathBuf {
+    let mut tables = std::fs::read_dir(root.join("data/ks")).unwrap();
+    tables.next().unwrap().unwrap().path()
+}
+
+fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.to_str().unwrap().ends_with(ending));
+    files.sort();
+    files
+}
+
+fn quiet() -> Rc<model::TableSchema> {
+    schema(0, |options| {
+        options.compaction.insert("enabled".into(), "false".into());
+    })
+}
+
+/// Flips a bit in the middle of a file.
+fn damage(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A way in which an sstable cannot be opened at the start. `toc` and `statistics` are the paths of
+/// its components.
+type Defect = fn(toc: &Path, statistics: &Path);
+
+const DEFECTS: [Defect; 4] = [
+    |_, statistics| damage(statistics),
+    |_, statistics| std::fs::remove_file(statistics).unwrap(),
+    // The table of contents cannot be rebuilt.
+    |toc, statistics| {
+        damage(statistics);
+        std::fs::remove_file(toc).unwrap();
+    },
+    |toc, _| {
+        std::fs::remove_file(toc).unwrap();
+        std::fs::create_dir(toc).unwrap();
+    },
+];
+
+/// Stops an engine and makes its first sstable unreadable. The files of that sstable before.
+async fn make_unreadable(engine: &engine::Engine, root: &Path, defect: Defect) -> Vec<(PathBuf, Vec<u8>)> {
+    engine.stop().await;
+    let dir = table_dir(root);
+    let toc = files(&dir, "-TOC.txt").remove(0);
+    let own = toc.to_str().unwrap().trim_end_matches("TOC.txt").to_owned();
+    let mut all = files(&dir, "");
+    all.retain(|path| path.to_str().unwrap().starts_with(&own));
+    let contents = all.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    defect(&toc, Path::new(&format!("{own}Statistics.db")));
+    contents
+}
+
+/// Puts files back, in place of any directory.
+fn restore(files: &[(PathBuf, Vec<u8>)]) {
+    for (path, contents) in files {
+        if path.is_dir() {
+            std::fs::remove_dir(path).unwrap();
+        }
+        std::fs::write(path, contents).unwrap();
+    }
+}
+
+/// An sstable that cannot be opened is truncated with its table: its rows do not return when it is
+/// repaired, and without it the table can be read.
+#[test]
+fn a_truncation_includes_sstables_that_cannot_be_opened() {
+    for (i, defect) in DEFECTS.into_iter().enumerate() {
+        for (others, auto_snapshot) in [(false, false), (true, false), (true, true)] {
+            rt::block_on(async {
+                let name = format!("truncate-unreadable-{i}-{others}-{auto_snapshot}");
+                let (scratch, schema) = (Scratch::new(&name), quiet());
+                let config = || engine::EngineConfig { auto_snapshot, ..config(&scratch, 16 << 20) };
+                let engine = open(config(), &schema, &tablets(1)).await;
+                for k in 0..if others { 2 } else { 1 } {
+                    write(&engine, &schema, 1, insert(k, 0, "old")).await;
+                    engine.flush(None).await.unwrap();
+                }
+                let before = make_unreadable(&engine, &scratch, defect).await;
+
+                let engine = open(config(), &schema, &tablets(1)).await;
+                assert_eq!(engine.metrics().sstables_unreadable, 1, "{name}");
+                if others {
+                    write(&engine, &schema, 1, insert(2, 0, "old")).await;
+                }
+                engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+                assert_eq!(engine.metrics().sstables_unreadable, 0, "{name}");
+                assert_eq!(all(&engine, &schema).await, Seen::new(), "{name}");
+                let dir = table_dir(&scratch);
+                assert_eq!(files(&dir, ".db"), Vec::<PathBuf>::new(), "{name}: the files are removed");
+                if auto_snapshot {
+                    let snapshots: Vec<_> = std::fs::read_dir(dir.join("snapshots")).unwrap().collect();
+                    let snapshot = snapshots[0].as_ref().unwrap().path();
+                    assert_eq!(files(&snapshot, "-Data.db").len(), 3, "{name}: it may be repaired");
+                }
+                write(&engine, &schema, 1, insert(3, 0, "new")).await;
+                let wanted: Seen = [(3, (None, [(0, (true, Some("new".to_string())))].into()))].into();
+                engine.stop().await;
+
+                restore(&before);
+                for _ in 0..2 {
+                    let engine = open(config(), &schema, &tablets(1)).await;
+                    assert_eq!(engine.metrics().sstables_unreadable, 0, "{name}");
+                    assert_eq!(all(&engine, &schema).await, wanted, "{name}");
+                    engine.stop().await;
+                }
+            });
+        }
+    }
+}
+
+/// The same if the node was down during the truncation: the start discards the sstable.
+#[test]
+fn a_later_epoch_includes_sstables_that_cannot_be_opened() {
+    for (i, defect) in DEFECTS.into_iter().enumerate() {
+        rt::block_on(async {
+            let (scratch, schema) = (Scratch::new(&format!("epoch-unreadable-{i}")), quiet());
+            let config = || engine::EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };
+            let engine = open(config(), &schema, &tablets(1)).await;
+            write(&engine, &schema, 1, insert(1, 0, "old")).await;
+            engine.flush(None).await.unwrap();
+            make_unreadable(&engine, &scratch, defect).await;
+            {
+                let _lock = engine::datadir::DataDir::open(&scratch, "test", 1).await.unwrap();
+                let engine = engine::Engine::open(config()).await.unwrap();
+                assert!(engine.catch_up_with_epoch(&schema, 7, rt::time::wall_micros()).await.unwrap());
+                engine.abandon().await;
+            }
+            let dir = table_dir(&scratch);
+            assert_eq!(files(&dir, ".db"), Vec::<PathBuf>::new(), "defect {i}");
+            let engine = open(config(), &schema, &tablets(1)).await;
+            assert_eq!(engine.metrics().sstables_unreadable, 0, "defect {i}");
+            assert_eq!(all(&engine, &schema).await, Seen::new(), "defect {i}");
+            engine.stop().await;
+        });
+    }
+}

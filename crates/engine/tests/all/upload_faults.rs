@@ -1,0 +1,259 @@
+//! Loading foreign sstables into a table with faults: power losses, no descriptors, an `upload`
+//! directory without write access, truncations meanwhile.
+
+use crate::support::*;
+use engine::{Engine, EngineError, TabletRange};
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use rt::sim::{Disk, Refusal};
+use rt::time::Duration;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+fn table_dir(dir: &Path, schema: &TableSchema) -> PathBuf {
+    dir.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id))
+}
+
+async fn names(dir: &Path) -> Vec<String> {
+    match rt::fs::read_dir(dir).await {
+        Ok(entries) => entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Copies a snapshot's sstables into the `upload` directory.
+async fn upload(table: &Path, snapshot: &str) {
+    let (from, to) = (table.join("snapshots").join(snapshot), table.join("upload"));
+    rt::fs::create_dir_all(&to).await.unwrap();
+    for name in names(&from).await.into_iter().filter(|name| name.contains("-big-")) {
+        rt::fs::hard_link(&from.join(&name), &to.join(&name)).await.unwrap();
+    }
+    for dir in [&to, table] {
+        rt::fs::sync_dir(dir).await.unwrap();
+    }
+}
+
+/// Loads them as a node of one shard does.
+async fn refresh(engine: &Engine, schema: &TableSchema, tablets: &[TabletRange]) -> Result<usize, EngineError> {
+    let uploads = engine.uploaded(schema.id).await?;
+    let pieces = engine.copy_uploaded(schema.id, uploads.clone(), tablets.to_vec()).await?;
+    engine.expect_loaded(schema.id, &pieces)?;
+    engine.seal_loaded(schema.id, pieces.clone(), uploads).await?;
+    engine.attach_loaded(schema.id, pieces.clone()).await?;
+    Ok(pieces.len())
+}
+
+async fn write(engine: &Engine, schema: &TableSchema, naive: &mut Naive, timestamp: i64, change: Change) {
+    engine.apply_durably(&change.mutation(schema, timestamp), &key(change.k())).await.unwrap();
+    naive.changes.push((timestamp, change));
+}
+
+async fn seen(engine: &Engine, schema: &TableSchema) -> Seen {
+    read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
+}
+
+/// Without automatic compaction: the sstables are counted.
+fn still() -> Rc<TableSchema> {
+    schema(0, |options| {
+        options.compaction.insert("enabled".into(), "false".into());
+    })
+}
+
+/// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
+/// empty, or none is and `upload` is complete.
+#[test]
+fn a_power_loss_at_any_write_loads_all_or_nothing() {
+    let dir = Path::new("/var/messina");
+    let (schema, table) = (still(), table_dir(dir, &still()));
+    let prepared = Disk::new(7);
+    let naive = rt::sim::block_on(7, &prepared, async {
+        rt::fs::create_dir_all(dir).await.unwrap();
+        rt::fs::sync_dir(Path::new("/var")).await.unwrap();
+        rt::fs::sync_dir(Path::new("/")).await.unwrap();
+        let mut naive = Naive::default();
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+        for round in 0..2 {
+            for k in 0..6 {
+                let change = Change::Insert { k, c: round, value: "v".into() };
+                write(&engine, &schema, &mut naive, 10, change).await;
+            }
+            engine.flush(None).await.unwrap();
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        upload(&table, "s").await;
+        engine.stop().await;
+        naive
+    });
+    let whole = rt::sim::block_on(8, &prepared.fork(), async { names(&table.join("upload")).await });
+    assert!(whole.len() > 20);
+    let mut outcomes = [0, 0];
+    for cut in (1..).step_by(3) {
+        let disk = prepared.fork();
+        disk.power_loss_at_write(cut);
+        let done = rt::sim::run(cut, &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            refresh(&engine, &schema, &tablets(2)).await.unwrap();
+            engine.stop().await;
+        });
+        disk.no_power_loss();
+        disk.lose_power();
+        rt::sim::block_on(cut, &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            let (found, left) = (seen(&engine, &schema).await, names(&table.join("upload")).await);
+            if found.is_empty() && done.is_err() {
+                assert_eq!(left, whole, "nothing was loaded at {cut}");
+                outcomes[0] += 1;
+            } else {
+                assert_eq!(found, naive.seen(), "all was loaded at {cut}");
+                assert_eq!(left, Vec::<String>::new(), "at {cut}");
+                outcomes[1] += 1;
+            }
+            engine.stop().await;
+        });
+        if done.is_ok() {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 5 && outcomes[1] > 2, "{outcomes:?}");
+}
+
+/// A disk with a table without rows and two sstables in its `upload` directory. Also returns the
+/// rows of these.
+fn with_uploads(dir: &Path) -> (Disk, Naive) {
+    let prepared = Disk::new(7);
+    let (schema, table) = (still(), table_dir(dir, &still()));
+    let naive = rt::sim::block_on(7, &prepared, async {
+        rt::fs::create_dir_all(dir).await.unwrap();
+        let mut naive = Naive::default();
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+        for k in 0..6 {
+            let change = Change::Insert { k, c: 1, value: "v".into() };
+            write(&engine, &schema, &mut naive, 10, change).await;
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        upload(&table, "s").await;
+        engine.stop().await;
+        naive
+    });
+    (prepared, naive)
+}
+
+/// The process has no descriptors from some operation of a refresh on, for a while. If the refresh
+/// fails, then nothing is loaded, also not by a restart.
+#[test]
+fn a_refresh_without_descriptors_loads_all_or_nothing() {
+    let (dir, schema) = (Path::new("/var/messina"), still());
+    let table = table_dir(dir, &schema);
+    let (prepared, naive) = with_uploads(dir);
+    let mut outcomes = [0, 0];
+    for skip in 0.. {
+        let disk = prepared.fork();
+        let (loaded, left) = rt::sim::block_on(u64::from(skip), &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            disk.refuse_below(&table, Refusal::NoDescriptors, skip, 4);
+            let loaded = refresh(&engine, &schema, &tablets(2)).await;
+            let left = disk.refuse_nothing();
+            let wanted = if loaded.is_ok() { naive.seen() } else { Seen::new() };
+            assert_eq!(seen(&engine, &schema).await, wanted, "after {skip} operations: {loaded:?}");
+            engine.abandon().await;
+            (loaded, left)
+        });
+        rt::sim::block_on(u64::from(skip), &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            let wanted = if loaded.is_ok() { naive.seen() } else { Seen::new() };
+            assert_eq!(seen(&engine, &schema).await, wanted, "after {skip} operations, restarted: {loaded:?}");
+            engine.stop().await;
+        });
+        outcomes[usize::from(loaded.is_ok())] += 1;
+        if left == 4 {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 5 && outcomes[1] > 2, "{outcomes:?}");
+}
+
+/// A truncation while a refresh waits for descriptors, at every operation: no loaded row returns.
+#[test]
+fn a_truncation_includes_sstables_that_are_being_loaded() {
+    let (dir, schema) = (Path::new("/var/messina"), still());
+    let table = table_dir(dir, &schema);
+    let (prepared, naive) = with_uploads(dir);
+    let waits = Duration::from_secs(3);
+    let mut failed = 0;
+    for skip in 0.. {
+        let disk = prepared.fork();
+        let left = rt::sim::block_on(u64::from(skip), &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            disk.refuse_below(&table, Refusal::NoDescriptors, skip, 1000);
+            let loading = rt::task::spawn({
+                let (engine, schema) = (engine.clone(), schema.clone());
+                async move { refresh(&engine, &schema, &tablets(2)).await }
+            });
+            rt::time::sleep(waits).await;
+            let left = disk.refuse_nothing();
+            engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+            let loaded = loading.await.unwrap();
+            failed += usize::from(loaded.is_err());
+            assert_eq!(seen(&engine, &schema).await, Seen::new(), "after {skip} operations: {loaded:?}");
+            let sstables = names(&table).await.into_iter().filter(|name| name.contains("-big-")).count();
+            assert_eq!(sstables, 0, "after {skip} operations: {loaded:?}");
+            engine.abandon().await;
+            left
+        });
+        rt::sim::block_on(u64::from(skip), &disk, async {
+            let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+            assert_eq!(seen(&engine, &schema).await, Seen::new(), "after {skip} operations, restarted");
+            // What was not loaded can be loaded now.
+            if !names(&table.join("upload")).await.is_empty() {
+                refresh(&engine, &schema, &tablets(2)).await.unwrap();
+                assert_eq!(seen(&engine, &schema).await, naive.seen());
+            }
+            engine.stop().await;
+        });
+        if left == 1000 {
+            assert!((5..skip as usize).contains(&failed), "{failed} of {skip} failed");
+            break;
+        }
+    }
+}
+
+/// Uploads that were loaded and cannot be removed neither fail the refresh nor the start, and are
+/// not loaded again.
+#[test]
+fn uploads_that_cannot_be_removed_are_loaded_once() {
+    let (dir, schema) = (Path::new("/var/messina"), still());
+    let table = table_dir(dir, &schema);
+    let (disk, naive) = with_uploads(dir);
+    let refuse = || disk.refuse_below(table.join("upload"), Refusal::NoAccess, 0, u32::MAX);
+    rt::sim::block_on(1, &disk, async {
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+        let uploads = engine.uploaded(schema.id).await.unwrap();
+        let pieces = engine.copy_uploaded(schema.id, uploads.clone(), tablets(2)).await.unwrap();
+        engine.expect_loaded(schema.id, &pieces).unwrap();
+        refuse();
+        engine.seal_loaded(schema.id, pieces.clone(), uploads).await.unwrap();
+        engine.attach_loaded(schema.id, pieces).await.unwrap();
+        assert_eq!(seen(&engine, &schema).await, naive.seen());
+        // Compactions may replace the pieces now.
+        engine.compact_major(schema.id).await.unwrap();
+        engine.abandon().await;
+    });
+    rt::sim::block_on(2, &disk, async {
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+        assert_eq!(seen(&engine, &schema).await, naive.seen());
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        refresh(&engine, &schema, &tablets(2)).await.expect_err("they cannot be removed yet");
+        engine.stop().await;
+    });
+    disk.refuse_nothing();
+    rt::sim::block_on(3, &disk, async {
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(2)).await;
+        assert_eq!(refresh(&engine, &schema, &tablets(2)).await.unwrap(), 0);
+        assert_eq!(names(&table.join("upload")).await, Vec::<String>::new());
+        assert!(!names(&table).await.iter().any(|name| name.starts_with("replacement-")));
+        assert_eq!(seen(&engine, &schema).await, Seen::new());
+        engine.stop().await;
+    });
+}

@@ -27,6 +27,7 @@ fn an_sstable_that_cannot_be_examined_is_not_skipped() {
         rt::fs::create_dir_all(dir).await.unwrap();
         let engine = open(config(dir, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema).await;
+        engine.flush(None).await.unwrap();
         engine.stop().await;
     });
     let table = dir.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id));

@@ -16,7 +16,8 @@
 //! crash: the sstable was sealed, and has lost its `TOC.txt` since. If only `TOC.txt` is missing,
 //! it is written again. Otherwise the sstable is incomplete: its files are kept, and its table
 //! cannot be read. Only a single file in a format of another database, which this node never
-//! writes, is moved to the table's `quarantine` directory. No such file is ever deleted.
+//! writes, is moved to the table's `quarantine` directory. No such file is ever deleted. A
+//! directory in the place of a `TOC.txt` is moved there when its sstable is removed.
 //!
 //! Invariants: after `finish_pending` either all inputs or all outputs of a replacement exist,
 //! never both, never neither; repeating it changes nothing. Files of unknown formats, and files

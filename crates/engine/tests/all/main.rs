@@ -32,6 +32,8 @@ mod operations;
 mod power_loss;
 #[cfg(feature = "sim")]
 mod refused_files;
+#[cfg(feature = "sim")]
+mod relogging;
 #[cfg(not(feature = "sim"))]
 mod removal_beside;
 #[cfg(not(feature = "sim"))]

@@ -7,19 +7,12 @@ use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use std::collections::VecDeque;
 use std::path::Path;
-use std::rc::Rc;
 
 /// Of three sstables.
 const OPEN: usize = 6;
 
 fn few(dir: &Path) -> EngineConfig {
     EngineConfig { open_files: OPEN, ..config(dir, 32 << 20) }
-}
-
-fn still() -> Rc<TableSchema> {
-    schema(i32::MAX, |options| {
-        options.compaction.insert("enabled".into(), "false".into());
-    })
 }
 
 async fn insert(engine: &Engine, schema: &TableSchema, naive: &mut Naive, k: i32, c: i32, value: String) {
@@ -33,7 +26,7 @@ async fn insert(engine: &Engine, schema: &TableSchema, naive: &mut Naive, k: i32
 fn many_sstables_are_served_with_few_open_files() {
     rt::block_on(async {
         let scratch = Scratch::new("open-files");
-        let schema = still();
+        let schema = still(i32::MAX);
         let engine = open(few(&scratch), &schema, &tablets(2)).await;
         let mut naive = Naive::default();
         for k in 0..30 {
@@ -71,7 +64,7 @@ fn sstables_that_go_are_kept_open_for_who_reads_them() {
     for truncated in [false, true] {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("kept-open-{truncated}"));
-            let schema = still();
+            let schema = still(i32::MAX);
             let engine = open(few(&scratch), &schema, &tablets(1)).await;
             let mut naive = Naive::default();
             for round in 0..8 {

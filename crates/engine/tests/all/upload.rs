@@ -59,18 +59,11 @@ async fn seen(engine: &Engine, schema: &TableSchema) -> Seen {
     read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
 }
 
-/// Without automatic compaction: the sstables are counted.
-fn still() -> Rc<TableSchema> {
-    schema(0, |options| {
-        options.compaction.insert("enabled".into(), "false".into());
-    })
-}
-
 #[test]
 fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-split");
-        let (schema, table) = (still(), table_dir(&scratch, &still()));
+        let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
         let mut naive = Naive::default();
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         for k in 0..40 {
@@ -110,7 +103,7 @@ fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
 fn an_open_reader_keeps_what_it_began_with() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-open");
-        let (schema, table) = (still(), table_dir(&scratch, &still()));
+        let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
         let mut naive = Naive::default();
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         for c in [100, 200, 300] {
@@ -152,7 +145,7 @@ fn an_open_reader_keeps_what_it_began_with() {
 fn cached_rows_take_notice() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-cached");
-        let wide = still();
+        let wide = still(0);
         let columns = (wide.partition_key.clone(), vec![wide.regulars[0].clone()]);
         let schema = Rc::new(TableSchema::new(
             wide.id,
@@ -207,7 +200,7 @@ fn cached_rows_take_notice() {
 fn intervals_of_uploaded_files_are_not_believed() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-intervals");
-        let (schema, table) = (still(), table_dir(&scratch, &still()));
+        let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let mut old = Naive::default();
         let mut naive = Naive::default();
@@ -264,7 +257,7 @@ async fn names_below(dir: &Path) -> Vec<PathBuf> {
 fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-refused");
-        let (schema, table) = (still(), table_dir(&scratch, &still()));
+        let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
         let mut naive = Naive::default();
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
         for k in 0..200 {
@@ -352,7 +345,7 @@ async fn upload_other(table: &Path, schema: &Rc<TableSchema>, keys: &[&[u8]], cl
 fn what_has_other_key_types_is_refused_and_left_where_it_is() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-keys");
-        let (schema, table) = (still(), table_dir(&scratch, &still()));
+        let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
         let (text, int) = (clustering(1), b"\0\0\0\x07");
         let cases: [(&[CqlType], CqlType, &[u8], &str); 4] = [

@@ -8,7 +8,6 @@ use model::schema::TableSchema;
 use rt::sim::{Disk, Refusal};
 use rt::time::Duration;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 fn table_dir(dir: &Path, schema: &TableSchema) -> PathBuf {
     dir.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id))
@@ -52,19 +51,12 @@ async fn seen(engine: &Engine, schema: &TableSchema) -> Seen {
     read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
 }
 
-/// Without automatic compaction: the sstables are counted.
-fn still() -> Rc<TableSchema> {
-    schema(0, |options| {
-        options.compaction.insert("enabled".into(), "false".into());
-    })
-}
-
 /// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
 /// empty, or none is and `upload` is complete.
 #[test]
 fn a_power_loss_at_any_write_loads_all_or_nothing() {
     let dir = Path::new("/var/messina");
-    let (schema, table) = (still(), table_dir(dir, &still()));
+    let (schema, table) = (still(0), table_dir(dir, &still(0)));
     let prepared = Disk::new(7);
     let naive = rt::sim::block_on(7, &prepared, async {
         rt::fs::create_dir_all(dir).await.unwrap();
@@ -122,7 +114,7 @@ fn a_power_loss_at_any_write_loads_all_or_nothing() {
 /// rows of these.
 fn with_uploads(dir: &Path) -> (Disk, Naive) {
     let prepared = Disk::new(7);
-    let (schema, table) = (still(), table_dir(dir, &still()));
+    let (schema, table) = (still(0), table_dir(dir, &still(0)));
     let naive = rt::sim::block_on(7, &prepared, async {
         rt::fs::create_dir_all(dir).await.unwrap();
         let mut naive = Naive::default();
@@ -144,7 +136,7 @@ fn with_uploads(dir: &Path) -> (Disk, Naive) {
 /// fails, then nothing is loaded, also not by a restart.
 #[test]
 fn a_refresh_without_descriptors_loads_all_or_nothing() {
-    let (dir, schema) = (Path::new("/var/messina"), still());
+    let (dir, schema) = (Path::new("/var/messina"), still(0));
     let table = table_dir(dir, &schema);
     let (prepared, naive) = with_uploads(dir);
     let mut outcomes = [0, 0];
@@ -177,7 +169,7 @@ fn a_refresh_without_descriptors_loads_all_or_nothing() {
 /// A truncation while a refresh waits for descriptors, at every operation: no loaded row returns.
 #[test]
 fn a_truncation_includes_sstables_that_are_being_loaded() {
-    let (dir, schema) = (Path::new("/var/messina"), still());
+    let (dir, schema) = (Path::new("/var/messina"), still(0));
     let table = table_dir(dir, &schema);
     let (prepared, naive) = with_uploads(dir);
     let waits = Duration::from_secs(3);
@@ -223,7 +215,7 @@ fn a_truncation_includes_sstables_that_are_being_loaded() {
 /// not loaded again.
 #[test]
 fn uploads_that_cannot_be_removed_are_loaded_once() {
-    let (dir, schema) = (Path::new("/var/messina"), still());
+    let (dir, schema) = (Path::new("/var/messina"), still(0));
     let table = table_dir(dir, &schema);
     let (disk, naive) = with_uploads(dir);
     let refuse = || disk.refuse_below(table.join("upload"), Refusal::NoAccess, 0, u32::MAX);

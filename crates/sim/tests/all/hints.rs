@@ -271,7 +271,7 @@ fn a_failed_sync_is_noted_and_its_file_is_not_used_again() {
         disk.set_unsynced(Unsynced::Lost);
         let of_node = disk.clone();
         let later = rt::sim::block_on(case, &disk, async move {
-            let (hints, known) = (open().await, RefCell::new(Known::default()));
+            let (hints, known) = (open().await, RefCell::new(HintOracle::default()));
             store(&hints, &known, 2).await;
             of_node.fail_next_below("/node/hints", Fault::Sync, 1);
             match case {
@@ -297,7 +297,7 @@ fn a_failed_sync_is_noted_and_its_file_is_not_used_again() {
         });
         disk.lose_power();
         rt::sim::block_on(case, &disk, async {
-            let (hints, known) = (open().await, RefCell::new(Known::default()));
+            let (hints, known) = (open().await, RefCell::new(HintOracle::default()));
             assert!(hints.missed().iter().any(|one| one.target == target()), "case {case}");
             deliver(&hints, &known, 100).await;
             let delivered = known.into_inner().delivered;

@@ -40,6 +40,13 @@ fn column(id: ColumnId, name: &str, kind: ColumnKind, ty: CqlType) -> Column {
     Column { id, name: name.into(), kind, position: 0, ty, descending: false }
 }
 
+/// The table of [`schema`] without automatic compaction, so that sstables can be counted.
+pub fn still(gc_grace_seconds: i32) -> Rc<TableSchema> {
+    schema(gc_grace_seconds, |options| {
+        options.compaction.insert("enabled".into(), "false".into());
+    })
+}
+
 /// `t (k int, c int, s text static, v text, w text, primary key (k, c))`.
 pub fn schema(gc_grace_seconds: i32, options: impl FnOnce(&mut TableOptions)) -> Rc<TableSchema> {
     let mut table_options = TableOptions { gc_grace_seconds, ..TableOptions::default() };

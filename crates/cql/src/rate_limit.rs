@@ -2,6 +2,9 @@
 //! little: no row, no mutation and no query is made for it.
 //!
 //! Left to the coordinator are batches, and pages after the first one.
+//!
+//! Callers check first whether the table has limits, and these functions are not inlined: tables
+//! without limits pay for one branch.
 
 use crate::error::Error;
 use crate::rate_limit_error::RateLimitError;
@@ -29,7 +32,7 @@ impl Request<'_> {
     /// decided yet.
     ///
     /// # Errors [`Error::RateLimit`]
-    #[inline]
+    #[inline(never)]
     pub fn limit_read(&self, schema: &TableSchema, partitions: &Partitions) -> Result<RateLimitMode, Error> {
         if self.params.paging_state.is_some() {
             return Ok(RateLimitMode::Off);
@@ -46,7 +49,7 @@ impl Request<'_> {
     /// Decides on a write of partitions. [`RateLimitMode::Off`]: it is not limited.
     ///
     /// # Errors [`Error::RateLimit`]
-    #[inline]
+    #[inline(never)]
     pub fn limit_write(&self, schema: &TableSchema, keys: &[DecoratedKey]) -> Result<RateLimitMode, Error> {
         match schema.rate_limits().limits_writes() {
             false => Ok(RateLimitMode::Off),
@@ -54,7 +57,7 @@ impl Request<'_> {
         }
     }
 
-    #[inline(never)]
+    #[inline]
     fn limit(
         &self,
         schema: &TableSchema,

@@ -157,17 +157,10 @@ impl Modify {
             Some(_) => SmallVec::new(),
             None => self.keys(env)?,
         };
-        let admitted = Admitted { warning, keys, rate_limit: RateLimitMode::Off };
-        match self.schema.rate_limits().limits_writes() {
-            false => Ok(admitted),
-            true => self.limited(admitted, request),
+        let mut admitted = Admitted { warning, keys, rate_limit: RateLimitMode::Off };
+        if self.schema.rate_limits().limits_writes() {
+            admitted.rate_limit = request.limit_write(&self.schema, &admitted.keys)?;
         }
-    }
-
-    /// Applies rate limits. Not inlined: tables without limits pay for one branch.
-    #[inline(never)]
-    fn limited(&self, mut admitted: Admitted, request: &Request<'_>) -> Result<Admitted, Error> {
-        admitted.rate_limit = request.limit_write(&self.schema, &admitted.keys)?;
         Ok(admitted)
     }
 

@@ -51,17 +51,10 @@ impl Select {
     pub fn admit(&self, env: Env<'_>, request: &Request<'_>) -> Result<Admitted, Error> {
         request.check_read_level()?;
         let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
-        let admitted = Admitted { partitions, rate_limit: RateLimitMode::Off };
-        match self.schema.rate_limits().limits_reads() {
-            false => Ok(admitted),
-            true => self.limited(admitted, request),
+        let mut admitted = Admitted { partitions, rate_limit: RateLimitMode::Off };
+        if self.schema.rate_limits().limits_reads() {
+            admitted.rate_limit = request.limit_read(&self.schema, &admitted.partitions)?;
         }
-    }
-
-    /// Applies rate limits. Not inlined: tables without limits pay for one branch.
-    #[inline(never)]
-    fn limited(&self, mut admitted: Admitted, request: &Request<'_>) -> Result<Admitted, Error> {
-        admitted.rate_limit = request.limit_read(&self.schema, &admitted.partitions)?;
         Ok(admitted)
     }
 

@@ -7,6 +7,7 @@ use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use std::collections::VecDeque;
 use std::path::Path;
+use std::rc::Rc;
 
 /// Of three sstables.
 const OPEN: usize = 6;

@@ -173,7 +173,7 @@ async fn serve_on(shards: ClusterShards, shard: ShardId, bytes: Bytes, context: 
         {
             metadata.wait_for_number(number, deadline).await;
         }
-        shards.replica.get().serve(bytes, Some(deadline)).await
+        shards.replica.get().serve_own(bytes, deadline).await
     };
     rt::shard::call(shard, serve).await
 }

@@ -9,15 +9,29 @@ use model::row::Malformed;
 use rt::sync::Deadline;
 
 impl Replica {
-    /// Performs a request from another shard or node. `deadline` is the deadline of a request from
-    /// this node: all reads of a statement on this node have the same deadline. Dropping the future
-    /// stops the work at its next yield.
+    /// Performs a request of another node. Refuses mutations that sstables cannot hold. `deadline`
+    /// replaces the one in the header. Dropping the future stops the work at its next yield.
     pub async fn serve(&self, request: Bytes, deadline: Option<Deadline>) -> Pieces {
+        self.serve_checked(request, deadline, |request| self.check_mutations(request)).await
+    }
+
+    /// The same for another shard of this node, whose mutations are known to be good. All reads of
+    /// a statement on this node have the same deadline.
+    pub async fn serve_own(&self, request: Bytes, deadline: Deadline) -> Pieces {
+        self.serve_checked(request, Some(deadline), |_| Ok(())).await
+    }
+
+    async fn serve_checked(
+        &self,
+        request: Bytes,
+        deadline: Option<Deadline>,
+        check: impl FnOnce(&ReplicaRequest) -> Result<(), Malformed>,
+    ) -> Pieces {
         let response = match decode_request(&request) {
             Ok((header, request)) => {
                 let mut context = header.context();
                 context.deadline = deadline.unwrap_or(context.deadline);
-                let result = match self.check_mutations(&request) {
+                let result = match check(&request) {
                     Ok(()) => context.deadline.limit(self.perform(&request, &context)).await,
                     Err(error) => Ok(Err(ReplicaError::Rejected(error.to_string()))),
                 };

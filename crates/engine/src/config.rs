@@ -23,7 +23,7 @@ pub(crate) const SLOW_FROM: f64 = 0.8;
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_millis(25);
 /// How long a write waits for room in the memtables before it is refused.
 pub(crate) const WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
-/// How long to wait before a failed flush or compaction is retried.
+/// How long to wait before a failed flush, compaction or load is retried.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// How many compactions one shard runs at a time.
 pub(crate) const COMPACTIONS_AT_ONCE: usize = 2;

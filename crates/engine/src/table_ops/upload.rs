@@ -17,6 +17,7 @@
 //! that fail because of the disk or for lack of descriptors. From [`Engine::expect_loaded`] on, a
 //! truncation includes the pieces ([`crate::table::Loading`]).
 
+use crate::config::RETRY_AFTER;
 use crate::deletion_log::{self, DeletionLogError, UPLOAD};
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
@@ -27,7 +28,6 @@ use model::key::RingCut;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::task::Group;
-use rt::time::Duration;
 use sstable::{
     Component, Corrupt, Generation, PageCache, ReadOptions, Sstable, SstablePath, Unsealed, Version, Writer,
     WriterOptions, unreadable_format,
@@ -38,9 +38,6 @@ use std::rc::Rc;
 
 /// The files are read once: the reads neither fill the cache nor use it.
 const READ: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGROUND };
-
-/// The time between two attempts to complete a recorded load.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// An sstable in an `upload` directory.
 #[derive(Clone, Debug)]
@@ -193,7 +190,7 @@ impl Engine {
         if table.work.is_closed() {
             return Err(EngineError::Cancelled);
         }
-        self.stopping().unless(rt::time::sleep(RETRY)).await.ok_or(EngineError::Cancelled)
+        self.stopping().unless(rt::time::sleep(RETRY_AFTER)).await.ok_or(EngineError::Cancelled)
     }
 
     /// Opens the pieces of this shard's tablets and attaches them in one step. If one cannot be

@@ -46,15 +46,12 @@ impl Request<'_> {
         }
     }
 
-    /// Decides on a write of partitions. [`RateLimitMode::Off`]: it is not limited.
+    /// Decides on a write of partitions. [`RateLimitMode::Off`]: it is not limited after all.
     ///
     /// # Errors [`Error::RateLimit`]
     #[inline(never)]
     pub fn limit_write(&self, schema: &TableSchema, keys: &[DecoratedKey]) -> Result<RateLimitMode, Error> {
-        match schema.rate_limits().limits_writes() {
-            false => Ok(RateLimitMode::Off),
-            true => self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Write),
-        }
+        self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Write)
     }
 
     #[inline]

@@ -158,10 +158,17 @@ impl Modify {
             None => self.keys(env)?,
         };
         let mut admitted = Admitted { warning, keys, rate_limit: RateLimitMode::Off };
-        if self.schema.rate_limits().limits_writes() {
-            admitted.rate_limit = request.limit_write(&self.schema, &admitted.keys)?;
-        }
+        admitted.rate_limit = self.limit(&admitted.keys, request)?;
         Ok(admitted)
+    }
+
+    /// Applies rate limits, if the table has some.
+    #[inline]
+    fn limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
+        match self.schema.rate_limits().limits_writes() {
+            false => Ok(RateLimitMode::Off),
+            true => request.limit_write(&self.schema, keys),
+        }
     }
 
     /// Executes the statement.
@@ -174,7 +181,7 @@ impl Modify {
         let env = match &json {
             Some(json) => {
                 keys = self.keys(json.env())?;
-                rate_limit = request.limit_write(&self.schema, &keys)?;
+                rate_limit = self.limit(&keys, request)?;
                 json.env()
             }
             None => env,

@@ -12,12 +12,6 @@ use std::rc::Rc;
 
 const ROWS: i32 = 40;
 
-fn quiet() -> Rc<TableSchema> {
-    schema(0, |options| {
-        options.compaction.insert("enabled".into(), "false".into());
-    })
-}
-
 /// The table directory of a killed engine with two sstables, each with half of the rows.
 async fn prepared(root: &Path, schema: &Rc<TableSchema>) -> PathBuf {
     let engine = open(config(root, 16 << 20), schema, &tablets(1)).await;
@@ -61,7 +55,7 @@ async fn count(engine: &Engine, schema: &TableSchema) -> usize {
 #[test]
 fn a_lost_toc_is_rebuilt() {
     rt::block_on(async {
-        let (scratch, schema) = (Scratch::new("lost-toc"), quiet());
+        let (scratch, schema) = (Scratch::new("lost-toc"), still(0));
         let dir = prepared(&scratch, &schema).await;
         let before = names(&dir);
         let toc = dir.join(first(&dir).into_iter().find(|name| component(name) == "TOC.txt").unwrap());
@@ -80,7 +74,7 @@ fn a_lost_toc_is_rebuilt() {
 #[test]
 fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
     rt::block_on(async {
-        let schema = quiet();
+        let schema = still(0);
         let template = Scratch::new("lost-component");
         let dir = prepared(&template, &schema).await;
         let own = first(&dir);
@@ -125,7 +119,7 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
 #[test]
 fn a_component_that_the_system_refuses_makes_its_table_unreadable() {
     rt::block_on(async {
-        let (scratch, schema) = (Scratch::new("refused-component"), quiet());
+        let (scratch, schema) = (Scratch::new("refused-component"), still(0));
         let dir = prepared(&scratch, &schema).await;
         for refused in first(&dir) {
             let (path, aside) = (dir.join(&refused), scratch.join("aside"));
@@ -234,7 +228,7 @@ const ATTACKS_ON_THE_LOG: [Attack; 7] = [
 fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
     rt::block_on(async {
         for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
-            let (scratch, schema) = (Scratch::new(&format!("log-changed-{i}")), quiet());
+            let (scratch, schema) = (Scratch::new(&format!("log-changed-{i}")), still(0));
             let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             for k in 0..ROWS {
                 if k == ROWS / 2 {
@@ -267,7 +261,7 @@ fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
 fn a_log_that_was_changed_behind_the_engine_fails_soon() {
     rt::block_on(async {
         for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
-            let (scratch, schema) = (Scratch::new(&format!("log-watched-{i}")), quiet());
+            let (scratch, schema) = (Scratch::new(&format!("log-watched-{i}")), still(0));
             let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             is_settled(&scratch).await;
             attack(&scratch);
@@ -284,7 +278,7 @@ fn a_log_that_was_changed_behind_the_engine_fails_soon() {
 #[test]
 fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
     rt::block_on(async {
-        let (scratch, schema) = (Scratch::new("older"), quiet());
+        let (scratch, schema) = (Scratch::new("older"), still(0));
         let host_id = DataDir::open(&scratch, "test", 1).await.unwrap().host_id;
         let config = EngineConfig { host_id, ..config(&scratch, 16 << 20) };
         let engine = open(config, &schema, &tablets(1)).await;
@@ -338,7 +332,7 @@ fn older_and_unusable_files_that_say_what_was_truncated_are_named() {
 #[test]
 fn a_foreign_sstable_without_its_toc_makes_its_table_unreadable() {
     rt::block_on(async {
-        let (scratch, schema) = (Scratch::new("lost-foreign-toc"), quiet());
+        let (scratch, schema) = (Scratch::new("lost-foreign-toc"), still(0));
         let dir = prepared(&scratch, &schema).await;
         for name in ["nb-8-big-Data.db", "nb-8-big-Index.db"] {
             std::fs::write(dir.join(name), "contents").unwrap();
@@ -354,7 +348,7 @@ fn a_foreign_sstable_without_its_toc_makes_its_table_unreadable() {
 #[test]
 fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
     rt::block_on(async {
-        let (scratch, schema) = (Scratch::new("unfinished"), quiet());
+        let (scratch, schema) = (Scratch::new("unfinished"), still(0));
         let dir = prepared(&scratch, &schema).await;
         let before = names(&dir);
         for name in ["me-7-big-TOC.txt.tmp", "me-7-big-Data.db", "na-8-big-Data.db", "mc-9-big-TOC.txt.tmp"] {
@@ -377,7 +371,7 @@ fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
 #[test]
 fn nothing_is_removed_while_the_directory_of_its_keyspace_is_gone() {
     rt::block_on(async {
-        let (scratch, schema) = (Scratch::new("no-keyspace"), quiet());
+        let (scratch, schema) = (Scratch::new("no-keyspace"), still(0));
         let config = || EngineConfig { auto_snapshot: false, ..config(&scratch, 16 << 20) };
         let engine = open(config(), &schema, &tablets(1)).await;
         engine
@@ -402,7 +396,7 @@ fn nothing_is_removed_while_the_directory_of_its_keyspace_is_gone() {
 fn data_is_removed_although_its_directory_is_gone() {
     for (auto_snapshot, drops) in [(false, false), (true, false), (false, true)] {
         rt::block_on(async {
-            let (scratch, schema) = (Scratch::new("no-directory"), quiet());
+            let (scratch, schema) = (Scratch::new("no-directory"), still(0));
             let both = tablets(2);
             let config = || EngineConfig { auto_snapshot, ..config(&scratch, 16 << 20) };
             let engine = open(config(), &schema, &both).await;

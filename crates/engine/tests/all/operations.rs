@@ -1,6 +1,7 @@
 //! Single operations of the store: snapshot, truncate, drop, damage, purging by time, limits,
 //! splitting by tablet.
 
+use crate::support::table_files::*;
 use crate::support::*;
 use engine::{ApplyError, EngineError, ReadError, UNFINISHED_SNAPSHOT};
 use model::fragment::Fragment;
@@ -10,47 +11,13 @@ use model::range::{PartitionRange, Slice};
 use model::row::{Cell, Marker, RowBuilder};
 use model::time::Tombstone;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-fn insert(k: i32, c: i32, value: &str) -> Change {
-    Change::Insert { k, c, value: value.into() }
-}
-
-async fn write(engine: &engine::Engine, schema: &model::TableSchema, timestamp: i64, change: Change) {
-    engine.apply_durably(&change.mutation(schema, timestamp), &key(change.k())).await.unwrap();
-}
-
-async fn all(engine: &engine::Engine, schema: &model::TableSchema) -> Seen {
-    read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
-}
-
-fn table_dir(root: &Path) -> PathBuf {
-    let mut tables = std::fs::read_dir(root.join("data/ks")).unwrap();
-    tables.next().unwrap().unwrap().path()
-}
-
-fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
-    let mut files: Vec<_> = match std::fs::read_dir(dir) {
-        Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
-        Err(_) => Vec::new(),
-    };
-    files.retain(|path| path.to_str().unwrap().ends_with(ending));
-    files.sort();
-    files
-}
-
-fn quiet() -> Rc<model::TableSchema> {
-    schema(0, |options| {
-        options.compaction.insert("enabled".into(), "false".into());
-    })
-}
 
 #[test]
 fn snapshots_link_files_and_outlive_the_table() {
     rt::block_on(async {
         let scratch = Scratch::new("snapshot");
-        let schema = quiet();
+        let schema = still(0);
         let mut config = config(&scratch, 16 << 20);
         let describe = |schema: &model::TableSchema| format!("CREATE TABLE {}.{}", schema.keyspace, schema.name);
         config.describe = Some(engine::DescribeSchema(Rc::new(describe)));
@@ -89,7 +56,7 @@ fn snapshots_link_files_and_outlive_the_table() {
 fn a_dropped_table_leaves_nothing_without_a_snapshot() {
     rt::block_on(async {
         let scratch = Scratch::new("drop");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
         write(&engine, &schema, 1, insert(1, 0, "a")).await;
         engine.flush(None).await.unwrap();
@@ -115,7 +82,7 @@ fn what_a_crash_left_of_a_dropped_table_is_swept_and_snapshots_stay() {
     rt::block_on(async {
         for auto_snapshot in [false, true] {
             let scratch = Scratch::new("sweep");
-            let schema = quiet();
+            let schema = still(0);
             let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
             write(&engine, &schema, 1, insert(1, 0, "a")).await;
             snapshot(&engine, schema.id, "mine").await;
@@ -155,7 +122,7 @@ fn what_a_crash_left_of_a_dropped_table_is_swept_and_snapshots_stay() {
 fn truncate_takes_a_snapshot_and_stays_truncated() {
     rt::block_on(async {
         let scratch = Scratch::new("truncate");
-        let schema = quiet();
+        let schema = still(0);
         let with_snapshots = || {
             let mut config = config(&scratch, 16 << 20);
             config.auto_snapshot = true;
@@ -182,19 +149,11 @@ fn truncate_takes_a_snapshot_and_stays_truncated() {
     });
 }
 
-/// Flips a bit in the middle of a file.
-fn damage(path: &Path) {
-    let mut bytes = std::fs::read(path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x10;
-    std::fs::write(path, bytes).unwrap();
-}
-
 #[test]
 fn a_file_that_cannot_be_opened_is_left_alone_and_stops_reading_and_purging() {
     rt::block_on(async {
         let scratch = Scratch::new("unreadable");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 1, insert(1, 0, "a")).await;
         engine.flush(None).await.unwrap();
@@ -231,7 +190,7 @@ fn a_file_that_cannot_be_opened_is_left_alone_and_stops_reading_and_purging() {
 fn a_corrupt_page_fails_reads_that_need_it_and_no_others() {
     rt::block_on(async {
         let scratch = Scratch::new("corrupt");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 1, insert(1, 0, &"a".repeat(2000))).await;
         engine.flush(None).await.unwrap();
@@ -303,7 +262,7 @@ fn tombstones_go_when_their_time_has_come_and_nothing_older_is_elsewhere() {
 fn a_tombstone_stays_while_a_memtable_has_older_data() {
     rt::block_on(async {
         let scratch = Scratch::new("purge-memtable");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 5, Change::DeletePartition { k: 1 }).await;
         engine.flush(None).await.unwrap();
@@ -326,7 +285,7 @@ fn a_tombstone_stays_while_a_memtable_has_older_data() {
 fn expired_cells_are_purged() {
     rt::block_on(async {
         let scratch = Scratch::new("ttl");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         for k in 0..10 {
             let mut builder = MutationBuilder::new(schema.id, schema.version, &i32::to_be_bytes(k));
@@ -351,7 +310,7 @@ fn expired_cells_are_purged() {
 fn a_mutation_that_no_log_record_can_hold_is_refused() {
     rt::block_on(async {
         let scratch = Scratch::new("large");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 64 << 20), &schema, &tablets(1)).await;
         let large = insert(1, 0, &"x".repeat(600 << 10)).mutation(&schema, 1);
         assert!(matches!(engine.apply_durably(&large, &key(1)).await, Err(ApplyError::TooLarge { .. })));
@@ -365,7 +324,7 @@ fn a_mutation_that_no_log_record_can_hold_is_refused() {
 fn sstables_are_split_when_tablets_are_others() {
     rt::block_on(async {
         let scratch = Scratch::new("split");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         let mut naive = Naive::default();
         for k in 0..50 {
@@ -394,7 +353,7 @@ fn sstables_are_split_when_tablets_are_others() {
 fn reading_is_isolated_from_writing_within_a_partition() {
     rt::block_on(async {
         let scratch = Scratch::new("isolated");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 64 << 20), &schema, &tablets(1)).await;
         for c in 0..3000 {
             write(&engine, &schema, 1, insert(1, c, "a")).await;
@@ -421,7 +380,7 @@ fn reading_is_isolated_from_writing_within_a_partition() {
 fn keys_outside_of_this_shards_tablets_are_refused() {
     rt::block_on(async {
         let scratch = Scratch::new("outside");
-        let schema = quiet();
+        let schema = still(0);
         let own = tablets(4).split_off(2);
         let engine = open(config(&scratch, 16 << 20), &schema, &own).await;
         let is_own = |key: &DecoratedKey| own.iter().any(|tablet| tablet.range.contains(key));
@@ -475,7 +434,7 @@ fn with_dropped_column(old: &model::TableSchema) -> Rc<model::TableSchema> {
 fn a_dropped_columns_cells_stay_dead_wherever_they_are() {
     rt::block_on(async {
         let scratch = Scratch::new("dropped-column");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         write(&engine, &schema, 1, insert(1, 0, "on disk")).await;
         engine.flush(None).await.unwrap();
@@ -522,7 +481,7 @@ fn a_dropped_columns_cells_stay_dead_wherever_they_are() {
 fn a_full_log_flushes_what_holds_it_and_writes_go_on() {
     rt::block_on(async {
         let scratch = Scratch::new("full-log");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 1 << 30), &schema, &tablets(2)).await;
         // The same few rows again and again: memtables stay small, the log does not.
         for i in 0..20_000 {
@@ -541,7 +500,7 @@ fn a_full_log_flushes_what_holds_it_and_writes_go_on() {
 fn memory_stays_within_its_budget_while_writes_come_in() {
     rt::block_on(async {
         let scratch = Scratch::new("budget");
-        let schema = quiet();
+        let schema = still(0);
         let engine = open(config(&scratch, 2 << 20), &schema, &tablets(2)).await;
         let writers: Vec<_> = (0..8)
             .map(|writer| {

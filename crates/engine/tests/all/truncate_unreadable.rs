@@ -1,48 +1,9 @@
 //! Truncation of tables with sstables that cannot be opened: their rows do not return after a
 //! repair.
 
+use crate::support::table_files::*;
 use crate::support::*;
-use model::range::{PartitionRange, Slice};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-
-fn insert(k: i32, c: i32, value: &str) -> Change {
-    Change::Insert { k, c, value: value.into() }
-}
-
-async fn write(engine: &engine::Engine, schema: &model::TableSchema, timestamp: i64, change: Change) {
-    engine.apply_durably(&change.mutation(schema, timestamp), &key(change.k())).await.unwrap();
-}
-
-async fn all(engine: &engine::Engine, schema: &model::TableSchema) -> Seen {
-    read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
-}
-
-fn table_dir(root: &Path) -> PathBuf {
-    let mut tables = std::fs::read_dir(root.join("data/ks")).unwrap();
-    tables.next().unwrap().unwrap().path()
-}
-
-fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
-    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.to_str().unwrap().ends_with(ending));
-    files.sort();
-    files
-}
-
-fn quiet() -> Rc<model::TableSchema> {
-    schema(0, |options| {
-        options.compaction.insert("enabled".into(), "false".into());
-    })
-}
-
-/// Flips a bit in the middle of a file.
-fn damage(path: &Path) {
-    let mut bytes = std::fs::read(path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x10;
-    std::fs::write(path, bytes).unwrap();
-}
 
 /// A way in which an sstable cannot be opened at the start. `toc` and `statistics` are the paths of
 /// its components.
@@ -93,7 +54,7 @@ fn a_truncation_includes_sstables_that_cannot_be_opened() {
         for (others, auto_snapshot) in [(false, false), (true, false), (true, true)] {
             rt::block_on(async {
                 let name = format!("truncate-unreadable-{i}-{others}-{auto_snapshot}");
-                let (scratch, schema) = (Scratch::new(&name), quiet());
+                let (scratch, schema) = (Scratch::new(&name), still(0));
                 let config = || engine::EngineConfig { auto_snapshot, ..config(&scratch, 16 << 20) };
                 let engine = open(config(), &schema, &tablets(1)).await;
                 for k in 0..if others { 2 } else { 1 } {
@@ -138,7 +99,7 @@ fn a_truncation_includes_sstables_that_cannot_be_opened() {
 fn a_later_epoch_includes_sstables_that_cannot_be_opened() {
     for (i, defect) in DEFECTS.into_iter().enumerate() {
         rt::block_on(async {
-            let (scratch, schema) = (Scratch::new(&format!("epoch-unreadable-{i}")), quiet());
+            let (scratch, schema) = (Scratch::new(&format!("epoch-unreadable-{i}")), still(0));
             let config = || engine::EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };
             let engine = open(config(), &schema, &tablets(1)).await;
             write(&engine, &schema, 1, insert(1, 0, "old")).await;

@@ -1,6 +1,7 @@
 //! Loading foreign sstables into a table with faults: power losses, no descriptors, an `upload`
 //! directory without write access, truncations meanwhile.
 
+use crate::support::uploads::*;
 use crate::support::*;
 use engine::{Engine, EngineError, TabletRange};
 use model::range::{PartitionRange, Slice};
@@ -8,48 +9,6 @@ use model::schema::TableSchema;
 use rt::sim::{Disk, Refusal};
 use rt::time::Duration;
 use std::path::{Path, PathBuf};
-
-fn table_dir(dir: &Path, schema: &TableSchema) -> PathBuf {
-    dir.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id))
-}
-
-async fn names(dir: &Path) -> Vec<String> {
-    match rt::fs::read_dir(dir).await {
-        Ok(entries) => entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name).collect(),
-        Err(_) => Vec::new(),
-    }
-}
-
-/// Copies a snapshot's sstables into the `upload` directory.
-async fn upload(table: &Path, snapshot: &str) {
-    let (from, to) = (table.join("snapshots").join(snapshot), table.join("upload"));
-    rt::fs::create_dir_all(&to).await.unwrap();
-    for name in names(&from).await.into_iter().filter(|name| name.contains("-big-")) {
-        rt::fs::hard_link(&from.join(&name), &to.join(&name)).await.unwrap();
-    }
-    for dir in [&to, table] {
-        rt::fs::sync_dir(dir).await.unwrap();
-    }
-}
-
-/// Loads them as a node of one shard does.
-async fn refresh(engine: &Engine, schema: &TableSchema, tablets: &[TabletRange]) -> Result<usize, EngineError> {
-    let uploads = engine.uploaded(schema.id).await?;
-    let pieces = engine.copy_uploaded(schema.id, uploads.clone(), tablets.to_vec()).await?;
-    engine.expect_loaded(schema.id, &pieces)?;
-    engine.seal_loaded(schema.id, pieces.clone(), uploads).await?;
-    engine.attach_loaded(schema.id, pieces.clone()).await?;
-    Ok(pieces.len())
-}
-
-async fn write(engine: &Engine, schema: &TableSchema, naive: &mut Naive, timestamp: i64, change: Change) {
-    engine.apply_durably(&change.mutation(schema, timestamp), &key(change.k())).await.unwrap();
-    naive.changes.push((timestamp, change));
-}
-
-async fn seen(engine: &Engine, schema: &TableSchema) -> Seen {
-    read(engine, schema.id, PartitionRange::FULL, Slice::full()).await
-}
 
 /// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
 /// empty, or none is and `upload` is complete.

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "each program uses its part")]
 
+pub mod table_files;
+pub mod uploads;
+
 use bytes::Bytes;
 use engine::commitlog::{self, ReplayOptions};
 use engine::datadir::DataDir;

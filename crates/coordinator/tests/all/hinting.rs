@@ -10,6 +10,8 @@ use coordinator::resync::{self, ResyncShards};
 use model::id::HostId;
 use replica::{Overload, ReplicaError};
 use rt::shard::PerShard;
+use rt::sync::watch;
+use std::rc::Rc;
 use std::time::Duration;
 
 #[test]
@@ -59,18 +61,7 @@ fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
         assert_eq!((noted(&hints), notes.join("0.missed").exists()), (vec![(far, Cause::WindowOver)], true));
     });
     with_cluster("stored-late", Shape::DEFAULT, |cluster| async move {
-        let (release, released) = rt::sync::watch::channel(false);
-        let store: Store = Box::new(move |_| {
-            let mut released = released.clone();
-            Box::pin(async move {
-                let _ = released.wait_for(|released| *released).await;
-                Ok(())
-            })
-        });
-        let directory = |name: &str| cluster.directory.join(name);
-        let config = HintsConfig::new(directory("late"), directory("late-notes"), 1 << 20);
-        let hints = Hints::open_witnessed(config, 0, 1, Witnessed::new(), store).await.expect("hints open");
-        cluster.nodes[0].coordinator.set_hints(hints.clone());
+        let (hints, release) = stalled_hints(&cluster, 1 << 20).await;
         cluster.set_alive(2, false);
         cluster.set_timeout(SHORT_TIMEOUT);
         let write = async |k: i32| cluster.write(0, Change::of(&cluster, k, 5).row(1, 7).done(), Quorum).await;
@@ -88,6 +79,24 @@ fn a_write_is_acknowledged_after_hints_for_nodes_that_are_down_are_stored() {
         let note = cluster.directory.join("hint-notes-0/0.missed");
         assert_eq!((noted(&hints), note.exists()), (vec![(cluster.nodes[0].host, Cause::Refused)], true));
     });
+}
+
+/// Hints of the first node whose directory cannot be written until `true` is sent. At most
+/// `max_bytes` of them are kept.
+async fn stalled_hints(cluster: &Cluster, max_bytes: u64) -> (Rc<Hints>, watch::Sender<bool>) {
+    let (release, released) = watch::channel(false);
+    let store: Store = Box::new(move |_| {
+        let mut released = released.clone();
+        Box::pin(async move {
+            let _ = released.wait_for(|released| *released).await;
+            Ok(())
+        })
+    });
+    let directory = |name: &str| cluster.directory.join(name);
+    let config = HintsConfig::new(directory("stalled"), directory("stalled-notes"), max_bytes);
+    let hints = Hints::open_witnessed(config, 0, 1, Witnessed::new(), store).await.expect("hints open");
+    cluster.nodes[0].coordinator.set_hints(hints.clone());
+    (hints, release)
 }
 
 #[test]
@@ -112,18 +121,7 @@ fn missed_writes_of_a_dropped_table_are_forgotten() {
 #[test]
 fn writes_are_refused_while_too_many_hints_wait_for_the_disk() {
     with_cluster("stalled", Shape::DEFAULT, |cluster| async move {
-        let (release, released) = rt::sync::watch::channel(false);
-        let store: Store = Box::new(move |_| {
-            let mut released = released.clone();
-            Box::pin(async move {
-                let _ = released.wait_for(|released| *released).await;
-                Ok(())
-            })
-        });
-        let directory = |name: &str| cluster.directory.join(name);
-        let config = HintsConfig::new(directory("stalled"), directory("stalled-notes"), 1 << 30);
-        let hints = Hints::open_witnessed(config, 0, 1, Witnessed::new(), store).await.expect("hints open");
-        cluster.nodes[0].coordinator.set_hints(hints.clone());
+        let (hints, release) = stalled_hints(&cluster, 1 << 30).await;
         // The hints are never stored in time.
         let short = Duration::from_millis(100);
         cluster.set_timeout(short);

@@ -1,5 +1,9 @@
 //! What the tests of several crates share. No crate of the server depends on it, except for tests.
 
+mod counted;
+
+pub use counted::Counted;
+
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};

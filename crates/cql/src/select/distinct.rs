@@ -55,29 +55,15 @@ impl<T: PartialEq + Debug> Distinct<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
-
-    thread_local! {
-        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// An item whose comparisons are counted.
-    #[derive(Debug)]
-    struct Counted(usize);
-
-    impl PartialEq for Counted {
-        fn eq(&self, other: &Self) -> bool {
-            COMPARISONS.set(COMPARISONS.get() + 1);
-            self.0 == other.0
-        }
-    }
+    use test_support::Counted;
 
     #[test]
     fn equal_items_have_one_place_and_others_are_not_compared() {
+        Counted::take_comparisons();
         let mut distinct = Distinct::default();
         for n in 0..30_000 {
             assert_eq!(distinct.place_of(Counted(n % 20_000)), n % 20_000);
         }
-        assert_eq!((distinct.list.len(), COMPARISONS.get()), (20_000, 10_000));
+        assert_eq!((distinct.list.len(), Counted::take_comparisons()), (20_000, 10_000));
     }
 }

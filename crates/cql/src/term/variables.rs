@@ -159,37 +159,7 @@ fn same_values(a: &CqlType, b: &CqlType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
-    use std::cmp::Ordering;
-
-    thread_local! {
-        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// A name whose comparisons are counted.
-    #[derive(Debug)]
-    struct Counted(usize);
-
-    impl PartialEq for Counted {
-        fn eq(&self, other: &Self) -> bool {
-            self.cmp(other).is_eq()
-        }
-    }
-
-    impl Eq for Counted {}
-
-    impl PartialOrd for Counted {
-        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-            Some(self.cmp(other))
-        }
-    }
-
-    impl Ord for Counted {
-        fn cmp(&self, other: &Self) -> Ordering {
-            COMPARISONS.set(COMPARISONS.get() + 1);
-            self.0.cmp(&other.0)
-        }
-    }
+    use test_support::Counted;
 
     #[test]
     fn markers_of_one_name_are_one_variable() {
@@ -208,10 +178,11 @@ mod tests {
     fn many_named_markers_are_not_compared_with_each_other() {
         const MARKERS: usize = u16::MAX as usize;
         let names: Vec<Option<Counted>> = (0..MARKERS).map(|n| Some(Counted(n % 60_000))).collect();
-        COMPARISONS.set(0);
+        Counted::take_comparisons();
         let (numbers, count) = numbered(&names, true).expect("they have numbers");
         assert_eq!((usize::from(count), numbers[60_000]), (60_000, 0));
-        assert!(COMPARISONS.get() < 100 * MARKERS, "{} comparisons", COMPARISONS.get());
+        let comparisons = Counted::take_comparisons();
+        assert!(comparisons < 100 * MARKERS, "{comparisons} comparisons");
     }
 
     #[test]

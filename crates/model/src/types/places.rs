@@ -32,37 +32,7 @@ impl<N: Ord> Places<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
-    use std::cmp::Ordering;
-
-    thread_local! {
-        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// A name whose comparisons are counted.
-    #[derive(Debug)]
-    struct Counted(usize);
-
-    impl PartialEq for Counted {
-        fn eq(&self, other: &Self) -> bool {
-            self.cmp(other).is_eq()
-        }
-    }
-
-    impl Eq for Counted {}
-
-    impl PartialOrd for Counted {
-        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-            Some(self.cmp(other))
-        }
-    }
-
-    impl Ord for Counted {
-        fn cmp(&self, other: &Self) -> Ordering {
-            COMPARISONS.set(COMPARISONS.get() + 1);
-            self.0.cmp(&other.0)
-        }
-    }
+    use test_support::Counted;
 
     #[test]
     fn names_have_their_first_place() {
@@ -74,9 +44,10 @@ mod tests {
     fn names_are_not_compared_with_each_field() {
         const NAMES: usize = 50_000;
         const FIELDS: usize = 4_000;
-        COMPARISONS.set(0);
+        Counted::take_comparisons();
         let places = Places::of((0..NAMES).map(|n| Counted(n % FIELDS)), (0..FIELDS).map(Counted));
         assert!((0..FIELDS).all(|field| places.get(&Counted(field)) == Some(field)));
-        assert!(COMPARISONS.get() < 100 * (NAMES + FIELDS), "{} comparisons", COMPARISONS.get());
+        let comparisons = Counted::take_comparisons();
+        assert!(comparisons < 100 * (NAMES + FIELDS), "{comparisons} comparisons");
     }
 }

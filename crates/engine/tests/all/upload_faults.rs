@@ -3,12 +3,9 @@
 
 use crate::support::uploads::*;
 use crate::support::*;
-use engine::{Engine, EngineError, TabletRange};
-use model::range::{PartitionRange, Slice};
-use model::schema::TableSchema;
 use rt::sim::{Disk, Refusal};
 use rt::time::Duration;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A power loss at every write of a refresh: afterwards all sstables are loaded and `upload` is
 /// empty, or none is and `upload` is complete.

@@ -1,6 +1,8 @@
 """Servers and loads of bench/goodput. All loads are runs of bench/examples/attack."""
 
+import collections
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -18,8 +20,10 @@ FLIGHT = 64  # requests in flight of good traffic
 VALUE = 200  # bytes of its values
 # The attacker: 8 times the requests in flight, 10 times the bytes a read. Its keys are below 0.
 ATTACK_FLIGHT, HOT, HOT_VALUE = 8 * FLIGHT, 100, 10 * VALUE
-# A round counts if other virtual machines had our processors for less than this, in ms.
-FEW_STOLEN = 50
+# Latencies count in seconds in which other virtual machines had our processors for at most so many ms:
+# a pause of 150 ms in 15 s decides a p99. A round counts if at least this share of its seconds do.
+FEW_STOLEN, UNDISTURBED = 10, 0.5
+RATIOS = ("goodput", "p99_ratio", "p99_ratio_of_all_seconds")
 # The attacker has the client's core when good traffic leaves it.
 BEHIND = str(min(19, int(harness.PRIORITY) + 15))
 
@@ -220,43 +224,79 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
     """Good traffic before and during an attack, in an open loop, or in a closed one if the rate is
     0. `seconds` are those of both parts."""
     before, during = seconds
-    stolen_before = stolen()
-    # The attack begins a second before the second part is measured, and ends after it.
-    good = Load(server, keys=rows, flight=FLIGHT, plan=f"{rate}:{before},{rate}:1,{rate}:{during}")
+    # The attack begins a second before the second part is measured, and ends after it. Each second is
+    # a phase of its own.
+    length = before + 1 + during
+    good = Load(server, keys=rows, flight=FLIGHT, plan=",".join([f"{rate}:1"] * length))
     attack = Load(server, preferred=False, op=operation, first=-HOT, keys=hot, value=HOT_VALUE, flight=ATTACK_FLIGHT, route=route,
                   plan=f"0:{during + 2}", at=round((good.began + before) * 1000))
-    good.wait_until(before + 1)
-    used = cpu(server)
-    good.wait_until(before + 1 + during)
+    times = [stolen()]
+    for second in range(1, length + 1):
+        good.wait_until(second)
+        times.append(stolen())
+        if second == before + 1:
+            used = cpu(server)
     used = cpu(server) - used
     report, hostile = good.report(), attack.report()
-    first, _, second = report["phases"]
-    rates = [phase["good"] / phase["seconds"] for phase in (first, second)]
+    seconds = list(zip(report["phases"], undisturbed(times)))
+    parts = seconds[:before], seconds[before + 1:]
+    first, second = (summed([phase for phase, _ in part]) for part in parts)
+    calm = [summed([phase for phase, counts in part if counts]) for part in parts]
+    rates = [part["good"] / part["seconds"] for part in (first, second)]
+    p99, p99_of_all = ([percentile(part, 0.99) for part in both] for both in (calm, (first, second)))
     figures = {
         "offered": rate or None, "good_before_per_s": round(rates[0]), "good_during_per_s": round(rates[1]),
         "goodput": harness.quotient(rates[1], rates[0]),
-        "p99_before_us": first["latency_us"]["p99"], "p99_during_us": second["latency_us"]["p99"],
-        "p99_ratio": harness.quotient(second["latency_us"]["p99"], first["latency_us"]["p99"]),
+        "p99_before_us": p99[0], "p99_during_us": p99[1], "p99_ratio": harness.quotient(p99[1], p99[0]),
+        "p99_ratio_of_all_seconds": harness.quotient(p99_of_all[1], p99_of_all[0]),
+        "undisturbed": round(min(one["seconds"] / every["seconds"] for one, every in zip(calm, (first, second))), 2),
         "during": {name: second[name] for name in ("late", "refused", "failed", "unsent")},
         "attack": {name: round(per_second(hostile, name, 1, 1 + during)) for name in ("good", "late", "refused", "failed")},
-        "server_cpu_cores": round(used / during, 2), "stolen_ms": stolen() - stolen_before,
+        "server_cpu_cores": round(used / during, 2), "stolen_ms": times[-1] - times[0],
     }
     return figures | wrong(report)
 
 
+def undisturbed(times):
+    """Whether each second counts. `times`: the stolen time at the start of each, and at the end.
+    The requests that waited are answered in the second after."""
+    few = [later - sooner <= FEW_STOLEN for sooner, later in zip(times, times[1:])]
+    return [now and before for before, now in zip([True] + few, few)]
+
+
+def summed(phases):
+    """One phase from several."""
+    names = ("seconds", "good", "late", "refused", "failed", "unsent")
+    latencies = collections.Counter()
+    for phase in phases:
+        latencies.update(phase["latencies"])
+    return {name: sum(phase[name] for phase in phases) for name in names} | {"latencies": latencies}
+
+
+def percentile(phase, share):
+    """The latency in microseconds that this share of the requests does not exceed. None if there
+    were none."""
+    counts = sorted((int(latency), count) for latency, count in phase["latencies"].items())
+    rank, seen = math.ceil(sum(count for _, count in counts) * share), 0
+    for latency, count in counts:
+        seen += count
+        if seen >= rank:
+            return latency
+    return None
+
+
 def repeated(rounds, run):
     """The medians of the ratios over some rounds, with the figures of the last round. Of twice as
-    many rounds at most, the rounds count of which other virtual machines took the least time: a
-    pause of 150 ms in 15 s decides a p99."""
+    many rounds at most, the rounds count of which the most seconds were undisturbed."""
     each = [run()]
-    while len(each) < 2 * rounds and sum(one["stolen_ms"] < FEW_STOLEN for one in each) < rounds > 1:
+    while len(each) < 2 * rounds and sum(one["undisturbed"] >= UNDISTURBED for one in each) < rounds > 1:
         each.append(run())
-    each = sorted(each, key=lambda one: one["stolen_ms"] >= FEW_STOLEN)[:rounds]
+    each = sorted(each, key=lambda one: one["undisturbed"] < UNDISTURBED)[:rounds]
     figures = dict(each[-1])
     if rounds > 1:
-        for name in ("goodput", "p99_ratio"):
+        for name in RATIOS:
             values = [one[name] for one in each if one[name] is not None]
             figures[name] = round(statistics.median(values), 4) if values else None
-        for name in ("goodput", "p99_ratio", "stolen_ms"):
+        for name in (*RATIOS, "undisturbed"):
             figures[f"{name}_rounds"] = [one[name] for one in each]
     return figures

@@ -3,7 +3,9 @@
 import shutil
 
 import pytest
-from cluster.trio import eventually
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement
+from cluster.trio import eventually, write_mark
 from launch import StartFailed
 
 pytestmark = pytest.mark.node
@@ -70,3 +72,21 @@ def test_a_member_whose_changes_others_have_decided_differently_ends(trio):
     eventually(lambda: trio.sessions[1].execute("CREATE TABLE IF NOT EXISTS ks.other (k int PRIMARY KEY)") is not None, seconds=60)
     ends_and_says(first, "different committed changes", "empty data directory")
     assert second.alive() and third.alive()
+
+
+def test_a_member_that_only_has_hints_is_marked(trio):
+    """A copy of its data directory would lack them."""
+    trio.sessions[0].execute("CREATE KEYSPACE one WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1} "
+                             "AND tablets = {'initial': 1}")
+    trio.sessions[0].execute("CREATE TABLE one.t (k int PRIMARY KEY)")
+    hosts = [trio.sessions[n].execute("SELECT host_id FROM system.local").one().host_id for n in range(3)]
+    tablet = trio.sessions[0].execute("SELECT replicas FROM system.tablets WHERE table_name = 't' AND keyspace_name = 'one' ALLOW FILTERING").one()
+    owner = hosts.index(tablet.replicas[0][0])
+    other = (owner + 1) % 3
+    trio.kill(owner)
+    trio.wait_down(owner)
+    # The first rises may be those of the table's creation.
+    for k in range(4):
+        before = write_mark(trio.nodes[other].data_dir)
+        trio.sessions[other].execute(SimpleStatement(f"INSERT INTO one.t (k) VALUES ({k})", consistency_level=ConsistencyLevel.ANY))
+        eventually(lambda: write_mark(trio.nodes[other].data_dir) > before, seconds=30)

@@ -136,6 +136,12 @@ def rest(node, path):
     return json.loads(body)
 
 
+def write_mark(data_dir):
+    """The write mark of a member."""
+    file = data_dir / "messina.write-marks"
+    return json.loads(file.read_text().split("\n", 1)[1])["own"] if file.exists() else 0
+
+
 def quorum(text):
     return SimpleStatement(text, consistency_level=ConsistencyLevel.QUORUM)
 

@@ -74,6 +74,14 @@ impl Latencies {
         });
         Latencies::least(at.unwrap_or(0))
     }
+
+    /// A JSON object: the number of requests by the lowest latency of their bucket.
+    fn json(&self) -> String {
+        let counts = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        let counts: Vec<String> =
+            counts.map(|(bucket, count)| format!("\"{}\": {count}", Latencies::least(bucket))).collect();
+        format!("{{{}}}", counts.join(", "))
+    }
 }
 
 /// The results of some requests.
@@ -149,8 +157,10 @@ impl Tally {
             let each = OUTCOMES.map(|(name, outcome)| format!("\"{name}\": {}", counts[outcome as usize]));
             let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| latencies.percentile(share));
             format!(
-                "{{\"seconds\": {span}, {}, \"latency_us\": {{\"p50\": {p50}, \"p99\": {p99}, \"p999\": {p999}}}}}",
-                each.join(", ")
+                "{{\"seconds\": {span}, {}, \"latency_us\": {{\"p50\": {p50}, \"p99\": {p99}, \"p999\": {p999}}}, \
+                 \"latencies\": {}}}",
+                each.join(", "),
+                latencies.json()
             )
         };
         let phases: Vec<String> = self.phases.iter().zip(spans).map(phase).collect();

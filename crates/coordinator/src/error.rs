@@ -38,7 +38,7 @@ pub enum CoordinatorError {
         "No memory for a result of {bytes} bytes or more: this shard collects other results of {others} bytes, and may collect {most} \
          bytes. Read fewer rows at a time, or page by page"
     )]
-    NoMemory {
+    ResultMemoryExceeded {
         /// The bytes of this result so far.
         bytes: usize,
         /// The bytes of all other results.

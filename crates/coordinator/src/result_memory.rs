@@ -54,7 +54,7 @@ impl ResultCharge {
     /// Sets the size of the result in bytes. A result that is alone may exceed the shard's limit,
     /// because it has a limit of its own.
     ///
-    /// # Errors [`CoordinatorError::NoMemory`]: others need the memory.
+    /// # Errors [`CoordinatorError::ResultMemoryExceeded`]: others need the memory.
     #[inline]
     pub fn set(&mut self, bytes: usize) -> Result<(), CoordinatorError> {
         if bytes <= UNCOUNTED && self.bytes == 0 { Ok(()) } else { self.count(bytes) }
@@ -66,7 +66,7 @@ impl ResultCharge {
         let (others, most) = (memory.used.get() - self.bytes, memory.most.get());
         if others > 0 && bytes > self.bytes && others + bytes > most {
             memory.refused.set(memory.refused.get() + 1);
-            return Err(CoordinatorError::NoMemory { bytes, others, most });
+            return Err(CoordinatorError::ResultMemoryExceeded { bytes, others, most });
         }
         memory.used.set(others + bytes);
         self.bytes = bytes;
@@ -95,7 +95,7 @@ mod tests {
         second.set(UNCOUNTED).expect("a page is not counted");
         assert_eq!(memory.used(), 50 * MIB);
         let error = second.set(3 * MIB).expect_err("the first one has it");
-        assert_eq!(error, CoordinatorError::NoMemory { bytes: 3 * MIB, others: 50 * MIB, most: 10 * MIB });
+        assert_eq!(error, CoordinatorError::ResultMemoryExceeded { bytes: 3 * MIB, others: 50 * MIB, most: 10 * MIB });
         first.set(4 * MIB).expect("less than before");
         second.set(6 * MIB).expect("both fit");
         first.set(4 * MIB + 1).expect_err("too much for both");

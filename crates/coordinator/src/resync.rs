@@ -58,13 +58,13 @@ enum Request {
     /// Mark the entries of a node.
     Mark { target: HostId, mark: Uuid },
     /// Remove the marked entries of a node for these tables, unless hints for the node are pending.
-    /// The answer is [`Kept`].
+    /// The answer is [`Remaining`].
     ForgetMarked { target: HostId, tables: Vec<Option<TableId>>, mark: Uuid },
 }
 
 /// The remaining entries and hints for a node after [`Request::ForgetMarked`]. Append-only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-struct Kept {
+struct Remaining {
     /// Notes that are not forgotten.
     notes: u64,
     /// Bytes of hints that are not delivered yet.
@@ -157,7 +157,7 @@ async fn pending_here(shards: ResyncShards, target: HostId) -> u64 {
     pending.await.into_iter().sum()
 }
 
-async fn forget_marked_here(shards: ResyncShards, target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Kept {
+async fn forget_marked_here(shards: ResyncShards, target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Remaining {
     if pending_here(shards, target).await > 0 {
         let delivered = rt::shard::call_all(move || async move {
             if let Some(coordinator) = shards.coordinator.try_get() {
@@ -180,7 +180,7 @@ async fn forget_marked_here(shards: ResyncShards, target: HostId, tables: Vec<Op
             hints.missed().iter().filter(|one| one.target == target && tables.contains(&one.table)).count() as u64
         }
     });
-    Kept { notes: notes.await.into_iter().sum(), hint_bytes }
+    Remaining { notes: notes.await.into_iter().sum(), hint_bytes }
 }
 
 /// Sends a request to all nodes that are up. Nodes that do not know the request, or do not answer
@@ -307,7 +307,7 @@ async fn forget_marked(
     let own = shards.cluster.metadata.get().info().host_id;
     let mut kept = vec![(own, forget_marked_here(shards, target, tables.clone(), mark).await)];
     let answers = ask_others(shards, &Request::ForgetMarked { target, tables, mark }, DELIVERY + ANSWER).await;
-    kept.extend(answers.iter().filter_map(|(host, answer)| Some((*host, decoded::<Kept>(answer)?))));
+    kept.extend(answers.iter().filter_map(|(host, answer)| Some((*host, decoded::<Remaining>(answer)?))));
     let pending: Vec<String> = kept
         .iter()
         .filter(|(_, kept)| kept.notes > 0 && kept.hint_bytes > 0)
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(bytes(&Request::Mark { target, mark }), [&[2][..], &id(5), &id(6)].concat());
         let marked = Request::ForgetMarked { target, tables: vec![None], mark };
         assert_eq!(bytes(&marked), [&[3][..], &id(5), &[1, 0], &id(6)].concat());
-        let kept = Kept { notes: 1, hint_bytes: 2 };
+        let kept = Remaining { notes: 1, hint_bytes: 2 };
         assert_eq!(postcard::to_stdvec(&kept), Ok(vec![1, 2]));
     }
 }

@@ -296,7 +296,7 @@ fn either_error(error: CoordinatorError, schema: &TableSchema) -> Error {
             Error::Unavailable { consistency, required: required as i32, alive: alive as i32 }
         }
         CoordinatorError::Overloaded(overload) => Error::ReplicaOverloaded(overload),
-        error @ CoordinatorError::NoMemory { .. } => Error::Overloaded(error.to_string()),
+        error @ CoordinatorError::ResultMemoryExceeded { .. } => Error::Overloaded(error.to_string()),
         CoordinatorError::RateLimited { refused, by_coordinator } => Error::RateLimit(RateLimitError {
             target: schema.full_name().clone(),
             refused,

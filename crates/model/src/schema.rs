@@ -10,6 +10,7 @@ use crate::options::{RateLimits, TableOptions};
 use crate::time::Timestamp;
 use crate::types::{self, CqlType};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The kind of a column.
@@ -134,10 +135,12 @@ impl TableSchema {
             Some(_) => others.any(CqlType::is_counter),
             None => dropped.iter().any(|column| column.ty.is_counter()),
         };
-        let again = |column: &Column| {
-            let before = dropped.iter().filter(|d| d.name == column.name && d.kind == column.kind);
-            Some((column.id, before.map(|d| d.drop_time).max()?))
-        };
+        let mut drops: BTreeMap<(&str, ColumnKind), Timestamp> = BTreeMap::new();
+        for column in &dropped {
+            let last = drops.entry((&column.name, column.kind)).or_insert(column.drop_time);
+            *last = (*last).max(column.drop_time);
+        }
+        let again = |column: &Column| drops.get(&(&column.name, column.kind)).map(|drop_time| (column.id, *drop_time));
         let added_again = statics.iter().chain(&regulars).filter_map(again).collect();
         let order = ClusteringOrder::new(clustering.iter().map(|c| (c.ty.clone(), c.descending)));
         let (keyspace, name) = (keyspace.into(), name.into());
@@ -188,7 +191,10 @@ impl TableSchema {
 
     /// The column with this name, of any kind.
     pub fn column_named(&self, name: &str) -> Option<&Column> {
-        self.all_columns().find(|column| column.name == name)
+        let sorted = |columns: &'_ [Column]| columns.binary_search_by(|column| column.name.as_str().cmp(name));
+        let key = self.partition_key.iter().chain(&self.clustering).find(|column| column.name == name);
+        key.or_else(|| sorted(&self.regulars).ok().map(|at| &self.regulars[at]))
+            .or_else(|| sorted(&self.statics).ok().map(|at| &self.statics[at]))
     }
 
     /// All columns as `SELECT *` lists them: partition key, clustering, static, regular.

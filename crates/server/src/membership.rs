@@ -106,7 +106,7 @@ pub struct OpenMetadata {
 
 /// Opens the internode transport, if the node has seeds. From then on other nodes can send
 /// requests.
-pub async fn open_wire(shards: ResyncShards, config: &StackConfig) -> Result<Option<OpenInternode>, StartError> {
+pub async fn open_internode(shards: ResyncShards, config: &StackConfig) -> Result<Option<OpenInternode>, StartError> {
     let Some(cluster) = &config.cluster else { return Ok(None) };
     let info = &config.info;
     let identity = Identity {
@@ -227,12 +227,13 @@ pub async fn join_group(
 /// the cluster has confirmed its identity.
 pub async fn claim_run(
     shards: ClusterShards,
+    coordinators: PerShard<Coordinator>,
     own: PerShard<Runs>,
     wire: &OpenInternode,
     keeper: Rc<InventoryKeeper>,
     joins: bool,
 ) -> Result<(), StartError> {
-    runs::begin(shards, own, &wire.internode, &wire.admission, keeper, joins).await
+    runs::begin(shards, coordinators, own, &wire.internode, &wire.admission, keeper, joins).await
 }
 
 /// Announces the current state of this node to the cluster, and starts the topology coordinator,

@@ -18,6 +18,7 @@ use cluster::topology::admission::Admission;
 use cluster::topology::join;
 use cluster::topology::runs::{self, KnownNode, RunClaim};
 use cluster::topology::write_marks::{MarkAnnouncement, WriteMarks};
+use coordinator::Coordinator;
 use engine::Engine;
 use engine::datadir::InventoryKeeper;
 use internode::Internode;
@@ -132,6 +133,7 @@ pub async fn check_directory(
 /// returns an error if the process must not serve.
 pub async fn begin(
     shards: ClusterShards,
+    coordinators: PerShard<Coordinator>,
     runs: PerShard<Runs>,
     internode: &Rc<Internode>,
     admission: &Rc<Admission>,
@@ -166,7 +168,7 @@ pub async fn begin(
             runs.check(host, topology.run(host));
         }
     });
-    rt::task::spawn(keep_comparing(runs.clone(), group.clone(), shards.engine)).detach();
+    rt::task::spawn(keep_comparing(runs.clone(), group.clone(), shards.engine, coordinators)).detach();
     // A node that joins, or that is the only node of its cluster, has no run until it is started
     // again.
     if joins || !has_others {
@@ -370,18 +372,28 @@ async fn keep_claiming(runs: Rc<Runs>, group: Rc<Group>) {
     }
 }
 
-/// How much this node has written: to its commitlogs, and to its Raft log.
-async fn written(group: &Group, engines: PerShard<Engine>) -> (u64, u64) {
-    let writes =
-        rt::shard::call_all(move || async move { engines.try_get().map_or(0, |engine| engine.metrics().writes) });
+/// How much this node has written: to its commitlogs, to its hints and their notes, and to its Raft
+/// log. A node that owns no replica of a table has only hints for its writes.
+async fn written(group: &Group, engines: PerShard<Engine>, coordinators: PerShard<Coordinator>) -> (u64, u64) {
+    let writes = rt::shard::call_all(move || async move {
+        let own = engines.try_get().map_or(0, |engine| engine.metrics().writes);
+        let hints = coordinators.try_get().map(|coordinator| coordinator.metrics().hints).unwrap_or_default();
+        own + hints.written + hints.refused
+    });
     (writes.await.iter().sum(), group.last_index())
 }
 
 /// Raises and announces the write mark of this node while it takes writes, and asks other members
 /// for their records of it, until the node stops. A process that was replaced does not learn this
 /// from the metadata: the leader sends the metadata to the new process.
-async fn keep_comparing(runs: Rc<Runs>, group: Rc<Group>, engines: PerShard<Engine>) {
-    let (mut seen, mut asked, mut saved) = (written(&group, engines).await, rt::time::now(), rt::time::now());
+async fn keep_comparing(
+    runs: Rc<Runs>,
+    group: Rc<Group>,
+    engines: PerShard<Engine>,
+    coordinators: PerShard<Coordinator>,
+) {
+    let mut seen = written(&group, engines, coordinators).await;
+    let (mut asked, mut saved) = (rt::time::now(), rt::time::now());
     while !runs.is_displaced() {
         let is_open = *runs.standing.borrow() == Standing::Open;
         let pause = if is_open { PAUSE } else { MARK_EVERY };
@@ -397,7 +409,7 @@ async fn keep_comparing(runs: Rc<Runs>, group: Rc<Group>, engines: PerShard<Engi
             runs.compare(None).await;
             continue;
         }
-        let now = written(&group, engines).await;
+        let now = written(&group, engines, coordinators).await;
         let is_raised = now != seen && runs.raise_mark().await;
         if is_raised {
             (seen, saved) = (now, rt::time::now());

@@ -234,7 +234,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     reserve.release().await.map_err(StartError::because)?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;
-    let wire = Box::pin(membership::open_wire(layers.resync(), &config)).await?;
+    let wire = Box::pin(membership::open_internode(layers.resync(), &config)).await?;
     let opened = Box::pin(membership::open_metadata(&config, wire.as_ref())).await?;
     let OpenMetadata { log, recovered, joins } = opened;
     let alone = log.is_alone();
@@ -263,7 +263,8 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     let keeper = Rc::new(data_dir.inventory_keeper(alone));
     if let Some(wire) = &wire {
         membership::join_group(wire, joins, &metadata, &keeper, config.accept_loss).await?;
-        Box::pin(membership::claim_run(layers.cluster(), layers.runs, wire, keeper.clone(), joins)).await?;
+        Box::pin(membership::claim_run(layers.cluster(), layers.coordinator, layers.runs, wire, keeper.clone(), joins))
+            .await?;
     }
     inventory::name_unknown_tables(&data_dir, &metadata).await?;
     let replayed = replay(layers.cluster(), &old_logs, config.ignore_log_corruption).await?;

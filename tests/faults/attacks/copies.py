@@ -1,13 +1,12 @@
 """Copies of a member's data directory: at another address while the member is restarted, and put back after it has run on."""
 
 import contextlib
-import json
 import shutil
 import subprocess
 import time
 
 from launch import Node, StartFailed, failed_start
-from trio import Trio, eventually, quorum
+from trio import Trio, eventually, quorum, write_mark
 
 OLD, NEW = range(50), range(50, 100)
 REFUSAL = "older copy of the node's directory"
@@ -28,12 +27,6 @@ def fill(trio):
     trio.keyspace()
     trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
     insert(trio.sessions[0], OLD)
-
-
-def write_mark(data_dir):
-    """The write mark of a member."""
-    file = data_dir / "messina.write-marks"
-    return json.loads(file.read_text().split("\n", 1)[1])["own"] if file.exists() else 0
 
 
 def is_marked(member, backup):

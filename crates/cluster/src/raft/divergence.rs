@@ -28,16 +28,16 @@ const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Rep
 #[derive(Default)]
 pub(super) struct Divergence {
     why: RefCell<Option<String>>,
-    found: Notify,
+    declared: Notify,
 }
 
 impl Divergence {
     /// Excludes this node from the group. Returns the first reason.
-    pub fn find(&self, why: String) -> String {
+    pub fn declare(&self, why: String) -> String {
         if self.why.borrow().is_none() {
             tracing::error!(why, "this node is excluded from the metadata group");
             self.why.replace(Some(why));
-            self.found.notify_waiters();
+            self.declared.notify_waiters();
         }
         self.why().unwrap_or_default()
     }
@@ -49,11 +49,11 @@ impl Divergence {
     /// Waits until there is a reason.
     pub async fn wait(&self) -> String {
         loop {
-            let found = self.found.notified();
+            let declared = self.declared.notified();
             if let Some(why) = self.why() {
                 return why;
             }
-            found.await;
+            declared.await;
         }
     }
 }

@@ -316,7 +316,7 @@ impl Group {
             return Err(why);
         }
         if let Some(why) = divergence::contradiction(&self.log, from, &request) {
-            return Err(self.divergence.find(why));
+            return Err(self.divergence.declare(why));
         }
         if let RaftRequest::MayElect { last } | RaftRequest::Vote { last, .. } = &request
             && let Some(acknowledged) = self.link.acknowledged(from).is_beyond(*last)
@@ -336,7 +336,7 @@ impl Group {
             RaftRequest::Forgotten(acknowledged) => {
                 let last = self.last_position();
                 let lacks = !election::is_up_to_date(last, Some(acknowledged));
-                let why = lacks.then(|| self.divergence.find(divergence::forgotten(acknowledged, last)));
+                let why = lacks.then(|| self.divergence.declare(divergence::forgotten(acknowledged, last)));
                 RaftResponse::Failed(why.unwrap_or_else(|| "nothing is forgotten".into()))
             }
             RaftRequest::MayElect { last } => RaftResponse::MayElect(self.grants_pre_vote(last)),

@@ -55,7 +55,8 @@ pub(super) struct Lost {
 pub(super) struct Witness {
     /// None: there is no second record.
     store: Option<Store>,
-    known: RefCell<Witnessed>,
+    /// What the second record has.
+    recorded: RefCell<Witnessed>,
     manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
     missed: Rc<Missed>,
     write_permit: Semaphore,
@@ -70,19 +71,19 @@ impl Witness {
         manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
         missed: Rc<Missed>,
     ) -> Witness {
-        let (known, write_permit) = (RefCell::new(known), Semaphore::new(1));
-        Witness { store, known, manifests, missed, write_permit, failing: Cell::new(false) }
+        let (recorded, write_permit) = (RefCell::new(known), Semaphore::new(1));
+        Witness { store, recorded, manifests, missed, write_permit, failing: Cell::new(false) }
     }
 
     /// The minimum sequence number of a file; 0 if the file is not recorded.
     pub fn sequence(&self, name: &str) -> u64 {
-        self.known.borrow().get(name).map_or(0, |known| known.sequence)
+        self.recorded.borrow().get(name).map_or(0, |known| known.sequence)
     }
 
     /// Describes the loss of a file: why, and which nodes miss writes. None if the file was not
     /// lost.
     pub fn lost(&self, name: String, why: Option<&'static str>) -> Option<Lost> {
-        let nodes = self.known.borrow().get(&name)?.nodes.clone();
+        let nodes = self.recorded.borrow().get(&name)?.nodes.clone();
         why.map(|why| Lost { name, why, nodes })
     }
 
@@ -99,7 +100,7 @@ impl Witness {
     pub async fn record_missed(&self) {
         let (name, sequence) = (self.missed.name(), self.missed.sequence());
         let is_known = |known: &Witnessed| known.get(&name).map_or(0, |notes| notes.sequence) == sequence;
-        if self.store.is_some() && !self.failing.get() && self.missed.is_written() && !is_known(&self.known.borrow()) {
+        if self.store.is_some() && !self.failing.get() && self.missed.is_written() && !is_known(&self.recorded.borrow()) {
             self.record().await;
         }
     }
@@ -126,21 +127,21 @@ impl Witness {
     async fn change_unless(&self, is_known: impl Fn(&Witnessed) -> bool) -> io::Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
         let _permit = self.write_permit.acquire().await.map_err(io::Error::other)?;
-        if is_known(&self.known.borrow()) {
+        if is_known(&self.recorded.borrow()) {
             return Ok(());
         }
         let wanted = self.wanted();
-        let changes = changes(&self.known.borrow(), &wanted);
+        let changes = changes(&self.recorded.borrow(), &wanted);
         if !changes.is_empty() {
             store(changes).await?;
-            self.known.replace(wanted);
+            self.recorded.replace(wanted);
         }
         Ok(())
     }
 
     /// The required contents of the second record.
     fn wanted(&self) -> Witnessed {
-        let (known, now) = (self.known.borrow(), rt::time::wall_micros());
+        let (known, now) = (self.recorded.borrow(), rt::time::wall_micros());
         let mut wanted = Witnessed::new();
         for (number, manifest) in self.manifests.borrow().iter() {
             let name = files_name(*number);

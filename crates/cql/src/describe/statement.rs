@@ -5,6 +5,7 @@ use crate::syntax::quote_identifier;
 use cluster::metadata::{ColumnDefinition, DroppedDefinition, KeyspaceDefinition, Table, TableDefinition};
 use model::schema::ColumnKind;
 use model::types::UserType;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// `CREATE KEYSPACE ...;`
@@ -69,10 +70,12 @@ pub fn create_table(table: &Table, internals: bool) -> String {
     }
     properties.extend(options::properties(&definition.options));
     let mut out = format!("CREATE TABLE {name} (\n{}\n) WITH {};", lines.join(",\n"), properties.join("\n    AND "));
+    let columns: BTreeMap<&str, &ColumnDefinition> =
+        definition.columns.iter().map(|column| (column.name.as_str(), column)).collect();
     for column in &gone {
         let quoted = quote_identifier(&column.name);
         let _ = write!(out, "\n\nALTER TABLE {name} DROP {quoted} USING TIMESTAMP {};", column.drop_time);
-        if let Some(again) = definition.columns.iter().find(|there| there.name == column.name) {
+        if let Some(again) = columns.get(column.name.as_str()) {
             let mark = if again.kind == ColumnKind::Static { " static" } else { "" };
             let _ = write!(out, "\n\nALTER TABLE {name} ADD {quoted} {}{mark};", again.ty);
         }

@@ -19,6 +19,7 @@ use model::id::ColumnId;
 use model::schema::{ColumnKind, TableSchema};
 use model::types::Quoted;
 use model::types::compatibility::{keeps_bytes, keeps_order, keeps_values};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn alter(
     metadata: &Metadata,
@@ -81,13 +82,15 @@ fn add(
     let schema = &table.schema;
     let mut next_id = schema.next_column_id();
     let mut changed = false;
+    let mut kinds: BTreeMap<String, ColumnKind> =
+        definition.columns.iter().map(|column| (column.name.clone(), column.kind)).collect();
     for written in columns {
         let name = written.name.as_str();
-        if let Some(there) = definition.columns.iter().find(|column| column.name == name) {
+        if let Some(kind) = kinds.get(name) {
             if if_not_exists {
                 continue;
             }
-            let what = match there.kind {
+            let what = match kind {
                 ColumnKind::PartitionKey => "a PRIMARY KEY part",
                 _ => "an existing column",
             };
@@ -126,6 +129,7 @@ fn add(
         let column =
             ColumnDefinition { id: next_id, name: name.to_owned(), kind, ty: ty.to_string(), descending: false };
         definition.columns.push(column);
+        kinds.insert(name.to_owned(), kind);
         next_id = ColumnId(next_id.0 + 1);
         changed = true;
     }
@@ -218,9 +222,11 @@ fn drop(
         }
         Some(_) => return Err(Error::invalid("The timestamp of a dropped column must be an integer")),
     };
-    let mut changed = false;
+    let places: BTreeMap<&str, usize> =
+        definition.columns.iter().enumerate().map(|(at, column)| (column.name.as_str(), at)).collect();
+    let mut gone = BTreeSet::new();
     for name in columns {
-        let Some(at) = definition.columns.iter().position(|column| column.name == name.as_str()) else {
+        let Some(&at) = places.get(name.as_str()).filter(|at| !gone.contains(*at)) else {
             if if_exists {
                 continue;
             }
@@ -229,13 +235,15 @@ fn drop(
         if matches!(definition.columns[at].kind, ColumnKind::PartitionKey | ColumnKind::Clustering) {
             return Err(Error::invalid(format!("Cannot drop PRIMARY KEY part {name}")));
         }
-        let column = definition.columns.remove(at);
-        let ColumnDefinition { id, name, kind, ty, .. } = column;
+        gone.insert(at);
+    }
+    let mut at = 0..;
+    let columns = definition.columns.extract_if(.., |_| at.next().is_some_and(|at| gone.contains(&at)));
+    for ColumnDefinition { id, name, kind, ty, .. } in columns {
         let ty = schema.column_named(&name).map_or(ty, |column| lasting_type(&column.ty));
         definition.dropped.push(DroppedDefinition { id, name, kind, ty, drop_time });
-        changed = true;
     }
-    Ok(changed)
+    Ok(!gone.is_empty())
 }
 
 fn rename(

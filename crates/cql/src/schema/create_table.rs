@@ -12,7 +12,7 @@ use cluster::metadata::{ColumnDefinition, TableDefinition};
 use model::CqlType;
 use model::id::{ColumnId, SchemaVersion, TableId};
 use model::schema::ColumnKind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The most columns of a table.
 const MAX_COLUMNS: usize = 32_767;
@@ -43,9 +43,9 @@ pub fn definition(
     if statement.compact_storage {
         return Err(Error::invalid("COMPACT STORAGE is deprecated and not supported: create the table without it"));
     }
-    check_key(key, &columns)?;
+    let keys = check_key(key, &columns)?;
     check_statics(statement, key)?;
-    check_counters(key, &columns, options.options.default_time_to_live)?;
+    check_counters(&keys, &columns, options.options.default_time_to_live)?;
     let descending = clustering_order(statement, key)?;
 
     let mut out = Vec::with_capacity(columns.len());
@@ -55,7 +55,7 @@ pub fn definition(
     for (name, descending) in key.clustering.iter().zip(descending) {
         out.push(column(ColumnId(0), name, ColumnKind::Clustering, &columns[name].ty, descending));
     }
-    let mut others: Vec<(&Name, &Written)> = columns.iter().filter(|(name, _)| !is_key(key, name)).collect();
+    let mut others: Vec<(&Name, &Written)> = columns.iter().filter(|(name, _)| !keys.contains(name)).collect();
     others.sort_by_key(|(name, column)| (column.ty.is_multi_cell(), *name));
     for (id, (name, written)) in others.into_iter().enumerate() {
         let kind = if written.is_static { ColumnKind::Static } else { ColumnKind::Regular };
@@ -83,15 +83,11 @@ fn column(id: ColumnId, name: &Name, kind: ColumnKind, ty: &CqlType, descending:
     ColumnDefinition { id, name: name.as_str().to_owned(), kind, ty: ty.to_string(), descending }
 }
 
-fn is_key(key: &PrimaryKey, name: &Name) -> bool {
-    key.partition.contains(name) || key.clustering.contains(name)
-}
-
 fn check_duplicates(statement: &CreateTable) -> Result<(), Error> {
     if statement.columns.len() > MAX_COLUMNS {
         return Err(Error::invalid(format!("A table cannot have more than {MAX_COLUMNS} columns")));
     }
-    let mut seen = rt::hash::HashSet::default();
+    let mut seen = BTreeSet::default();
     match statement.columns.iter().find(|column| !seen.insert(&column.name)) {
         Some(twice) => Err(Error::invalid(format!("Multiple definition of identifier {}", twice.name))),
         None => Ok(()),
@@ -123,19 +119,19 @@ fn primary_key(statement: &CreateTable) -> Result<&PrimaryKey, Error> {
     }
 }
 
-fn check_key(key: &PrimaryKey, columns: &BTreeMap<Name, Written>) -> Result<(), Error> {
-    let mut seen = Vec::new();
+/// The names of the key columns, once they are found to be valid.
+fn check_key<'a>(key: &'a PrimaryKey, columns: &BTreeMap<Name, Written>) -> Result<BTreeSet<&'a Name>, Error> {
+    let mut names = BTreeSet::default();
     for name in key.partition.iter().chain(&key.clustering) {
-        let column = columns.get(name).filter(|_| !seen.contains(&name));
+        let column = columns.get(name).filter(|_| names.insert(name));
         let column =
             column.ok_or_else(|| Error::invalid(format!("Unknown definition {name} referenced in PRIMARY KEY")))?;
-        seen.push(name);
         check_key_type(name, &column.ty)?;
         if column.is_static {
             return Err(Error::invalid(format!("Static column {name} cannot be part of the PRIMARY KEY")));
         }
     }
-    Ok(())
+    Ok(names)
 }
 
 fn check_key_type(name: &Name, ty: &CqlType) -> Result<(), Error> {
@@ -163,8 +159,8 @@ fn check_statics(statement: &CreateTable, key: &PrimaryKey) -> Result<(), Error>
     Ok(())
 }
 
-fn check_counters(key: &PrimaryKey, columns: &BTreeMap<Name, Written>, default_ttl: i32) -> Result<(), Error> {
-    let others = || columns.iter().filter(|(name, _)| !is_key(key, name));
+fn check_counters(keys: &BTreeSet<&Name>, columns: &BTreeMap<Name, Written>, default_ttl: i32) -> Result<(), Error> {
+    let others = || columns.iter().filter(|(name, _)| !keys.contains(name));
     if !others().any(|(_, column)| column.ty.is_counter()) {
         return Ok(());
     }

@@ -76,10 +76,19 @@ impl Engine {
         let writer = SnapshotWriter::of(self.config());
         writer.link_all(&table.dir, &places, to, on_missing).await?;
         let unreadable = table.unreadable.places();
-        if on_missing == OnMissing::Skip && !unreadable.is_empty() {
-            // They are removed next, too, and might be repaired.
-            writer.link_all(&table.dir, &unreadable, to, OnMissing::Ignore).await?;
+        if unreadable.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // They have rows of the table, and might be repaired.
+        let on_missing = match on_missing {
+            OnMissing::Fail => {
+                let files = unreadable.len();
+                let table = &table.schema().name;
+                tracing::warn!(table, files, to = %to.display(), "the snapshot contains sstables that cannot be read");
+                OnMissing::Fail
+            }
+            OnMissing::Skip | OnMissing::Ignore => OnMissing::Ignore,
+        };
+        writer.link_all(&table.dir, &unreadable, to, on_missing).await
     }
 }

@@ -46,7 +46,7 @@ mod tablet_lifecycle;
 #[cfg(not(feature = "sim"))]
 mod timestamps;
 #[cfg(not(feature = "sim"))]
-mod truncate_unreadable;
+mod unreadable;
 #[cfg(not(feature = "sim"))]
 mod unstorable;
 #[cfg(not(feature = "sim"))]

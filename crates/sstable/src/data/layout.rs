@@ -120,6 +120,7 @@ fn listed<'a>(columns: impl Iterator<Item = (&'a CqlType, bool)>) -> String {
     columns.map(text).collect::<Vec<_>>().join(", ")
 }
 
+/// Finds the columns of a file in those of the table, which are sorted by name.
 fn match_columns(
     file: &[HeaderColumn],
     table: &[Column],
@@ -128,7 +129,7 @@ fn match_columns(
 ) -> Result<Columns, String> {
     let mut targets = Vec::with_capacity(file.len());
     for column in file {
-        let found = table.iter().find(|c| c.name == column.name);
+        let found = table.binary_search_by(|c| c.name.cmp(&column.name)).ok().map(|at| &table[at]);
         let drops = schema.dropped.iter().filter(|d| d.name == column.name && d.kind == kind);
         let dead_until = drops.map(|d| d.drop_time).max();
         let id = match found {

@@ -1,5 +1,5 @@
-//! Truncation of tables with sstables that cannot be opened: their rows do not return after a
-//! repair.
+//! Truncations and snapshots of tables with sstables that cannot be opened. Their rows do not return
+//! after a truncation and a repair, and a snapshot has them.
 
 use crate::support::table_files::*;
 use crate::support::*;
@@ -116,6 +116,39 @@ fn a_later_epoch_includes_sstables_that_cannot_be_opened() {
             let engine = open(config(), &schema, &tablets(1)).await;
             assert_eq!(engine.metrics().sstables_unreadable, 0, "defect {i}");
             assert_eq!(all(&engine, &schema).await, Seen::new(), "defect {i}");
+            engine.stop().await;
+        });
+    }
+}
+
+/// An administrator's snapshot has the sstables that cannot be opened. It fails if files are missing
+/// without which they cannot be repaired.
+#[test]
+fn a_snapshot_includes_sstables_that_cannot_be_opened() {
+    for (i, defect) in DEFECTS.into_iter().enumerate() {
+        rt::block_on(async {
+            let (scratch, schema) = (Scratch::new(&format!("snapshot-unreadable-{i}")), still(0));
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
+            for k in 0..2 {
+                write(&engine, &schema, 1, insert(k, 0, "row")).await;
+                engine.flush(None).await.unwrap();
+            }
+            make_unreadable(&engine, &scratch, defect).await;
+            let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
+            assert_eq!(engine.metrics().sstables_unreadable, 1, "defect {i}");
+            match engine.snapshot(schema.id, "s").await {
+                Ok(()) => {
+                    engine.complete_snapshot(schema.id, "s").await.unwrap();
+                    engine.publish_snapshot(schema.id, "s").await.unwrap();
+                    let snapshot = table_dir(&scratch).join("snapshots/s");
+                    assert_eq!(files(&snapshot, "-Data.db").len(), 2, "defect {i}");
+                    assert!(i < 2, "defect {i} leaves no table of contents");
+                }
+                Err(error) => {
+                    assert!(i >= 2, "defect {i}: {error}");
+                    assert!(error.to_string().contains("-TOC.txt"), "defect {i}: {error}");
+                }
+            }
             engine.stop().await;
         });
     }

@@ -14,6 +14,8 @@ use tokio::io::DuplexStream;
 struct Buffered {
     inner: DuplexStream,
     held: Vec<u8>,
+    /// The input that the socket would have.
+    unread: usize,
 }
 
 impl AsyncRead for Buffered {
@@ -29,7 +31,7 @@ impl AsyncWrite for Buffered {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Buffered { inner, held } = &mut *self;
+        let Buffered { inner, held, .. } = &mut *self;
         while !held.is_empty() {
             let n = ready!(Pin::new(&mut *inner).poll_write(cx, held))?;
             held.drain(..n);
@@ -45,7 +47,7 @@ impl AsyncWrite for Buffered {
 
 impl UnreadInput for Buffered {
     fn unread_input(&self) -> usize {
-        0
+        self.unread
     }
 }
 
@@ -61,7 +63,7 @@ fn what_was_written_is_flushed_however_slowly_the_client_reads() {
         let (here, there) = tokio::io::duplex(100);
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let encryption = Encryption { protocol: "TLSv1.3".to_owned(), cipher: "any".to_owned() };
-        let stream = Buffered { inner: there, held: Vec::new() };
+        let stream = Buffered { inner: there, held: Vec::new(), unread: 0 };
         rt::task::spawn(drive::serve(world.server.clone(), stream, peer, Some(encryption.clone()), None)).detach();
         let mut client = Client { stream: here };
         client.start(&[]).await;
@@ -75,5 +77,24 @@ fn what_was_written_is_flushed_however_slowly_the_client_reads() {
         client.send(&[6; 9]).await;
         assert_eq!(client.receive().await.code(), 0x0A);
         assert!(client.receive_or_end().await.is_none());
+    });
+}
+
+/// Otherwise the kernel resets the connection, and answers that it has not sent yet are lost.
+#[test]
+fn a_node_that_stops_reads_what_clients_sent_before_it_closes_their_connections() {
+    run(limits(), |world| async move {
+        let (here, there) = tokio::io::duplex(100);
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let stream = Buffered { inner: there, held: Vec::new(), unread: 9 };
+        rt::task::spawn(drive::serve(world.server.clone(), stream, peer, None, None)).detach();
+        let mut client = Client { stream: here };
+        client.start(&[]).await;
+        let server = world.server.clone();
+        let stopped = rt::task::spawn(async move { server.stop().await });
+        assert!(client.receive_or_end().await.is_none(), "no more answers come");
+        client.send(&query(1, &"x".repeat(1000))).await;
+        drop(client);
+        stopped.await.expect("not aborted");
     });
 }

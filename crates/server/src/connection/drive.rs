@@ -12,7 +12,7 @@ mod large_frames;
 use super::Service;
 use super::arrival::Arrival;
 use super::client::Connection;
-use super::memory::{Charge, Ticket};
+use super::memory::{Blocked, Charge, Ticket};
 use super::seats::Newcomer;
 use super::startup;
 use super::statement::{Job, Statement, Waiting};
@@ -25,6 +25,7 @@ use cql::system::Encryption;
 use large_frames::LargeFrame;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamBacklog};
 use rt::time::Duration;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -45,7 +46,7 @@ const STATEMENT: usize = 8 << 10;
 const CONNECTION_PART: usize = 4;
 /// The number of frames between two checks of the clock.
 const FRAMES_PER_CLOCK: u32 = 16;
-/// How long a refused client may take to read the error before its connection is closed.
+/// How long a client may take to read its last answers before its connection is closed.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How often a connection that is not read is asked whether its client has closed it.
@@ -91,6 +92,7 @@ pub(super) async fn serve<T, S>(
         server,
         large: None,
         ticket: None,
+        blocked: Cell::default(),
         unflushed: false,
         taken: 0,
         unread: None,
@@ -102,8 +104,9 @@ pub(super) async fn serve<T, S>(
     drop(drive);
     connection.close();
     transport.remove(id);
-    if end == End::Said {
-        // A close with unread input resets the connection; the client might miss the error.
+    // A close with unread input resets the connection; the client might miss the error, or the last
+    // answers of a node that stops.
+    if end == End::Said || end == End::Stopped && stream.unread_input() > 0 {
         let _ = rt::time::timeout(LINGER, drain(&mut stream)).await;
     }
 }
@@ -134,6 +137,8 @@ struct Drive<'a, T, S> {
     large: Option<LargeFrame>,
     /// The position in the queue of large frames that wait for memory.
     ticket: Option<Ticket>,
+    /// Set while the connection waits for memory of requests that are not large.
+    blocked: Cell<Option<Blocked>>,
     /// The stream was given bytes that it may not have sent yet.
     unflushed: bool,
     /// Bytes of answers that the socket has taken.
@@ -174,6 +179,7 @@ where
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if self.connection.set_waker(cx.waker()) {
+            self.blocked.take();
             // A cancellation is detected by `is_cancelled` below.
             let _ = Pin::new(&mut self.stopping).poll(cx);
         }
@@ -238,6 +244,10 @@ where
                 return Ok(self.wait_without_reading(cx));
             }
             self.look_for_close = None;
+            if self.large.is_some() && self.frames.waits_for_memory() {
+                self.frames.grant();
+                continue;
+            }
             let buffered = self.frames.buffered();
             let read = {
                 let space = self.frames.space(self.large.is_some());
@@ -358,7 +368,7 @@ where
             return true;
         }
         if self.transport.memory.is_full() {
-            self.transport.memory.wait(cx.waker());
+            self.transport.memory.wait(&self.blocked, cx.waker());
             return true;
         }
         false

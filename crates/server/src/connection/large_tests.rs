@@ -1,12 +1,15 @@
 //! Large requests that do not arrive completely, and large answers that are not read.
 
 use super::memory::Held;
+use super::segment_tests::Speaker;
 use super::tests::{limits, query, query_body, raw, run};
 use super::transport::Limits;
 use crate::protocol::Opcode;
+use crate::protocol::segment::Form;
 use rt::time::{Duration, timeout};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 const OVERLOADED: i32 = 0x1001;
 
@@ -35,6 +38,37 @@ fn an_announced_request_holds_no_memory_before_some_of_it_comes() {
         let answer = timeout(Duration::from_secs(1), client.ask(&long_query(2, 900_000))).await;
         assert_eq!(answer.expect("nothing to wait for").stream, 2);
         drop(silent);
+    });
+}
+
+/// Compressed segments: a few bytes of the socket become megabytes.
+#[test]
+fn compressed_segments_of_a_large_request_wait_for_its_memory() {
+    run(limits(), |world| async move {
+        let memory = world.server.transport.memory.clone();
+        let mut charges = Vec::new();
+        // All memory for large requests.
+        while let Poll::Ready(charge) =
+            memory.poll_reserve(&mut None, memory.limit() / 8, &mut Context::from_waker(Waker::noop()))
+        {
+            charges.push(charge);
+        }
+        let used = memory.used();
+        let mut client = Speaker::start(&world, Some(Form::Lz4), &[]).await;
+        let mut body = query_body(&format!("warn {}", "x".repeat(900_000)));
+        body.extend([0, 0, 0]);
+        client.send(&raw(5, 0, 1, Opcode::Query as u8, &body)).await;
+        while !memory.has_waiting() {
+            rt::task::yield_now().await;
+        }
+        assert_eq!(memory.used(), used);
+        drop(charges);
+        let answer = timeout(Duration::from_secs(20), client.receive_or_end()).await;
+        assert_eq!(answer.expect("its turn comes").expect("an answer").stream, 1);
+        for _ in 0..1000 {
+            rt::task::yield_now().await;
+        }
+        assert_eq!(memory.used(), 0);
     });
 }
 

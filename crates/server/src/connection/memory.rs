@@ -37,6 +37,8 @@ pub struct Memory {
     large: Cell<usize>,
     /// Connections that wait until the budget is no longer used up.
     blocked: RefCell<Vec<Waker>>,
+    /// How often all of them were woken.
+    wakes: Cell<u64>,
     /// Large requests that wait for their reservations, with their tickets.
     queue: RefCell<VecDeque<(u64, Waker)>>,
     next_ticket: Cell<u64>,
@@ -60,6 +62,12 @@ pub struct Charge {
     _loan: Option<Held>,
 }
 
+/// A connection waits until the next wake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blocked {
+    wakes: u64,
+}
+
 /// A position in the queue of large requests. Dropping it leaves the queue.
 #[derive(Debug)]
 pub struct Ticket {
@@ -76,6 +84,7 @@ impl Memory {
             small: Cell::new(0),
             large: Cell::new(0),
             blocked: RefCell::default(),
+            wakes: Cell::new(0),
             queue: RefCell::default(),
             next_ticket: Cell::new(0),
             waits: Cell::new(0),
@@ -162,12 +171,13 @@ impl Memory {
         Poll::Pending
     }
 
-    /// Wakes `waker` when memory is freed.
-    pub fn wait(&self, waker: &Waker) {
+    /// Wakes `waker` when memory is freed. `blocked` belongs to the connection: a connection that
+    /// waits already is not added again.
+    pub fn wait(&self, blocked: &Cell<Option<Blocked>>, waker: &Waker) {
         self.waits.set(self.waits.get() + 1);
-        let mut blocked = self.blocked.borrow_mut();
-        if !blocked.iter().any(|known| known.will_wake(waker)) {
-            blocked.push(waker.clone());
+        let now = Some(Blocked { wakes: self.wakes.get() });
+        if blocked.replace(now) != now {
+            self.blocked.borrow_mut().push(waker.clone());
         }
     }
 
@@ -191,6 +201,7 @@ impl Drop for Charge {
             return;
         }
         let blocked = std::mem::take(&mut *memory.blocked.borrow_mut());
+        memory.wakes.set(memory.wakes.get() + 1);
         for waker in blocked {
             waker.wake();
         }
@@ -261,5 +272,22 @@ mod tests {
         );
         drop((small, more));
         assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_waits_is_added_once_until_it_is_woken() {
+        let memory = Memory::new(100);
+        let charge = memory.charge(100);
+        let (one, two) = (Cell::default(), Cell::default());
+        for _ in 0..3 {
+            memory.wait(&one, Waker::noop());
+            memory.wait(&two, Waker::noop());
+        }
+        assert_eq!((memory.blocked.borrow().len(), memory.waits()), (2, 6));
+        drop(charge);
+        assert_eq!(memory.blocked.borrow().len(), 0);
+        let _charge = memory.charge(100);
+        memory.wait(&one, Waker::noop());
+        assert_eq!(memory.blocked.borrow().len(), 1);
     }
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use tokio::io::AsyncReadExt;
 
 /// A client after its STARTUP: in version 5, or, without segments, in version 4.
-struct Speaker {
+pub(super) struct Speaker {
     client: Client,
     form: Option<Form>,
     input: BytesMut,
@@ -34,7 +34,7 @@ fn query(stream: i16, text: &str) -> Vec<u8> {
 }
 
 impl Speaker {
-    async fn start(world: &World, form: Option<Form>, options: &[(&str, &str)]) -> Speaker {
+    pub(super) async fn start(world: &World, form: Option<Form>, options: &[(&str, &str)]) -> Speaker {
         let mut client = world.connect();
         let compression: &[(&str, &str)] = if form == Some(Form::Lz4) { &[("COMPRESSION", "lz4")] } else { &[] };
         let all = [&[("CQL_VERSION", "3.0.0")], compression, options].concat();
@@ -44,7 +44,7 @@ impl Speaker {
         Speaker { client, form, input: BytesMut::new(), frames: VecDeque::new(), begun: Vec::new() }
     }
 
-    async fn send(&mut self, frames: &[u8]) {
+    pub(super) async fn send(&mut self, frames: &[u8]) {
         let Some(form) = self.form else { return self.client.send(frames).await };
         let bytes = if frames.len() <= form.max_payload() {
             segment(form, frames, true)
@@ -54,7 +54,7 @@ impl Speaker {
         self.client.send(&bytes).await;
     }
 
-    async fn receive_or_end(&mut self) -> Option<Frame> {
+    pub(super) async fn receive_or_end(&mut self) -> Option<Frame> {
         let Some(form) = self.form else { return self.client.receive_or_end().await };
         loop {
             if let Some(frame) = self.frames.pop_front() {

@@ -221,7 +221,8 @@ impl Frames {
     /// From the next byte on, frames arrive in segments.
     pub fn use_segments(&mut self, form: Form) {
         debug_assert!(self.opened.is_none(), "segments begin once");
-        self.opened = Some(Opened { form, payload: Bytes::new(), long: BytesMut::new(), long_len: 0, skip: 0 });
+        let (payload, long) = (Bytes::new(), BytesMut::new());
+        self.opened = Some(Opened { form, payload, long, long_len: 0, may_grow: false, skip: 0 });
     }
 
     /// The buffer, with space to append: for all of a long frame if there is memory for it
@@ -288,6 +289,19 @@ impl Frames {
         self.buffer.len() + opened
     }
 
+    /// Whether buffered segments of a frame that spans several of them wait for its memory. Few
+    /// bytes may become a long frame when they are decompressed.
+    pub fn waits_for_memory(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.waits() && opened.has_segment(&self.buffer))
+    }
+
+    /// The memory of the long frame is reserved: its segments may be decompressed.
+    pub fn grant(&mut self) {
+        if let Some(opened) = &mut self.opened {
+            opened.may_grow = true;
+        }
+    }
+
     /// The number of buffered bytes that are as they were received.
     pub fn unopened(&self) -> usize {
         self.buffer.len()
@@ -349,6 +363,9 @@ impl Frames {
             if !opened.payload.is_empty() {
                 return opened.next_of_payload(self.limits);
             }
+            if opened.waits() {
+                return Next::Incomplete;
+            }
             let segment = match segment::take(opened.form, &mut self.buffer) {
                 Taken::Incomplete(len) => {
                     self.wanted = len;
@@ -392,6 +409,8 @@ struct Opened {
     /// The beginning of a frame that spans several segments, and its total length, once known.
     long: BytesMut,
     long_len: usize,
+    /// Whether that frame has its memory, and may be longer than a read buffer.
+    may_grow: bool,
     /// The bytes that are still to be skipped of such a frame that was refused.
     skip: usize,
 }
@@ -415,6 +434,16 @@ impl Opened {
             }
             Start::Incomplete(_) | Start::Refused(..) => broken("A self-contained segment ends within a frame"),
         }
+    }
+
+    /// Whether the rest of a frame that spans several segments waits for its memory.
+    fn waits(&self) -> bool {
+        self.long_len > BUFFER && !self.may_grow
+    }
+
+    /// Whether the next segment is complete, or its header is damaged.
+    fn has_segment(&self, buffer: &[u8]) -> bool {
+        segment::len(self.form, buffer).is_some_and(|len| len <= buffer.len())
     }
 
     /// Accepts a self-contained segment.
@@ -441,11 +470,13 @@ impl Opened {
         }
         self.long.extend_from_slice(payload);
         self.long_len = 0;
-        Some(match look(&self.long, limits) {
-            Start::Incomplete(len) => {
-                self.long_len = len;
-                return None;
-            }
+        let start = look(&self.long, limits);
+        if let Start::Incomplete(len) = start {
+            self.long_len = len;
+            return None;
+        }
+        self.may_grow = false;
+        Some(match start {
             Start::Frame(head) if head.len == self.long.len() => {
                 let mut frame = std::mem::take(&mut self.long);
                 frame.advance(HEADER_LEN);
@@ -456,7 +487,7 @@ impl Opened {
                 self.long = BytesMut::new();
                 Next::Refused(Refused { version: Version::V5 as u8, ..refused })
             }
-            Start::Frame(_) | Start::Refused(..) => broken(TOO_MUCH),
+            Start::Frame(_) | Start::Refused(..) | Start::Incomplete(_) => broken(TOO_MUCH),
         })
     }
 }

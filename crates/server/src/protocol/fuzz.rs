@@ -29,6 +29,7 @@ fn decode(mut frames: Frames, bytes: &[u8], dialect: Dialect) {
         frames.push(part);
         loop {
             match frames.take_next() {
+                Next::Incomplete if frames.waits_for_memory() => frames.grant(),
                 Next::Incomplete => break,
                 Next::Frame(frame) => {
                     // The result does not matter; it must only not panic.

@@ -120,6 +120,13 @@ pub enum Taken {
     Damaged(String),
 }
 
+/// The total length of the segment at the start of `buffer`. `None` if it is unknown yet, 0 if the
+/// header is damaged.
+pub fn len(form: Form, buffer: &[u8]) -> Option<usize> {
+    let header = Header::read(form, buffer.get(..form.header_len())?);
+    Some(header.map_or(0, |header| form.header_len() + header.payload + TRAILER_LEN))
+}
+
 /// Removes the next segment from `buffer`.
 pub fn take(form: Form, buffer: &mut BytesMut) -> Taken {
     let header_len = form.header_len();

@@ -64,7 +64,10 @@ where
 
     /// Whether so little of the next frame has arrived that it needs no memory of its own.
     fn has_just_begun(&self) -> bool {
-        self.large.is_none() && self.frames.missing() > 0 && self.frames.buffered() < FIRST_PART
+        self.large.is_none()
+            && self.frames.missing() > 0
+            && self.frames.buffered() < FIRST_PART
+            && !self.frames.waits_for_memory()
     }
 
     /// Whether more input may be read: a large frame needs its memory, and must arrive in time.

@@ -234,9 +234,51 @@ fn a_long_frame_is_known_by_its_length() {
             assert_eq!(frames.incomplete_len(), whole.len());
         }
     }
+    assert!(matches!(frames.take_next(), Next::Incomplete));
+    frames.grant();
     match frames.take_next() {
         Next::Frame(frame) => assert_eq!(frame.body.len(), 600_000),
         other => panic!("{other:?}"),
     }
     assert_eq!(frames.incomplete_len(), 0);
+}
+
+/// A few bytes become many when they are decompressed.
+#[test]
+fn segments_of_a_long_frame_are_opened_when_it_has_its_memory() {
+    for form in [Form::Plain, Form::Lz4] {
+        let long = frame(5, Opcode::Query as u8, 1, &[0; 900_000]);
+        let mut bytes: Vec<u8> = long.chunks(form.max_payload()).flat_map(|part| segment(form, part, false)).collect();
+        bytes.extend(segment(form, &frame(5, 5, 2, b"a"), true));
+        let mut frames = in_segments(form, 1 << 20);
+        frames.push(&bytes);
+        for _ in 0..2 {
+            assert!(matches!(frames.take_next(), Next::Incomplete));
+            assert!(frames.waits_for_memory());
+            assert_eq!(frames.incomplete_len(), long.len());
+            assert!(frames.buffered() <= bytes.len() + segment::MAX_PAYLOAD);
+        }
+        frames.grant();
+        assert!(!frames.waits_for_memory());
+        assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 1, .. })));
+        assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 2, .. })));
+        // The next long frame needs memory of its own.
+        frames.push(&bytes);
+        assert!(matches!(frames.take_next(), Next::Incomplete));
+        assert!(frames.waits_for_memory());
+    }
+}
+
+#[test]
+fn the_first_segment_of_a_long_frame_waits_for_nothing() {
+    let long = frame(5, Opcode::Query as u8, 1, &[0; 900_000]);
+    let mut frames = in_segments(Form::Lz4, 1 << 20);
+    let second = segment(Form::Lz4, &long[100..200], false);
+    frames.push(&segment(Form::Lz4, &long[..100], false));
+    assert!(matches!(frames.take_next(), Next::Incomplete));
+    for byte in &second {
+        assert!(!frames.waits_for_memory(), "the next segment is incomplete");
+        frames.push(&[*byte]);
+    }
+    assert!(frames.waits_for_memory());
 }

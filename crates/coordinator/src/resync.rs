@@ -157,7 +157,12 @@ async fn pending_here(shards: ResyncShards, target: HostId) -> u64 {
     pending.await.into_iter().sum()
 }
 
-async fn forget_marked_here(shards: ResyncShards, target: HostId, tables: Vec<Option<TableId>>, mark: Uuid) -> Remaining {
+async fn forget_marked_here(
+    shards: ResyncShards,
+    target: HostId,
+    tables: Vec<Option<TableId>>,
+    mark: Uuid,
+) -> Remaining {
     if pending_here(shards, target).await > 0 {
         let delivered = rt::shard::call_all(move || async move {
             if let Some(coordinator) = shards.coordinator.try_get() {

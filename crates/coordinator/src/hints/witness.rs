@@ -100,7 +100,8 @@ impl Witness {
     pub async fn record_missed(&self) {
         let (name, sequence) = (self.missed.name(), self.missed.sequence());
         let is_known = |known: &Witnessed| known.get(&name).map_or(0, |notes| notes.sequence) == sequence;
-        if self.store.is_some() && !self.failing.get() && self.missed.is_written() && !is_known(&self.recorded.borrow()) {
+        if self.store.is_some() && !self.failing.get() && self.missed.is_written() && !is_known(&self.recorded.borrow())
+        {
             self.record().await;
         }
     }

@@ -76,8 +76,8 @@ pub struct Connection {
     /// are compressed.
     copies: RefCell<Vec<Held>>,
     waker: RefCell<Option<Waker>>,
-    /// Refusals by rate limits in the window of this number.
-    pub(super) refusals: Cell<(u32, u32)>,
+    /// Until when the refusals that were answered at once use up their allowance.
+    pub(super) refused_until: Cell<Option<Instant>>,
     /// The refusals that are answered late.
     pub(super) late_refusals: Cell<u32>,
     pub(super) transport: Rc<Transport>,
@@ -122,7 +122,7 @@ impl Connection {
             outbox: RefCell::new(Outbox::of_node(transport.node.address)),
             copies: RefCell::default(),
             waker: RefCell::new(None),
-            refusals: Cell::default(),
+            refused_until: Cell::default(),
             late_refusals: Cell::new(0),
             transport,
         })

@@ -2,9 +2,11 @@
 //!
 //! A refusal says when to try again. A client may retry the same partition earlier than that. If it
 //! does so too often in one window ([`super::last_refusals`]), its further refusals are answered
-//! late. So are all refusals of a connection beyond some in one window ([`LateLimits`]). Until the
-//! answer, the client waits instead of costing the shard another refusal. Requests that were sent
-//! before the client knew of a refusal are no retries.
+//! late. So are all refusals of a connection beyond a rate ([`LateLimits::at_once`]). A rate, and not
+//! a number in each window: a client that never pauses would use it up as the window begins, when
+//! the rate limits also accept the most. Until the answer, the client waits instead of costing the
+//! shard another refusal. Requests that were sent before the client knew of a refusal are no
+//! retries.
 //!
 //! The delay is random, from a half to the whole of [`LateLimits::delay`]. If all were answered
 //! together, all their clients would try again together, and others would wait behind them.
@@ -44,7 +46,8 @@ pub struct LateLimits {
     pub delay: Duration,
     /// Early retries of a partition, by one connection in one window, that are answered at once.
     pub retries_at_once: u32,
-    /// Refusals of a connection that are answered at once in one window.
+    /// Refusals of a connection that are answered at once in a second, evenly spread once the
+    /// connection had as many.
     pub at_once: u32,
     /// The most late refusals of a connection.
     pub per_connection: u32,
@@ -185,6 +188,13 @@ async fn answer_late(transport: Rc<Transport>) {
     }
 }
 
+/// Until when an allowance of `most` in each [`WINDOW`] is used up by one more at `now`, if it was
+/// used up until `until` before. `None` if it is exceeded.
+fn used_until(until: Option<Instant>, now: Instant, most: u32) -> Option<Instant> {
+    let until = until.map_or(now, |until| until.max(now)) + WINDOW.checked_div(most)?;
+    (until <= now + WINDOW).then_some(until)
+}
+
 impl Connection {
     /// Answers a refusal by a rate limit, late if the client has tried too often. `came`: when its
     /// request was received.
@@ -192,7 +202,7 @@ impl Connection {
     pub(super) fn refuse(self: &Rc<Self>, reply: &Reply, came: Instant, mut refusal: RateLimitError) {
         let transport = &self.transport;
         let (now, late, limits) = (rt::time::coarse_now(), &transport.late_refusals, &transport.limits.late_refusals);
-        let is_excess = self.refuses_much(late.window(now)) | late.is_excess(self, &refusal, came, now);
+        let is_excess = self.refuses_much(now) | late.is_excess(self, &refusal, came, now);
         let bytes = bytes_of(&refusal);
         if !is_excess || limits.delay.is_zero() || transport.stop().is_cancelled() || late.is_full(self, bytes) {
             return self.error(reply, &Error::RateLimit(refusal));
@@ -215,12 +225,14 @@ impl Connection {
         }
     }
 
-    /// Counts a refusal. Whether there are too many in this window to answer all at once.
-    fn refuses_much(&self, window: u32) -> bool {
-        let (last, count) = self.refusals.get();
-        let count = if last == window { count.saturating_add(1) } else { 1 };
-        self.refusals.set((window, count));
-        count > self.transport.limits.late_refusals.at_once
+    /// Counts a refusal. Whether there were too many lately to answer this one at once.
+    fn refuses_much(&self, now: Instant) -> bool {
+        let at_once = self.transport.limits.late_refusals.at_once;
+        let used = used_until(self.refused_until.get(), now, at_once);
+        if used.is_some() {
+            self.refused_until.set(used);
+        }
+        used.is_none()
     }
 
     /// Answers all late refusals now, because the connection is about to end.
@@ -297,6 +309,27 @@ mod tests {
     }
 
     #[test]
+    fn an_allowance_is_renewed_evenly() {
+        let start = rt::time::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut until = None;
+        let mut used = |now, tries: u32| {
+            let taken = (0..tries).filter(|_| {
+                let next = used_until(until, now, 20);
+                until = next.or(until);
+                next.is_some()
+            });
+            taken.count()
+        };
+        assert_eq!(used(at(0), 50), 20);
+        assert_eq!([used(at(10), 50), used(at(50), 50), used(at(99), 50)], [0, 1, 0]);
+        let one_second: usize = (100..1_100).map(|millis| used(at(millis), 50)).sum();
+        assert_eq!(one_second, 20);
+        assert_eq!(used(at(9_000), 50), 20);
+        assert_eq!((used_until(None, at(0), 0), used_until(None, at(0), u32::MAX)), (None, Some(at(0))));
+    }
+
+    #[test]
     fn refusals_of_many_partitions_are_answered_late_as_well() {
         let mut limits = late(WINDOW);
         limits.late_refusals.at_once = 20;
@@ -310,7 +343,6 @@ mod tests {
                 assert!(tried < 10_000, "none is late");
             }
             assert!(tried > 20);
-            // More than two windows answer at once.
             let sent = 60;
             for stream in 0..sent {
                 client.send(&query(1_000 + stream, &format!("limited {stream}"))).await;

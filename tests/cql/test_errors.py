@@ -206,6 +206,25 @@ def test_read_failure(wire):
     assert len(wire.query("SELECT * FROM big WHERE pk = 1").rows()) == 20
 
 
+@pytest.mark.node
+def test_a_page_size_without_bound(wire):
+    """Pages end at what the node can send, whatever the settings are, and no memory is reserved for more."""
+    settings = ("query_page_size_in_bytes", "max_memory_for_unlimited_query_hard_limit")
+    before = {name: wire.query(f"SELECT value FROM system.config WHERE name = '{name}'").rows()[0][0].decode() for name in settings}
+    wire.query("CREATE TABLE IF NOT EXISTS wide (pk int PRIMARY KEY, v text)")
+    for pk in range(4):
+        assert wire.query(f"INSERT INTO wide (pk, v) VALUES ({pk}, '{'x' * 100_000}')").opcode == RESULT
+    try:
+        for value in ("1000000000000000", str(2 ** 63 - 1), str(2 ** 64 - 1)):
+            for name in settings:
+                assert wire.query(f"UPDATE system.config SET value = '{value}' WHERE name = '{name}'").opcode == RESULT
+            assert len(wire.query("SELECT * FROM wide", page_size=5000).rows()) == 4
+            assert len(wire.query("SELECT * FROM wide").rows()) == 4
+    finally:
+        for name, value in before.items():
+            assert wire.query(f"UPDATE system.config SET value = '{value}' WHERE name = '{name}'").opcode == RESULT
+
+
 def test_errors_before_startup(host):
     with Wire(host, started=False) as wire:
         answer = wire.query("SELECT key FROM system.local")

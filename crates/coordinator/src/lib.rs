@@ -197,6 +197,8 @@ pub struct Coordinator {
     replica: Rc<Replica>,
     clock: TimestampClock,
     limits: Cell<PageLimits>,
+    /// The longest answer in bytes: see [`Coordinator::set_largest_answer`].
+    largest_answer: Cell<u64>,
     host: HostId,
     client: Rc<client::ReplicaClient>,
     writer: Rc<replica_writer::ReplicaWriter>,
@@ -231,6 +233,7 @@ impl Coordinator {
             replica,
             clock,
             limits,
+            largest_answer: Cell::new(u64::MAX),
             host,
             client,
             writer,
@@ -301,7 +304,21 @@ impl Coordinator {
 
     /// Changes the limits for all pages from now on.
     pub fn set_page_limits(&self, limits: PageLimits) {
-        self.limits.set(limits);
+        let most = self.largest_answer.get();
+        let PageLimits { bytes, unpaged_bytes, empty_page_bytes, .. } = limits;
+        self.limits.set(PageLimits {
+            bytes: bytes.min(most),
+            unpaged_bytes: unpaged_bytes.min(most),
+            empty_page_bytes: empty_page_bytes.min(most),
+            ..limits
+        });
+    }
+
+    /// Sets the longest answer that this shard can send to a client, in bytes. Results end there,
+    /// whatever the page limits are: a longer one would be built in vain. Unlimited until it is set.
+    pub fn set_largest_answer(&self, bytes: usize) {
+        self.largest_answer.set(bytes as u64);
+        self.set_page_limits(self.limits.get());
     }
 
     /// The memory of results that are being collected on this shard.

@@ -114,6 +114,8 @@ const FIRST_BODY: usize = 512;
 /// A body beyond this many bytes gets the capacity of a whole page at once, instead of being copied
 /// at each doubling.
 const LARGE_BODY: usize = 32 << 10;
+/// The most room that is reserved for a page, in bytes. Pages that may be longer grow by doubling.
+const MOST_ROOM: u64 = 16 << 20;
 
 /// Builds a page.
 pub struct PageBuilder<'a> {
@@ -454,8 +456,9 @@ impl<'a> PageBuilder<'a> {
             self.reducer.is_some() || values(&self.body[before..]).count() == self.output.columns.len(),
             "a row has a value for each column of the output"
         );
-        if self.limits.paged && self.body.len() > LARGE_BODY && (self.body.capacity() as u64) < self.limits.bytes {
-            let room = self.limits.bytes as usize + 2 * self.body.len() / (self.page.rows as usize + 1);
+        let page = self.limits.bytes.min(MOST_ROOM) as usize;
+        if self.limits.paged && self.body.len() > LARGE_BODY && self.body.capacity() < page {
+            let room = page + 2 * self.body.len() / (self.page.rows as usize + 1);
             self.body.reserve_exact(room.saturating_sub(self.body.len()));
         }
         self.page.rows += 1;

@@ -4,6 +4,7 @@
 
 use crate::config::Config;
 use crate::config::setting::{Bytes, HotPartitionProtection, Size};
+use crate::connection::Limits;
 use crate::counter_id;
 use crate::inventory::{self, InventoryRecord};
 pub use crate::layers::{Layers, Stack};
@@ -410,6 +411,7 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>,
     let clock = TimestampClock::on_node(timestamps);
     let coordinator = Coordinator::new(metadata.clone(), replica.clone(), clock, config.page_limits);
     coordinator.set_result_memory(config.memory_per_shard / RESULT_PART);
+    coordinator.set_largest_answer(Limits::for_memory(config.memory_per_shard).largest_answer());
     membership::connect_shard(layers.internode, &coordinator, &replica, &metadata);
     let reporting = Coordinator::keep_reporting_arrivals(Rc::downgrade(&coordinator));
     rt::task::spawn_in(Group::Control, reporting).detach();

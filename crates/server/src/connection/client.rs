@@ -23,8 +23,6 @@ const STALLED: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_secs(1);
 /// See [`SLOW`].
 const TOO_FULL: usize = 2;
-/// When this many times that memory is in use, clients get errors instead of large answers.
-const FULL: usize = 4;
 /// Copies of rows of at least this many bytes are counted like large results.
 const LARGE_COPY: usize = 2 << 20;
 /// The assumed size of the first answer of a connection, as a fraction of the shard's memory for
@@ -307,7 +305,7 @@ impl Connection {
     /// The error if the shard has no memory for an answer with this many bytes of rows.
     #[inline]
     fn no_room(&self, bytes: usize) -> Option<Error> {
-        let most = FULL.saturating_mul(self.transport.limits.shard_unread);
+        let most = self.transport.limits.largest_answer();
         (self.transport.unread() + bytes > most).then(|| self.why_no_room(bytes, most)).flatten()
     }
 

@@ -19,6 +19,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
 
+/// When this many times the memory for unread answers is in use, clients get errors instead of large
+/// answers.
+const FULL: usize = 4;
+
 /// Limits on what clients can make a shard hold.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -51,6 +55,11 @@ impl Limits {
     /// The longest accepted body, as received and after decompression, in bytes.
     pub fn longest_body(&self) -> usize {
         self.frame_body.min(self.request_memory)
+    }
+
+    /// The longest answer in bytes: the memory for unread answers, up to which it may be exceeded.
+    pub fn largest_answer(&self) -> usize {
+        FULL.saturating_mul(self.shard_unread)
     }
 
     /// The limits for a shard with `memory` bytes. A tenth each is for requests and for unread

@@ -1,5 +1,5 @@
-//! Truncations and snapshots of tables with sstables that cannot be opened. Their rows do not return
-//! after a truncation and a repair, and a snapshot has them.
+//! Truncations and snapshots of tables with sstables that cannot be opened. Their rows do not
+//! return after a truncation and a repair, and a snapshot has them.
 
 use crate::support::table_files::*;
 use crate::support::*;
@@ -121,8 +121,8 @@ fn a_later_epoch_includes_sstables_that_cannot_be_opened() {
     }
 }
 
-/// An administrator's snapshot has the sstables that cannot be opened. It fails if files are missing
-/// without which they cannot be repaired.
+/// An administrator's snapshot has the sstables that cannot be opened. It fails if files are
+/// missing without which they cannot be repaired.
 #[test]
 fn a_snapshot_includes_sstables_that_cannot_be_opened() {
     for (i, defect) in DEFECTS.into_iter().enumerate() {

@@ -2,9 +2,9 @@
 //!
 //! A refusal says when to try again. A client may retry the same partition earlier than that. If it
 //! does so too often in one window ([`super::last_refusals`]), its further refusals are answered
-//! late. So are all refusals of a connection beyond a rate ([`LateLimits::at_once`]). A rate, and not
-//! a number in each window: a client that never pauses would use it up as the window begins, when
-//! the rate limits also accept the most. Until the answer, the client waits instead of costing the
+//! late. So are all refusals of a connection beyond a rate ([`LateLimits::at_once`]). A rate, and
+//! not a number in each window: a client that never pauses would use it up as the window begins,
+//! when the rate limits also accept the most. Until the answer, the client waits instead of costing the
 //! shard another refusal. Requests that were sent before the client knew of a refusal are no
 //! retries.
 //!

@@ -19,8 +19,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// When this many times the memory for unread answers is in use, clients get errors instead of large
-/// answers.
+/// When this many times the memory for unread answers is in use, clients get errors instead of
+/// large answers.
 const FULL: usize = 4;
 
 /// Limits on what clients can make a shard hold.

@@ -315,7 +315,8 @@ impl Coordinator {
     }
 
     /// Sets the longest answer that this shard can send to a client, in bytes. Results end there,
-    /// whatever the page limits are: a longer one would be built in vain. Unlimited until it is set.
+    /// whatever the page limits are: a longer one would be built in vain. Unlimited until it is
+    /// set.
     pub fn set_largest_answer(&self, bytes: usize) {
         self.largest_answer.set(bytes as u64);
         self.set_page_limits(self.limits.get());

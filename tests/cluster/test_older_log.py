@@ -61,7 +61,9 @@ def test_a_member_whose_changes_others_have_decided_differently_ends(trio):
     trio.wait_down(2)
     # A copy of the present run, because one of an earlier run is refused.
     copy = second.data_dir.parent / "backup"
-    shutil.copytree(second.data_dir, copy)
+    with second.standing_still():
+        # All files as of one moment.
+        shutil.copytree(second.data_dir, copy)
     eventually(lambda: trio.sessions[0].execute("CREATE TABLE IF NOT EXISTS ks.lost (k int PRIMARY KEY)") is not None)
     for n in range(2):
         trio.kill(n)

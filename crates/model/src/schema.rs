@@ -85,9 +85,11 @@ pub struct TableSchema {
     pub order: ClusteringOrder,
     /// Static and regular columns by id, derived from them.
     by_id: Vec<Option<(ColumnKind, u16)>>,
-    /// Columns with the name and kind of a dropped one, and when that was dropped last. Derived;
-    /// few tables have any.
+    /// Columns with the name and kind of a dropped one, by id, and when that was dropped last.
+    /// Derived; few tables have any.
     added_again: Vec<(ColumnId, Timestamp)>,
+    /// The ids of dropped columns, with their places in `dropped`. Derived.
+    dropped_by_id: BTreeMap<ColumnId, u16>,
     /// Whether the columns are counters. Derived.
     counters: bool,
     /// The option `per_partition_rate_limit`, parsed. Derived.
@@ -141,7 +143,9 @@ impl TableSchema {
             *last = (*last).max(column.drop_time);
         }
         let again = |column: &Column| drops.get(&(&column.name, column.kind)).map(|drop_time| (column.id, *drop_time));
-        let added_again = statics.iter().chain(&regulars).filter_map(again).collect();
+        let mut added_again: Vec<(ColumnId, Timestamp)> = statics.iter().chain(&regulars).filter_map(again).collect();
+        added_again.sort_unstable();
+        let dropped_by_id = dropped.iter().zip(0..).map(|(column, at)| (column.id, at)).collect();
         let order = ClusteringOrder::new(clustering.iter().map(|c| (c.ty.clone(), c.descending)));
         let (keyspace, name) = (keyspace.into(), name.into());
         let lives = |id: ColumnId| by_id.get(id.0 as usize).is_some_and(Option::is_some);
@@ -170,6 +174,7 @@ impl TableSchema {
             order,
             by_id,
             added_again,
+            dropped_by_id,
             counters,
             full_name,
         }
@@ -179,7 +184,11 @@ impl TableSchema {
     /// dead in every file and memtable. The reason: sstables identify columns by name.
     #[inline]
     pub fn dead_until(&self, id: ColumnId) -> Option<Timestamp> {
-        self.added_again.iter().find(|(again, _)| *again == id).map(|(_, until)| *until)
+        if self.added_again.is_empty() {
+            return None;
+        }
+        let at = self.added_again.binary_search_by_key(&id, |(again, _)| *again).ok()?;
+        Some(self.added_again[at].1)
     }
 
     /// The static or regular column with this id. `None` if it was dropped or never existed.
@@ -235,7 +244,8 @@ impl TableSchema {
 
     /// The order of the cell paths of a collection or user type column, dropped or not.
     pub fn path_order(&self, id: ColumnId) -> PathOrder<'_> {
-        let ty = self.column(id).map(|c| &c.ty).or_else(|| self.dropped.iter().find(|d| d.id == id).map(|d| &d.ty));
+        let dropped = || self.dropped_by_id.get(&id).map(|at| &self.dropped[usize::from(*at)].ty);
+        let ty = self.column(id).map(|c| &c.ty).or_else(dropped);
         PathOrder::of(ty)
     }
 }

@@ -84,6 +84,9 @@ fn add(
     let mut changed = false;
     let mut kinds: BTreeMap<String, ColumnKind> =
         definition.columns.iter().map(|column| (column.name.clone(), column.kind)).collect();
+    // The last column of each name that was dropped.
+    let gone: BTreeMap<String, DroppedDefinition> =
+        definition.dropped.iter().map(|dropped| (dropped.name.clone(), dropped.clone())).collect();
     for written in columns {
         let name = written.name.as_str();
         if let Some(kind) = kinds.get(name) {
@@ -110,21 +113,23 @@ fn add(
                 "Cannot add a {this}counter column ({name}) in a {of}counter column family"
             )));
         }
-        if ty.is_counter() && definition.dropped.iter().any(|dropped| dropped.name == name) {
+        let before = gone.get(name);
+        if ty.is_counter() && before.is_some() {
             return Err(Error::invalid(format!("Cannot re-add previously dropped counter column {name}")));
         }
         let kind = if written.is_static { ColumnKind::Static } else { ColumnKind::Regular };
-        check_dropped(metadata, definition, name, kind, &ty)?;
+        if let Some(before) = before {
+            check_dropped(metadata, &definition.keyspace, before, kind, &ty)?;
+        }
         if next_id.0 == u16::MAX {
             return Err(Error::invalid(format!("No column can be added to table {} any more", definition.name)));
         }
-        let dropped =
-            definition.dropped.iter().rev().find(|dropped| dropped.name == name).map(|dropped| dropped.ty.clone());
         let has_changed = |before: &CqlType| before.to_string() != ty.to_string();
-        let is_other =
-            |before: &String| metadata.parse_type(&definition.keyspace, before).as_ref().is_ok_and(has_changed);
-        if let Some(before) = dropped.filter(is_other) {
-            first_types::note(definition, name, &before);
+        let is_other = |before: &&DroppedDefinition| {
+            metadata.parse_type(&definition.keyspace, &before.ty).as_ref().is_ok_and(has_changed)
+        };
+        if let Some(before) = before.filter(is_other) {
+            first_types::note(definition, name, &before.ty);
         }
         let column =
             ColumnDefinition { id: next_id, name: name.to_owned(), kind, ty: ty.to_string(), descending: false };
@@ -140,12 +145,12 @@ fn add(
 /// read. Sstables contain such cells until compaction drops them.
 fn check_dropped(
     metadata: &Metadata,
-    definition: &TableDefinition,
-    name: &str,
+    keyspace: &str,
+    dropped: &DroppedDefinition,
     kind: ColumnKind,
     ty: &CqlType,
 ) -> Result<(), Error> {
-    let Some(dropped) = definition.dropped.iter().rev().find(|dropped| dropped.name == name) else { return Ok(()) };
+    let name = &dropped.name;
     if dropped.kind != kind {
         let name_of = |kind: ColumnKind| if kind == ColumnKind::Static { "STATIC" } else { "REGULAR" };
         return Err(Error::invalid(format!(
@@ -154,7 +159,7 @@ fn check_dropped(
             name_of(dropped.kind)
         )));
     }
-    let Ok(old) = metadata.parse_type(&definition.keyspace, &dropped.ty) else {
+    let Ok(old) = metadata.parse_type(keyspace, &dropped.ty) else {
         return Err(Error::invalid(format!(
             "Cannot re-add previously dropped column {name}: its type is not known any more"
         )));

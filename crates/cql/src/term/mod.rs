@@ -309,6 +309,19 @@ impl Term {
         }
     }
 
+    /// About how many bytes of this term's value each byte of the bound values can become, at least
+    /// 1.
+    pub fn expansion(&self) -> usize {
+        let most = |terms: &[Term]| terms.iter().map(Term::expansion).max().unwrap_or(1);
+        match self {
+            Term::Null | Term::Constant(_) | Term::Variable(_) | Term::Folded(_) => 1,
+            Term::List(terms) | Term::Set(_, terms) | Term::Vector(_, terms) | Term::Tuple(terms) => most(terms),
+            Term::Map(_, terms) => terms.iter().map(|(k, v)| k.expansion().max(v.expansion())).max().unwrap_or(1),
+            Term::TupleField(tuple, _) => tuple.expansion(),
+            Term::Call(function, terms) => function.expansion().saturating_mul(most(terms)),
+        }
+    }
+
     /// The term, evaluated now if it is constant.
     pub fn folded(self) -> Result<Term, Error> {
         if matches!(self, Term::Null | Term::Constant(_) | Term::Folded(..)) || !self.is_constant() {

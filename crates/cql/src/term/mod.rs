@@ -4,9 +4,8 @@
 //! serializes constants once. Evaluation returns a value that is valid and canonical for this type,
 //! so other code need not check it again. Nothing here reads a table.
 //!
-//! Reading order: this file, [`variables`], [`typing`], [`function`], `call`, `paced`, [`cast`],
-//! [`numbers`], [`math`], [`collections`], [`large`],
-//! [`long`].
+//! Reading order: this file, [`variables`], [`typing`], `user_type`, [`function`], `call`, `paced`,
+//! [`cast`], [`numbers`], [`math`], [`collections`], [`large`], [`long`].
 
 pub(crate) mod call;
 pub mod cast;
@@ -18,6 +17,7 @@ pub mod math;
 pub mod numbers;
 pub(crate) mod paced;
 pub mod typing;
+mod user_type;
 pub mod variables;
 
 use crate::api::{BoundValue, ColumnSpec};

@@ -56,7 +56,7 @@ fn internode(bytes: &[u8]) {
 
 /// The first byte chooses a type, the rest is a value of it.
 fn value(bytes: &[u8]) {
-    use model::types::{CqlType, Value, compare, validate};
+    use model::types::{CqlNotation, CqlType, JsonNotation, NO_LIMIT, Value, compare, push_text, validate};
     let Some((&choice, rest)) = bytes.split_first() else { return };
     let scalars = [
         CqlType::Text,
@@ -78,7 +78,13 @@ fn value(bytes: &[u8]) {
     if validate(&ty, rest).is_ok()
         && let Ok(value) = Value::decode(&ty, rest)
     {
-        let _ = (value.to_cql_literal(&ty), value.to_json_string(&ty));
+        let _ = value.encode(&ty);
+        for written in [
+            push_text(CqlNotation, &ty, Some(rest), NO_LIMIT, &mut String::new()),
+            push_text(JsonNotation::SHOWN, &ty, Some(rest), NO_LIMIT, &mut String::new()),
+        ] {
+            written.expect("a valid value can be written");
+        }
     }
     let (a, b) = rest.split_at(rest.len() / 2);
     assert_eq!(compare(&ty, a, b), compare(&ty, b, a).reverse());

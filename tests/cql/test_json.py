@@ -1,11 +1,16 @@
 """SELECT JSON, INSERT JSON, toJson and fromJson over all types."""
 
 import json
+import pathlib
+import resource
+import struct
 
 import cassandra
 import pytest
+from cassandra.cqltypes import BytesType
 from cassandra.query import UNSET_VALUE
-from database import Invalid, Syntax
+from database import Database, Invalid, Syntax
+from launch import Node
 
 pytestmark = pytest.mark.scylla
 
@@ -104,3 +109,93 @@ def test_functions(db):
         db.refused(cassandra.FunctionFailure, f"INSERT INTO {t} (pk, v) VALUES (1, fromJson('{wrong}'))", match="fromJson")
     db.refused(Invalid, f"SELECT fromJson(te) FROM {t}")
     db.refused(Invalid, f"SELECT toJson(pk, te) FROM {t}")
+
+
+FIELDS = 4000
+# The most data of the node's process, so that a fault ends the node, not the machine. And what the node may take.
+MOST_DATA, MOST_MIB = 8 << 30, 1500
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A node of small memory, and a session with a type of many fields."""
+    with Node(shards=1, memory="512M") as node:
+        resource.prlimit(node.pid, resource.RLIMIT_DATA, (MOST_DATA, MOST_DATA))
+        db = Database(node.address)
+        db.execute(f"CREATE TYPE wide ({', '.join(f'f{n} int' for n in range(FIELDS))})")
+        yield node, db
+        db.close()
+
+
+def check_memory(node):
+    assert node.alive(), node.log_tail()
+    status = pathlib.Path(f"/proc/{node.pid}/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) // 1024 for line in status if line.startswith("VmHWM"))
+    assert peak < MOST_MIB, f"{peak} MiB"
+
+
+def bound_bytes(db, text):
+    """A prepared statement whose last value is bound as it is."""
+    statement = db.prepare(text)
+    statement.column_metadata[-1] = statement.column_metadata[-1]._replace(type=BytesType)
+    return statement
+
+
+@pytest.mark.node
+def test_fields_that_json_leaves_out(small):
+    """Each is a null of the value: the text of 1.5 MB would become one of 8 GB."""
+    node, db = small
+    t = db.table("p int PRIMARY KEY, l list<frozen<wide>>, m map<text, frozen<wide>>")
+    limit = "longer than the limit of 33554432 bytes"
+    bound, call = db.prepare(f"INSERT INTO {t} JSON ?"), db.prepare(f"INSERT INTO {t} (p, l) VALUES (1, fromJson(?))")
+    for count in (2200, 20_000, 520_000):
+        objects = f"[{','.join(['{}'] * count)}]"
+        db.refused(Invalid, f"INSERT INTO {t} JSON '{{\"p\": 1, \"l\": {objects}}}'", match=limit)
+        db.refused(Invalid, bound, f'{{"p": 1, "l": {objects}}}', match=limit)
+        db.refused((Invalid, cassandra.FunctionFailure), call, objects, match=limit)
+        db.refused((Invalid, cassandra.FunctionFailure), f"INSERT INTO {t} (p, l) VALUES (1, fromJson('{objects}'))", match=limit)
+    members = ", ".join(f'"{n}": {{}}' for n in range(100_000))
+    db.refused(Invalid, bound, f'{{"p": 1, "m": {{{members}}}}}', match=limit)
+    check_memory(node)
+    some = [{f"f{n * 7}": n, f"F{FIELDS - 1}": -n} for n in range(500)]
+    db.execute(bound, json.dumps({"p": 1, "l": some}))
+    for n in (1, 499):
+        row = f"l[{n}].f{n * 7} AS a, l[{n}].f{FIELDS - 1} AS b, l[{n}].f1 AS c"
+        assert db.one(f"SELECT {row} FROM {t}") == (n, -n, None)
+    check_memory(node)
+
+
+@pytest.mark.node
+def test_json_of_short_values(small):
+    """A value that ends before its fields is short, and its JSON has a null for each field."""
+    node, db = small
+    short = struct.pack(">ii", 4, -1)
+    t = db.table("p int PRIMARY KEY, v frozen<tuple<frozen<tuple<frozen<list<frozen<wide>>>>>>>, k frozen<wide>")
+    insert = bound_bytes(db, f"INSERT INTO {t} (p, v) VALUES (?, ?)")
+    for count in (1000, 131_000):
+        value = struct.pack(">i", count) + short * count
+        for _ in range(2):
+            value = struct.pack(">i", len(value)) + value
+        db.execute(insert, count, value)
+        for select in ("JSON v", "toJson(v)", "max(toJson(v))", "JSON p, v"):
+            db.refused(Invalid, f"SELECT {select} FROM {t} WHERE p = {count}", match="JSON text would be longer than 33554432 bytes")
+        call = bound_bytes(db, f"SELECT toJson((tuple<frozen<tuple<frozen<list<frozen<wide>>>>>>) ?) FROM {t} WHERE p = {count}")
+        db.refused(Invalid, call, value, match="JSON text would be longer than 33554432 bytes")
+        shown = db.column(f"SELECT value FROM MUTATION_FRAGMENTS({t}) WHERE p = {count}")
+        assert json.loads(next(value for value in shown if value)) == {"v": f"0x{value.hex()}"}
+    db.execute(bound_bytes(db, f"INSERT INTO {t} (p, k) VALUES (1, ?)"), struct.pack(">i", -1))
+    nulls = {f"f{n}": None for n in range(FIELDS)}
+    assert json.loads(db.one(f"SELECT JSON k FROM {t} WHERE p = 1")) == {"k": nulls}
+    check_memory(node)
+
+
+@pytest.mark.node
+def test_long_json_of_a_short_value(small):
+    """It is within the limit, and is the JSON of the value with all its fields."""
+    node, db = small
+    t = db.table("p int PRIMARY KEY, l frozen<list<frozen<wide>>>")
+    db.execute(bound_bytes(db, f"INSERT INTO {t} (p, l) VALUES (1, ?)"), struct.pack(">i", 400) + struct.pack(">iii", 8, 4, 7) * 400)
+    value = [{f"f{n}": None if n else 7 for n in range(FIELDS)}] * 400
+    assert json.loads(db.one(f"SELECT toJson(l) FROM {t}")) == value
+    assert json.loads(db.one(f"SELECT JSON l FROM {t}")) == {"l": value}
+    check_memory(node)

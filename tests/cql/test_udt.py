@@ -2,7 +2,8 @@
 data."""
 
 import pytest
-from database import Config, Invalid, Syntax, plain
+from database import Config, Database, Invalid, Syntax, plain
+from launch import Node
 
 
 def fields(db, name):
@@ -195,6 +196,29 @@ def test_many_given_fields(db):
         db.execute(f"INSERT INTO {t} JSON '{{\"pk\": 1, \"v\": {{{text}}}}}'")
         assert list(db.one(f"SELECT v FROM {t}")) == list(range(100 * (times - 1), 100 * times))
         db.refused(Invalid, f"INSERT INTO {t} (pk, v) VALUES (1, {{{given}, nothere: 1}})", match="nothere")
+
+
+@pytest.mark.node
+def test_many_short_literals_of_a_type_with_many_fields():
+    """A literal is stored with a null for each field that it leaves out. All of a statement are limited."""
+    with Node(shards=1, memory="512M") as node:
+        db = Database(node.address)
+        wide = db.type(", ".join(f"f{n} int" for n in range(4000)))
+        many = f"frozen<list<frozen<{wide}>>>"
+        holder = db.type(f"l {many}")
+        t = db.table(f"pk int PRIMARY KEY, v frozen<{holder}>, t tuple<int, {many}>, l list<frozen<{wide}>>")
+
+        def literals(count):
+            return f"[{', '.join(f'{{f{n % 4000}: {n}}}' for n in range(count))}]"
+        for column, literal in (("v", "{{l: {}}}"), ("t", "(1, {})"), ("l", "{}"), ("l", f"(list<frozen<{wide}>>) {{}}")):
+            statement = f"INSERT INTO {t} (pk, {column}) VALUES (1, {literal})"
+            db.execute(statement.format(literals(500)))
+            for count in (2200, 170_000):
+                db.refused(Invalid, statement.format(literals(count)), match="longer than the limit of 33554432 bytes")
+        a, b, c, (one, listed) = db.one(f"SELECT l[499].f499, l[499].f0, v.l[499].f499, t FROM {t}")
+        assert (a, b, c, one, len(listed), listed[499][499], listed[499][0]) == (499, None, 499, 1, 500, 499, None)
+        db.close()
+        assert node.alive(), node.log_tail()
 
 
 def test_types_of_other_keyspaces_are_refused(db):

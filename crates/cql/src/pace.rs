@@ -112,11 +112,16 @@ impl<'a> PlanPace<'a> {
         self.pauses.is_some()
     }
 
+    /// Counts work where no pause is possible. The next [`PlanPace::worked`] pauses for it.
+    pub fn spend(&self, work: usize) {
+        self.work.set(self.work.get().saturating_add(work));
+    }
+
     /// Counts work, and pauses if that is due.
     #[inline]
     pub async fn worked(&self, work: usize) -> Result<(), Error> {
         let Some((cancel, deadline)) = &self.pauses else { return Ok(()) };
-        let total = self.work.get() + work;
+        let total = self.work.get().saturating_add(work);
         self.work.set(if total >= WORK_PER_LOOK { 0 } else { total });
         if total < WORK_PER_LOOK || !rt::task::is_time_to_yield() {
             return Ok(());

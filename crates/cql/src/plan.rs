@@ -207,7 +207,7 @@ pub async fn plan(
         _ => Rc::new(ResultMetadata::default()),
     };
     let user_types = user_types_of(metadata, &variables.columns);
-    let has_parts = variables.columns.iter().any(|variable| large::has_parts(&variable.ty));
+    let has_parts = variables.columns.iter().any(|variable| variable.ty.has_parts());
     let in_lists = if has_parts { plan.in_lists() } else { Box::default() };
     let variables = Rc::new(variables);
     Ok(Planned { plan, variables, repeated, in_lists, has_parts, partition_key_markers, result, user_types, tables })

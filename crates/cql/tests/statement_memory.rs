@@ -9,6 +9,7 @@ use cql::QueryParams;
 use cql::api::{BoundValue, BoundValues, ResultMetadata};
 use mimalloc::MiMalloc;
 use model::CqlType;
+use model::types::collection::{build_list, build_tuple};
 use model::types::wire;
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -312,6 +313,48 @@ fn values_that_are_referred_to_very_often_are_refused_at_once() {
         let values = BoundValues::Positional(vec![BoundValue::Value(large)].into());
         let params = QueryParams { values, ..QueryParams::default() };
         session.processor.query(&session.client, &few, &params).await.expect("ten are not too many");
+    });
+}
+
+/// With a decoded value for each missing field, the JSON of 60 KB takes 3 GB, and the value of 80
+/// KB takes 2 GB when it is read.
+#[test]
+fn fields_that_json_and_values_leave_out_are_bounded() {
+    const MOST_TAKEN: i64 = 150 << 20;
+    with_node("left_out", |session| async move {
+        session.use_keyspace("ks").await;
+        let fields: Vec<String> = (0..4_000).map(|i| format!("f{i} int")).collect();
+        session.ok(&format!("CREATE TYPE wide ({})", fields.join(", "))).await;
+        let nested = "tuple<frozen<tuple<frozen<list<frozen<wide>>>>>>";
+        session.ok(&format!("CREATE TABLE t (p int PRIMARY KEY, l list<frozen<wide>>, v {nested})")).await;
+        let objects = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
+        for (text, json) in [
+            ("INSERT INTO t JSON ?", format!("{{\"p\": 1, \"l\": {}}}", objects(20_000))),
+            ("INSERT INTO t (p, l) VALUES (1, fromJson(?))", objects(20_000)),
+        ] {
+            let (error, taken) = refused(&session, text, Some(json.into())).await;
+            assert!(error.contains("longer than the limit of 33554432 bytes"), "{error}");
+            assert!(taken < MOST_TAKEN, "{taken} bytes: {text}");
+        }
+        session.ok(&format!("INSERT INTO t JSON '{{\"p\": 1, \"l\": {}}}'", objects(500))).await;
+        assert_eq!(session.rows("SELECT collection_count(l) AS n FROM t").await, ["n=500"]);
+        let list = build_list(vec![[0xffu8; 4]; 10_000]);
+        let value = Bytes::from(build_tuple([Some(build_tuple([Some(&list)]))]));
+        let insert = "INSERT INTO t (p, v) VALUES (2, ?)";
+        let values = BoundValues::Positional(vec![BoundValue::Value(value.clone())].into());
+        let params = QueryParams { values, ..QueryParams::default() };
+        session.processor.query(&session.client, insert, &params).await.expect("it is a value");
+        let call = format!("SELECT toJson(({nested}) ?) FROM t WHERE p = 2");
+        for (text, value) in [
+            ("SELECT JSON v FROM t WHERE p = 2", None),
+            ("SELECT toJson(v) FROM t WHERE p = 2", None),
+            ("SELECT max(toJson(v)) FROM t WHERE p = 2", None),
+            (call.as_str(), Some(value.clone())),
+        ] {
+            let (error, taken) = refused(&session, text, value).await;
+            assert!(error.contains("JSON text would be longer than 33554432 bytes"), "{error}");
+            assert!(taken < MOST_TAKEN, "{taken} bytes: {text}");
+        }
     });
 }
 

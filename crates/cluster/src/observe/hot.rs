@@ -4,7 +4,7 @@ use crate::metadata::ClusterShards;
 use model::TableSchema;
 use model::id::TableId;
 use model::key::split_partition_key;
-use model::types::{CqlType, Value};
+use model::types::{CqlNotation, CqlType, Value, push_text};
 use replica::hot::Recorded;
 use replica::{HotPartition, TabletLoad, TopPartitions};
 use rt::time::Duration;
@@ -181,12 +181,23 @@ fn top_view(schema: &TableSchema, recorded: Recorded) -> TopView {
     TopView { keyspace: schema.keyspace.clone(), table: schema.name.clone(), key, token: id.token.0, count, error }
 }
 
+/// The most bytes of a partition key's literal, for each byte of the key. Longer are only values of
+/// user types and tuples that end before most of their fields.
+const LITERAL_PER_BYTE: usize = 16;
+/// The most bytes of the literal of a short partition key.
+const SHORT_LITERAL: usize = 4 << 10;
+
 /// A partition key as CQL: the literal of its column, or those of its columns in parentheses. Bytes
-/// that are no key of the table are shown as a blob.
+/// that are no key of the table are shown as a blob. So is a key whose literal is much longer than
+/// the key.
 pub fn key_literal(schema: &TableSchema, key: &[u8]) -> String {
     let types: Vec<_> = schema.partition_key.iter().map(|column| &column.ty).collect();
     let literals = split_partition_key(key, types.len()).and_then(|components| {
-        let literal = |(bytes, ty): (&[u8], _)| Some(Value::decode(ty, bytes).ok()?.to_cql_literal(ty));
+        let literal = |(bytes, ty): (&[u8], _)| {
+            let (mut out, limit) = (String::new(), LITERAL_PER_BYTE * bytes.len() + SHORT_LITERAL);
+            push_text(CqlNotation, ty, Some(bytes), limit, &mut out).ok()?;
+            Some(out)
+        };
         components.into_iter().zip(types).map(literal).collect::<Option<Vec<String>>>()
     });
     match literals.as_deref() {
@@ -203,6 +214,8 @@ mod tests {
     use model::key::encode_partition_key;
     use model::options::TableOptions;
     use model::schema::{Column, ColumnKind};
+    use model::types::UserType;
+    use model::types::collection::build_list;
 
     fn schema(types: &[CqlType]) -> TableSchema {
         let column = |(at, ty): (usize, &CqlType)| Column {
@@ -237,5 +250,16 @@ mod tests {
         encode_partition_key(&[&7i32.to_be_bytes(), &[1, 2]], &mut key);
         assert_eq!(key_literal(&two, &key), "(7, 0x0102)");
         assert_eq!(key_literal(&two, b"x"), "0x78", "no key of two columns");
+    }
+
+    #[test]
+    fn the_literal_of_a_key_is_not_much_longer_than_the_key() {
+        let fields = (0..4_000).map(|n| (format!("f{n}"), CqlType::Int)).collect();
+        let wide = CqlType::udt(UserType { keyspace: "ks".into(), name: "wide".into(), fields, frozen: true });
+        let schema = schema(&[CqlType::list(wide).freeze()]);
+        let key = build_list(vec![[0xffu8; 4]; 8_000]);
+        let literal = key_literal(&schema, &key);
+        assert!(literal.starts_with("0x00001f40"), "{}", &literal[..40]);
+        assert_eq!(literal.len(), 2 + 2 * key.len());
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! The JSON has the same members as ScyllaDB's sstable dumps, so that tools can read both.
 
+use super::MOST_BYTES;
 use crate::source::VirtualRow;
 use bytes::Bytes;
 use model::CqlType;
@@ -12,7 +13,7 @@ use model::key::{Clustering, DecoratedKey, encode_partition_key, split_partition
 use model::row::{Cell, Row, State};
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::{DEAD_MARKER_TTL, Seconds, Tombstone};
-use model::types::{Value, temporal};
+use model::types::{JsonNotation, push_text, temporal};
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;
 
@@ -124,10 +125,11 @@ fn clustering_row(table: &TableSchema, row: &Row) -> (Json, Json) {
 /// The cells by column: their metadata and their values.
 fn columns(table: &TableSchema, row: &Row) -> (Json, Json) {
     let (mut metadata, mut values) = (Map::new(), Map::new());
+    let mut texts = Texts::default();
     for cell in row.cells() {
         let Some(column) = table.column(cell.column) else { continue };
         if !column.ty.is_multi_cell() {
-            let (known, value) = simple_cell(column, &cell);
+            let (known, value) = simple_cell(column, &cell, &mut texts);
             metadata.insert(column.name.clone(), known);
             values.insert(column.name.clone(), value);
             continue;
@@ -139,19 +141,19 @@ fn columns(table: &TableSchema, row: &Row) -> (Json, Json) {
             continue;
         }
         let (path, element) = element_types(&column.ty);
-        let key = shown(&path, cell.path.unwrap_or_default());
+        let key = texts.of(&path, cell.path.unwrap_or_default());
         if let Some(cells) = known["cells"].as_array_mut() {
             cells.push(json!({ "key": key.clone(), "value": plain_cell("regular", &cell) }));
         }
         if let Some(list) = listed.as_array_mut() {
-            let value = is_live(&cell).then(|| element.map_or_else(String::new, |ty| shown(&ty, cell.value)));
+            let value = is_live(&cell).then(|| element.map_or_else(String::new, |ty| texts.of(&ty, cell.value)));
             list.push(json!({ "key": key, "value": value }));
         }
     }
     (Json::Object(metadata), Json::Object(values))
 }
 
-fn simple_cell(column: &Column, cell: &Cell<'_>) -> (Json, Json) {
+fn simple_cell(column: &Column, cell: &Cell<'_>, texts: &mut Texts) -> (Json, Json) {
     if column.ty.is_counter() && is_live(cell) {
         let shards = counter::shards(cell.value);
         let shards =
@@ -159,7 +161,7 @@ fn simple_cell(column: &Column, cell: &Cell<'_>) -> (Json, Json) {
         return (plain_cell("counter-shards", cell), shards.collect());
     }
     let kind = if column.ty.is_collection() { "frozen-collection" } else { "regular" };
-    let value = if is_live(cell) { shown(&column.ty, cell.value).into() } else { Json::Null };
+    let value = if is_live(cell) { texts.of(&column.ty, cell.value).into() } else { Json::Null };
     (plain_cell(kind, cell), value)
 }
 
@@ -192,11 +194,37 @@ fn element_types(ty: &CqlType) -> (CqlType, Option<CqlType>) {
     }
 }
 
-/// A value as text: strings without quotes, all others as JSON.
-fn shown(ty: &CqlType, bytes: &[u8]) -> String {
-    let Ok(value) = Value::decode(ty, bytes) else { return format!("0x{}", hex(bytes)) };
-    let text = value.to_json_string(ty);
-    serde_json::from_str::<String>(&text).unwrap_or(text)
+/// The most bytes of the text of a value, for each byte of the value. Longer are only values of
+/// user types and tuples that end before most of their fields.
+const TEXT_PER_BYTE: usize = 16;
+/// The most bytes of the text of a short value.
+const SHORT_TEXT: usize = 64 << 10;
+
+/// The texts of the values of a row. Together they are not longer than an answer can be.
+struct Texts {
+    /// How many bytes more they may have.
+    left: usize,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Texts { left: MOST_BYTES }
+    }
+}
+
+impl Texts {
+    /// A value as text: strings without quotes, all others as JSON. What is no value of its type,
+    /// or would be too long, is shown in hexadecimal digits.
+    fn of(&mut self, ty: &CqlType, bytes: &[u8]) -> String {
+        let limit = self.left.min(bytes.len().saturating_mul(TEXT_PER_BYTE).saturating_add(SHORT_TEXT));
+        let mut text = String::new();
+        let written = push_text(JsonNotation::SHOWN, ty, Some(bytes), limit, &mut text);
+        self.left = self.left.saturating_sub(text.len());
+        match written {
+            Ok(()) => serde_json::from_str::<String>(&text).unwrap_or(text),
+            Err(_) => format!("0x{}", hex(bytes)),
+        }
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -216,8 +244,9 @@ pub(super) fn virtual_rows(table: &TableSchema, rows: Vec<VirtualRow>) -> Vec<Vi
     let others = |row: &VirtualRow| -> Json {
         let columns = table.all_columns().zip(row).skip(keys + clusterings);
         let regular = columns.filter(|(column, _)| column.kind == ColumnKind::Regular);
+        let mut texts = Texts::default();
         let show = |(column, value): (&Column, &Option<Bytes>)| {
-            value.as_ref().map(|value| (column.name.clone(), shown(&column.ty, value).into()))
+            value.as_ref().map(|value| (column.name.clone(), texts.of(&column.ty, value).into()))
         };
         Json::Object(regular.filter_map(show).collect())
     };
@@ -248,4 +277,38 @@ pub(super) fn virtual_rows(table: &TableSchema, rows: Vec<VirtualRow>) -> Vec<Vi
         add(Region::End, None, "partition end", None, None);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::types::UserType;
+    use model::types::collection::build_list;
+
+    #[test]
+    fn the_texts_of_a_row_are_bounded() {
+        let fields = (0..4_000).map(|n| (format!("f{n}"), CqlType::Int)).collect();
+        let wide = CqlType::udt(UserType { keyspace: "ks".into(), name: "wide".into(), fields, frozen: true });
+        let nothing = [0xff; 4];
+        let mut texts = Texts::default();
+        assert!(texts.of(&wide, &nothing).starts_with(r#"{"f0": null, "f1": null, "#));
+        assert_eq!(texts.of(&CqlType::list(wide.clone()), &build_list(vec![nothing; 2])).len(), 2 + 2 * 20);
+        let cells: Vec<String> = (0..10_000).map(|_| texts.of(&wide, &nothing)).collect();
+        let bytes: usize = cells.iter().map(String::len).sum();
+        assert!(bytes < MOST_BYTES + 10_000 * 10, "{bytes} bytes");
+        assert_eq!(cells.last().map(String::as_str), Some("0xffffffff"));
+    }
+
+    #[test]
+    fn values_are_shown_as_json_or_text() {
+        let mut texts = Texts::default();
+        for (ty, bytes, text) in [
+            (CqlType::Text, &b"it's"[..], "it's"),
+            (CqlType::Int, &[0, 0, 0, 7], "7"),
+            (CqlType::list(CqlType::Text), b"\0\0\0\x01\0\0\0\x01a", "[\"a\"]"),
+            (CqlType::Int, &[7], "0x07"),
+        ] {
+            assert_eq!(texts.of(&ty, bytes), text);
+        }
+    }
 }

@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::request::Request;
 use crate::term::large::LARGE_VALUE;
 use crate::term::{Env, Term, Val};
+use bytes::Bytes;
 use model::CqlType;
-use model::types::{Json, Places, Value, fold_name};
+use model::types::{AbsentFields, Json, Places, fold_name};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,8 +64,7 @@ impl JsonInsert {
         let bound = if text.len() > LARGE_VALUE {
             let _turn = request.turn_of_large().await?;
             let columns = self.columns.clone();
-            let bound = rt::offload::run(move || columns.values(&text)).await;
-            bound.map(|values| values.into_iter().map(large_are_checked).collect())
+            rt::offload::run(move || columns.values(&text)).await
         } else {
             self.columns.values(&text)
         };
@@ -74,11 +74,11 @@ impl JsonInsert {
     }
 }
 
-/// The values of a JSON text are valid and canonical.
-fn large_are_checked(value: BoundValue) -> BoundValue {
-    match value {
-        BoundValue::Value(bytes) if bytes.len() > LARGE_VALUE => BoundValue::Checked(Box::new(CheckedValue::of(bytes))),
-        value => value,
+/// The values of a JSON text are valid and canonical. A short text can have large ones.
+fn bound_value(bytes: Bytes) -> BoundValue {
+    match bytes.len() > LARGE_VALUE {
+        true => BoundValue::Checked(Box::new(CheckedValue::of(bytes))),
+        false => BoundValue::Value(bytes),
     }
 }
 
@@ -103,13 +103,14 @@ impl JsonColumns {
         let folded: Vec<String> = members.iter().map(|(name, _)| fold_name(name)).collect();
         let columns = self.columns.iter().map(|(column, _)| &column[..]);
         let places = Places::of(folded.iter().map(|name| &name[..]), columns);
+        let mut absent = AbsentFields::default();
         for ((name, member), folded) in members.iter().zip(&folded) {
             let place = places.get(&&folded[..]);
             let place = place.ok_or_else(|| format!("JSON values map contains unrecognized column: {name}"))?;
             let ty = &self.columns[place].1;
-            let value = Value::from_json(ty, member).and_then(|value| value.encode(ty));
+            let value = member.encode(ty, &mut absent);
             let value = value.map_err(|error| format!("Error decoding JSON value for {folded}: {error}"))?;
-            bound[place] = value.map_or(BoundValue::Null, |bytes| BoundValue::Value(bytes.into()));
+            bound[place] = value.map_or(BoundValue::Null, |bytes| bound_value(bytes.into()));
         }
         Ok(bound)
     }

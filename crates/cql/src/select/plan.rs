@@ -19,7 +19,7 @@ use crate::term::{Variables, prepare};
 use model::CqlType;
 use model::range::{RowRange, Slice};
 use model::schema::{Column, ColumnKind, TableSchema};
-use model::types::Value;
+use model::types::json_string;
 use replica::{Output, OutputColumn, Reduction};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -218,7 +218,7 @@ fn reductions(shape: &Shape, output: &Output) -> Option<Vec<Reduction>> {
 fn as_json(items: Vec<Item>) -> Item {
     let quoted = |name: String| {
         let name = if name.chars().any(char::is_uppercase) { format!("\"{name}\"") } else { name };
-        Value::Text(name).to_json_string(&CqlType::Text)
+        json_string(&name)
     };
     let members = items.into_iter().map(|item| (quoted(item.name), item.ty, item.selector)).collect();
     Item { selector: Selector::Json(members), name: "[json]".to_owned(), ty: CqlType::Text }

@@ -2,13 +2,13 @@
 
 use crate::error::Error;
 use crate::pace::Pace;
-use crate::term::call::{MAX_JSON_BYTES, no_json};
+use crate::term::call;
 use crate::term::function::Function;
 use crate::term::paced::push_json;
 use crate::term::{Env, Term, UsedBytes};
 use bytes::Bytes;
 use model::CqlType;
-use model::types::{Value, collection, compare};
+use model::types::{collection, compare, json_expansion};
 use std::cmp::Ordering;
 use std::pin::Pin;
 
@@ -200,17 +200,30 @@ impl Selector {
         cost.eighths += if let Selector::Slot(_) = self { 1 } else { 8 };
         match self {
             Selector::Slot(_) | Selector::Aggregate(_) => {}
-            Selector::Term(_) | Selector::CellTime(_) => cost.terms += 1,
-            Selector::Call(_, arguments) => {
+            Selector::Term(term) => cost.terms = cost.terms.saturating_add(term.expansion()),
+            Selector::CellTime(_) => cost.terms += 1,
+            Selector::Call(function, arguments) => {
                 cost.fixed += self.extra_work();
-                arguments.iter().for_each(|argument| argument.add_cost(cost));
+                arguments.iter().for_each(|argument| argument.add_expanded_cost(function.expansion(), cost));
             }
             Selector::Field(inner, _) => inner.add_cost(cost),
             Selector::Element(inner, ..) | Selector::Slice(inner, ..) => {
                 cost.terms += 1;
                 inner.add_cost(cost);
             }
-            Selector::Json(members) => members.iter().for_each(|(_, _, member)| member.add_cost(cost)),
+            Selector::Json(members) => {
+                members.iter().for_each(|(_, ty, member)| member.add_expanded_cost(json_expansion(ty), cost));
+            }
+        }
+    }
+
+    /// Adds what evaluating this costs, if each byte of its value becomes so many bytes.
+    fn add_expanded_cost(&self, expansion: usize, cost: &mut Cost) {
+        self.add_cost(cost);
+        let extra = expansion - 1;
+        match self.has_column() || self.has_aggregate() {
+            true => cost.eighths = cost.eighths.saturating_add(extra.saturating_mul(8)),
+            false => cost.terms = cost.terms.saturating_add(extra),
         }
     }
 }
@@ -246,8 +259,7 @@ fn push_name(name: &str, out: &mut String) {
 /// Appends a member of a row as JSON.
 fn push_member(name: &str, ty: &CqlType, value: Option<Bytes>, out: &mut String) -> Result<(), Error> {
     push_name(name, out);
-    let value = Value::decode_optional(ty, value.as_deref()).map_err(|error| Error::invalid(error.to_string()))?;
-    value.push_json(ty, MAX_JSON_BYTES, out).map_err(no_json)
+    call::push_json(ty, value.as_deref(), out)
 }
 
 /// The list index in a serialized int. `None` if it is negative.

@@ -9,7 +9,7 @@ use crate::error::Error;
 use bytes::Bytes;
 use model::CqlType;
 use model::key::encode_partition_key;
-use model::types::{self, Json, JsonError, Value, temporal};
+use model::types::{self, AbsentFields, Json, JsonNotation, TextError, Value, push_text, temporal};
 
 /// The limit on the JSON text of a value or row, in bytes. The largest mutation (16 MiB) fits in
 /// hexadecimal. Each nested `tojson` can multiply the length of a text by escaping it. Without a
@@ -17,8 +17,16 @@ use model::types::{self, Json, JsonError, Value, temporal};
 pub(crate) const MAX_JSON_BYTES: usize = 32 << 20;
 
 /// The error for a value that has no JSON text of that length.
-pub(crate) fn no_json(error: JsonError) -> Error {
-    Error::invalid(error.to_string())
+pub(crate) fn no_json(error: TextError) -> Error {
+    Error::invalid(match error {
+        TextError::TooLong(limit) => format!("A JSON text would be longer than {limit} bytes"),
+        TextError::Value(error) => error.to_string(),
+    })
+}
+
+/// Appends a value as JSON text.
+pub(crate) fn push_json(ty: &CqlType, value: Option<&[u8]>, out: &mut String) -> Result<(), Error> {
+    push_text(JsonNotation::STRICT, ty, value, MAX_JSON_BYTES, out).map_err(no_json)
 }
 
 impl Function {
@@ -37,9 +45,8 @@ impl Function {
             _ => {}
         }
         if let Function::ToJson(ty) = self {
-            let value = value_of(ty, arguments.first().and_then(Option::as_deref))?;
             let mut out = String::new();
-            value.push_json(ty, MAX_JSON_BYTES, &mut out).map_err(no_json)?;
+            push_json(ty, arguments.first().and_then(Option::as_deref), &mut out)?;
             return Ok(Some(out.into_bytes().into()));
         }
         let mut given = Vec::with_capacity(arguments.len());
@@ -80,7 +87,10 @@ impl Function {
                 encode_partition_key(&components, &mut key);
                 Some(long(model::token::of_key(&key).0))
             }
-            Function::Cast(from, to) => cast::cast(&value_of(from, Some(first))?, from, to)?,
+            Function::Cast(from, to) => {
+                let value = Value::decode(from, first).map_err(|error| Error::invalid(error.to_string()))?;
+                cast::cast(&value, from, to)?
+            }
             Function::FromJson(ty) => from_json(ty, first)?,
             Function::Math(math, ty) => math.call(ty, first)?,
             Function::Collection(fold, ty) => fold.call(ty, first)?,
@@ -93,10 +103,6 @@ impl Function {
     }
 }
 
-fn value_of(ty: &CqlType, bytes: Option<&[u8]>) -> Result<Value, Error> {
-    Value::decode_optional(ty, bytes).map_err(|error| Error::invalid(error.to_string()))
-}
-
 fn from_json(ty: &CqlType, text: &[u8]) -> Result<Option<Bytes>, Error> {
     let text = std::str::from_utf8(text).map_err(|_| Error::invalid("A text is not valid UTF-8"))?;
     let failed = |why: String| Error::FunctionFailure {
@@ -106,7 +112,7 @@ fn from_json(ty: &CqlType, text: &[u8]) -> Result<Option<Bytes>, Error> {
         message: format!("Failed parsing fromJson parameter: {why}"),
     };
     let json = Json::parse(text).map_err(|error| failed(error.to_string()))?;
-    let value = Value::from_json(ty, &json).and_then(|value| value.encode(ty));
+    let value = json.encode(ty, &mut AbsentFields::default());
     Ok(value.map_err(|error| failed(error.to_string()))?.map(Bytes::from))
 }
 

@@ -9,24 +9,10 @@ use super::wrong_value;
 use crate::api::{BoundValue, ColumnSpec};
 use crate::checked::CheckedValue;
 use crate::error::Error;
-use model::CqlType;
 
 /// A value of a type with parts that has more bytes than this is checked off the shard. So is a
 /// longer JSON text.
 pub const LARGE_VALUE: usize = 64 << 10;
-
-/// Whether values of a type consist of other values.
-pub fn has_parts(ty: &CqlType) -> bool {
-    matches!(
-        ty,
-        CqlType::List { .. }
-            | CqlType::Set { .. }
-            | CqlType::Map { .. }
-            | CqlType::Tuple(_)
-            | CqlType::Udt(_)
-            | CqlType::Vector { .. }
-    )
-}
 
 /// Whether a value is checked off the shard.
 #[inline]
@@ -44,7 +30,7 @@ pub async fn checked(
     let mut out = values.to_vec();
     for (number, (value, spec)) in out.iter_mut().zip(variables).enumerate() {
         let BoundValue::Value(bytes) = &*value else { continue };
-        if !is_large(value) || !has_parts(&spec.ty) {
+        if !is_large(value) || !spec.ty.has_parts() {
             continue;
         }
         let (ty, bytes) = (spec.ty.clone(), bytes.clone());

@@ -1,6 +1,11 @@
 //! Types long literals with pauses. A literal can have hundreds of thousands of terms.
 
-use super::typing::{check_component, check_field, check_part, count_missing, given_fields, prepare, unknown_field};
+use super::function;
+use super::typing::{
+    argument_name, assignable, fits, hinted_type, prepare, resolve_call, wrong_cast, wrong_component, wrong_part,
+    wrong_result,
+};
+use super::user_type::{given_fields, unknown_field, with_missing_fields, wrong_field};
 use super::{Term, Variables};
 use crate::error::Error;
 use crate::pace::PLAN_WORK;
@@ -27,11 +32,36 @@ fn is_within(term: &ast::Term, left: &mut usize) -> bool {
         ast::Term::List(terms) | ast::Term::Set(terms) | ast::Term::Tuple(terms) => terms.iter().all(take),
         ast::Term::Map(pairs) => pairs.iter().all(|(key, value)| take(key) && take(value)),
         ast::Term::UserType(fields) => fields.iter().all(|(_, term)| take(term)),
-        ast::Term::Literal(_) | ast::Term::Marker(_) | ast::Term::Call(_) | ast::Term::Hint(..) => true,
+        ast::Term::Call(call) => call.arguments.iter().all(take),
+        ast::Term::Hint(_, inner) => take(inner),
+        ast::Term::Literal(_) | ast::Term::Marker(_) => true,
     }
 }
 
-type Prepared<'f> = Pin<Box<dyn Future<Output = Result<Term, Error>> + 'f>>;
+/// Why a literal is not typed.
+enum Failure {
+    /// It is no value of its type. The error is that of the outermost literal to which this
+    /// applies.
+    Misfit(Error),
+    /// Its values are wrong.
+    Other(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Other(error)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Misfit(error) | Failure::Other(error) => error,
+        }
+    }
+}
+
+type Prepared<'f> = Pin<Box<dyn Future<Output = Result<Term, Failure>> + 'f>>;
 
 /// As [`prepare`], with pauses in a long literal.
 pub async fn prepare_paced(
@@ -43,19 +73,45 @@ pub async fn prepare_paced(
     if !variables.pace.pauses() {
         return prepare(variables, term, name, ty);
     }
+    match is_long(variables, term).await? {
+        true => Ok(long(variables, term, name, ty).await?),
+        false => prepare(variables, term, name, ty),
+    }
+}
+
+/// Whether a literal is typed with pauses. Counts the work of a short one.
+async fn is_long(variables: &Variables<'_>, term: &ast::Term) -> Result<bool, Error> {
     let mut left = LONG_LITERAL;
     let is_long = !is_within(term, &mut left);
     variables.pace.worked((1 + LONG_LITERAL - left) * PLAN_WORK).await?;
-    match is_long {
-        true => long(variables, term, name, ty).await,
-        false => prepare(variables, term, name, ty),
+    Ok(is_long)
+}
+
+/// A part of a long literal. `misfit` is the error if it is no value of its type. A long part is
+/// not examined as a whole before its own parts are typed: that would take long.
+async fn part(
+    variables: &mut Variables<'_>,
+    term: &ast::Term,
+    name: &str,
+    ty: &CqlType,
+    misfit: impl Fn() -> Error,
+) -> Result<Term, Failure> {
+    if is_long(variables, term).await? {
+        return long(variables, term, name, ty).await.map_err(|failure| match failure {
+            Failure::Misfit(_) => Failure::Misfit(misfit()),
+            other => other,
+        });
+    }
+    match fits(variables.metadata, &variables.keyspace, term, ty) {
+        true => Ok(prepare(variables, term, name, ty)?),
+        false => Err(Failure::Misfit(misfit())),
     }
 }
 
 /// A long literal. Literals are nested, so the future is boxed.
 fn long<'f>(variables: &'f mut Variables<'_>, term: &'f ast::Term, name: &'f str, ty: &'f CqlType) -> Prepared<'f> {
     Box::pin(async move {
-        let term = match (term, ty) {
+        let typed = match (term, ty) {
             (ast::Term::List(terms), CqlType::List { elem, .. }) => {
                 Term::List(elements("list", variables, terms, name, elem).await?)
             }
@@ -67,10 +123,10 @@ fn long<'f>(variables: &'f mut Variables<'_>, term: &'f ast::Term, name: &'f str
                 let (key_name, value_name) = (format!("key({name})"), format!("value({name})"));
                 let mut out = Vec::with_capacity(pairs.len());
                 for (k, v) in pairs {
-                    check_part(variables, "map", name, ("key", k, key))?;
-                    check_part(variables, "map", name, ("value", v, value))?;
-                    let k = prepare_paced(variables, k, &key_name, key).await?;
-                    out.push((k, prepare_paced(variables, v, &value_name, value).await?));
+                    let typed = part(variables, k, &key_name, key, || wrong_part("map", name, ("key", k, key)));
+                    let typed = typed.await?;
+                    let wrong = || wrong_part("map", name, ("value", v, value));
+                    out.push((typed, part(variables, v, &value_name, value, wrong).await?));
                 }
                 Term::Map(Box::new((**key).clone()), out)
             }
@@ -78,42 +134,63 @@ fn long<'f>(variables: &'f mut Variables<'_>, term: &'f ast::Term, name: &'f str
                 let elements = elements("vector", variables, terms, name, elem).await?;
                 Term::Vector(Box::new((**elem).clone()), elements)
             }
+            // The number of elements is wrong.
+            (ast::Term::List(_), CqlType::Vector { .. }) => return Ok(prepare(variables, term, name, ty)?),
             (ast::Term::Tuple(terms), CqlType::Tuple(types)) if terms.len() <= types.len() => {
                 let mut out = Vec::with_capacity(terms.len());
                 for (i, (term, ty)) in terms.iter().zip(types.iter()).enumerate() {
-                    check_component(variables, name, (i, term, ty))?;
-                    out.push(prepare_paced(variables, term, &format!("{name}[{i}]"), ty).await?);
+                    let wrong = || wrong_component(name, i, ty);
+                    out.push(part(variables, term, &format!("{name}[{i}]"), ty, wrong).await?);
                 }
                 Term::Tuple(out)
             }
             (ast::Term::UserType(fields), CqlType::Udt(user_type)) => {
-                let given = given_fields(fields, user_type).map_err(|field| unknown_field(field, user_type))?;
-                let mut out = Vec::with_capacity(user_type.fields.len());
-                for ((field, ty), given) in user_type.fields.iter().zip(&given) {
-                    let Some(term) = *given else {
-                        out.push(Term::Null);
-                        continue;
-                    };
-                    check_field(variables, name, (field.as_str(), term, ty))?;
-                    out.push(prepare_paced(variables, term, &format!("{name}.{field}"), ty).await?);
+                let given = given_fields(fields, user_type);
+                let given = given.map_err(|field| Failure::Misfit(unknown_field(field, user_type)))?;
+                let mut out = Vec::with_capacity(given.len());
+                for (at, term) in given {
+                    let (field, ty) = &user_type.fields[at];
+                    let wrong = || wrong_field(name, field, ty);
+                    out.push((at, part(variables, term, &format!("{name}.{field}"), ty, wrong).await?));
                 }
-                let term = folded(variables, Term::Tuple(out)).await?;
-                count_missing(variables, &given, &term)?;
-                return Ok(term);
+                with_missing_fields(variables, user_type, out)?
             }
             // A single value in parentheses is the value itself.
-            (ast::Term::Tuple(terms), _) if terms.len() == 1 => {
-                return prepare_paced(variables, &terms[0], name, ty).await;
+            (ast::Term::Tuple(terms), _) if terms.len() == 1 => return long(variables, &terms[0], name, ty).await,
+            (ast::Term::Hint(type_name, inner), _) => {
+                let hinted = hinted_type(variables, (term, type_name), name, ty).map_err(Failure::Misfit)?;
+                let typed = part(variables, inner, name, &hinted, || wrong_cast(inner, &hinted)).await;
+                return typed.map_err(|failure| Failure::Other(failure.into()));
             }
-            // An error.
-            _ => return prepare(variables, term, name, ty),
+            (ast::Term::Call(call), _) if !function::is_from_json(&call.name) => {
+                let found = resolve_call(variables, call)?;
+                if !assignable(&found.result, ty) {
+                    return Err(Failure::Misfit(wrong_result(call, &found.result, name, ty)));
+                }
+                let mut arguments = Vec::with_capacity(call.arguments.len());
+                for (i, (term, ty)) in call.arguments.iter().zip(&found.parameters).enumerate() {
+                    arguments.push(prepare_paced(variables, term, &argument_name(call, i), ty).await?);
+                }
+                Term::Call(Box::new(found.function), arguments)
+            }
+            // A literal of another kind than its type, or a short one.
+            _ => {
+                let typed = prepare(variables, term, name, ty);
+                return typed.map_err(|error| match fits(variables.metadata, &variables.keyspace, term, ty) {
+                    true => Failure::Other(error),
+                    false => Failure::Misfit(error),
+                });
+            }
         };
-        folded(variables, term).await
+        Ok(folded(variables, typed).await?)
     })
 }
 
 /// Evaluates a constant term off the shard: this sorts the elements, and drops the terms.
 async fn folded(variables: &mut Variables<'_>, term: Term) -> Result<Term, Error> {
+    if let Term::Constant(_) = term {
+        return Ok(term);
+    }
     let folded = rt::offload::run(move || term.folded().map_err(|error| error.to_string())).await;
     let folded = folded.map_err(Error::invalid)?;
     if let Term::Folded(folded) = &folded {
@@ -128,12 +205,11 @@ async fn elements(
     terms: &[ast::Term],
     name: &str,
     elem: &CqlType,
-) -> Result<Vec<Term>, Error> {
+) -> Result<Vec<Term>, Failure> {
     let element_name = format!("value({name})");
     let mut out = Vec::with_capacity(terms.len());
     for term in terms {
-        check_part(variables, kind, name, ("value", term, elem))?;
-        out.push(prepare_paced(variables, term, &element_name, elem).await?);
+        out.push(part(variables, term, &element_name, elem, || wrong_part(kind, name, ("value", term, elem))).await?);
     }
     Ok(out)
 }

@@ -4,9 +4,8 @@
 //! serializes constants once. Evaluation returns a value that is valid and canonical for this type,
 //! so other code need not check it again. Nothing here reads a table.
 //!
-//! Reading order: this file, [`variables`], [`typing`], [`function`], `call`, `paced`, [`cast`],
-//! [`numbers`], [`math`], [`collections`], [`large`],
-//! [`long`].
+//! Reading order: this file, [`variables`], [`typing`], `user_type`, [`function`], `call`, `paced`,
+//! [`cast`], [`numbers`], [`math`], [`collections`], [`large`], [`long`].
 
 pub(crate) mod call;
 pub mod cast;
@@ -18,6 +17,7 @@ pub mod math;
 pub mod numbers;
 pub(crate) mod paced;
 pub mod typing;
+mod user_type;
 pub mod variables;
 
 use crate::api::{BoundValue, ColumnSpec};
@@ -306,6 +306,19 @@ impl Term {
             Term::Map(_, terms) => terms.iter().any(|(k, v)| k.has_call() || v.has_call()),
             Term::TupleField(tuple, _) => tuple.has_call(),
             Term::Call(..) | Term::Folded(..) => true,
+        }
+    }
+
+    /// About how many bytes of this term's value each byte of the bound values can become, at least
+    /// 1.
+    pub fn expansion(&self) -> usize {
+        let most = |terms: &[Term]| terms.iter().map(Term::expansion).max().unwrap_or(1);
+        match self {
+            Term::Null | Term::Constant(_) | Term::Variable(_) | Term::Folded(_) => 1,
+            Term::List(terms) | Term::Set(_, terms) | Term::Vector(_, terms) | Term::Tuple(terms) => most(terms),
+            Term::Map(_, terms) => terms.iter().map(|(k, v)| k.expansion().max(v.expansion())).max().unwrap_or(1),
+            Term::TupleField(tuple, _) => tuple.expansion(),
+            Term::Call(function, terms) => function.expansion().saturating_mul(most(terms)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Evaluates calls with large arguments with pauses: a call alone could hold the shard for long.
 
-use super::call::{MAX_JSON_BYTES, no_json};
+use super::call::{self, MAX_JSON_BYTES, no_json};
 use super::collections::{FoldSteps, IntersectionSteps};
 use super::function::Function;
 use super::{Env, Term, UsedBytes, Val};
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::pace::{MATH_WORK, Pace};
 use bytes::Bytes;
 use model::CqlType;
-use model::types::{JsonSteps, Value};
+use model::types::{JsonNotation, TextSteps, json_expansion};
 use std::pin::Pin;
 
 /// A call with a longer argument than this is evaluated in steps, bytes.
@@ -20,16 +20,16 @@ const STEP: usize = 16 << 10;
 impl Function {
     /// As [`Function::call`], with pauses if an argument is large.
     pub async fn call_paced(&self, arguments: &[Option<Bytes>], pace: &Pace<'_>) -> Result<Option<Bytes>, Error> {
+        if let (Function::ToJson(ty), [value]) = (self, arguments) {
+            let mut out = String::new();
+            push_json(ty, value.as_deref(), &mut out, pace).await?;
+            return Ok(Some(out.into_bytes().into()));
+        }
         let is_large = |argument: &Bytes| argument.len() > LARGE_ARGUMENT;
         if !arguments.iter().flatten().any(is_large) {
             return self.call(arguments);
         }
         match (self, arguments) {
-            (Function::ToJson(ty), [Some(value)]) => {
-                let mut out = String::new();
-                push_json(ty, Some(value), &mut out, pace).await?;
-                Ok(Some(out.into_bytes().into()))
-            }
             (Function::Collection(fold, ty), [Some(value)]) => {
                 let mut steps = FoldSteps::new(*fold, ty, value)?;
                 while !steps.step(STEP)? {
@@ -53,6 +53,11 @@ impl Function {
         }
     }
 
+    /// About how many bytes of the result each byte of the arguments can become, at least 1.
+    pub fn expansion(&self) -> usize {
+        if let Function::ToJson(ty) = self { json_expansion(ty) } else { 1 }
+    }
+
     /// The work of a call in addition to the work of the bytes of its arguments and its result.
     pub fn extra_work(&self) -> usize {
         match self {
@@ -62,20 +67,17 @@ impl Function {
     }
 }
 
-/// Appends a value as JSON text, with pauses.
+/// Appends a value as JSON text, with pauses. A short value, too, can have a long text: fields that
+/// it does not have are written as nulls.
 pub async fn push_json(ty: &CqlType, value: Option<&[u8]>, out: &mut String, pace: &Pace<'_>) -> Result<(), Error> {
-    if let Some(value) = value.filter(|value| value.len() > LARGE_ARGUMENT)
-        && let Some(steps) = JsonSteps::new(ty, value, MAX_JSON_BYTES, out)
-    {
-        let mut steps = steps.map_err(no_json)?;
-        while !steps.step(STEP).map_err(no_json)? {
-            pace.worked(STEP).await?;
-        }
-        *out = steps.finish();
-        return Ok(());
+    if !ty.has_parts() {
+        return call::push_json(ty, value, out);
     }
-    let value = Value::decode_optional(ty, value).map_err(|error| Error::invalid(error.to_string()))?;
-    value.push_json(ty, MAX_JSON_BYTES, out).map_err(no_json)
+    let mut steps = TextSteps::new(JsonNotation::STRICT, ty, value, MAX_JSON_BYTES, out).map_err(no_json)?;
+    while !steps.step(STEP).map_err(no_json)? {
+        pace.worked(STEP).await?;
+    }
+    Ok(())
 }
 
 /// A future that evaluates a term. Terms are nested, so it is boxed.

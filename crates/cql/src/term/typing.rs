@@ -1,6 +1,7 @@
 //! Turns parsed terms into typed ones: checks types, infers them, and parses constants.
 
-use super::function::{self, Argument, Function};
+use super::function::{self, Argument, Function, ResolvedFunction};
+use super::user_type::{given_fields, user_type_literal};
 use super::{Term, Variables};
 use crate::error::Error;
 use crate::schema::types::resolve as resolve_type;
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use cluster::Metadata;
 use model::CqlType;
 use model::types::limits::MAX_TYPE_NODES;
-use model::types::{Places, UserType, parse_scalar};
+use model::types::parse_scalar;
 use std::fmt::Write as _;
 
 /// Types a term for a receiver of this name and type.
@@ -77,29 +78,50 @@ pub fn prepare(variables: &mut Variables<'_>, term: &ast::Term, name: &str, ty: 
         ast::Term::Call(call) => {
             let (term, result) = prepare_call(variables, call)?;
             if !assignable(&result, ty) {
-                return Err(Error::invalid(format!(
-                    "Type error: cannot assign result of function {} (type {result}) to {name} (type {ty})",
-                    function::full_name(&call.name)
-                )));
+                return Err(wrong_result(call, &result, name, ty));
             }
             fold(variables, term)
         }
         ast::Term::Hint(type_name, inner) => {
-            let hinted = resolve_type(variables.metadata, &variables.keyspace, type_name)?;
-            if !assignable(&hinted, ty) {
-                return Err(Error::invalid(format!("Cannot assign value {} to {name} of type {ty}", show(term))));
-            }
+            let hinted = hinted_type(variables, (term, type_name), name, ty)?;
             if !fits(variables.metadata, &variables.keyspace, inner, &hinted) {
-                return Err(Error::invalid(format!("Cannot cast value {} to type {hinted}", show(inner))));
+                return Err(wrong_cast(inner, &hinted));
             }
             prepare(variables, inner, name, &hinted)
         }
     }
 }
 
+/// The type that a hint gives to a term, which is used for a value of type `ty`.
+pub(super) fn hinted_type(
+    variables: &Variables<'_>,
+    (term, type_name): (&ast::Term, &TypeName),
+    name: &str,
+    ty: &CqlType,
+) -> Result<CqlType, Error> {
+    let hinted = resolve_type(variables.metadata, &variables.keyspace, type_name)?;
+    if assignable(&hinted, ty) {
+        return Ok(hinted);
+    }
+    Err(Error::invalid(format!("Cannot assign value {} to {name} of type {ty}", show(term))))
+}
+
+/// The error for a term that does not fit the type of its hint.
+pub(super) fn wrong_cast(term: &ast::Term, hinted: &CqlType) -> Error {
+    Error::invalid(format!("Cannot cast value {} to type {hinted}", show(term)))
+}
+
+/// The error for a call whose result cannot be assigned to a value of type `ty`.
+pub(super) fn wrong_result(call: &FunctionCall<ast::Term>, result: &CqlType, name: &str, ty: &CqlType) -> Error {
+    Error::invalid(format!(
+        "Type error: cannot assign result of function {} (type {result}) to {name} (type {ty})",
+        function::full_name(&call.name)
+    ))
+}
+
 /// Evaluates a constant term. The plan keeps the results of function calls, so their total size is
 /// limited.
-fn fold(variables: &mut Variables<'_>, term: Term) -> Result<Term, Error> {
+pub(super) fn fold(variables: &mut Variables<'_>, term: Term) -> Result<Term, Error> {
     let term = term.folded()?;
     if let Term::Folded(folded) = &term {
         variables.folded(folded.0.as_ref().map_or(0, Bytes::len))?;
@@ -131,26 +153,39 @@ fn tuple_literal(
 ) -> Result<Term, Error> {
     let mut out = Vec::with_capacity(terms.len());
     for (i, (term, ty)) in terms.iter().zip(types.iter()).enumerate() {
-        check_component(variables, name, (i, term, ty))?;
+        if !fits(variables.metadata, &variables.keyspace, term, ty) {
+            return Err(wrong_component(name, i, ty));
+        }
         out.push(prepare(variables, term, &format!("{name}[{i}]"), ty)?);
     }
     fold(variables, Term::Tuple(out))
 }
 
-/// Checks that a component of a tuple literal fits its type.
-pub(super) fn check_component(
-    variables: &Variables<'_>,
-    name: &str,
-    (i, term, ty): (usize, &ast::Term, &CqlType),
-) -> Result<(), Error> {
-    if fits(variables.metadata, &variables.keyspace, term, ty) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("Invalid tuple literal for {name}: component {i} is not of type {ty}")))
+/// The error for a component of a tuple literal that does not fit its type.
+pub(super) fn wrong_component(name: &str, i: usize, ty: &CqlType) -> Error {
+    Error::invalid(format!("Invalid tuple literal for {name}: component {i} is not of type {ty}"))
 }
 
 /// Types a function call. Returns also the type of its result.
 pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term>) -> Result<(Term, CqlType), Error> {
+    let found = resolve_call(variables, call)?;
+    let mut terms = Vec::with_capacity(call.arguments.len());
+    for (i, (term, ty)) in call.arguments.iter().zip(&found.parameters).enumerate() {
+        terms.push(prepare(variables, term, &argument_name(call, i), ty)?);
+    }
+    Ok((Term::Call(Box::new(found.function), terms), found.result))
+}
+
+/// The name of a call's argument, for messages and bind variables.
+pub(super) fn argument_name(call: &FunctionCall<ast::Term>, i: usize) -> String {
+    format!("arg{i}({})", function::full_name(&call.name))
+}
+
+/// Finds the function that a call means.
+pub(super) fn resolve_call(
+    variables: &Variables<'_>,
+    call: &FunctionCall<ast::Term>,
+) -> Result<ResolvedFunction, Error> {
     let types: Vec<Option<CqlType>> = call.arguments.iter().map(|term| natural_type(variables, term)).collect();
     let (metadata, keyspace) = (variables.metadata, variables.keyspace.clone());
     let arguments: Vec<Argument<'_>> = call
@@ -164,12 +199,7 @@ pub fn prepare_call(variables: &mut Variables<'_>, call: &FunctionCall<ast::Term
             fits: Box::new(|wanted: &CqlType| fits(metadata, &keyspace, term, wanted)),
         })
         .collect();
-    let found = function::resolve(&call.name, &arguments, &variables.key_types)?;
-    let mut terms = Vec::with_capacity(call.arguments.len());
-    for (i, (term, ty)) in call.arguments.iter().zip(&found.parameters).enumerate() {
-        terms.push(prepare(variables, term, &format!("arg{i}({})", function::full_name(&call.name)), ty)?);
-    }
-    Ok((Term::Call(Box::new(found.function), terms), found.result))
+    function::resolve(&call.name, &arguments, &variables.key_types)
 }
 
 /// The type of a term that does not depend on its context, if it has one.
@@ -307,17 +337,21 @@ impl Scratch<'_> {
 
 /// Checks that a part of a collection literal fits its type. `kind`: of the collection. The part is
 /// given with its name in the error.
-pub(super) fn check_part(
+fn check_part(
     variables: &Variables<'_>,
     kind: &str,
     name: &str,
     (part, term, ty): (&str, &ast::Term, &CqlType),
 ) -> Result<(), Error> {
-    if fits(variables.metadata, &variables.keyspace, term, ty) {
-        return Ok(());
+    match fits(variables.metadata, &variables.keyspace, term, ty) {
+        true => Ok(()),
+        false => Err(wrong_part(kind, name, (part, term, ty))),
     }
-    let term = show(term);
-    Err(Error::invalid(format!("Invalid {kind} literal for {name}: {part} {term} is not of type {ty}")))
+}
+
+/// The error for a part of a collection literal that does not fit its type.
+pub(super) fn wrong_part(kind: &str, name: &str, (part, term, ty): (&str, &ast::Term, &CqlType)) -> Error {
+    Error::invalid(format!("Invalid {kind} literal for {name}: {part} {} is not of type {ty}", show(term)))
 }
 
 fn elements(
@@ -334,73 +368,6 @@ fn elements(
         out.push(prepare(variables, term, &element_name, elem)?);
     }
     Ok(out)
-}
-
-fn user_type_literal(
-    variables: &mut Variables<'_>,
-    fields: &[(ast::Name, ast::Term)],
-    name: &str,
-    user_type: &UserType,
-) -> Result<Term, Error> {
-    let given = given_fields(fields, user_type).map_err(|field| unknown_field(field, user_type))?;
-    let mut out = Vec::with_capacity(user_type.fields.len());
-    for ((field, ty), given) in user_type.fields.iter().zip(&given) {
-        let Some(term) = *given else {
-            out.push(Term::Null);
-            continue;
-        };
-        check_field(variables, name, (field.as_str(), term, ty))?;
-        out.push(prepare(variables, term, &format!("{name}.{field}"), ty)?);
-    }
-    let term = fold(variables, Term::Tuple(out))?;
-    count_missing(variables, &given, &term)?;
-    Ok(term)
-}
-
-/// The values that a literal gives to the fields of a user type, by field. If a field is given
-/// several times, the last value counts, as in Cassandra. The error is the name of a field that the
-/// type does not have.
-pub(super) fn given_fields<'t>(
-    fields: &'t [(ast::Name, ast::Term)],
-    user_type: &UserType,
-) -> Result<Vec<Option<&'t ast::Term>>, &'t ast::Name> {
-    let names = fields.iter().map(|(name, _)| name.as_str());
-    let places = Places::of(names, user_type.fields.iter().map(|(name, _)| name.as_str()));
-    let mut given = vec![None; user_type.fields.len()];
-    for (name, term) in fields {
-        given[places.get(&name.as_str()).ok_or(name)?] = Some(term);
-    }
-    Ok(given)
-}
-
-/// The error for a field that the user type does not have.
-pub(super) fn unknown_field(field: &ast::Name, user_type: &UserType) -> Error {
-    Error::invalid(format!("Unknown field '{field}' in value of user defined type {}", user_type.name))
-}
-
-/// Checks that the value of a field in a literal of a user type fits the field's type.
-pub(super) fn check_field(
-    variables: &Variables<'_>,
-    name: &str,
-    (field, term, ty): (&str, &ast::Term, &CqlType),
-) -> Result<(), Error> {
-    if fits(variables.metadata, &variables.keyspace, term, ty) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("Invalid user type literal for {name}: field {field} is not of type {ty}")))
-}
-
-/// Counts the memory of the fields that a literal of a user type leaves out. A short literal of a
-/// type with thousands of fields takes much more memory than its text.
-pub(super) fn count_missing(
-    variables: &mut Variables<'_>,
-    given: &[Option<&ast::Term>],
-    literal: &Term,
-) -> Result<(), Error> {
-    // A constant has a length of -1 for each null.
-    let each = if matches!(literal, Term::Constant(_)) { size_of::<i32>() } else { size_of::<Term>() };
-    let missing = given.iter().filter(|term| term.is_none()).count();
-    variables.folded(missing * each)
 }
 
 fn wrong_literal(kind: &str, name: &str, ty: &CqlType) -> Error {
@@ -524,10 +491,8 @@ pub fn fits(metadata: &Metadata, keyspace: &str, term: &ast::Term, ty: &CqlType)
             terms.len() <= types.len() && terms.iter().zip(types.iter()).all(|(term, ty)| fits_inner(term, ty))
         }
         (ast::Term::Tuple(terms), _) if terms.len() == 1 => fits_inner(&terms[0], ty),
-        (ast::Term::UserType(fields), CqlType::Udt(user_type)) => given_fields(fields, user_type).is_ok_and(|given| {
-            let mut fields = given.into_iter().zip(&user_type.fields);
-            fields.all(|(term, (_, ty))| term.is_none_or(|term| fits_inner(term, ty)))
-        }),
+        (ast::Term::UserType(fields), CqlType::Udt(user_type)) => given_fields(fields, user_type)
+            .is_ok_and(|given| given.into_iter().all(|(at, term)| fits_inner(term, &user_type.fields[at].1))),
         (ast::Term::Call(call), _) => {
             Scratch { metadata, keyspace }.result_of(call).is_none_or(|result| assignable(&result, ty))
         }

@@ -79,6 +79,16 @@ async fn tables(session: &Session) {
     }
 }
 
+async fn nested_tables(session: &Session) {
+    session.ok("CREATE TYPE holder (a int, l frozen<list<int>>)").await;
+    session.ok("CREATE TYPE pair (x int, y int)").await;
+    session
+        .ok("CREATE TABLE n (p int PRIMARY KEY, h frozen<holder>, tu tuple<int, frozen<list<int>>>, \
+             ll frozen<list<frozen<list<int>>>>, lm frozen<map<int, frozen<list<int>>>>, \
+             pl frozen<list<frozen<pair>>>)")
+        .await;
+}
+
 /// A list of more bytes than a small value may have.
 fn long_list(ty: &CqlType, few: &[Value]) -> BoundValue {
     let count = 20_000 / few.len();
@@ -273,11 +283,7 @@ fn large_collections_and_json_are_checked_off_the_shard() {
 fn long_statements_are_parsed_off_the_shard_and_planned_with_pauses() {
     with_node("long-statements", |session| async move {
         tables(&session).await;
-        session.ok("CREATE TYPE holder (a int, l frozen<list<int>>)").await;
-        session
-            .ok("CREATE TABLE n (p int PRIMARY KEY, h frozen<holder>, tu tuple<int, frozen<list<int>>>, \
-                 ll frozen<list<frozen<list<int>>>>)")
-            .await;
+        nested_tables(&session).await;
         let numbers = |count| listed(count, |n| (n * 7919 % 1_000_003).to_string(), ", ");
         for statement in [
             format!("SELECT {} FROM t", listed(60_000, |_| "v".into(), ", ")),
@@ -294,6 +300,9 @@ fn long_statements_are_parsed_off_the_shard_and_planned_with_pauses() {
             format!("INSERT INTO n (p, h) VALUES (1, {{a: 1, l: [{}]}})", numbers(100_000)),
             format!("INSERT INTO n (p, tu) VALUES (1, (1, [{}]))", numbers(100_000)),
             format!("INSERT INTO n (p, ll) VALUES (1, [{}])", listed(400, |_| format!("[{}]", numbers(250)), ", ")),
+            format!("INSERT INTO n (p, pl) VALUES (1, [{}])", listed(50_000, |n| format!("{{x: {n}}}"), ", ")),
+            format!("INSERT INTO n (p, tu) VALUES (1, (1, (list<int>) [{}]))", numbers(100_000)),
+            format!("INSERT INTO n (p) VALUES (collection_count((list<int>) [{}]))", numbers(100_000)),
             format!("UPDATE t SET u = u + {{{}}} WHERE p = 1", numbers(100_000)),
             format!("UPDATE t SET {} WHERE p = 1", listed(40_000, |n| format!("um[{n}] = {n}"), ", ")),
             format!("DELETE {} FROM t WHERE p = 1", listed(40_000, |n| format!("um[{n}]"), ", ")),
@@ -307,6 +316,32 @@ fn long_statements_are_parsed_off_the_shard_and_planned_with_pauses() {
         let wrong = format!("SELECT p FROM t WHERE p IN ({}, ,)", numbers(100_000));
         let refused = off_shard(1, &wrong, session.query(&wrong)).await;
         assert!(matches!(refused, Err(Error::Syntax(_))), "{refused:?}");
+    });
+}
+
+/// What is wrong is at the end of each literal. It is found after many pauses, because no literal
+/// is examined as a whole before.
+#[test]
+fn long_parts_of_literals_are_examined_with_pauses() {
+    with_node("long-parts", |session| async move {
+        tables(&session).await;
+        nested_tables(&session).await;
+        let list = format!("[{} 'x']", "0, ".repeat(100_000));
+        for (values, why) in [
+            (format!("(p, h) VALUES (1, {{a: 1, l: {list}}})"), "literal for h: field l is not of type"),
+            (format!("(p, tu) VALUES (1, (1, {list}))"), "literal for tu: component 1 is not of type"),
+            (format!("(p, tu) VALUES (1, (1, (list<int>) {list}))"), "Cannot cast value [0, 0"),
+            (format!("(p, ll) VALUES (1, [[1], {list}])"), "list literal for ll: value [0, 0"),
+            (format!("(p, lm) VALUES (1, {{1: {list}}})"), "map literal for lm: value [0, 0"),
+            (format!("(p, h) VALUES (1, (({{l: {list}, a: 1}})))"), "literal for h: field l is not of type"),
+            (format!("(p) VALUES (collection_count((list<int>) {list}))"), "Cannot cast value [0, 0"),
+        ] {
+            let text = format!("INSERT INTO n {values}");
+            let (refused, yields) = yields(session.query(&text)).await;
+            let error = refused.map(drop).expect_err(why).to_string();
+            assert!(error.contains(why), "{}: {error}", shortly(&text));
+            assert!(yields >= MANY_YIELDS, "{}: {yields} yields", shortly(&text));
+        }
     });
 }
 

@@ -104,6 +104,18 @@ fn many_short_literals_of_a_wide_type() {
         let batch = |statements: usize| format!("BEGIN BATCH {} APPLY BATCH", insert(1_000).repeat(statements));
         let refused = session.query(&batch(4)).await.map(drop).expect_err("64 MB");
         assert!(refused.to_string().contains("longer than the limit of 33554432 bytes"), "{refused}");
+        // Inside of another literal they are counted, too.
+        session.ok("CREATE TYPE holder (l frozen<list<frozen<wide>>>)").await;
+        session.ok("CREATE TABLE h (p int PRIMARY KEY, v frozen<holder>)").await;
+        let insert = |literals: usize| {
+            let list: Vec<String> = (0..literals).map(|n| format!("{{f{}: {n}}}", n % 4_000)).collect();
+            format!("INSERT INTO h (p, v) VALUES (1, {{l: [{}]}})", list.join(", "))
+        };
+        session.ok(&insert(800)).await;
+        let rows = session.rows("SELECT v.l[799].f799 AS last, v.l[799].f0 AS none FROM h").await;
+        assert_eq!(rows, ["last=799, none=null"]);
+        let refused = session.query(&insert(170_000)).await.map(drop).expect_err("3 GB");
+        assert!(refused.to_string().contains("longer than the limit of 33554432 bytes"), "{refused}");
     });
 }
 

@@ -1,11 +1,12 @@
 //! A statement that works long on one row yields, and stops at its deadline or when its client is
 //! gone. Numbers too long to be converted in time are refused.
 
-use crate::support::statements::{execute, int, params, prepare};
+use crate::support::statements::{execute, int, params, prepare, rows};
 use crate::support::{Session, bound, values, with_node};
-use cql::api::BoundValues;
+use cql::api::{BoundValue, BoundValues};
 use cql::{AnswerKind, Error};
 use model::CqlType;
+use model::types::collection::build_list;
 use model::types::{Decimal, Value};
 use num_bigint::BigInt;
 use std::cell::Cell;
@@ -100,6 +101,37 @@ fn long_work_on_one_row_lets_others_run() {
             assert_eq!(rows.count, 1, "{}", shortly(&statement));
             let turns = turns.get() - before;
             assert!(turns >= FEW_TURNS, "{}: others had {turns} turns", shortly(&statement));
+        }
+        counter.abort();
+    });
+}
+
+/// A value of 4 KB ends before its first field 500 times, and its JSON has 29 MB.
+#[test]
+fn the_long_json_of_a_short_value_lets_others_run() {
+    with_node("pauses-json", |session| async move {
+        session.use_keyspace("k").await;
+        session.ok(&format!("CREATE TYPE wide ({})", listed(4_000, |n| format!("f{n} int"), ", "))).await;
+        session.ok("CREATE TABLE t (p int PRIMARY KEY, l frozen<list<frozen<wide>>>)").await;
+        let list = BoundValue::Value(build_list(vec![[0xffu8; 4]; 500]).into());
+        let given = |value: &BoundValue| BoundValues::Positional([value.clone()].into_iter().collect());
+        let insert = prepare(&session, "INSERT INTO t (p, l) VALUES (1, ?)").await;
+        execute(&session, &insert, given(&list)).await.expect("it is written");
+        let (turns, counter) = count_turns();
+        for (select, values) in [
+            ("SELECT toJson(l) FROM t", BoundValues::default()),
+            ("SELECT JSON l FROM t", BoundValues::default()),
+            ("SELECT max(toJson(l)) FROM t", BoundValues::default()),
+            ("SELECT toJson((list<frozen<wide>>) ?) FROM t", given(&list)),
+            ("SELECT JSON (list<frozen<wide>>) ? AS x FROM t", given(&list)),
+            ("SELECT (list<text>) [toJson((list<frozen<wide>>) ?)] FROM t", given(&list)),
+        ] {
+            let prepared = prepare(&session, select).await;
+            let before = turns.get();
+            let rows = rows(execute(&session, &prepared, values).await);
+            assert!(rows.body.len() > 25 << 20, "{select}: {} bytes", rows.body.len());
+            let turns = turns.get() - before;
+            assert!(turns >= FEW_TURNS, "{select}: others had {turns} turns");
         }
         counter.abort();
     });

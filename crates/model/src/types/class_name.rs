@@ -306,7 +306,7 @@ impl<'a> Parser<'a> {
             fields.push((field, self.ty(depth + 1)?));
         }
         self.cursor.expect(')')?;
-        Ok(CqlType::udt(UserType { keyspace, name, fields, frozen: false }))
+        Ok(CqlType::udt(UserType { keyspace, name, fields: fields.into(), frozen: false }))
     }
 
     /// An unknown class: its text up to the end of its parameters.

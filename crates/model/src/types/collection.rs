@@ -350,6 +350,29 @@ where
     out
 }
 
+/// A tuple or a value of a user type with `len` fields, of which these are given, in order. The
+/// others are null.
+pub fn build_sparse_tuple<B: AsRef<[u8]>>(len: usize, given: impl IntoIterator<Item = (usize, B)>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut next = 0;
+    for (at, value) in given {
+        put_nulls(at - next, &mut out);
+        put_value(value.as_ref(), &mut out);
+        next = at + 1;
+    }
+    put_nulls(len - next, &mut out);
+    out
+}
+
+/// Appends so many null fields of a tuple or user type.
+pub(super) fn put_nulls(count: usize, out: &mut Vec<u8>) {
+    // All bits of the length -1 are set.
+    out.resize(out.len() + count * NULL_BYTES, 0xff);
+}
+
+/// The bytes of a null field: its length, -1.
+pub const NULL_BYTES: usize = size_of::<i32>();
+
 /// A vector of values of type `elem`.
 pub fn build_vector<I>(elem: &CqlType, elements: I) -> Vec<u8>
 where

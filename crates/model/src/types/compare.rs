@@ -146,6 +146,10 @@ fn fields<'t>(types: impl Iterator<Item = &'t CqlType>, a: &[u8], b: &[u8]) -> O
     }
     let (mut a, mut b) = (collection::fields(a), collection::fields(b));
     for ty in types {
+        // A type can have thousands of fields more.
+        if a.is_done() && b.is_done() {
+            break;
+        }
         match optional(ty, a.next_lenient(), b.next_lenient()) {
             Ordering::Equal => {}
             decided => return decided,
@@ -163,6 +167,30 @@ fn vectors(elem: &CqlType, mut a: VectorElements<'_>, mut b: VectorElements<'_>)
         match optional(elem, x, y) {
             Ordering::Equal => {}
             decided => return decided,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn missing_fields_are_not_compared_one_by_one() {
+        let (types, compared) = (vec![CqlType::Int; 4_000], Cell::new(0));
+        let counted = || types.iter().inspect(|_| compared.set(compared.get() + 1));
+        let field = |value: i32| collection::build_tuple([Some(value.to_be_bytes())]);
+        let nulls = [0xff; 8];
+        for (a, b, expected) in [
+            (&field(1)[..], &field(1)[..], Ordering::Equal),
+            (&field(1), &field(2), Ordering::Less),
+            (&nulls[..4], &nulls, Ordering::Equal),
+            (&nulls, &field(1), Ordering::Less),
+        ] {
+            compared.set(0);
+            assert_eq!(fields(counted(), a, b), expected);
+            assert!(compared.get() <= 3, "{} fields", compared.get());
         }
     }
 }

@@ -157,11 +157,15 @@ pub(super) fn compare_leading(a: &Decimal, b: &Decimal) -> Option<Ordering> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{CqlType, Json, compare, parse_scalar};
+    use crate::types::{AbsentFields, CqlType, Json, JsonNotation, TextError, compare, parse_scalar, push_text};
 
     /// A number of so many bytes.
     fn long(bytes: usize) -> BigInt {
         BigInt::from_signed_bytes_be(&[&[1][..], &vec![0xa5; bytes - 1]].concat())
+    }
+
+    fn read_json(ty: &CqlType, json: &Json) -> Result<(), ValueError> {
+        json.encode(ty, &mut AbsentFields::default()).map(drop)
     }
 
     #[test]
@@ -173,7 +177,7 @@ mod tests {
             for ty in [CqlType::Varint, CqlType::Decimal] {
                 let read = [parse_scalar(&ty, &text).map(drop)]
                     .into_iter()
-                    .chain([&json, &quoted].map(|json| Value::from_json(&ty, json).map(drop)));
+                    .chain([&json, &quoted].map(|json| read_json(&ty, json)));
                 for read in read {
                     match read {
                         Ok(()) => assert_eq!(digits, MAX_DIGITS),
@@ -186,7 +190,7 @@ mod tests {
                 }
             }
             // No whole number has so many digits, and the error does not show them all.
-            let error = Value::from_json(&CqlType::Int, &json).expect_err("out of range").to_string();
+            let error = read_json(&CqlType::Int, &json).expect_err("out of range").to_string();
             assert!(error.len() < 1_100, "{} bytes", error.len());
         }
     }
@@ -212,10 +216,15 @@ mod tests {
             let literal = value.to_cql_literal(&ty);
             assert!(literal.starts_with(start) && literal.len() < 3 << 20);
             assert!(value.to_json_string(&ty)[1..].starts_with(start));
-            let error = value.push_json(&ty, usize::MAX, &mut String::new()).expect_err("it is too long").to_string();
-            assert!(error.contains("16384 digits"), "{error}");
-            let list = Value::List(vec![value]);
-            assert!(list.push_json(&CqlType::list(ty), 1 << 30, &mut String::new()).is_err());
+            let lists = CqlType::list(ty.clone());
+            let list = Value::List(vec![value.clone()]);
+            for (ty, value) in [(ty, value), (lists, list)] {
+                let bytes = value.encode(&ty).expect("it is of its type");
+                let mut out = String::new();
+                let refused = push_text(JsonNotation::STRICT, &ty, bytes.as_deref(), usize::MAX, &mut out);
+                let Err(TextError::Value(error)) = refused else { panic!("it is too long: {refused:?}") };
+                assert!(error.to_string().contains("16384 digits"), "{error}");
+            }
         }
     }
 

@@ -1,89 +1,226 @@
 //! Values from JSON, for INSERT JSON and fromJson. The output of [`Value::to_json_string`] is read
 //! as the same value, and every scalar may also be a string.
+//!
+//! The bytes of a value are written directly. Decoded values would take many times as much memory:
+//! a short object can be of a type with thousands of fields.
+
+use std::borrow::Cow;
 
 use num_bigint::BigInt;
 
-use super::{CqlType, Decimal, Json, Places, Value, ValueError};
+use super::collection::{NULL_BYTES, build_map, build_set, put_nulls};
+use super::{CqlType, Decimal, Json, UserType, Value, ValueError, in_field_order, vint};
 
 /// A number with a larger exponent would have so many digits. No machine integer has that many.
 const MAX_EXPONENT: u32 = 10_000;
 
-impl Value {
-    /// The value of type `ty` for `json`. Null is [`Value::Null`]; inside of a collection it is an
-    /// error.
-    pub fn from_json(ty: &CqlType, json: &Json) -> Result<Value, ValueError> {
-        if *json == Json::Null {
-            return Ok(Value::Null);
+/// The most bytes for the fields that the JSON of a row or a call leaves out: twice the largest
+/// mutation. The same limit holds for literals of CQL.
+pub const MAX_ABSENT_BYTES: usize = 32 << 20;
+
+/// The bytes that are left for fields which JSON leaves out. Each of them is stored as a null.
+#[derive(Debug)]
+pub struct AbsentFields {
+    left: usize,
+}
+
+impl Default for AbsentFields {
+    fn default() -> Self {
+        AbsentFields { left: MAX_ABSENT_BYTES }
+    }
+}
+
+impl AbsentFields {
+    fn take(&mut self, fields: usize) -> Result<(), ValueError> {
+        self.left = self.left.checked_sub(fields * NULL_BYTES).ok_or_else(too_many_absent)?;
+        Ok(())
+    }
+}
+
+#[cold]
+fn too_many_absent() -> ValueError {
+    ValueError::new(format!(
+        "The values, with a null for each field of a user type that they leave out, are longer than the limit of \
+         {MAX_ABSENT_BYTES} bytes"
+    ))
+}
+
+impl Json {
+    /// The bytes of the value of type `ty` for this JSON. `None` for null; inside of a collection
+    /// it is an error.
+    pub fn encode(&self, ty: &CqlType, absent: &mut AbsentFields) -> Result<Option<Vec<u8>>, ValueError> {
+        let mut out = Vec::new();
+        Ok(append(ty, self, absent, &mut out)?.then_some(out))
+    }
+}
+
+/// Appends the bytes of a value. False, and nothing is appended, if it is null.
+fn append(ty: &CqlType, json: &Json, absent: &mut AbsentFields, out: &mut Vec<u8>) -> Result<bool, ValueError> {
+    if *json == Json::Null {
+        return Ok(false);
+    }
+    match ty {
+        CqlType::List { elem, .. } => {
+            let json = unpacked(json)?;
+            let values = list(ty, &json)?;
+            out.extend_from_slice(&i32_of(values.len())?);
+            for value in values {
+                append_sized(out, |out| append_present(elem, value, absent, out).map(|()| true))?;
+            }
         }
-        match ty {
-            CqlType::Ascii | CqlType::Text => match json {
-                Json::Text(text) => Value::from_text(ty, text),
-                _ => Err(ValueError::new(format!("{ty} must be represented as string in JSON, instead got '{json}'"))),
-            },
-            CqlType::Tinyint | CqlType::Smallint | CqlType::Int | CqlType::Bigint | CqlType::Counter => {
-                integer(ty, json)
-            }
-            CqlType::Varint => match json {
-                Json::Number(text) => whole(text)?.map(Value::Varint).ok_or_else(|| {
-                    ValueError::new(format!("Incorrect JSON value for varint type: {json} is not a whole number"))
-                }),
-                _ => scalar(ty, json, true),
-            },
-            CqlType::Decimal | CqlType::Float | CqlType::Double => scalar(ty, json, true),
-            CqlType::Boolean => match json {
-                Json::Bool(value) => Ok(Value::Boolean(*value)),
-                Json::Text(text) if text.trim().eq_ignore_ascii_case("true") => Ok(Value::Boolean(true)),
-                Json::Text(text) if text.trim().eq_ignore_ascii_case("false") => Ok(Value::Boolean(false)),
-                _ => Err(ValueError::new(format!("Invalid JSON object {json}"))),
-            },
-            CqlType::Timestamp => match json {
-                Json::Number(_) => match integer(&CqlType::Bigint, json)? {
-                    Value::Bigint(millis) => Ok(Value::Timestamp(millis)),
-                    other => Ok(other),
-                },
-                Json::Text(text) => Value::from_text(ty, text),
-                _ => Err(ValueError::new("timestamp_type must be represented as string or integer")),
-            },
-            CqlType::List { elem, .. } => Ok(Value::List(elements(ty, elem, json)?)),
-            CqlType::Set { elem, .. } => Ok(Value::Set(elements(ty, elem, json)?)),
-            CqlType::Vector { elem, .. } => Ok(Value::Vector(elements(ty, elem, json)?)),
-            CqlType::Map { key, value, .. } => {
-                let json = unpacked(json)?;
-                let Json::Object(members) = json.as_ref() else { return Err(must_be(ty, "Object")) };
-                let entry = |(name, member): &(String, Json)| {
-                    Ok((key_from_json(key, name)?, not_null(Value::from_json(value, member)?)?))
-                };
-                Ok(Value::Map(members.iter().map(entry).collect::<Result<_, ValueError>>()?))
-            }
-            CqlType::Tuple(types) => {
-                let json = unpacked(json)?;
-                let Json::List(values) = json.as_ref() else { return Err(must_be(ty, "Array")) };
-                if values.len() > types.len() {
-                    let (got, most) = (values.len(), types.len());
-                    return Err(ValueError::new(format!("Too many values ({got}) for tuple with size {most}")));
-                }
-                let fields = values.iter().zip(types.iter()).map(|(value, ty)| Value::from_json(ty, value));
-                Ok(Value::Tuple(fields.collect::<Result<_, _>>()?))
-            }
-            CqlType::Udt(user_type) => {
-                let json = unpacked(json)?;
-                let Json::Object(members) = json.as_ref() else { return Err(must_be(ty, "Object")) };
-                let folded: Vec<String> = members.iter().map(|(name, _)| fold_name(name)).collect();
-                let names = members.iter().map(|(name, _)| &name[..]).chain(folded.iter().map(|name| &name[..]));
-                let places = Places::of(names, user_type.fields.iter().map(|(name, _)| &name[..]));
-                let mut fields = vec![Value::Null; user_type.fields.len()];
-                for ((name, member), folded) in members.iter().zip(&folded) {
-                    let index = places.get(&&folded[..]).or_else(|| places.get(&&name[..]));
-                    let Some(index) = index else {
-                        let of = &user_type.name;
-                        return Err(ValueError::new(format!("Extraneous field definition for user type {of}: {name}")));
-                    };
-                    fields[index] = Value::from_json(&user_type.fields[index].1, member)?;
-                }
-                Ok(Value::Udt(fields))
-            }
-            _ => scalar(ty, json, false),
+        CqlType::Set { elem, .. } => {
+            let json = unpacked(json)?;
+            let values = list(ty, &json)?.iter();
+            let values = values.map(|value| present(elem, value, absent)).collect::<Result<_, _>>()?;
+            out.extend(build_set(elem, values));
         }
+        CqlType::Map { key, value, .. } => {
+            let json = unpacked(json)?;
+            let entry = |(name, member): &(String, Json)| -> Result<_, ValueError> {
+                Ok((present(key, &key_json(key, name)?, absent)?, present(value, member, absent)?))
+            };
+            let entries = object(ty, &json)?.iter().map(entry).collect::<Result<_, _>>()?;
+            out.extend(build_map(key, entries));
+        }
+        CqlType::Vector { elem, dim } => append_vector((ty, elem, *dim), json, absent, out)?,
+        CqlType::Tuple(types) => {
+            let json = unpacked(json)?;
+            let values = list(ty, &json)?;
+            if values.len() > types.len() {
+                let (got, most) = (values.len(), types.len());
+                return Err(ValueError::new(format!("Too many values ({got}) for tuple with size {most}")));
+            }
+            for (value, ty) in values.iter().zip(types.iter()) {
+                append_sized(out, |out| append(ty, value, absent, out))?;
+            }
+        }
+        CqlType::Udt(user_type) => append_user_type(ty, user_type, json, absent, out)?,
+        _ => match scalar_of(ty, json)?.encode(ty)? {
+            Some(bytes) => out.extend(bytes),
+            None => return Ok(false),
+        },
+    }
+    Ok(true)
+}
+
+fn append_vector(
+    (ty, elem, dim): (&CqlType, &CqlType, u32),
+    json: &Json,
+    absent: &mut AbsentFields,
+    out: &mut Vec<u8>,
+) -> Result<(), ValueError> {
+    let json = unpacked(json)?;
+    let values = list(ty, &json)?;
+    if values.len() != dim as usize {
+        return Err(ValueError::new(format!("A value of type {ty} needs {dim} elements, got {}", values.len())));
+    }
+    for value in values {
+        if elem.fixed_width().is_some() {
+            append_present(elem, value, absent, out)?;
+            continue;
+        }
+        let element = present(elem, value, absent)?;
+        vint::write_unsigned(element.len() as u64, out);
+        out.extend(element);
+    }
+    Ok(())
+}
+
+/// Appends a value of a user type: the fields that the object has, and nulls between them. The last
+/// member of a name counts.
+fn append_user_type(
+    ty: &CqlType,
+    user_type: &UserType,
+    json: &Json,
+    absent: &mut AbsentFields,
+    out: &mut Vec<u8>,
+) -> Result<(), ValueError> {
+    let json = unpacked(json)?;
+    let members = object(ty, &json)?;
+    let mut given: Vec<(usize, &Json)> = Vec::with_capacity(members.len());
+    for (name, member) in members {
+        let index = user_type.field_index(&fold_name(name)).or_else(|| user_type.field_index(name));
+        let of = &user_type.name;
+        let unknown = || ValueError::new(format!("Extraneous field definition for user type {of}: {name}"));
+        given.push((index.ok_or_else(unknown)?, member));
+    }
+    in_field_order(&mut given);
+    absent.take(user_type.fields.len() - given.len())?;
+    let mut next = 0;
+    for (index, member) in given {
+        put_nulls(index - next, out);
+        append_sized(out, |out| append(&user_type.fields[index].1, member, absent, out))?;
+        next = index + 1;
+    }
+    put_nulls(user_type.fields.len() - next, out);
+    Ok(())
+}
+
+/// Appends the length of what `write` appends, and behind it the bytes. The length of null if it is
+/// null.
+fn append_sized(
+    out: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<bool, ValueError>,
+) -> Result<(), ValueError> {
+    let start = out.len();
+    put_nulls(1, out);
+    let begin = out.len();
+    if write(out)? {
+        let len = i32_of(out.len() - begin)?;
+        out[start..begin].copy_from_slice(&len);
+    }
+    Ok(())
+}
+
+fn i32_of(len: usize) -> Result<[u8; 4], ValueError> {
+    i32::try_from(len).map(i32::to_be_bytes).map_err(|_| ValueError::new("A value is longer than 2 GiB"))
+}
+
+/// Appends a value that must not be null.
+fn append_present(ty: &CqlType, json: &Json, absent: &mut AbsentFields, out: &mut Vec<u8>) -> Result<(), ValueError> {
+    match append(ty, json, absent, out)? {
+        true => Ok(()),
+        false => Err(ValueError::new("null is not supported inside collections")),
+    }
+}
+
+/// The bytes of a value that must not be null.
+fn present(ty: &CqlType, json: &Json, absent: &mut AbsentFields) -> Result<Vec<u8>, ValueError> {
+    let mut out = Vec::new();
+    append_present(ty, json, absent, &mut out)?;
+    Ok(out)
+}
+
+/// A value of a type without parts.
+fn scalar_of(ty: &CqlType, json: &Json) -> Result<Value, ValueError> {
+    match ty {
+        CqlType::Ascii | CqlType::Text => match json {
+            Json::Text(text) => Value::from_text(ty, text),
+            _ => Err(ValueError::new(format!("{ty} must be represented as string in JSON, instead got '{json}'"))),
+        },
+        CqlType::Tinyint | CqlType::Smallint | CqlType::Int | CqlType::Bigint | CqlType::Counter => integer(ty, json),
+        CqlType::Varint => match json {
+            Json::Number(text) => whole(text)?.map(Value::Varint).ok_or_else(|| {
+                ValueError::new(format!("Incorrect JSON value for varint type: {json} is not a whole number"))
+            }),
+            _ => scalar(ty, json, true),
+        },
+        CqlType::Decimal | CqlType::Float | CqlType::Double => scalar(ty, json, true),
+        CqlType::Boolean => match json {
+            Json::Bool(value) => Ok(Value::Boolean(*value)),
+            Json::Text(text) if text.trim().eq_ignore_ascii_case("true") => Ok(Value::Boolean(true)),
+            Json::Text(text) if text.trim().eq_ignore_ascii_case("false") => Ok(Value::Boolean(false)),
+            _ => Err(ValueError::new(format!("Invalid JSON object {json}"))),
+        },
+        CqlType::Timestamp => match json {
+            Json::Number(_) => match integer(&CqlType::Bigint, json)? {
+                Value::Bigint(millis) => Ok(Value::Timestamp(millis)),
+                other => Ok(other),
+            },
+            Json::Text(text) => Value::from_text(ty, text),
+            _ => Err(ValueError::new("timestamp_type must be represented as string or integer")),
+        },
+        _ => scalar(ty, json, false),
     }
 }
 
@@ -136,10 +273,24 @@ fn whole(text: &str) -> Result<Option<BigInt>, ValueError> {
 }
 
 /// A list or object may be given as a string of JSON, which is parsed.
-fn unpacked(json: &Json) -> Result<std::borrow::Cow<'_, Json>, ValueError> {
+fn unpacked(json: &Json) -> Result<Cow<'_, Json>, ValueError> {
     match json {
-        Json::Text(text) => Json::parse(text).map(std::borrow::Cow::Owned),
-        other => Ok(std::borrow::Cow::Borrowed(other)),
+        Json::Text(text) => Json::parse(text).map(Cow::Owned),
+        other => Ok(Cow::Borrowed(other)),
+    }
+}
+
+fn list<'j>(ty: &CqlType, json: &'j Json) -> Result<&'j [Json], ValueError> {
+    match json {
+        Json::List(values) => Ok(values),
+        _ => Err(must_be(ty, "Array")),
+    }
+}
+
+fn object<'j>(ty: &CqlType, json: &'j Json) -> Result<&'j [(String, Json)], ValueError> {
+    match json {
+        Json::Object(members) => Ok(members),
+        _ => Err(must_be(ty, "Object")),
     }
 }
 
@@ -147,24 +298,9 @@ fn must_be(ty: &CqlType, what: &str) -> ValueError {
     ValueError::new(format!("{ty} must be represented as JSON {what}"))
 }
 
-fn not_null(value: Value) -> Result<Value, ValueError> {
-    match value {
-        Value::Null => Err(ValueError::new("null is not supported inside collections")),
-        value => Ok(value),
-    }
-}
-
-fn elements(ty: &CqlType, elem: &CqlType, json: &Json) -> Result<Vec<Value>, ValueError> {
-    let json = unpacked(json)?;
-    let Json::List(values) = json.as_ref() else { return Err(must_be(ty, "Array")) };
-    values.iter().map(|value| not_null(Value::from_json(elem, value)?)).collect()
-}
-
-/// The key of a map, which is always a string in JSON.
-fn key_from_json(ty: &CqlType, name: &str) -> Result<Value, ValueError> {
-    let compound = ty.is_collection() || matches!(ty, CqlType::Tuple(_) | CqlType::Udt(_) | CqlType::Vector { .. });
-    let json = if compound { Json::parse(name)? } else { Json::Text(name.to_owned()) };
-    not_null(Value::from_json(ty, &json)?)
+/// The JSON of a map's key, which is always a string in JSON.
+fn key_json(ty: &CqlType, name: &str) -> Result<Json, ValueError> {
+    if ty.has_parts() { Json::parse(name) } else { Ok(Json::Text(name.to_owned())) }
 }
 
 #[cfg(test)]
@@ -174,8 +310,7 @@ mod tests {
 
     fn read(ty: &CqlType, text: &str) -> Result<String, String> {
         let json = Json::parse(text).map_err(|error| error.to_string())?;
-        let value = Value::from_json(ty, &json).map_err(|error| error.to_string())?;
-        let bytes = value.encode(ty).map_err(|error| error.to_string())?;
+        let bytes = json.encode(ty, &mut AbsentFields::default()).map_err(|error| error.to_string())?;
         let value = Value::decode_optional(ty, bytes.as_deref()).map_err(|error| error.to_string())?;
         Ok(value.to_cql_literal(ty))
     }
@@ -184,7 +319,7 @@ mod tests {
         CqlType::udt(UserType {
             keyspace: "k".into(),
             name: "u".into(),
-            fields: vec![("a".into(), CqlType::Int), ("Big".into(), CqlType::list(CqlType::Text).freeze())],
+            fields: vec![("a".into(), CqlType::Int), ("Big".into(), CqlType::list(CqlType::Text).freeze())].into(),
             frozen: true,
         })
     }

@@ -98,8 +98,8 @@ pub fn too_many(what: impl Display) -> ValueError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::UserType;
     use crate::types::parse::{self, Room};
+    use crate::types::{Fields, UserType};
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -168,7 +168,7 @@ mod tests {
             let below = if level == 0 { "int".to_owned() } else { format!("frozen<t{}>", level - 1) };
             let resolver = |_: Option<&str>, name: &str| types.get(name).cloned();
             let mut room = Room::of_user_type();
-            let fields: Vec<(String, CqlType)> =
+            let fields: Fields =
                 (0..4).map(|i| (format!("f{i}"), parse::parse_stored(&below, &resolver, &mut room).unwrap())).collect();
             refused +=
                 u32::from(parse::parse(&format!("tuple<{below}, {below}, {below}, {below}>"), &resolver).is_err());

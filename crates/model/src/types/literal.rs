@@ -2,14 +2,49 @@
 
 use std::fmt::Write as _;
 
+use super::notation::{NO_LIMIT, Notation, TextError, push_text};
 use super::{CqlType, Quoted, Value, digits, scalar_text, temporal};
 
+/// The notation of CQL terms: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`, `{field: 1}`.
+#[derive(Clone, Copy, Debug)]
+pub struct CqlNotation;
+
+impl Notation for CqlNotation {
+    fn brackets(&self, ty: &CqlType) -> [char; 2] {
+        match ty {
+            CqlType::List { .. } | CqlType::Vector { .. } => ['[', ']'],
+            CqlType::Tuple(_) => ['(', ')'],
+            _ => ['{', '}'],
+        }
+    }
+
+    fn push_scalar(&self, ty: &CqlType, bytes: &[u8], _: usize, out: &mut String) -> Result<(), TextError> {
+        push_value(&Value::decode(ty, bytes)?, ty, out);
+        Ok(())
+    }
+
+    fn push_field(&self, name: &str, out: &mut String) {
+        let _ = write!(out, "{}", Quoted(name));
+    }
+
+    fn end_key(&self, _: usize, _: usize, _: &mut String) -> Result<(), TextError> {
+        Ok(())
+    }
+}
+
 impl Value {
-    /// The value, of type `ty`, as a CQL term: `'it''s'`, `0xca`, `{'a': [1, 2]}`, `(1, null)`,
-    /// `{field: 1}`.
+    /// The value, of type `ty`, as a CQL term of any length. `null` for a value that is not of the
+    /// type.
     pub fn to_cql_literal(&self, ty: &CqlType) -> String {
         let mut out = String::new();
-        push(self, ty, &mut out);
+        match ty.has_parts() {
+            true => {
+                let bytes = self.encode(ty).unwrap_or_default();
+                // Without a limit, what was encoded can be written.
+                let _ = push_text(CqlNotation, ty, bytes.as_deref(), NO_LIMIT, &mut out);
+            }
+            false => push_value(self, ty, &mut out),
+        }
         out
     }
 }
@@ -18,23 +53,6 @@ fn push_quoted(text: &str, out: &mut String) {
     out.push('\'');
     out.push_str(&text.replace('\'', "''"));
     out.push('\'');
-}
-
-/// Appends the text of each item by `each`, separated by commas, in brackets.
-fn push_listed<T>(
-    brackets: [char; 2],
-    items: impl IntoIterator<Item = T>,
-    out: &mut String,
-    mut each: impl FnMut(T, &mut String),
-) {
-    out.push(brackets[0]);
-    for (i, item) in items.into_iter().enumerate() {
-        if i > 0 {
-            out.push_str(", ");
-        }
-        each(item, out);
-    }
-    out.push(brackets[1]);
 }
 
 /// The text of a scalar without quotes; `None` for other values. Numbers keep a form that is read
@@ -95,43 +113,19 @@ fn infinity(positive: bool) -> String {
     if positive { "Infinity" } else { "-Infinity" }.to_owned()
 }
 
-fn push(value: &Value, ty: &CqlType, out: &mut String) {
-    match (value, ty) {
-        (Value::Null, _) => out.push_str("null"),
-        (Value::Empty, _) => match ty.native_name() {
+/// Appends a value without parts.
+fn push_value(value: &Value, ty: &CqlType, out: &mut String) {
+    match value {
+        Value::Empty => match ty.native_name() {
             // There is no constant for it, but a function call.
             Some(name) => {
                 let _ = write!(out, "blobas{name}(0x)");
             }
             None => out.push_str("null"),
         },
-        (Value::Text(_) | Value::Inet(_) | Value::Date(_) | Value::Time(_) | Value::Timestamp(_), _) => {
+        Value::Text(_) | Value::Inet(_) | Value::Date(_) | Value::Time(_) | Value::Timestamp(_) => {
             push_quoted(&scalar_text(value).unwrap_or_default(), out);
         }
-        (Value::List(values), CqlType::List { elem, .. }) | (Value::Vector(values), CqlType::Vector { elem, .. }) => {
-            push_listed(['[', ']'], values, out, |value, out| push(value, elem, out));
-        }
-        (Value::Set(values), CqlType::Set { elem, .. }) => {
-            push_listed(['{', '}'], values, out, |value, out| push(value, elem, out));
-        }
-        (Value::Map(entries), CqlType::Map { key, value: value_type, .. }) => {
-            push_listed(['{', '}'], entries, out, |(k, v), out| {
-                push(k, key, out);
-                out.push_str(": ");
-                push(v, value_type, out);
-            });
-        }
-        (Value::Tuple(values), CqlType::Tuple(types)) => {
-            push_listed(['(', ')'], values.iter().zip(types.iter()), out, |(value, ty), out| push(value, ty, out));
-        }
-        (Value::Udt(values), CqlType::Udt(user_type)) => {
-            push_listed(['{', '}'], values.iter().zip(&user_type.fields), out, |(value, (name, ty)), out| {
-                let _ = write!(out, "{}: ", Quoted(name));
-                push(value, ty, out);
-            });
-        }
-        // A collection with another type has no literal. The caller is responsible for matching
-        // value and type.
         _ => out.push_str(&scalar_text(value).unwrap_or_else(|| "null".to_owned())),
     }
 }

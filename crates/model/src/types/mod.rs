@@ -24,10 +24,12 @@ mod json_tree;
 pub mod limits;
 mod literal;
 mod name;
+mod notation;
 pub mod parse;
 mod places;
 mod scalar_text;
 pub mod temporal;
+mod user_type;
 mod validate;
 mod value;
 pub mod vint;
@@ -40,12 +42,15 @@ pub use compare::compare;
 pub use decimal::Decimal;
 pub use duration::Duration;
 pub use error::{ValueError, shortened};
-pub use from_json::fold_name;
-pub use json::{JsonError, JsonSteps};
+pub use from_json::{AbsentFields, MAX_ABSENT_BYTES, fold_name};
+pub use json::{JsonNotation, json_expansion, json_string};
 pub use json_tree::Json;
+pub use literal::CqlNotation;
 pub use name::{Quoted, is_reserved_keyword};
+pub use notation::{NO_LIMIT, Notation, TextError, TextSteps, push_text};
 pub use places::Places;
 pub use scalar_text::parse_scalar;
+pub use user_type::{Fields, UserType, in_field_order};
 pub use validate::validate;
 pub use value::Value;
 
@@ -137,26 +142,6 @@ pub enum CqlType {
     Custom(Arc<str>),
 }
 
-/// A user-defined type.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct UserType {
-    /// The keyspace it belongs to.
-    pub keyspace: String,
-    /// Its name, unquoted.
-    pub name: String,
-    /// Its fields in order, names unquoted.
-    pub fields: Vec<(String, CqlType)>,
-    /// Whether a value is one cell.
-    pub frozen: bool,
-}
-
-impl UserType {
-    /// The position of the field called `name`.
-    pub fn field_index(&self, name: &str) -> Option<usize> {
-        self.fields.iter().position(|(n, _)| n == name)
-    }
-}
-
 impl CqlType {
     /// The types with a name of their own in CQL, without parameters (`varchar` is `text`).
     pub const NATIVE: [CqlType; 20] = [
@@ -233,6 +218,11 @@ impl CqlType {
     #[inline]
     pub fn is_collection(&self) -> bool {
         matches!(self, CqlType::List { .. } | CqlType::Set { .. } | CqlType::Map { .. })
+    }
+
+    /// Whether values of the type consist of other values.
+    pub fn has_parts(&self) -> bool {
+        self.is_collection() || matches!(self, CqlType::Tuple(_) | CqlType::Udt(_) | CqlType::Vector { .. })
     }
 
     /// The same type, frozen at every level.

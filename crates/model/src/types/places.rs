@@ -29,6 +29,26 @@ impl<N: Ord> Places<N> {
     }
 }
 
+/// An index of a list of names, which it does not contain: the places of the list, ordered by name.
+#[derive(Clone, Debug)]
+pub(super) struct NameIndex(Box<[u32]>);
+
+impl NameIndex {
+    /// An index of `len` names, of which `name_at` is the one at a place.
+    pub fn of<N: Ord>(len: usize, name_at: impl Fn(usize) -> N) -> Self {
+        let mut places: Box<[u32]> = (0..len).map_while(|place| u32::try_from(place).ok()).collect();
+        places.sort_by_key(|place| name_at(*place as usize));
+        NameIndex(places)
+    }
+
+    /// The first place of a name in the list of which this is the index.
+    pub fn find<N: Ord>(&self, wanted: &N, name_at: impl Fn(usize) -> N) -> Option<usize> {
+        let at = self.0.partition_point(|place| name_at(*place as usize) < *wanted);
+        let place = *self.0.get(at)? as usize;
+        (name_at(place) == *wanted).then_some(place)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +69,24 @@ mod tests {
         assert!((0..FIELDS).all(|field| places.get(&Counted(field)) == Some(field)));
         let comparisons = Counted::take_comparisons();
         assert!(comparisons < 100 * (NAMES + FIELDS), "{comparisons} comparisons");
+    }
+    #[test]
+    fn an_index_finds_the_first_place() {
+        let names = ["b", "a", "c", "a", "b"];
+        let index = NameIndex::of(names.len(), |at| names[at]);
+        assert_eq!(
+            ["a", "b", "c", "d", ""].map(|name| index.find(&name, |at| names[at])),
+            [Some(1), Some(0), Some(2), None, None]
+        );
+    }
+
+    #[test]
+    fn an_index_is_not_searched_name_by_name() {
+        const NAMES: usize = 4_000;
+        let index = NameIndex::of(NAMES, Counted);
+        Counted::take_comparisons();
+        assert!((0..NAMES).all(|name| index.find(&Counted(name), Counted) == Some(name)));
+        let comparisons = Counted::take_comparisons();
+        assert!(comparisons < 20 * NAMES, "{comparisons} comparisons");
     }
 }

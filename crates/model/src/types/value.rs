@@ -3,6 +3,10 @@
 //! A [`Value`] does not know its type. Encoding requires a type, and fails if they do not match.
 //! Decoding validates as [`super::validate`] does, so every decoded value can be encoded again
 //! (sets and maps sorted, missing fields null).
+//!
+//! A decoded value takes many times the memory of its bytes: each missing field is a null. So code
+//! of a node decodes only values of types without parts. It writes others as text by
+//! [`super::push_text`], and reads them from JSON by [`super::Json::encode`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

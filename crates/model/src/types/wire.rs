@@ -138,9 +138,8 @@ fn read(input: &mut &[u8], depth: usize, nodes: &mut usize) -> Result<CqlType, V
         UDT => {
             let (keyspace, name) = (take_string(input)?, take_string(input)?);
             let count = take_u16(input)?;
-            let fields = (0..count)
-                .map(|_| Ok((take_string(input)?, nested(input)?)))
-                .collect::<Result<Vec<_>, ValueError>>()?;
+            let fields =
+                (0..count).map(|_| Ok((take_string(input)?, nested(input)?))).collect::<Result<_, ValueError>>()?;
             CqlType::udt(UserType { keyspace, name, fields, frozen: false })
         }
         id => match NATIVE.iter().find(|(native, _)| *native == id) {

@@ -6,13 +6,19 @@
 //! their type are shown as hexadecimal digits, never as an error, because a dump must show the file
 //! as it is.
 
-use model::types::{CqlType, Value};
+use model::types::{CqlType, JsonNotation, Notation, TextError, Value, json_string, push_text, validate};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+/// The most bytes of the text of a value, for each byte of the value. Longer are only values of
+/// user types and tuples that end before most of their fields.
+const TEXT_PER_BYTE: usize = 16;
+/// The most bytes of the text of a short value.
+const SHORT_TEXT: usize = 1 << 20;
+
 /// Text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
-    Value::Text(text.to_string()).to_json_string(&CqlType::Text)
+    json_string(text)
 }
 
 /// Bytes as hexadecimal digits.
@@ -29,81 +35,67 @@ pub(super) fn json(ty: &CqlType, bytes: &[u8]) -> String {
         // The printer reads the start of the counter context as a number.
         return bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).to_string();
     }
-    match Value::decode(ty, bytes) {
-        Ok(value) => {
-            let mut out = String::new();
-            push_json(&value, ty, &mut out);
-            out
-        }
+    let mut out = String::new();
+    let limit = bytes.len().saturating_mul(TEXT_PER_BYTE).saturating_add(SHORT_TEXT);
+    match push_text(CassandraNotation, ty, Some(bytes), limit, &mut out) {
+        Ok(()) => out,
         Err(_) => quoted(&hex(bytes)),
     }
 }
 
-fn push_json(value: &Value, ty: &CqlType, out: &mut String) {
-    match (value, ty) {
-        (Value::Inet(address), _) => out.push_str(&quoted(&long_address(*address))),
-        (Value::Float(v), _) if v.is_finite() => out.push_str(&java_number(*v)),
-        (Value::Double(v), _) if v.is_finite() => out.push_str(&java_number(*v)),
-        (Value::Duration(_), _) => out.push_str(&quoted(&duration(value, ty))),
-        (Value::List(values), CqlType::List { elem, .. })
-        | (Value::Set(values), CqlType::Set { elem, .. })
-        | (Value::Vector(values), CqlType::Vector { elem, .. }) => {
-            push_list(['[', ']'], values, out, |value, out| push_json(value, elem, out));
-        }
-        (Value::Map(entries), CqlType::Map { key, value: value_type, .. }) => {
-            push_list(['{', '}'], entries, out, |(k, v), out| {
-                let mut name = String::new();
-                push_json(k, key, &mut name);
-                // A key that is not a string becomes one.
-                out.push_str(&if name.starts_with('"') { name } else { quoted(&name) });
-                out.push_str(": ");
-                push_json(v, value_type, out);
-            });
-        }
-        (Value::Tuple(values), CqlType::Tuple(types)) => {
-            push_list(['[', ']'], values.iter().zip(types.iter()), out, |(value, ty), out| push_json(value, ty, out));
-        }
-        (Value::Udt(values), CqlType::Udt(user_type)) => {
-            push_list(['{', '}'], values.iter().zip(&user_type.fields), out, |(value, (name, ty)), out| {
-                let shown = if name.to_lowercase() == *name { name.clone() } else { format!("\"{name}\"") };
-                let _ = write!(out, "{}: ", quoted(&shown));
-                push_json(value, ty, out);
-            });
-        }
-        (value, ty) => out.push_str(&value.to_json_string(ty)),
-    }
-}
+/// The JSON of Cassandra's printer.
+struct CassandraNotation;
 
-fn push_list<T>(
-    brackets: [char; 2],
-    items: impl IntoIterator<Item = T>,
-    out: &mut String,
-    mut push: impl FnMut(T, &mut String),
-) {
-    out.push(brackets[0]);
-    for (i, item) in items.into_iter().enumerate() {
-        if i > 0 {
-            out.push_str(", ");
-        }
-        push(item, out);
+impl Notation for CassandraNotation {
+    fn brackets(&self, ty: &CqlType) -> [char; 2] {
+        JsonNotation::SHOWN.brackets(ty)
     }
-    out.push(brackets[1]);
+
+    fn push_scalar(&self, ty: &CqlType, bytes: &[u8], limit: usize, out: &mut String) -> Result<(), TextError> {
+        if !matches!(ty, CqlType::Inet | CqlType::Float | CqlType::Double | CqlType::Duration) {
+            return JsonNotation::SHOWN.push_scalar(ty, bytes, limit, out);
+        }
+        match Value::decode(ty, bytes)? {
+            Value::Inet(address) => out.push_str(&quoted(&long_address(address))),
+            Value::Float(v) if v.is_finite() => out.push_str(&java_number(v)),
+            Value::Double(v) if v.is_finite() => out.push_str(&java_number(v)),
+            value @ Value::Duration(_) => out.push_str(&quoted(&duration(&value, ty))),
+            value => out.push_str(&value.to_json_string(ty)),
+        }
+        Ok(())
+    }
+
+    fn push_field(&self, name: &str, out: &mut String) {
+        let shown = if name.to_lowercase() == *name { name.to_owned() } else { format!("\"{name}\"") };
+        out.push_str(&quoted(&shown));
+    }
+
+    fn end_key(&self, start: usize, limit: usize, out: &mut String) -> Result<(), TextError> {
+        JsonNotation::SHOWN.end_key(start, limit, out)
+    }
 }
 
 /// A value as plain text, for keys and paths.
 pub(super) fn plain(ty: &CqlType, bytes: &[u8]) -> String {
+    if ty.has_parts() && !bytes.is_empty() {
+        return match ty {
+            CqlType::Tuple(types) if validate(ty, bytes).is_ok() => fields(bytes, types.iter()),
+            CqlType::Udt(user_type) if validate(ty, bytes).is_ok() => {
+                fields(bytes, user_type.fields.iter().map(|(_, ty)| ty))
+            }
+            _ => hex(bytes),
+        };
+    }
     let Ok(value) = Value::decode(ty, bytes) else { return hex(bytes) };
     match (value, ty) {
         (Value::Text(text), _) => text,
         (Value::Empty | Value::Null, _) => String::new(),
-        (Value::Blob(_) | Value::List(_) | Value::Set(_) | Value::Map(_) | Value::Vector(_), _) => hex(bytes),
+        (Value::Blob(_), _) => hex(bytes),
         (Value::Inet(address), _) => long_address(address),
         (Value::Float(v), _) => java_number(v),
         (Value::Double(v), _) => java_number(v),
         (value @ Value::Duration(_), ty) => duration(&value, ty),
         (value @ Value::Timestamp(_), ty) => bare(&value, ty).replacen(' ', "T", 1),
-        (Value::Udt(_), CqlType::Udt(user_type)) => fields(bytes, user_type.fields.iter().map(|(_, ty)| ty)),
-        (Value::Tuple(_), CqlType::Tuple(types)) => fields(bytes, types.iter()),
         (value, ty) => bare(&value, ty),
     }
 }
@@ -161,6 +153,8 @@ fn java_number<F: Into<f64> + Copy + std::fmt::Display + std::fmt::LowerExp>(val
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::types::UserType;
+    use model::types::collection::{build_list, build_map_sorted, build_tuple};
 
     #[test]
     fn numbers_look_as_java_prints_them() {
@@ -199,5 +193,32 @@ mod tests {
         assert_eq!(json(&CqlType::Duration, &[2, 0, 0]), "\"1mo\"");
         // Not an int, so it is shown as hexadecimal digits.
         assert_eq!(json(&CqlType::Int, &[1, 2]), "\"0102\"");
+    }
+
+    #[test]
+    fn parts_are_shown_as_single_values_are() {
+        let address = CqlType::set(CqlType::Inet);
+        let bytes = build_list([std::net::Ipv6Addr::LOCALHOST.octets()]);
+        assert_eq!(json(&address, &bytes), "[\"0:0:0:0:0:0:0:1\"]");
+        let fields = vec![("e".to_owned(), CqlType::Double), ("\u{e9}A".to_owned(), CqlType::Float)];
+        let fields = fields.into();
+        let ty = CqlType::udt(UserType { keyspace: "ks".into(), name: "u".into(), fields, frozen: true });
+        let bytes = build_tuple([Some(1e7f64.to_be_bytes().to_vec()), Some(f32::NAN.to_be_bytes().to_vec())]);
+        assert_eq!(json(&ty, &bytes), "{\"e\": 1.0E7, \"\\\"\u{e9}A\\\"\": null}");
+        assert_eq!(plain(&ty, &bytes), "1.0E7:NaN");
+        let map = CqlType::map(CqlType::Int, ty);
+        let bytes = build_map_sorted([(5i32.to_be_bytes(), [0xffu8; 4])]);
+        assert_eq!(json(&map, &bytes), "{\"5\": {\"e\": null, \"\\\"\u{e9}A\\\"\": null}}");
+    }
+
+    #[test]
+    fn a_value_with_a_much_longer_text_is_shown_as_its_bytes() {
+        let fields = (0..4_000).map(|n| (format!("f{n}"), CqlType::Int)).collect();
+        let wide = CqlType::udt(UserType { keyspace: "ks".into(), name: "wide".into(), fields, frozen: true });
+        let list = CqlType::list(wide).freeze();
+        let bytes = build_list(vec![[0xffu8; 4]; 8_000]);
+        let text = json(&list, &bytes);
+        assert_eq!((text.len(), plain(&list, &bytes).len()), (2 + 2 * bytes.len(), 2 * bytes.len()));
+        assert!(text.starts_with("\"00001f40"));
     }
 }

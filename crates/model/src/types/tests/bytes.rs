@@ -6,7 +6,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::strategy::{any_type, big_int, duration, typed_bytes, value_of};
-use crate::types::{CqlType, Decimal, Duration, Value, canonical, collection, compare, validate, vint};
+use crate::types::{
+    CqlNotation, CqlType, Decimal, Duration, JsonNotation, NO_LIMIT, Value, canonical, collection, compare, push_text,
+    validate, vint,
+};
 
 proptest! {
     #[test]
@@ -24,6 +27,9 @@ proptest! {
     fn foreign_bytes_fail_without_panic(ty in any_type(), bytes in vec(any::<u8>(), 0..40)) {
         let valid = validate(&ty, &bytes).is_ok();
         prop_assert_eq!(Value::decode(&ty, &bytes).is_ok(), valid);
+        let json = push_text(JsonNotation::SHOWN, &ty, Some(&bytes), NO_LIMIT, &mut String::new());
+        prop_assert_eq!(json.is_ok(), valid);
+        prop_assert_eq!(push_text(CqlNotation, &ty, Some(&bytes), NO_LIMIT, &mut String::new()).is_ok(), valid);
     }
 
     #[test]

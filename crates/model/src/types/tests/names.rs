@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::strategy::any_type;
 use crate::types::parse::{no_user_types, parse};
-use crate::types::{CqlType, Quoted, UserType, class_name, wire};
+use crate::types::{CqlType, Fields, Quoted, UserType, class_name, wire};
 
 /// The user types inside `ty`, by name. A name used for two types keeps neither.
 fn user_types(ty: &CqlType) -> BTreeMap<String, Option<Arc<UserType>>> {
@@ -74,7 +74,7 @@ proptest! {
 
 fn addr(frozen: bool) -> CqlType {
     let fields = vec![("street".to_owned(), CqlType::Text), ("no".to_owned(), CqlType::Int)];
-    CqlType::udt(UserType { keyspace: "ks".to_owned(), name: "addr".to_owned(), fields, frozen })
+    CqlType::udt(UserType { keyspace: "ks".to_owned(), name: "addr".to_owned(), fields: fields.into(), frozen })
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn options_of_the_protocol() {
 
 #[test]
 fn a_user_type_called_as_a_native_one_is_quoted() {
-    let int = UserType { keyspace: "ks".to_owned(), name: "int".to_owned(), fields: Vec::new(), frozen: false };
+    let int = UserType { keyspace: "ks".to_owned(), name: "int".to_owned(), fields: Fields::default(), frozen: false };
     let ty = CqlType::udt(int.clone());
     assert_eq!(ty.to_string(), "\"int\"");
     assert_eq!(parse("\"int\"", &|_, _| Some(Arc::new(int.clone()))), Ok(ty));

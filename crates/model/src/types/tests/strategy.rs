@@ -43,7 +43,7 @@ fn nested_type() -> impl Strategy<Value = CqlType> {
             vec(inner.clone(), 1..4).prop_map(CqlType::tuple),
             (inner, 1u32..4).prop_map(|(t, dim)| CqlType::vector(t, dim)),
             ("[a-zA-Z][a-z0-9_]{0,6}", vec(field, 1..4)).prop_map(|(name, fields)| {
-                CqlType::udt(UserType { keyspace: "ks".to_owned(), name, fields, frozen: true })
+                CqlType::udt(UserType { keyspace: "ks".to_owned(), name, fields: fields.into(), frozen: true })
             }),
         ]
     })

@@ -3,7 +3,11 @@
 use proptest::prelude::*;
 
 use super::strategy::{any_type, scalar_type, value_of};
-use crate::types::{CqlType, Decimal, Duration, Json, UserType, Value, parse_scalar, temporal};
+use crate::types::collection::{self, build_tuple};
+use crate::types::{
+    AbsentFields, CqlNotation, CqlType, Decimal, Duration, Json, JsonNotation, MAX_ABSENT_BYTES, NO_LIMIT, Quoted,
+    UserType, Value, parse_scalar, push_text, temporal,
+};
 
 /// Whether JSON has every value of the type: it has no NaN, and no two members of one name.
 fn json_has_all(ty: &CqlType) -> bool {
@@ -16,6 +20,85 @@ fn json_has_all(ty: &CqlType) -> bool {
             .any(|(i, (name, _))| u.fields[..i].iter().any(|(other, _)| other.eq_ignore_ascii_case(name))),
         _ => false,
     })
+}
+
+/// A value of a tuple or user type without its last fields; others unchanged.
+fn shortened(ty: &CqlType, bytes: &[u8], missing: usize) -> Vec<u8> {
+    if bytes.is_empty() || !matches!(ty, CqlType::Tuple(_) | CqlType::Udt(_)) {
+        return bytes.to_vec();
+    }
+    let fields: Vec<Option<&[u8]>> = collection::fields(bytes).map(Result::unwrap).collect();
+    build_tuple(fields.iter().take(fields.len().saturating_sub(missing)).copied())
+}
+
+fn joined(brackets: [&str; 2], parts: impl Iterator<Item = String>) -> String {
+    format!("{}{}{}", brackets[0], parts.collect::<Vec<_>>().join(", "), brackets[1])
+}
+
+/// The JSON text of a tree of decoded values.
+fn json_of(value: &Value, ty: &CqlType) -> String {
+    match (value, ty) {
+        (Value::List(values), CqlType::List { elem, .. })
+        | (Value::Set(values), CqlType::Set { elem, .. })
+        | (Value::Vector(values), CqlType::Vector { elem, .. }) => {
+            joined(["[", "]"], values.iter().map(|value| json_of(value, elem)))
+        }
+        (Value::Map(entries), CqlType::Map { key, value, .. }) => {
+            let entry = |(k, v): &(Value, Value)| {
+                let mut name = json_of(k, key);
+                if !name.starts_with('"') {
+                    name = Json::Text(name).to_string();
+                }
+                format!("{name}: {}", json_of(v, value))
+            };
+            joined(["{", "}"], entries.iter().map(entry))
+        }
+        (Value::Tuple(values), CqlType::Tuple(types)) => {
+            joined(["[", "]"], values.iter().zip(types.iter()).map(|(value, ty)| json_of(value, ty)))
+        }
+        (Value::Udt(values), CqlType::Udt(user_type)) => {
+            let field = |(value, (name, ty)): (&Value, &(String, CqlType))| {
+                let has_capitals = name.chars().any(|c| c.is_ascii_uppercase());
+                let name = if has_capitals { format!("\"{name}\"") } else { name.clone() };
+                format!("{}: {}", Json::Text(name), json_of(value, ty))
+            };
+            joined(["{", "}"], values.iter().zip(&user_type.fields).map(field))
+        }
+        (Value::Null, _) => "null".to_owned(),
+        (scalar, ty) => match ty.has_parts() {
+            true => "\"\"".to_owned(),
+            false => scalar.to_json_string(ty),
+        },
+    }
+}
+
+/// The CQL literal of a tree of decoded values.
+fn literal_of(value: &Value, ty: &CqlType) -> String {
+    match (value, ty) {
+        (Value::List(values), CqlType::List { elem, .. }) | (Value::Vector(values), CqlType::Vector { elem, .. }) => {
+            joined(["[", "]"], values.iter().map(|value| literal_of(value, elem)))
+        }
+        (Value::Set(values), CqlType::Set { elem, .. }) => {
+            joined(["{", "}"], values.iter().map(|value| literal_of(value, elem)))
+        }
+        (Value::Map(entries), CqlType::Map { key, value, .. }) => {
+            let entry = |(k, v): &(Value, Value)| format!("{}: {}", literal_of(k, key), literal_of(v, value));
+            joined(["{", "}"], entries.iter().map(entry))
+        }
+        (Value::Tuple(values), CqlType::Tuple(types)) => {
+            joined(["(", ")"], values.iter().zip(types.iter()).map(|(value, ty)| literal_of(value, ty)))
+        }
+        (Value::Udt(values), CqlType::Udt(user_type)) => {
+            let field = |(value, (name, ty)): (&Value, &(String, CqlType))| {
+                format!("{}: {}", Quoted(name), literal_of(value, ty))
+            };
+            joined(["{", "}"], values.iter().zip(&user_type.fields).map(field))
+        }
+        (scalar, ty) => match ty.has_parts() {
+            true => "null".to_owned(),
+            false => scalar.to_cql_literal(ty),
+        },
+    }
 }
 
 proptest! {
@@ -47,15 +130,29 @@ proptest! {
     ) {
         let text = value.to_json_string(&ty);
         let json = Json::parse(&text).map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
-        let again = Value::from_json(&ty, &json).map_err(|error| TestCaseError::fail(format!("{ty} {text}: {error}")))?;
-        prop_assert_eq!(again.encode(&ty), value.encode(&ty), "{} {}", ty, text);
+        let again = json.encode(&ty, &mut AbsentFields::default());
+        prop_assert_eq!(again, value.encode(&ty), "{} {}", ty, text);
+    }
+
+    #[test]
+    fn bytes_are_written_as_their_decoded_values_are(
+        (ty, value) in any_type().prop_flat_map(|ty| { let value = value_of(&ty); (Just(ty), value) }),
+        missing in 0usize..4,
+    ) {
+        let bytes = shortened(&ty, &value.encode(&ty).unwrap().unwrap(), missing);
+        let decoded = Value::decode(&ty, &bytes).unwrap();
+        let (mut json, mut literal) = (String::new(), String::new());
+        push_text(JsonNotation::SHOWN, &ty, Some(&bytes), NO_LIMIT, &mut json).unwrap();
+        prop_assert_eq!(json, json_of(&decoded, &ty), "{}", ty);
+        push_text(CqlNotation, &ty, Some(&bytes), NO_LIMIT, &mut literal).unwrap();
+        prop_assert_eq!(literal, literal_of(&decoded, &ty), "{}", ty);
     }
 
     #[test]
     fn foreign_json_does_not_panic(ty in any_type(), text in "\\PC{0,20}|[\\[\\]{}:,\"0-9eE.+\\-nulltrefas\\\\ ]{0,30}") {
         if let Ok(json) = Json::parse(&text) {
             prop_assert_eq!(Json::parse(&json.to_string()), Ok(json.clone()));
-            let _ = Value::from_json(&ty, &json).and_then(|value| value.encode(&ty));
+            let _ = json.encode(&ty, &mut AbsentFields::default());
         }
     }
 
@@ -231,7 +328,7 @@ fn sample() -> (CqlType, Value) {
     let addr = CqlType::udt(UserType {
         keyspace: "ks".to_owned(),
         name: "addr".to_owned(),
-        fields: vec![("street".to_owned(), CqlType::Text), ("No".to_owned(), CqlType::Int)],
+        fields: vec![("street".to_owned(), CqlType::Text), ("No".to_owned(), CqlType::Int)].into(),
         frozen: true,
     });
     let ty = CqlType::map(CqlType::Int, CqlType::tuple([addr, CqlType::list(CqlType::Blob)])).freeze();
@@ -276,5 +373,50 @@ fn json() {
         ),
     ] {
         assert_eq!(value.to_json_string(&ty), json);
+    }
+}
+
+fn wide(fields: usize) -> CqlType {
+    let fields = (0..fields).map(|n| (format!("f{n}"), CqlType::Int)).collect();
+    CqlType::udt(UserType { keyspace: "ks".to_owned(), name: "wide".to_owned(), fields, frozen: true })
+}
+
+#[test]
+fn json_that_leaves_out_many_fields_is_bounded() {
+    const FIELDS: usize = 4_000;
+    let most = MAX_ABSENT_BYTES / (4 * FIELDS);
+    let list = CqlType::list(wide(FIELDS)).freeze();
+    let objects = |count: usize| Json::List(vec![Json::Object(Vec::new()); count]);
+    let bytes = objects(most).encode(&list, &mut AbsentFields::default()).unwrap().unwrap();
+    assert_eq!(collection::count(&bytes), Ok(most));
+    assert!(bytes.capacity() < 2 * MAX_ABSENT_BYTES + (1 << 16), "{} bytes", bytes.capacity());
+    let refused = |json: Json, ty: &CqlType, absent: &mut AbsentFields| {
+        let error = json.encode(ty, absent).expect_err("it is too long").to_string();
+        assert!(error.contains("longer than the limit of 33554432 bytes"), "{error}");
+    };
+    refused(objects(most + 1), &list, &mut AbsentFields::default());
+    refused(objects(500_000), &CqlType::set(wide(FIELDS)), &mut AbsentFields::default());
+    let keys = Json::Object((0..most + 1).map(|n| (format!("{{\"f0\":{n}}}"), Json::Bool(true))).collect());
+    refused(keys, &CqlType::map(wide(FIELDS), CqlType::Boolean), &mut AbsentFields::default());
+    // The values of a row share the limit.
+    let mut absent = AbsentFields::default();
+    assert!(objects(most / 2).encode(&list, &mut absent).is_ok());
+    assert!(objects(most / 2).encode(&list, &mut absent).is_ok());
+    refused(objects(most / 2), &list, &mut absent);
+}
+
+#[test]
+fn json_of_some_fields_is_the_value_of_all() {
+    let ty = wide(40);
+    for (text, given) in [
+        ("{}", vec![]),
+        (r#"{"f3": 7}"#, vec![(3, 7)]),
+        (r#"{"F39": 1, "f0": 2, "f20": 3, "f0": 4}"#, vec![(0, 4), (20, 3), (39, 1)]),
+        (r#"{"f1": 5, "f2": null}"#, vec![(1, 5)]),
+    ] {
+        let mut values = vec![Value::Null; 40];
+        given.into_iter().for_each(|(at, value): (usize, i32)| values[at] = Value::Int(value));
+        let bytes = Json::parse(text).unwrap().encode(&ty, &mut AbsentFields::default());
+        assert_eq!(bytes, Value::Udt(values).encode(&ty), "{text}");
     }
 }

@@ -60,7 +60,8 @@ fn user_type(frozen: bool) -> CqlType {
     CqlType::udt(UserType {
         keyspace: "ks".into(),
         name: "person".into(),
-        fields: vec![("name".into(), CqlType::Text), ("age".into(), CqlType::Int), ("mail".into(), CqlType::Text)],
+        fields: vec![("name".into(), CqlType::Text), ("age".into(), CqlType::Int), ("mail".into(), CqlType::Text)]
+            .into(),
         frozen,
     })
 }

@@ -57,6 +57,8 @@ pub struct Connection {
     /// The expected bytes of the next answer: roughly the largest recent one. `None` before the
     /// first.
     answer_size: Cell<Option<usize>>,
+    /// The bytes that the loop holds for input beyond its first buffer, without a reservation.
+    input: Cell<usize>,
     /// Write all answers, then close.
     pub(super) closing: Cell<bool>,
     /// Close at once.
@@ -111,6 +113,7 @@ impl Connection {
             in_flight: Cell::new(0),
             expected: Cell::new(0),
             answer_size: Cell::new(None),
+            input: Cell::new(0),
             closing: Cell::new(false),
             doomed: Cell::new(false),
             closed: Cell::new(false),
@@ -240,6 +243,20 @@ impl Connection {
     pub(super) fn cut(&self) {
         self.doomed.set(true);
         self.wake();
+    }
+
+    /// Sets the bytes that the loop holds for input without a reservation.
+    #[inline]
+    pub(super) fn holds_input(&self, bytes: usize) {
+        let before = self.input.replace(bytes);
+        if before != bytes {
+            self.transport.input_changed(before, bytes);
+        }
+    }
+
+    /// Whether the loop holds input beyond its first buffer, without a reservation.
+    pub(super) fn has_input(&self) -> bool {
+        self.input.get() > 0
     }
 
     /// Accesses the outbox, and accounts for bytes added or written.

@@ -124,6 +124,12 @@ fn is_statement(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch)
 }
 
+impl<T, S> Drop for Drive<'_, T, S> {
+    fn drop(&mut self) {
+        self.connection.holds_input(0);
+    }
+}
+
 struct Drive<'a, T, S> {
     stream: &'a mut T,
     frames: Frames,
@@ -185,7 +191,9 @@ where
         }
         self.connection.driving.set(true);
         let began = rt::time::coarse_now();
+        self.frames.set_pressed(self.transport.memory.is_pressed());
         let out = self.turn(cx);
+        self.count_input();
         self.connection.driving.set(false);
         self.transport.latencies.turn_ends(began);
         match out {
@@ -213,6 +221,8 @@ where
             }
             if self.connection.closing.get() {
                 self.backlog.none_left();
+                // No more input is read, so others may have the memory for it.
+                (self.large, self.ticket) = (None, None);
                 return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
             }
             if self.stop.is_cancelled() && self.connection.in_flight() == 0 {
@@ -244,7 +254,7 @@ where
                 return Ok(self.wait_without_reading(cx));
             }
             self.look_for_close = None;
-            if self.large.is_some() && self.frames.waits_for_memory() {
+            if self.large.is_some() && self.frames.must_not_open() {
                 self.frames.grant();
                 continue;
             }
@@ -262,6 +272,7 @@ where
                 Poll::Pending => {
                     self.backlog.none_left();
                     self.arrival.forget_marks();
+                    self.relieve();
                     return Ok(Poll::Pending);
                 }
                 Poll::Ready(0) => return Ok(Poll::Ready(End::Disconnected)),
@@ -287,6 +298,7 @@ where
             false => self.arrival.forget_marks(),
         }
         self.backlog.none_left();
+        self.relieve();
         let new_look = || Box::pin(rt::time::sleep(LOOK_FOR_CLOSE)) as Pin<Box<dyn Future<Output = ()>>>;
         let look = self.look_for_close.get_or_insert_with(new_look);
         while look.as_mut().poll(cx).is_ready() {
@@ -312,6 +324,21 @@ where
         }
     }
 
+    /// Counts the input that is in no reservation.
+    #[inline]
+    fn count_input(&self) {
+        let reserved = self.large.as_ref().map_or(0, LargeFrame::need);
+        self.connection.holds_input(self.frames.held().saturating_sub(reserved));
+    }
+
+    /// Under input pressure, gives memory back that the connection does not need now.
+    #[inline]
+    fn relieve(&mut self) {
+        if self.transport.memory.is_pressed() && self.large.is_none() {
+            self.frames.shrink();
+        }
+    }
+
     /// Starts the buffered requests.
     fn start_requests(&mut self, cx: &mut Context<'_>) -> Stop {
         let mut started = 0u32;
@@ -325,12 +352,12 @@ where
             match self.frames.take_next() {
                 Next::Incomplete => return Stop::Input,
                 Next::Frame(frame) => {
-                    let charge = self.large.take().map(|large| large.charge);
+                    let charge = self.take_charge(frame.body.len());
                     self.request(frame, charge);
                 }
                 Next::Refused(refused) => {
                     self.arrival.of_frame(rt::time::coarse_now(), self.frames.unopened());
-                    self.large = None;
+                    self.take_charge(0);
                     self.transport.stats.error(&refused.error);
                     self.transport.stats.served.add(1);
                     self.connection.outbox(|out| out.foreign_error(refused.version, refused.stream, &refused.error));

@@ -12,6 +12,11 @@
 //!
 //! A quarter of the budget is for requests that are not large, so neither kind can starve the
 //! other.
+//!
+//! Connections also hold input that is in no reservation: read buffers that have grown, incomplete
+//! frames, decompressed segments. The sum of these bytes is known. Above a quarter of the budget,
+//! the shard is under input pressure: idle connections give their buffers back, and new input
+//! beyond a small buffer needs a reservation. No connection waits until the pressure ends.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -21,6 +26,9 @@ use std::task::{Context, Poll, Waker};
 
 /// 1/4 of the budget is for requests that are not large.
 const SMALL_PART: usize = 4;
+
+/// 1/4 of the budget is for input without reservations.
+const INPUT_PART: usize = 4;
 
 /// Memory that is counted in another budget until this is dropped.
 pub type Held = Box<dyn Any>;
@@ -35,6 +43,8 @@ pub struct Memory {
     small: Cell<usize>,
     /// Bytes of large requests.
     large: Cell<usize>,
+    /// Bytes that connections hold for input beyond their first buffers, without reservations.
+    input: Cell<usize>,
     /// Connections that wait until the budget is no longer used up.
     blocked: RefCell<Vec<Waker>>,
     /// How often all of them were woken.
@@ -83,6 +93,7 @@ impl Memory {
             lender: OnceCell::new(),
             small: Cell::new(0),
             large: Cell::new(0),
+            input: Cell::new(0),
             blocked: RefCell::default(),
             wakes: Cell::new(0),
             queue: RefCell::default(),
@@ -109,6 +120,23 @@ impl Memory {
     /// The bytes in use.
     pub fn used(&self) -> usize {
         self.small.get() + self.large.get()
+    }
+
+    /// The bytes that connections hold for input beyond their first buffers, without reservations.
+    pub fn input(&self) -> usize {
+        self.input.get()
+    }
+
+    /// Whether these are too many.
+    #[inline]
+    pub fn is_pressed(&self) -> bool {
+        self.input.get() > self.limit / INPUT_PART
+    }
+
+    /// A connection held `before` bytes of input and now holds `after`.
+    pub(super) fn input_changed(&self, before: usize, after: usize) {
+        debug_assert!(self.input.get() >= before, "the input of each connection is counted");
+        self.input.set(self.input.get() - before + after);
     }
 
     /// How often a connection had to wait.

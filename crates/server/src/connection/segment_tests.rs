@@ -54,6 +54,12 @@ impl Speaker {
         self.client.send(&bytes).await;
     }
 
+    /// Sends a part of a frame in a segment of its own.
+    pub(super) async fn send_part(&mut self, part: &[u8]) {
+        let form = self.form.expect("segments");
+        self.client.send(&segment(form, part, false)).await;
+    }
+
     pub(super) async fn receive_or_end(&mut self) -> Option<Frame> {
         let Some(form) = self.form else { return self.client.receive_or_end().await };
         loop {

@@ -80,6 +80,9 @@ impl Limits {
     }
 }
 
+/// How many connections are looked at in one turn when idle ones must give memory back.
+const SWEEP: usize = 256;
+
 /// What SUPPORTED says about the node.
 #[derive(Debug, Clone)]
 pub struct NodeFacts {
@@ -183,10 +186,22 @@ pub struct Transport {
     pub(super) dropped_log: LogThrottle,
     /// Refusals by rate limits that are answered late.
     pub(super) late_refusals: LateRefusals,
+    /// The state of [`Transport::sweep`].
+    sweep: Cell<Sweep>,
     /// Whether the shard has idle time.
     saturation: Saturation,
     /// Fires when all connections must end.
     stop: RefCell<Cancel>,
+}
+
+/// Whether connections with input are being woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Sweep {
+    #[default]
+    No,
+    Yes,
+    /// It must begin again after its end.
+    Again,
 }
 
 impl std::fmt::Debug for Transport {
@@ -213,6 +228,7 @@ impl Transport {
             copies: OnceCell::new(),
             dropped_log: LogThrottle::default(),
             late_refusals: LateRefusals::default(),
+            sweep: Cell::default(),
             saturation: Saturation::default(),
             stop: RefCell::default(),
         })
@@ -247,6 +263,50 @@ impl Transport {
     pub(super) fn unread_changed(&self, before: usize, after: usize) {
         debug_assert!(self.unread.get() >= before, "the unread answers of each connection are counted");
         self.unread.set(self.unread.get() + after - before);
+    }
+
+    /// A connection held `before` bytes of input and now holds `after`.
+    pub(super) fn input_changed(self: &Rc<Self>, before: usize, after: usize) {
+        let was_pressed = self.memory.is_pressed();
+        self.memory.input_changed(before, after);
+        if !was_pressed && self.memory.is_pressed() {
+            self.pressure_begins();
+        }
+    }
+
+    /// Wakes the connections that hold input, because nothing else wakes idle ones.
+    #[cold]
+    fn pressure_begins(self: &Rc<Self>) {
+        if self.sweep.get() != Sweep::No {
+            return self.sweep.set(Sweep::Again);
+        }
+        self.sweep.set(Sweep::Again);
+        let transport = self.clone();
+        rt::task::spawn(async move {
+            while transport.sweep.get() == Sweep::Again {
+                transport.sweep.set(Sweep::Yes);
+                transport.wake_with_input().await;
+            }
+            transport.sweep.set(Sweep::No);
+        })
+        .detach();
+    }
+
+    async fn wake_with_input(&self) {
+        let mut next = 0;
+        while self.memory.is_pressed() {
+            let (mut seen, mut held) = (0, Vec::new());
+            for (id, connection) in self.list.borrow().range(next..).take(SWEEP) {
+                seen += 1;
+                next = id + 1;
+                held.extend(connection.has_input().then(|| connection.clone()));
+            }
+            held.iter().for_each(|connection| connection.wake());
+            if seen < SWEEP {
+                return;
+            }
+            rt::task::yield_now().await;
+        }
     }
 
     /// Sets where copies of large rows are counted: in the same budget as the rows. To be called

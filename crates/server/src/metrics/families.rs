@@ -40,6 +40,7 @@ families! {
     counter "scylla_transport_requests_shed" "Requests refused because too many were in flight, or because they had waited too long." |s| s.transport.shed;
     counter "scylla_transport_requests_blocked_memory" "Times that a connection waited for request memory." |s| s.transport.memory_waits;
     gauge "scylla_transport_requests_memory_available" "Bytes left of the memory for requests." |s| s.transport.memory_available;
+    gauge "scylla_transport_input_bytes" "Bytes of read buffers and incomplete requests that are not reserved." |s| s.transport.input;
     gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not read." |s| s.transport.unread;
     counter "scylla_transport_connections_dropped_unread" "Connections closed because their clients did not read." |s| s.transport.dropped_unread;
     counter "scylla_transport_connections_evicted_silent" "Connections without STARTUP that were closed to free their seats." |s| s.transport.evicted_silent;

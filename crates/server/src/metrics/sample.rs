@@ -83,6 +83,8 @@ pub struct TransportNumbers {
     pub memory_waits: u64,
     /// Available memory for requests, in bytes.
     pub memory_available: u64,
+    /// Bytes of input that connections hold beyond their first buffers, without reservations.
+    pub input: u64,
     /// Bytes received.
     pub received: u64,
     /// Bytes sent.
@@ -151,6 +153,7 @@ fn transport_numbers(transport: &Transport) -> TransportNumbers {
         shed: stats.shed.get(),
         memory_waits: transport.memory.waits(),
         memory_available: transport.memory.limit().saturating_sub(transport.memory.used()) as u64,
+        input: transport.memory.input() as u64,
         received: stats.received.get(),
         sent: stats.sent.get(),
         unread: transport.unread() as u64,

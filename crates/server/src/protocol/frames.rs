@@ -6,6 +6,9 @@
 //!
 //! After [`Frames::use_segments`], frames arrive in segments. Frames of a self-contained segment
 //! are slices as before. A frame that spans several segments is assembled.
+//!
+//! While the connections of a shard hold much input together ([`Frames::set_pressed`]), a reader
+//! does not let its buffer grow. Longer frames and segments then wait for a reservation.
 
 use super::segment::{self, Form, Taken};
 use super::{Compression, HEADER_LEN, Opcode, Version, flag};
@@ -13,7 +16,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use cql::Error;
 
 /// The initial size of a connection's buffer.
-const FIRST_BUFFER: usize = 4 << 10;
+pub const FIRST_BUFFER: usize = 4 << 10;
 /// The size to which the buffer grows if reads fill it. A longer frame (or segment) has its own
 /// buffer, which is freed with it.
 pub const BUFFER: usize = 64 << 10;
@@ -192,6 +195,10 @@ fn odd_version(first: u8, bytes: &[u8]) -> Start {
 #[derive(Debug)]
 pub struct Frames {
     buffer: BytesMut,
+    /// The size of the allocation of `buffer`, which frames may share.
+    allocated: usize,
+    /// The connections of the shard hold much input together.
+    pressed: bool,
     /// Bytes of a refused body that have not arrived yet.
     skip: usize,
     limits: BodyLimits,
@@ -210,7 +217,8 @@ impl Frames {
     pub fn new(max_body: usize) -> Frames {
         let buffer = BytesMut::with_capacity(FIRST_BUFFER);
         let limits = BodyLimits { statement: max_body, started: false };
-        Frames { buffer, skip: 0, limits, wanted: 0, filled: false, opened: None }
+        let allocated = buffer.capacity();
+        Frames { buffer, allocated, pressed: false, skip: 0, limits, wanted: 0, filled: false, opened: None }
     }
 
     /// STARTUP succeeded: longer statements may come.
@@ -221,25 +229,82 @@ impl Frames {
     /// From the next byte on, frames arrive in segments.
     pub fn use_segments(&mut self, form: Form) {
         debug_assert!(self.opened.is_none(), "segments begin once");
-        let (payload, long) = (Bytes::new(), BytesMut::new());
-        self.opened = Some(Opened { form, payload, long, long_len: 0, may_grow: false, skip: 0 });
+        self.opened = Some(Opened {
+            form,
+            payload: Bytes::new(),
+            payload_len: 0,
+            long: BytesMut::new(),
+            long_len: 0,
+            opens_to: 0,
+            may_grow: false,
+            skip: 0,
+        });
+    }
+
+    /// Sets whether the connections of the shard hold much input together.
+    pub fn set_pressed(&mut self, pressed: bool) {
+        self.pressed = pressed;
+    }
+
+    /// See [`Frames::set_pressed`].
+    pub fn is_pressed(&self) -> bool {
+        self.pressed
+    }
+
+    /// A longer frame (or segment) needs memory of its own.
+    pub fn large_from(&self) -> usize {
+        if self.pressed { FIRST_BUFFER } else { BUFFER }
+    }
+
+    /// The bytes that are held beyond a new buffer.
+    pub fn held(&self) -> usize {
+        self.allocated.saturating_sub(FIRST_BUFFER) + self.opened.as_ref().map_or(0, Opened::held)
+    }
+
+    /// Whether frames arrive in segments.
+    pub fn uses_segments(&self) -> bool {
+        self.opened.is_some()
+    }
+
+    /// Gives memory back that the buffered bytes do not need.
+    pub fn shrink(&mut self) {
+        let needed = self.buffer.len().max(FIRST_BUFFER);
+        // Many bytes are copied only if that frees as many.
+        let frees_much = needed == FIRST_BUFFER || self.allocated >= 2 * needed;
+        if self.allocated > needed && frees_much {
+            self.replace(needed);
+        }
+    }
+
+    /// Continues with a new buffer of so many bytes, at least for the buffered ones.
+    fn replace(&mut self, capacity: usize) {
+        let mut own = BytesMut::with_capacity(capacity.max(self.buffer.len()));
+        own.extend_from_slice(&self.buffer);
+        self.allocated = own.capacity();
+        self.buffer = own;
+    }
+
+    /// Makes room for so many bytes.
+    fn make_room(&mut self, additional: usize) {
+        if !self.buffer.try_reclaim(additional) {
+            self.replace((self.buffer.len() + additional).max(FIRST_BUFFER));
+        }
     }
 
     /// The buffer, with space to append: for all of a long frame if there is memory for it
     /// (`whole`), else for its beginning. Call [`Frames::arrived`] afterwards.
     pub fn space(&mut self, whole: bool) -> &mut BytesMut {
-        let wanted = if whole { self.wanted } else { self.wanted.min(BUFFER) };
+        let most = self.large_from();
+        let wanted = if whole { self.wanted } else { self.wanted.min(most) };
         let missing = wanted.saturating_sub(self.buffer.len());
         let room = self.buffer.capacity() - self.buffer.len();
-        if missing > room && wanted > BUFFER {
+        if missing > room && wanted > most {
             // Not a byte more: the next frame is read when there is memory for it.
-            let mut own = BytesMut::with_capacity(wanted);
-            own.extend_from_slice(&self.buffer);
-            self.buffer = own;
+            self.replace(wanted);
         } else if missing > room {
-            self.buffer.reserve(missing);
-        } else if room < MIN_SPACE {
-            self.buffer.reserve(if self.filled { BUFFER } else { FIRST_BUFFER });
+            self.make_room(missing);
+        } else if room < MIN_SPACE && !(self.pressed && missing > 0) {
+            self.make_room(if self.filled { most } else { FIRST_BUFFER });
         }
         &mut self.buffer
     }
@@ -257,6 +322,7 @@ impl Frames {
 
     /// Appends bytes that the caller has read.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.make_room(bytes.len());
         self.buffer.extend_from_slice(bytes);
         self.arrived(bytes.len());
     }
@@ -289,13 +355,34 @@ impl Frames {
         self.buffer.len() + opened
     }
 
-    /// Whether buffered segments of a frame that spans several of them wait for its memory. Few
-    /// bytes may become a long frame when they are decompressed.
-    pub fn waits_for_memory(&self) -> bool {
-        self.opened.as_ref().is_some_and(|opened| opened.waits() && opened.has_segment(&self.buffer))
+    /// The bytes of the next segment and of its payload after decompression, if that must be
+    /// reserved. Otherwise zero.
+    pub fn opening_len(&self) -> usize {
+        match self.opened.as_ref().map_or(0, |opened| opened.opens_to) {
+            0 => 0,
+            opens_to => self.wanted + opens_to,
+        }
     }
 
-    /// The memory of the long frame is reserved: its segments may be decompressed.
+    /// Whether frames of an open segment are left.
+    pub fn has_opened(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| !opened.payload.is_empty())
+    }
+
+    /// Whether segments may not be decompressed before there is memory for what they become. Few
+    /// bytes may become a long frame.
+    pub fn must_not_open(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.waits(self.large_from()))
+    }
+
+    /// Whether [`Frames::must_not_open`] and so much has arrived that the memory must be reserved:
+    /// more than the first segment of a frame that spans several of them.
+    pub fn waits_for_memory(&self) -> bool {
+        let Some(opened) = &self.opened else { return false };
+        self.must_not_open() && opened.has_segment_after_first(&self.buffer)
+    }
+
+    /// The memory of the long frame (or open segment) is reserved: segments may be decompressed.
     pub fn grant(&mut self) {
         if let Some(opened) = &mut self.opened {
             opened.may_grow = true;
@@ -340,7 +427,7 @@ impl Frames {
     #[inline]
     fn leave_long(&mut self, len: usize) {
         if len > BUFFER {
-            self.buffer = BytesMut::from(&self.buffer[..]);
+            self.replace(0);
         }
     }
 
@@ -358,12 +445,13 @@ impl Frames {
 
     /// Removes the next frame from segments.
     fn take_opened(&mut self) -> Next {
-        let Some(opened) = &mut self.opened else { return Next::Incomplete };
         loop {
+            let Some(opened) = &mut self.opened else { return Next::Incomplete };
             if !opened.payload.is_empty() {
                 return opened.next_of_payload(self.limits);
             }
-            if opened.waits() {
+            if opened.must_wait(&self.buffer, self.limits, self.pressed) {
+                self.wanted = segment::len(opened.form, &self.buffer).unwrap_or(0);
                 return Next::Incomplete;
             }
             let segment = match segment::take(opened.form, &mut self.buffer) {
@@ -375,13 +463,11 @@ impl Frames {
                 Taken::Segment(segment) => segment,
             };
             let len = std::mem::take(&mut self.wanted);
-            if len > BUFFER {
-                self.buffer = BytesMut::from(&self.buffer[..]);
-            }
             let next = match segment.self_contained {
                 true => opened.whole(segment.payload),
                 false => opened.part(&segment.payload, self.limits),
             };
+            self.leave_long(len);
             if let Some(next) = next {
                 return next;
             }
@@ -406,10 +492,14 @@ struct Opened {
     form: Form,
     /// The rest of a self-contained segment.
     payload: Bytes,
+    /// The length of all of it, if it is not a part of the buffer.
+    payload_len: usize,
     /// The beginning of a frame that spans several segments, and its total length, once known.
     long: BytesMut,
     long_len: usize,
-    /// Whether that frame has its memory, and may be longer than a read buffer.
+    /// The length of the next segment's payload after decompression, if that must be reserved.
+    opens_to: usize,
+    /// Whether the long frame, or the next segment's payload, has its memory.
     may_grow: bool,
     /// The bytes that are still to be skipped of such a frame that was refused.
     skip: usize,
@@ -436,14 +526,64 @@ impl Opened {
         }
     }
 
-    /// Whether the rest of a frame that spans several segments waits for its memory.
-    fn waits(&self) -> bool {
-        self.long_len > BUFFER && !self.may_grow
+    /// The bytes that are held in addition to the read buffer.
+    fn held(&self) -> usize {
+        let payload = if self.payload.is_empty() { 0 } else { self.payload_len };
+        payload + self.long.capacity()
     }
 
-    /// Whether the next segment is complete, or its header is damaged.
-    fn has_segment(&self, buffer: &[u8]) -> bool {
-        segment::len(self.form, buffer).is_some_and(|len| len <= buffer.len())
+    /// Whether the next segment, or the rest of a frame that spans several, waits for its memory.
+    fn waits(&self, large_from: usize) -> bool {
+        !self.may_grow && (self.long_len > large_from || self.opens_to > 0)
+    }
+
+    /// The same, after a look at the next segment in `buffer`.
+    fn must_wait(&mut self, buffer: &[u8], limits: BodyLimits, pressed: bool) -> bool {
+        if self.may_grow || self.skip > 0 {
+            return false;
+        }
+        if self.long_len == 0 && (pressed || !segment::seems_self_contained(self.form, buffer)) {
+            self.look_ahead(buffer, limits, pressed);
+        } else {
+            self.opens_to = 0;
+        }
+        self.waits(if pressed { FIRST_BUFFER } else { BUFFER })
+    }
+
+    /// Finds out what the next segment becomes, without opening it.
+    #[cold]
+    fn look_ahead(&mut self, buffer: &[u8], limits: BodyLimits, pressed: bool) {
+        self.opens_to = 0;
+        let Some(header) = segment::header(self.form, buffer) else { return };
+        if header.self_contained {
+            if pressed && header.opened > FIRST_BUFFER {
+                self.opens_to = header.opened;
+            }
+            return;
+        }
+        let mut first = [0; HEADER_LEN];
+        // The length is unknown, so less than a header has been assembled.
+        let Some((known, rest)) = first.split_at_mut_checked(self.long.len()) else { return };
+        known.copy_from_slice(&self.long);
+        if segment::beginning(self.form, buffer, header, rest)
+            && let Start::Incomplete(len) = look(&first, limits)
+        {
+            self.long_len = len;
+        }
+    }
+
+    /// Whether the next segment is complete, or its header is damaged. If it is the first one of a
+    /// long frame, the segment after it.
+    fn has_segment_after_first(&self, buffer: &[u8]) -> bool {
+        let is_complete = |buffer: &[u8]| segment::len(self.form, buffer).is_some_and(|len| len <= buffer.len());
+        if self.opens_to > 0 || !self.long.is_empty() {
+            return is_complete(buffer);
+        }
+        let Some(header) = segment::header(self.form, buffer) else { return is_complete(buffer) };
+        match header.opened_len() >= self.long_len {
+            true => is_complete(buffer),
+            false => buffer.get(header.segment_len(self.form)..).is_some_and(is_complete),
+        }
     }
 
     /// Accepts a self-contained segment.
@@ -451,6 +591,8 @@ impl Opened {
         if !self.long.is_empty() || self.skip > 0 {
             return Some(broken("A self-contained segment in the middle of a frame that fills several"));
         }
+        (self.may_grow, self.opens_to) = (false, 0);
+        self.payload_len = if self.form == Form::Lz4 || payload.len() > BUFFER { payload.len() } else { 0 };
         self.payload = payload;
         None
     }

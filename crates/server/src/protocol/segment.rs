@@ -80,23 +80,39 @@ impl Header {
         checksum.copy_from_slice(&crc24(fields).to_le_bytes()[..CRC24_LEN]);
     }
 
+    /// The length of the payload after decompression.
+    pub fn opened_len(self) -> usize {
+        if self.opened == 0 { self.payload } else { self.opened }
+    }
+
+    /// The total length of the segment.
+    pub const fn segment_len(self, form: Form) -> usize {
+        form.header_len() + self.payload + TRAILER_LEN
+    }
+
     /// Reads the header from `bytes`, which must have its length.
     fn read(form: Form, bytes: &[u8]) -> Result<Header, String> {
         let (fields, checksum) = bytes.split_at(form.fields_len());
-        let (mut stored, mut word) = ([0; 4], [0; 8]);
+        let mut stored = [0; 4];
         stored[..CRC24_LEN].copy_from_slice(checksum);
-        word[..fields.len()].copy_from_slice(fields);
         let (stored, computed) = (u32::from_le_bytes(stored), crc24(fields));
         if stored != computed {
             return Err(format!("the CRC24 of its header is {stored:06x}, computed {computed:06x}"));
         }
+        Ok(Header::of_fields(form, fields))
+    }
+
+    /// Decodes the fields without their checksum.
+    fn of_fields(form: Form, fields: &[u8]) -> Header {
+        let mut word = [0; 8];
+        word[..fields.len()].copy_from_slice(fields);
         let bits = u64::from_le_bytes(word);
         let length = |at: u32| (bits >> at) as usize & MAX_PAYLOAD;
         let (opened, flag) = match form {
             Form::Plain => (0, LENGTH_BITS),
             Form::Lz4 => (length(LENGTH_BITS), 2 * LENGTH_BITS),
         };
-        Ok(Header { payload: length(0), opened, self_contained: (bits >> flag) & 1 != 0 })
+        Header { payload: length(0), opened, self_contained: (bits >> flag) & 1 != 0 }
     }
 }
 
@@ -124,7 +140,72 @@ pub enum Taken {
 /// header is damaged.
 pub fn len(form: Form, buffer: &[u8]) -> Option<usize> {
     let header = Header::read(form, buffer.get(..form.header_len())?);
-    Some(header.map_or(0, |header| form.header_len() + header.payload + TRAILER_LEN))
+    Some(header.map_or(0, |header| header.segment_len(form)))
+}
+
+/// The header at the start of `buffer`. `None` if it is incomplete or damaged.
+pub fn header(form: Form, buffer: &[u8]) -> Option<Header> {
+    Header::read(form, buffer.get(..form.header_len())?).ok()
+}
+
+/// Whether the segment at the start of `buffer` seems to be self-contained: its header may be
+/// damaged. True if the header is incomplete.
+#[inline]
+pub fn seems_self_contained(form: Form, buffer: &[u8]) -> bool {
+    buffer.get(..form.fields_len()).is_none_or(|fields| Header::of_fields(form, fields).self_contained)
+}
+
+/// Copies the first bytes of the payload of the segment at the start of `buffer` to `out`, without
+/// opening the rest. False if they have not arrived yet, or the payload is shorter or damaged.
+pub fn beginning(form: Form, buffer: &[u8], header: Header, out: &mut [u8]) -> bool {
+    let start = form.header_len();
+    let Some(payload) = buffer.get(start..buffer.len().min(start + header.payload)) else { return false };
+    match (header.opened, payload.get(..out.len())) {
+        (0, Some(first)) => out.copy_from_slice(first),
+        (0, None) => return false,
+        _ => return open_beginning(payload, out).is_some(),
+    }
+    true
+}
+
+/// Decompresses the beginning of an LZ4 block.
+fn open_beginning(mut block: &[u8], out: &mut [u8]) -> Option<()> {
+    /// The shortest repetition.
+    const MIN_MATCH: usize = 4;
+    let mut filled = 0;
+    loop {
+        let token = usize::from(*block.split_off_first()?);
+        let literals = lz4_length(token >> 4, &mut block)?;
+        let copied = literals.min(out.len() - filled);
+        out[filled..filled + copied].copy_from_slice(block.get(..copied)?);
+        filled += copied;
+        if filled == out.len() {
+            return Some(());
+        }
+        block = block.get(literals..)?;
+        let distance = usize::from(u16::from_le_bytes([*block.split_off_first()?, *block.split_off_first()?]));
+        let end = out.len().min(filled + MIN_MATCH + lz4_length(token & 0xF, &mut block)?);
+        let from = filled.checked_sub(distance).filter(|from| *from < filled)?;
+        // The source may overlap the target.
+        for at in filled..end {
+            out[at] = out[from + at - filled];
+        }
+        filled = end;
+        if filled == out.len() {
+            return Some(());
+        }
+    }
+}
+
+/// A length of an LZ4 block: four bits of the token, and further bytes.
+fn lz4_length(nibble: usize, block: &mut &[u8]) -> Option<usize> {
+    let mut len = nibble;
+    let mut last = if nibble == 0xF { u8::MAX } else { 0 };
+    while last == u8::MAX {
+        last = *block.split_off_first()?;
+        len += usize::from(last);
+    }
+    Some(len)
 }
 
 /// Removes the next segment from `buffer`.
@@ -135,7 +216,7 @@ pub fn take(form: Form, buffer: &mut BytesMut) -> Taken {
         Ok(header) => header,
         Err(why) => return Taken::Damaged(why),
     };
-    let (end, len) = (header_len + header.payload, header_len + header.payload + TRAILER_LEN);
+    let (end, len) = (header_len + header.payload, header.segment_len(form));
     if buffer.len() < len {
         return Taken::Incomplete(len);
     }
@@ -297,6 +378,37 @@ mod tests {
     }
 
     proptest! {
+        /// Without opening the rest, and however little of the segment has arrived.
+        #[test]
+        fn the_beginning_of_a_payload_is_read(
+            payload in prop::collection::vec(0u8..3, 0..3000),
+            (form, closed) in prop_oneof![Just((Form::Plain, false)), Just((Form::Lz4, false)), Just((Form::Lz4, true))],
+            cut in any::<prop::sample::Index>(),
+            len in 0usize..300,
+        ) {
+            let bytes = write(form, &payload, false, closed && !payload.is_empty());
+            let known = header(form, &bytes).expect("undamaged");
+            prop_assert!(!seems_self_contained(form, &bytes));
+            prop_assert_eq!((known.opened_len(), known.segment_len(form)), (payload.len(), bytes.len()));
+            let mut first = vec![9; len];
+            prop_assert_eq!(beginning(form, &bytes, known, &mut first), len <= payload.len());
+            if len <= payload.len() {
+                prop_assert_eq!(&first, &payload[..len]);
+            }
+            if beginning(form, &bytes[..cut.index(bytes.len())], known, &mut first) {
+                prop_assert_eq!(&first, &payload[..len]);
+            }
+        }
+
+        #[test]
+        fn the_beginning_of_garbage_is_refused_or_read(block in prop::collection::vec(any::<u8>(), 0..40)) {
+            let mut first = [0; 100];
+            let known = open_beginning(&block, &mut first);
+            if let Some(opened) = open(&block, first.len()) {
+                prop_assert_eq!((known, &opened[..]), (Some(()), &first[..]));
+            }
+        }
+
         #[test]
         fn what_is_written_is_read(
             payload in prop::collection::vec(0u8..7, 0..3000),

@@ -5,7 +5,7 @@ use super::super::memory::Charge;
 use super::super::service::Service;
 use super::super::stream::ClientStream;
 use super::{COPIES, Drive};
-use crate::protocol::frames::BUFFER;
+use crate::protocol::frames::{BUFFER, FIRST_BUFFER};
 use cql::Error;
 use std::future::Future;
 use std::pin::Pin;
@@ -16,6 +16,7 @@ const LARGE_FRAME: usize = BUFFER;
 /// A large frame must be complete after this many steps (`Limits::large_frame_step`).
 const LARGE_FRAME_STEPS: u32 = 5;
 /// Bytes that must arrive before a large frame reserves memory, so that idle clients hold none.
+/// Under input pressure, so many bytes as fit into the first buffer.
 const FIRST_PART: usize = BUFFER / 2;
 /// The least that must arrive of a large frame in one step while others wait for memory, in bytes.
 const LEAST_PER_STEP: usize = 64 << 10;
@@ -33,6 +34,13 @@ pub(super) struct LargeFrame {
     pub(super) paused: bool,
     /// The time of the next check.
     look: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl LargeFrame {
+    /// The bytes that it reserved.
+    pub(super) fn need(&self) -> usize {
+        self.need
+    }
 }
 
 impl<T, S> Drive<'_, T, S>
@@ -62,21 +70,50 @@ where
         true
     }
 
+    /// Ends the reservation with its frame of `len` bytes. Returns the charge if it is enough for
+    /// the request.
+    #[inline]
+    pub(super) fn take_charge(&mut self, len: usize) -> Option<Charge> {
+        // A decompressed segment has its memory until its last frame is taken.
+        if self.large.is_none() || self.frames.has_opened() {
+            return None;
+        }
+        self.large.take().filter(|large| large.need >= COPIES * len).map(|large| large.charge)
+    }
+
+    /// The bytes that the next frame or segment must reserve.
+    fn input_need(&self) -> usize {
+        let len = self.frames.incomplete_len();
+        // Segments are copied when the frame is assembled.
+        let whole = if len > LARGE_FRAME || self.frames.uses_segments() { COPIES * len } else { len };
+        whole.max(self.frames.opening_len())
+    }
+
+    /// Whether the next frame or segment is too long to be read without a reservation.
+    fn needs_reservation(&self) -> bool {
+        self.frames.incomplete_len().max(self.frames.opening_len()) > self.frames.large_from()
+    }
+
     /// Whether so little of the next frame has arrived that it needs no memory of its own.
     fn has_just_begun(&self) -> bool {
+        let first_part = if self.frames.is_pressed() { FIRST_BUFFER } else { FIRST_PART };
         self.large.is_none()
             && self.frames.missing() > 0
-            && self.frames.buffered() < FIRST_PART
+            && self.frames.buffered() < first_part
             && !self.frames.waits_for_memory()
     }
 
     /// Whether more input may be read: a large frame needs its memory, and must arrive in time.
     pub(super) fn may_read(&mut self, cx: &mut Context<'_>) -> bool {
-        let len = self.frames.incomplete_len();
-        if len <= LARGE_FRAME || self.has_just_begun() {
+        if self.frames.incomplete_len() == 0 {
+            self.large = None;
+        }
+        // A frame that has reserved memory keeps its deadline after the input pressure has ended.
+        if self.large.is_none() && (!self.needs_reservation() || self.has_just_begun()) {
+            self.ticket = None;
             return true;
         }
-        if !self.may_open(cx) || !self.reserve(COPIES * len, cx) {
+        if !self.may_open(cx) || !self.reserve(self.input_need(), cx) {
             return false;
         }
         self.check_late(cx);

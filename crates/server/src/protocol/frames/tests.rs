@@ -282,3 +282,109 @@ fn the_first_segment_of_a_long_frame_waits_for_nothing() {
     }
     assert!(frames.waits_for_memory());
 }
+
+/// A compressed segment of a few hundred bytes.
+fn self_contained_zeros(stream: i16, len: usize) -> Vec<u8> {
+    segment(Form::Lz4, &frame(5, Opcode::Query as u8, stream, &vec![0; len]), true)
+}
+
+#[test]
+fn a_buffer_that_has_grown_is_held_until_it_is_shrunk() {
+    let mut frames = Frames::new(1 << 20);
+    assert_eq!(frames.held(), 0);
+    let long = frame(4, Opcode::Options as u8, 1, &[7; 60_000]);
+    frames.push(&long);
+    frames.push(&long[..100]);
+    assert!(matches!(frames.take_next(), Next::Frame(_)));
+    assert!(frames.held() > 50_000, "{}", frames.held());
+    frames.shrink();
+    assert_eq!((frames.held(), frames.buffered()), (0, 100));
+    frames.push(&long[100..]);
+    assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 1, .. })));
+}
+
+#[test]
+fn under_pressure_a_buffer_grows_only_for_a_frame_with_a_reservation() {
+    let mut frames = Frames::new(1 << 20);
+    frames.set_pressed(true);
+    let long = frame(4, Opcode::Options as u8, 1, &[7; 60_000]);
+    let mut at = 0;
+    while at < FIRST_BUFFER {
+        let space = frames.space(false);
+        let n = (space.capacity() - space.len()).min(1000);
+        assert!(n > 0);
+        space.extend_from_slice(&long[at..at + n]);
+        frames.arrived(n);
+        at += n;
+        assert!(matches!(frames.take_next(), Next::Incomplete));
+        assert_eq!(frames.held(), 0);
+    }
+    assert_eq!((frames.incomplete_len(), frames.large_from()), (long.len(), FIRST_BUFFER));
+    assert!(frames.space(true).capacity() >= long.len());
+    assert_eq!(frames.held(), long.len() - FIRST_BUFFER);
+}
+
+#[test]
+fn under_pressure_a_segment_is_opened_when_it_has_its_memory() {
+    let mut frames = in_segments(Form::Lz4, 1 << 20);
+    frames.set_pressed(true);
+    let bytes = self_contained_zeros(1, 100_000);
+    frames.push(&bytes);
+    for _ in 0..2 {
+        assert!(matches!(frames.take_next(), Next::Incomplete));
+        assert!(frames.must_not_open() && frames.waits_for_memory());
+        assert_eq!((frames.held(), frames.missing()), (0, 0));
+    }
+    assert_eq!(frames.opening_len(), bytes.len() + HEADER_LEN + 100_000);
+    frames.grant();
+    assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 1, .. })));
+    // Each segment needs memory of its own. The end of the pressure ends the wait, too.
+    frames.push(&bytes);
+    assert!(matches!(frames.take_next(), Next::Incomplete));
+    frames.set_pressed(false);
+    assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 1, .. })));
+    assert_eq!((frames.opening_len(), frames.held()), (0, 0));
+}
+
+#[test]
+fn an_open_segment_is_held_until_its_last_frame_is_taken() {
+    let mut frames = in_segments(Form::Lz4, 1 << 20);
+    let payload = [frame(5, Opcode::Query as u8, 1, &[0; 50_000]), frame(5, Opcode::Query as u8, 2, &[0; 50_000])];
+    frames.push(&segment(Form::Lz4, &payload.concat(), true));
+    assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 1, .. })));
+    assert_eq!((frames.held(), frames.has_opened()), (2 * payload[0].len(), true));
+    assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 2, .. })));
+    assert_eq!((frames.held(), frames.has_opened()), (0, false));
+}
+
+/// The length of a frame is known before its first long segment is opened, even if its header is
+/// spread over several segments.
+#[test]
+fn a_long_frame_is_not_opened_to_learn_its_length() {
+    let long = frame(5, Opcode::Query as u8, 1, &[0; 900_000]);
+    for before in 0..HEADER_LEN {
+        let mut frames = in_segments(Form::Lz4, 1 << 20);
+        for byte in &long[..before] {
+            frames.push(&segment(Form::Lz4, &[*byte], false));
+            assert!(matches!(frames.take_next(), Next::Incomplete));
+        }
+        frames.push(&segment(Form::Lz4, &long[before..100_000], false));
+        assert!(matches!(frames.take_next(), Next::Incomplete));
+        assert_eq!(frames.incomplete_len(), long.len());
+        assert!(frames.must_not_open() && frames.held() < 100, "{}", frames.held());
+        frames.grant();
+        assert!(matches!(frames.take_next(), Next::Incomplete));
+        assert_eq!(frames.held(), long.len());
+    }
+}
+
+#[test]
+fn a_long_frame_in_a_single_segment_waits_for_its_memory() {
+    let mut frames = in_segments(Form::Lz4, 1 << 20);
+    frames.push(&segment(Form::Lz4, &frame(5, Opcode::Query as u8, 1, &[0; 100_000]), false));
+    assert!(matches!(frames.take_next(), Next::Incomplete));
+    assert!(frames.waits_for_memory(), "nothing else will come");
+    frames.grant();
+    assert!(matches!(frames.take_next(), Next::Frame(RawFrame { stream: 1, .. })));
+    assert_eq!(frames.held(), 0);
+}

@@ -33,6 +33,9 @@ impl Engine {
 
     async fn drop_whole(&self, table: &Rc<Table>, at_micros: i64) -> Result<(), EngineError> {
         let _barrier = table.without_compactions().await;
+        if self.config().auto_snapshot {
+            self.replay_before_snapshot(table).await?;
+        }
         if self.config().auto_snapshot && self.has_data(table) {
             self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
         }

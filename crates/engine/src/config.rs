@@ -73,6 +73,8 @@ pub struct EngineConfig {
     pub log: CommitlogConfig,
     /// Whether TRUNCATE and DROP take a snapshot first.
     pub auto_snapshot: bool,
+    /// `commitlog_ignore_corruption`, for logs that are read before they are replayed.
+    pub ignore_log_corruption: bool,
     /// The CQL text that makes a table, for snapshots.
     pub describe: Option<DescribeSchema>,
     /// Whether compaction runs by itself.
@@ -103,6 +105,7 @@ impl EngineConfig {
             disk_reserve: 0,
             log,
             auto_snapshot: true,
+            ignore_log_corruption: false,
             describe: None,
             auto_compaction: true,
             compaction_throughput: 0,

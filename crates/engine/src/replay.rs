@@ -70,7 +70,8 @@ async fn send(engines: PerShard<Engine>, shard: ShardId, batch: Vec<(Bytes, Posi
 }
 
 impl Engine {
-    async fn replay_batch(&self, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {
+    /// Applies mutations from earlier logs, with their positions. Waits for room in memtables.
+    pub(crate) async fn replay_batch(&self, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {
         for (i, (bytes, position)) in batch.into_iter().enumerate() {
             // A batch of one large mutation waits, too.
             if i % 32 == 0 {

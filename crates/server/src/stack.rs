@@ -388,6 +388,7 @@ fn engine_config(
     engine.log.segment_size = config.segment_size;
     engine.log.total_size_limit = config.log_size_limit;
     engine.auto_snapshot = config.auto_snapshot;
+    engine.ignore_log_corruption = config.ignore_log_corruption;
     engine.describe = Some(DescribeSchema(Rc::new(move |schema| cql::describe::snapshot_schema(services, schema))));
     engine.auto_compaction = config.auto_compaction;
     engine.compaction_throughput = config.compaction_throughput;

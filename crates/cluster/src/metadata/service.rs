@@ -178,8 +178,8 @@ impl MetadataService {
                         (0..table.tablets.count()).map(|id| TabletRange { id, range: table.tablets.range(id) });
                     let tablets: Vec<TabletRange> = ranges.collect();
                     if table.epoch > 0 {
-                        let done =
-                            engine.catch_up_with_epoch(&table.schema, table.epoch, rt::time::wall_micros()).await;
+                        let now = rt::time::wall_micros();
+                        let done = engine.catch_up_with_epoch(&table.schema, &tablets, table.epoch, now).await;
                         done.map_err(|error| error.to_string())?;
                     }
                     engine.reshard(table.schema.clone(), &tablets).await.map_err(|error| error.to_string())

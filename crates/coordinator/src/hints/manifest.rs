@@ -14,7 +14,8 @@
 //! The manifest also records the minimum length of each file, which is the number of bytes that are
 //! durable. It is updated at each sync, and when a file is closed. A file that is shorter was
 //! truncated or replaced by an older copy. A copy that was made after the last sync is not
-//! detected: a power loss may leave the same file.
+//! detected: a power loss may leave the same file. If the manifest was replaced by an older copy,
+//! too, its sequence number shows that (see [`super::witness`]).
 
 use super::sealed;
 use model::id::HostId;
@@ -41,17 +42,16 @@ type Lengths = Vec<(HostId, Vec<(u64, u64)>)>;
 pub(super) struct Manifest {
     path: PathBuf,
     files: RefCell<BTreeMap<HostId, BTreeSet<u64>>>,
-    /// The minimum lengths of files in bytes. A change of a length does not increase `changes`.
+    /// The minimum lengths of files in bytes.
     lengths: RefCell<BTreeMap<(HostId, u64), u64>>,
-    /// The number of changes of lengths since the start, and the number of these that are on disk.
-    length_changes: Cell<u64>,
-    lengths_written: Cell<u64>,
     /// Whether a readable manifest existed when the node started. If so, files that it does not
     /// list hold no hint that is needed.
     is_known: bool,
     /// Why the manifest differs from the manifest at the last stop, if it does.
     lost: Option<&'static str>,
-    /// The number of changes, and the number of changes that are on disk (`written`).
+    /// The number of changes of the list and of lengths, and the number of changes that are on disk
+    /// (`written`). A change of a length counts: otherwise an older copy of the manifest, together
+    /// with older copies of the files, has the same sequence number as the manifest.
     changes: Cell<u64>,
     written: Cell<u64>,
     write_permit: Semaphore,
@@ -92,18 +92,7 @@ impl Manifest {
         let before = sequence.max(least);
         let changes = Cell::new(before + u64::from(!is_known || lost.is_some() || sequence == 0));
         let written = Cell::new(before);
-        Ok(Manifest {
-            path,
-            files,
-            lengths,
-            length_changes: Cell::new(0),
-            lengths_written: Cell::new(0),
-            is_known,
-            lost,
-            changes,
-            written,
-            write_permit,
-        })
+        Ok(Manifest { path, files, lengths, is_known, lost, changes, written, write_permit })
     }
 
     /// Why this manifest differs from the manifest at the last stop.
@@ -162,7 +151,7 @@ impl Manifest {
             && self.files.borrow().get(&target).is_some_and(|of| of.contains(&number))
         {
             self.lengths.borrow_mut().insert((target, number), bytes);
-            self.length_changes.set(self.length_changes.get() + 1);
+            self.changes.set(self.changes.get() + 1);
         }
     }
 
@@ -191,7 +180,7 @@ impl Manifest {
     /// next one.
     pub async fn write(&self) -> io::Result<()> {
         let own = self.changes.get();
-        let is_written = || self.written.get() >= own && self.lengths_written.get() >= self.length_changes.get();
+        let is_written = || self.written.get() >= own;
         if is_written() {
             return Ok(());
         }
@@ -202,10 +191,8 @@ impl Manifest {
         let upto = self.changes.get();
         debug_assert!(self.written.get() <= upto, "the sequence of a manifest only grows");
         let bytes = sealed::encode(FORMAT, &(upto, self.listed(), self.min_lengths()));
-        let lengths_upto = self.length_changes.get();
         rt::fs::write_durably(&self.path, &bytes).await?;
         self.written.set(upto);
-        self.lengths_written.set(lengths_upto);
         Ok(())
     }
 

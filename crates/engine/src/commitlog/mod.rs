@@ -58,7 +58,9 @@ pub use metrics::Metrics;
 pub(crate) use position::same_log;
 pub use position::{Position, SlotId, shard_of_segment};
 pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail, replay};
-pub use runs::{EndedRun, LoggedRun, OldLogs, OldRun, ended, ends, find_old, missing, old_spans, retire, runs_in};
+pub use runs::{
+    EndedRun, LoggedRun, OldLogs, OldRun, ended, ends, find_old, missing, old_runs, old_spans, retire, runs_in,
+};
 
 #[cfg(test)]
 mod tests;

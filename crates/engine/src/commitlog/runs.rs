@@ -151,10 +151,7 @@ pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
             let Some(run) = run_of_name(&entry.name) else { continue };
             let run_dir = dir.join(&entry.name);
             let files = fs::read_dir(&run_dir).await.map_err(LogError::io(&run_dir))?;
-            let has = |name: &str| files.iter().any(|file| file.name == name);
-            let has_segments = files.iter().any(|file| segment_of_name(&file.name).is_some());
-            // Segments without a manifest are a loss: replay reports it.
-            if has(manifest::NAME) || (has_segments && !has(manifest::RETIRED)) {
+            if needs_replay(&files) {
                 runs.push(OldRun { shard, run, dir: run_dir });
             } else {
                 remove_run(&run_dir).await.map_err(LogError::io(&run_dir))?;
@@ -163,6 +160,37 @@ pub async fn find_old(root: &Path) -> Result<OldLogs, LogError> {
     }
     runs.sort_by_key(|run| (run.shard, run.run));
     Ok(OldLogs { runs })
+}
+
+/// Lists the runs of earlier processes below `root`, and changes nothing. Shards below `running`
+/// have begun a run of this process: their last run.
+pub async fn old_runs(root: &Path, running: u16) -> Result<OldLogs, LogError> {
+    let mut runs = Vec::new();
+    for (shard, dir) in shard_dirs(root).await? {
+        let entries = fs::read_dir(&dir).await.map_err(LogError::io(&dir))?;
+        let mut own: Vec<u64> = entries.iter().filter_map(|entry| run_of_name(&entry.name)).collect();
+        own.sort();
+        if shard.0 < running {
+            own.pop();
+        }
+        for run in own {
+            let dir = run_dir(&dir, run);
+            let files = fs::read_dir(&dir).await.map_err(LogError::io(&dir))?;
+            if needs_replay(&files) {
+                runs.push(OldRun { shard, run, dir });
+            }
+        }
+    }
+    runs.sort_by_key(|run| (run.shard, run.run));
+    Ok(OldLogs { runs })
+}
+
+/// Whether a run with these files is neither retired nor incompletely created.
+fn needs_replay(files: &[fs::DirEntry]) -> bool {
+    let has = |name: &str| files.iter().any(|file| file.name == name);
+    let has_segments = files.iter().any(|file| segment_of_name(&file.name).is_some());
+    // Segments without a manifest are a loss: replay reports it.
+    has(manifest::NAME) || (has_segments && !has(manifest::RETIRED))
 }
 
 /// For each shard with a directory below `root`, a position after all its records so far and

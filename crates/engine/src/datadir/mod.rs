@@ -65,6 +65,10 @@ pub struct DataDir {
     _locks: Vec<FileLock>,
 }
 
+/// What the operator can do without a readable stamp.
+const WAY_OUT_OF_LOST_STAMP: &str = "restore the stamp as it was when the node stopped. An older copy may need a start with \
+     --accept-loss. If no copy is left, replace a member of a cluster by a new node with an empty data directory";
+
 /// Why a data directory cannot be used. The texts are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
@@ -107,7 +111,9 @@ pub enum DataDirError {
         known: u32,
     },
     /// The stamp cannot be understood.
-    #[error("the stamp {path} is damaged ({why}): restore it from a backup, or move the data directory away")]
+    #[error(
+        "the stamp {path} is damaged ({why}). The stamp identifies the node and lists its files: {WAY_OUT_OF_LOST_STAMP}"
+    )]
     CorruptStamp {
         /// The stamp.
         path: PathBuf,
@@ -123,8 +129,7 @@ pub enum DataDirError {
     /// There is data, but no stamp.
     #[error(
         "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp \
-         identifies the node and lists its files: restore the stamp as it was when the node stopped. An older copy may need a \
-         start with --accept-loss. If no copy is left, replace a member of a cluster by a new node with an empty data directory"
+         identifies the node and lists its files: {WAY_OUT_OF_LOST_STAMP}"
     )]
     NoStamp(PathBuf),
     /// The directory itself could not be made.

@@ -15,7 +15,7 @@ use crate::table_dir::Prepared;
 use model::schema::TableSchema;
 use model::{HostId, TableId};
 use rt::hash::HashMap;
-use rt::sync::Cancel;
+use rt::sync::{Cancel, Semaphore};
 use sstable::{Component, LargeCounts, LargeLimits, LargeReads, Loan, PageCache};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -188,6 +188,10 @@ impl Engine {
     }
 
     /// The position at which the log of this run begins: records of earlier runs lie below it.
+    pub(crate) fn log_reading(&self) -> &Semaphore {
+        &self.log_reading
+    }
+
     pub(crate) fn log_begun(&self) -> Position {
         self.log_begun
     }

@@ -52,7 +52,7 @@ use directory_changes::DirectoryChanges;
 use model::TableId;
 use model::range::PartitionRange;
 use rt::hash::HashMap;
-use rt::sync::{Cancel, Gate};
+use rt::sync::{Cancel, Gate, Semaphore};
 use rt::time::Duration;
 use sstable::{LargeCounts, LargeLimits, OpenFiles, PageCache};
 use std::cell::{Cell, RefCell};
@@ -92,6 +92,8 @@ pub struct Engine {
     /// The sstables that were found in each table's directory, during startup.
     prepared: RefCell<HashMap<TableId, Prepared>>,
     changes: DirectoryChanges,
+    /// Held while logs of earlier processes are read for the snapshot of one table.
+    log_reading: Semaphore,
     /// The position at which the log of this run begins.
     log_begun: Position,
     /// Cancelled by [`Engine::stop`].
@@ -134,6 +136,7 @@ impl Engine {
             newest_epoch: Cell::new(0),
             prepared: RefCell::default(),
             changes: DirectoryChanges::default(),
+            log_reading: Semaphore::new(1),
             stop: Cancel::new(),
             loops: Gate::new(),
             started: Cell::new(false),

@@ -23,6 +23,7 @@ use crate::table::{Attached, Table, Tablet};
 use model::TableId;
 use model::fragment::Fragment;
 use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
 use rt::task::Group;
 use sstable::{LARGE, WriterOptions};
 use std::collections::VecDeque;
@@ -137,12 +138,27 @@ impl Engine {
         memtable: &Rc<Memtable>,
     ) -> Result<Option<Rc<Attached>>, EngineError> {
         let schema = memtable.flush_schema().cloned().unwrap_or_else(|| table.schema());
-        let slices = Slices::new(&schema, Rc::new(Slice::full()));
-        let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
         let options = WriterOptions { expected_partitions: memtable.len() as u64, ..self.writer_options(&schema) };
         self.make_directory(table).await?;
         let _writing = Writing::new(self.counters());
-        let mut out = Output::create(&table.dir, schema, options).await?;
+        let mut out = Output::create(&table.dir, schema.clone(), options).await?;
+        if let Err(error) = self.write_rows(memtable, &schema, &mut out).await {
+            out.abandon().await;
+            return Err(error);
+        }
+        let intervals: Vec<Interval> = memtable.logged().into_iter().collect();
+        out.finish(&intervals, self, table).await
+    }
+
+    /// Writes the rows of a memtable to an sstable that is being written.
+    pub(crate) async fn write_rows(
+        &self,
+        memtable: &Rc<Memtable>,
+        schema: &Rc<TableSchema>,
+        out: &mut Output,
+    ) -> Result<(), EngineError> {
+        let slices = Slices::new(schema, Rc::new(Slice::full()));
+        let mut source = MemtableSource::new(memtable.clone(), schema.clone(), slices, PartitionRange::FULL);
         let mut buffer = VecDeque::new();
         let job = self.large_jobs().next_id(None);
         loop {
@@ -153,16 +169,11 @@ impl Engine {
                 0 => None,
                 large => Some(self.large_jobs().enter(job, large).await),
             };
-            if let Err(error) = out.write(&mut buffer).await {
-                out.abandon().await;
-                return Err(error);
-            }
+            out.write(&mut buffer).await?;
             if !more {
-                break;
+                return Ok(());
             }
             rt::task::maybe_yield().await;
         }
-        let intervals: Vec<Interval> = memtable.logged().into_iter().collect();
-        out.finish(&intervals, self, table).await
     }
 }

@@ -79,7 +79,7 @@ impl Output {
         engine: &Engine,
         table: &Table,
     ) -> Result<Option<Rc<Attached>>, EngineError> {
-        let place = SstablePath::new(&self.dir, self.writer.generation());
+        let place = self.place();
         let sealed = self.seal(intervals, engine).await;
         if sealed.is_err()
             && let Err(error) = sstable::directory::remove(&place).await
@@ -95,6 +95,11 @@ impl Output {
         let Some(sealed) = self.writer.finish(&covered).await? else { return Ok(None) };
         let sstable = Sstable::open(&self.dir, sealed.generation, engine.cache()).await?;
         Ok(Some(Attached::new(sstable, intervals.to_vec())))
+    }
+
+    /// Where it is written.
+    pub fn place(&self) -> SstablePath {
+        SstablePath::new(&self.dir, self.writer.generation())
     }
 
     /// Removes the written files.

@@ -33,6 +33,9 @@ impl Engine {
 
     async fn drop_whole(&self, table: &Rc<Table>, at_micros: i64) -> Result<(), EngineError> {
         let _barrier = table.without_compactions().await;
+        if self.config().auto_snapshot {
+            self.replay_before_snapshot(table).await?;
+        }
         if self.config().auto_snapshot && self.has_data(table) {
             self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
         }
@@ -72,7 +75,8 @@ impl Engine {
     }
 
     /// Removes what an interrupted drop has left of a table: its sstables and its directory.
-    /// Snapshots stay, and with `auto_snapshot` these sstables get one, too. `schema` is the
+    /// Snapshots stay, and with `auto_snapshot` these sstables get one, too. It lacks rows that are
+    /// only in the logs: nothing shows whether the drop had already saved them. `schema` is the
     /// table when it was dropped, `at_micros` the time for the name of the snapshot. Call it on
     /// one shard, at start before any shard opens its tables, or when no shard has the table any
     /// more. False if nothing was left.

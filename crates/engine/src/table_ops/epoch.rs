@@ -15,7 +15,7 @@
 use super::truncate::snapshot_name;
 use crate::commitlog::{self, Position};
 use crate::datadir::Made;
-use crate::engine::Engine;
+use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::table::Table;
 use crate::table_dir::{ReplayFilters, SnapshotWriter, TruncateRecord, epoch_file, finish_interrupted, remove_all};
@@ -24,6 +24,7 @@ use model::schema::TableSchema;
 use rt::ShardId;
 use rt::sync::GateGuard;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 impl Engine {
     /// The epoch of a table on this shard; 0 if it was never truncated in a cluster, or is not
@@ -75,15 +76,31 @@ impl Engine {
     }
 
     /// Discards the node's data of a table if a crash interrupted the truncation to this epoch.
-    /// With `auto_snapshot`, the flushed data gets a snapshot that is named after the time
-    /// `at_micros` (microseconds since 1970). Call it on shard 0 at start, before any shard opens
-    /// the table and before other shards open their logs. Whether there was anything to discard.
+    /// With `auto_snapshot`, the data gets a snapshot that is named after the time `at_micros`
+    /// (microseconds since 1970), also rows that are only in the logs. `tablets` are all tablets of
+    /// the table on this node. Call it on shard 0 at start, before any shard opens the table and
+    /// before other shards open their logs. May be called again after an error. Whether there was
+    /// anything to discard.
     pub async fn catch_up_with_epoch(
         &self,
-        schema: &TableSchema,
+        schema: &Rc<TableSchema>,
+        tablets: &[TabletRange],
         epoch: u64,
         at_micros: i64,
     ) -> Result<bool, EngineError> {
+        let dir = self.table_dir(schema);
+        if self.config().auto_snapshot && epoch_file::begun(&dir, self.config().host_id).await? < epoch {
+            let found = finish_interrupted(&dir, self.config()).await?;
+            let written = self.write_logged_rows(schema, &dir, tablets, &found).await?;
+            if !written.is_empty() {
+                tracing::info!(
+                    keyspace = schema.keyspace,
+                    table = schema.name,
+                    sstables = written.len(),
+                    "the snapshot of a truncated table gets the rows that were only in the commitlog"
+                );
+            }
+        }
         // This shard has begun a new log.
         self.begin_empty(schema, epoch, &[(self.config().shard, self.log_begun())], at_micros).await
     }

@@ -5,6 +5,7 @@
 //! - `tablet_lifecycle`: adds and removes tablets.
 //! - `truncate`, `epoch`: TRUNCATE on one shard, and its order in a cluster.
 //! - `drop`: DROP TABLE.
+//! - `logged_rows`: rows that are only in old logs, for the snapshots of TRUNCATE and DROP.
 //! - `snapshot`: hard links to the sstables of a table.
 //! - `upload`: loads sstables from the `upload` directory of a table.
 //! - `directory`: makes the directory of a table and removes files from it.
@@ -15,6 +16,7 @@ mod add;
 mod directory;
 mod drop;
 mod epoch;
+mod logged_rows;
 mod reshard;
 mod snapshot;
 mod tablet_lifecycle;

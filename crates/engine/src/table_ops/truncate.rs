@@ -44,6 +44,9 @@ impl Engine {
     ) -> Result<TruncateRecord, EngineError> {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let _barrier = table.without_compactions().await;
+        if self.config().auto_snapshot {
+            self.replay_before_snapshot(table).await?;
+        }
         if self.has_data(table) && self.config().auto_snapshot {
             self.snapshot_table(table, &snapshot_name(&table.schema(), at_micros)).await?;
         }

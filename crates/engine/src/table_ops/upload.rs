@@ -27,12 +27,14 @@ use model::TableId;
 use model::key::RingCut;
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
+use rt::fs::OpenOptions;
 use rt::task::Group;
 use sstable::{
     Component, Corrupt, Generation, PageCache, ReadOptions, Sstable, SstablePath, Unsealed, Version, Writer,
     WriterOptions, unreadable_format,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -89,6 +91,7 @@ impl Engine {
             }
         }
         for (place, components) in sstables.values() {
+            check_regular(place, components).await?;
             check_whole(place, components).await?;
         }
         if !sstables.is_empty() && names.iter().any(|name| name == MANIFEST) {
@@ -292,6 +295,24 @@ impl Engine {
 /// Whether the name belongs to an sstable of an unknown version.
 fn is_foreign(name: &str) -> bool {
     unreadable_format(name).is_some() || name.ends_with(&format!("-{}", Component::Data.name()))
+}
+
+/// Refuses FIFOs, sockets and devices with the name of a file of an sstable. They are
+/// files of the operator: the node has lost none.
+async fn check_regular(place: &SstablePath, components: &[&str]) -> Result<(), EngineError> {
+    for component in components {
+        let path = place.dir.join(place.file_name(component));
+        match rt::fs::open(&path, &OpenOptions { read: true, ..OpenOptions::default() }).await {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                let why = format!(
+                    "{error}: remove it from the upload directory, or copy the file of the sstable there again"
+                );
+                return Err(EngineError::Upload { path, why });
+            }
+            other => drop(other.map_err(EngineError::io(&path))?),
+        }
+    }
+    Ok(())
 }
 
 /// Refuses an sstable without a table of contents, or without a file that is listed there.

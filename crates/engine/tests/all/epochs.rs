@@ -9,7 +9,7 @@ use engine::{Engine, EngineConfig};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use rt::ShardId;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 fn insert(k: i32, value: &str) -> Change {
@@ -40,7 +40,7 @@ where
     let old = commitlog::find_old(&config.data_dir.join("commitlog")).await.unwrap();
     let engine = Engine::open(config).await.unwrap();
     ENGINES.set(engine.clone());
-    engine.catch_up_with_epoch(schema, epoch, rt::time::wall_micros()).await.unwrap();
+    engine.catch_up_with_epoch(schema, &tablets(2), epoch, rt::time::wall_micros()).await.unwrap();
     engine.reshard(schema.clone(), &tablets(2)).await.unwrap();
     engine.add_table(schema.clone(), tablets(2)).await.unwrap();
     engine.set_epoch(schema.id, epoch);
@@ -137,8 +137,61 @@ fn a_start_makes_void_what_a_crash_kept_from_it_and_takes_a_snapshot() {
         let engine = reopen(config(), &schema, 5).await;
         assert_eq!(keys(&engine, &schema).await, [1]);
         engine.stop().await;
-        let dir = scratch.join("data/ks").read_dir().unwrap().next().unwrap().unwrap().path();
-        assert_eq!(names(&dir.join("snapshots")).len(), 1, "of what was flushed");
+        let dir = directory_of(&scratch);
+        assert_eq!(names(&dir.join("snapshots")).len(), 1);
+        assert_eq!(keys_in_snapshots(&dir, &schema).await, Vec::from_iter(0..20), "also what was only logged");
+    });
+}
+
+/// The directory of the only table.
+fn directory_of(data: &Path) -> PathBuf {
+    data.join("data/ks").read_dir().unwrap().next().unwrap().unwrap().path()
+}
+
+/// The keys of the rows in all snapshots of a table: in a data directory with their sstables.
+async fn keys_in_snapshots(table: &Path, schema: &Rc<TableSchema>) -> Vec<i32> {
+    let scratch = Scratch::new("epoch-snapshots");
+    let to = scratch.join("data/ks").join(table.file_name().unwrap());
+    // Stamps the data directory.
+    open(config(&scratch, 16 << 20), schema, &tablets(2)).await.stop().await;
+    std::fs::create_dir_all(&to).unwrap();
+    for snapshot in names(&table.join("snapshots")) {
+        let from = table.join("snapshots").join(snapshot);
+        for name in names(&from).into_iter().filter(|name| name.contains("-big-")) {
+            std::fs::copy(from.join(&name), to.join(&name)).unwrap();
+        }
+    }
+    let engine = open(config(&scratch, 16 << 20), schema, &tablets(2)).await;
+    let found = keys(&engine, schema).await;
+    engine.stop().await;
+    found
+}
+
+/// Rows that are in no sstable, not even in a directory of the table.
+#[test]
+fn a_late_epoch_keeps_rows_that_were_only_logged_in_a_snapshot() {
+    rt::block_on(async {
+        for auto_snapshot in [true, false] {
+            let (scratch, schema) = (Scratch::new("epoch-logged"), schema(0, |_| {}));
+            let config = || EngineConfig { auto_snapshot, ..config(&scratch, 16 << 20) };
+            let engine = open(config(), &schema, &tablets(2)).await;
+            for k in 0..10 {
+                write(&engine, &schema, 1, k, "old").await;
+            }
+            engine.abandon().await;
+            let engine = reopen(config(), &schema, 5).await;
+            assert!(keys(&engine, &schema).await.is_empty());
+            write(&engine, &schema, 0, 1, "new").await;
+            engine.abandon().await;
+            let engine = reopen(config(), &schema, 5).await;
+            assert_eq!(keys(&engine, &schema).await, [1]);
+            engine.stop().await;
+            let dir = directory_of(&scratch);
+            assert_eq!(dir.join("snapshots").exists(), auto_snapshot);
+            if auto_snapshot {
+                assert_eq!(keys_in_snapshots(&dir, &schema).await, Vec::from_iter(0..10));
+            }
+        }
     });
 }
 
@@ -151,7 +204,7 @@ fn names(dir: &Path) -> Vec<String> {
 fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch-replay"), schema(0, |_| {}));
-        let config = || config(&scratch, 16 << 20);
+        let config = || EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };
         let engine = open(config(), &schema, &tablets(2)).await;
         fill(&engine, &schema).await;
         engine.abandon().await;
@@ -170,6 +223,24 @@ fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
         let engine = reopen(config(), &schema, 3).await;
         assert_eq!(keys(&engine, &schema).await, [1]);
         engine.stop().await;
+        assert_eq!(keys_in_snapshots(&directory_of(&scratch), &schema).await, Vec::from_iter(0..20));
+    });
+}
+
+/// A restarted node learns of the DROP TABLE before it has replayed its logs.
+#[test]
+fn what_was_logged_and_not_replayed_yet_is_in_the_snapshot_of_a_drop() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("drop-replay"), schema(0, |_| {}));
+        let config = || EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };
+        let engine = open(config(), &schema, &tablets(2)).await;
+        fill(&engine, &schema).await;
+        engine.abandon().await;
+        let id = schema.id;
+        let drop = async |engine: Rc<Engine>| engine.drop_table(id, rt::time::wall_micros()).await.unwrap();
+        let engine = open_at(config(), &schema, 0, drop).await;
+        engine.stop().await;
+        assert_eq!(keys_in_snapshots(&directory_of(&scratch), &schema).await, Vec::from_iter(0..20));
     });
 }
 

@@ -194,7 +194,7 @@ async fn open_in_epoch(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
         config
     };
     let first = Engine::open(config()).await.unwrap();
-    first.catch_up_with_epoch(schema, EPOCH, rt::time::wall_micros()).await.unwrap();
+    first.catch_up_with_epoch(schema, &tablets(2), EPOCH, rt::time::wall_micros()).await.unwrap();
     first.stop().await;
     let engine = open(config(), schema, &tablets(2)).await;
     engine.set_epoch(schema.id, EPOCH);

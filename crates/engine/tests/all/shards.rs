@@ -33,7 +33,7 @@ async fn add_table(dir: PathBuf, shards: usize, epoch: u64) {
     let engine = Engine::open(config).await.unwrap();
     ENGINES.set(engine.clone());
     if shard == ShardId(0) {
-        engine.catch_up_with_epoch(&schema, epoch, rt::time::wall_micros()).await.unwrap();
+        engine.catch_up_with_epoch(&schema, &tablets(TABLETS), epoch, rt::time::wall_micros()).await.unwrap();
     }
     let own: Vec<TabletRange> =
         tablets(TABLETS).into_iter().filter(|tablet| owner(tablet.id, shards) == shard).collect();

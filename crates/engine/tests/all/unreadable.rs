@@ -108,7 +108,7 @@ fn a_later_epoch_includes_sstables_that_cannot_be_opened() {
             {
                 let _lock = engine::datadir::DataDir::open(&scratch, "test", 1).await.unwrap();
                 let engine = engine::Engine::open(config()).await.unwrap();
-                assert!(engine.catch_up_with_epoch(&schema, 7, rt::time::wall_micros()).await.unwrap());
+                assert!(engine.catch_up_with_epoch(&schema, &tablets(1), 7, rt::time::wall_micros()).await.unwrap());
                 engine.abandon().await;
             }
             let dir = table_dir(&scratch);

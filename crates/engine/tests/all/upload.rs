@@ -263,6 +263,12 @@ fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
             refused(&format!("{name}: the file is missing")).await;
             std::fs::rename(scratch.join(name), dir.join(name)).unwrap();
         }
+        let filter = dir.join(format!("{one}-Filter.db"));
+        std::fs::rename(&filter, scratch.join("Filter.db")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&filter).status().unwrap().success());
+        refused("Filter.db: not a regular file, but a FIFO: remove it from the upload directory").await;
+        std::fs::remove_file(&filter).unwrap();
+        std::fs::rename(scratch.join("Filter.db"), &filter).unwrap();
         let manifest = dir.join("manifest.json");
         std::fs::write(&manifest, format!("{{\"files\":[\"{data}\",\"me-7-big-Data.db\"]}}")).unwrap();
         refused("manifest.json: it names me-7-big-Data.db, which is missing").await;

@@ -140,14 +140,16 @@ fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
             miss(&hints).await;
         }
         assert_eq!(second.changes.get(), before + 2);
-        hints.sync().await;
-        assert_eq!(second.changes.get(), before + 2);
-        // The next sync records the sequence number of the manifest, once.
-        fill(&hints, 20).await;
-        assert_eq!(second.changes.get(), before + 2);
+        // A sync records the sequence number of the manifest once, also if only the length of a
+        // file has changed.
         hints.sync().await;
         hints.sync().await;
         assert_eq!(second.changes.get(), before + 3);
+        fill(&hints, 20).await;
+        assert_eq!(second.changes.get(), before + 3);
+        hints.sync().await;
+        hints.sync().await;
+        assert_eq!(second.changes.get(), before + 4);
         replay(&hints, |_| Delivered::Sent).await;
         hints.forget_missed(target(), None, i64::MAX).await;
         hints.sync().await;
@@ -238,6 +240,29 @@ fn an_older_copy_of_a_file_of_hints_is_noted() {
         assert_eq!(noted(&hints), Vec::new(), "it is noted once");
         let (done, seen) = replay(&hints, |_| Delivered::Sent).await;
         assert_eq!((done, seen.len()), (true, 2), "the remaining hints of the file are delivered");
+    });
+}
+
+#[test]
+fn older_copies_of_hints_and_their_notes_together_are_noted() {
+    rt::block_on(async {
+        let (scratch, second) = (Scratch::new("older-both"), Second::default());
+        let hints = second.open(&scratch).await;
+        fill(&hints, 2).await;
+        hints.sync().await;
+        let file = files_in(&scratch).pop().expect("a file");
+        let notes = scratch.join("notes").join("0.files");
+        let copies = [&file, &notes].map(|path| (path.clone(), std::fs::read(path).expect("a copy")));
+        // Into the same file: the list of files stays.
+        fill(&hints, 1).await;
+        hints.sync().await;
+        drop(hints);
+        assert_eq!(files_in(&scratch), [file]);
+        assert_eq!(noted(&*second.open(&scratch).await), [], "nothing was replaced");
+        copies.iter().for_each(|(path, copy)| std::fs::write(path, copy).expect("put back"));
+        for _ in 0..2 {
+            assert_eq!(noted(&*second.open(&scratch).await), [(target(), None, LOST)]);
+        }
     });
 }
 

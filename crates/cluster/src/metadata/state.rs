@@ -214,6 +214,20 @@ impl Metadata {
     /// The operations that build this metadata from nothing: the content of a snapshot. Built-in
     /// keyspaces are left out.
     pub fn as_ops(&self, built_in: impl Fn(&str) -> bool) -> Vec<Op> {
+        self.ops(built_in).collect()
+    }
+
+    /// The same operations, made one after the other.
+    pub fn ops<'a>(&'a self, built_in: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Op> + 'a {
+        let keyspaces = self.keyspaces.values().filter(move |keyspace| !built_in(&keyspace.definition.name));
+        let of_keyspace = |keyspace: &'a Rc<Keyspace>| {
+            keyspace_ops(keyspace).into_iter().chain(keyspace.tables.values().flat_map(|table| table_ops(table)))
+        };
+        self.cluster_ops().into_iter().chain(keyspaces.flat_map(of_keyspace))
+    }
+
+    /// The operations that belong to no keyspace.
+    fn cluster_ops(&self) -> Vec<Op> {
         let mut ops: Vec<Op> = self.paging_keys.iter().cloned().map(Op::PutPagingKey).collect();
         ops.extend(self.topology.nodes().map(|node| Op::PutNode(Box::new((**node).clone()))));
         ops.extend(self.topology.runs().map(|(host, run)| Op::PutRun { host, run }));
@@ -229,32 +243,6 @@ impl Metadata {
             table: table.clone(),
             salt: *salt,
         }));
-        for keyspace in self.keyspaces.values().filter(|keyspace| !built_in(&keyspace.definition.name)) {
-            ops.push(Op::PutKeyspace(keyspace.definition.clone()));
-            for user_type in types_in_order(keyspace) {
-                ops.push(Op::PutType(TypeDefinition {
-                    keyspace: user_type.keyspace.clone(),
-                    name: user_type.name.clone(),
-                    fields: user_type.fields.iter().map(|(name, ty)| (name.clone(), ty.to_string())).collect(),
-                }));
-            }
-            ops.extend(keyspace.type_identities.iter().map(|(name, identity)| Op::IdentifyType {
-                keyspace: keyspace.definition.name.clone(),
-                name: name.clone(),
-                identity: *identity,
-            }));
-            for table in keyspace.tables.values() {
-                ops.push(Op::PutTable(Box::new((*table.definition).clone())));
-                ops.push(Op::PutTablets(TabletsDefinition {
-                    table: table.schema.id,
-                    replicas: (0..table.tablets.count()).map(|t| table.tablets.replicas(t).to_vec()).collect(),
-                }));
-                let id = table.schema.id;
-                let moving = table.tablets.transitions().map(|(tablet, moving)| moving.written(id, tablet));
-                ops.extend(moving.map(|definition| Op::PutTransition(Box::new(definition))));
-                ops.extend((table.epoch > 0).then_some(Op::Truncate { table: id, epoch: table.epoch }));
-            }
-        }
         ops
     }
 
@@ -559,6 +547,38 @@ fn transition_of(definition: &TransitionDefinition) -> Result<Transition, Metada
         new_replicas: Replicas::from_slice(&definition.new_replicas),
         session: definition.session,
     })
+}
+
+/// The operations that make a keyspace and its types.
+fn keyspace_ops(keyspace: &Keyspace) -> Vec<Op> {
+    let mut ops = vec![Op::PutKeyspace(keyspace.definition.clone())];
+    for user_type in types_in_order(keyspace) {
+        ops.push(Op::PutType(TypeDefinition {
+            keyspace: user_type.keyspace.clone(),
+            name: user_type.name.clone(),
+            fields: user_type.fields.iter().map(|(name, ty)| (name.clone(), ty.to_string())).collect(),
+        }));
+    }
+    ops.extend(keyspace.type_identities.iter().map(|(name, identity)| Op::IdentifyType {
+        keyspace: keyspace.definition.name.clone(),
+        name: name.clone(),
+        identity: *identity,
+    }));
+    ops
+}
+
+/// The operations that make a table.
+fn table_ops(table: &Table) -> Vec<Op> {
+    let id = table.schema.id;
+    let replicas = (0..table.tablets.count()).map(|t| table.tablets.replicas(t).to_vec()).collect();
+    let mut ops = vec![
+        Op::PutTable(Box::new((*table.definition).clone())),
+        Op::PutTablets(TabletsDefinition { table: id, replicas }),
+    ];
+    let moving = table.tablets.transitions().map(|(tablet, moving)| moving.written(id, tablet));
+    ops.extend(moving.map(|definition| Op::PutTransition(Box::new(definition))));
+    ops.extend((table.epoch > 0).then_some(Op::Truncate { table: id, epoch: table.epoch }));
+    ops
 }
 
 /// The types of a keyspace, each after the types that it uses.

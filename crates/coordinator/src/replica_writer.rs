@@ -62,9 +62,10 @@ impl ReplicaWriter {
         self.bytes_in_flight.get() > MAX_BYTES_IN_FLIGHT
     }
 
-    /// Whether writes that need a hint must be refused, because too many hints are being stored.
-    pub fn is_full_of_hints(&self) -> bool {
-        self.hints.borrow().as_ref().is_some_and(|hints| hints.is_full())
+    /// The store for hints, if writes that need a hint must be refused: too many hints are being
+    /// stored.
+    pub fn hints_if_full(&self) -> Option<Rc<Hints>> {
+        self.hints().filter(|hints| hints.is_full())
     }
 
     fn in_flight(&self, message: &Message) -> InFlight<'_> {

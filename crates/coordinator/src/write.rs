@@ -12,6 +12,7 @@ use super::replica_failure::ReplicaFailure;
 use super::response_tracker::ResponseTracker;
 use super::write_responses::WriteGroup;
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use crate::hints::Hints;
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::WriteSet;
@@ -186,8 +187,10 @@ impl Coordinator {
             let nodes = self.nodes_by(&metadata);
             let groups =
                 self.group_by_replicas(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
-            let is_down = |group: &WriteGroup| group.replicas.iter().any(|replica| !nodes.is_alive(replica.host));
-            if !sent && self.writer.is_full_of_hints() && groups.iter().any(is_down) {
+            if !sent
+                && let Some(hints) = self.writer.hints_if_full()
+                && needs_hint(&groups, &nodes, &hints)
+            {
                 return Err(CoordinatorError::Overloaded(Overload::Writes));
             }
             let mut routed = options.routed_by(number);
@@ -281,6 +284,16 @@ impl Coordinator {
         }
         Ok((tracker, set))
     }
+}
+
+/// Whether a replica of the write is down and gets a hint.
+fn needs_hint(groups: &[WriteGroup], nodes: &Nodes, hints: &Hints) -> bool {
+    let now = rt::time::now();
+    let gets_hint = |replica: &TabletReplica| {
+        let host = replica.host;
+        !nodes.is_alive(host) && hints.would_store(nodes.datacenter_name(host), nodes.down_for(host, now))
+    };
+    groups.iter().any(|group| group.replicas.iter().any(gets_hint))
 }
 
 /// Turns Unavailable into a timeout, for a write that some replica may have applied. Drivers retry

@@ -61,6 +61,9 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
+    /// The directory of a dropped table still has this file of an sstable.
+    #[error("{0} is a file of an sstable of a dropped table, and was not removed")]
+    NotDropped(PathBuf),
     /// The name is not valid for a snapshot: letters, digits, `-`, `_` and `.` only.
     #[error("bad snapshot name {0:?}")]
     SnapshotName(String),

@@ -15,7 +15,6 @@ use engine::{Engine, LogLeft, Unwritten};
 use model::id::TableId;
 use rt::ShardId;
 use rt::shard::PerShard;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
@@ -242,14 +241,13 @@ pub struct InventoryRecord {
     pub metadata: Rc<MetadataService>,
     /// Whether the node is alone in its cluster.
     pub alone: bool,
-    /// Whether this run has written the inventory.
-    pub is_written: Rc<Cell<bool>>,
 }
 
 impl InventoryRecord {
     /// Records the files that the next start requires: the logs of this run and the `old` logs, the
     /// durable end of the metadata log, and the tables with a directory. Logs that are not listed
-    /// any more may be removed afterwards.
+    /// any more may be removed afterwards. Missing files whose loss was accepted are not required
+    /// any more, also if an earlier call has failed.
     pub async fn write(&self, old: &OldLogs) -> Result<(), DataDirError> {
         let mut runs = self.engines.call_all(|engine| async move { engine.logged_run() }).await;
         runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));
@@ -261,12 +259,10 @@ impl InventoryRecord {
         // The loss was accepted at this start, or the table was dropped.
         let gone = self.data_dir.tables_without_directory().await?;
         let found = self.engines.get().found_in_directories();
-        let is_first = !self.is_written.replace(true);
         let change = |inventory: &mut Inventory| {
             inventory.retain(|id| !gone.contains(&id));
-            if is_first {
-                // The loss of missing files was accepted.
-                (inventory.epochs, inventory.filters, inventory.filters_written) = Default::default();
+            if let Some(at_start) = &self.data_dir.stamp.inventory {
+                inventory.forget_files_of(at_start);
             }
             found.iter().for_each(|made| inventory.add(made));
             // Shards may have added tables since the directories were listed.

@@ -28,6 +28,7 @@ use coordinator::Coordinator;
 use coordinator::hints::{self, Hints, HintsConfig, HintsSettings};
 use coordinator::resync::ResyncShards;
 use engine::datadir::InventoryKeeper;
+use futures_util::future::{Either, select};
 use internode::{Identity, Internode, InternodeConfig, InternodeListener};
 use replica::Replica;
 use rt::shard::PerShard;
@@ -38,6 +39,7 @@ use rt::tls::PeerTls;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
 
 /// How long an admitted node may take to receive the metadata of the cluster.
@@ -211,15 +213,29 @@ pub async fn join_group(
     .detach();
     let locator = wire.admission.locator().clone();
     rt::task::spawn(locate::keep_locating(locator, internode, async move || seeds.look(address).await)).detach();
-    let own = service.info().host_id;
-    let until = Deadline::after(LEARN);
-    while joins && service.current().topology.node(own).is_none() {
+    if joins { unless_failed(service, receive_metadata(service)).await? } else { Ok(()) }
+}
+
+/// Waits until this joining node has received the metadata.
+async fn receive_metadata(service: &MetadataService) -> Result<(), StartError> {
+    let (own, until) = (service.info().host_id, Deadline::after(LEARN));
+    while service.current().topology.node(own).is_none() {
         if until.is_past() {
             return Err(StartError("the cluster admitted this node, but did not send it the metadata in time".into()));
         }
         rt::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
+}
+
+/// Waits for the cluster. Ends with an error if the metadata group fails on this node: without it,
+/// the cluster's part would never arrive.
+async fn unless_failed<T>(service: &MetadataService, wait: impl Future<Output = T>) -> Result<T, StartError> {
+    let Some(group) = service.group() else { return Ok(wait.await) };
+    match select(pin!(group.failure()), pin!(wait)).await {
+        Either::Left((why, _)) => Err(StartError::of_group(&why)),
+        Either::Right((done, _)) => Ok(done),
+    }
 }
 
 /// Records a new run of this node, unless it joins or is alone. Returns once this node may serve:
@@ -241,6 +257,8 @@ pub async fn claim_run(
 ///
 /// - A joining node is a full member with a vote when this returns.
 /// - A returning node announces itself as soon as a majority is up.
+///
+/// An error if the metadata group fails on this node while it waits.
 pub async fn settle(
     shards: ClusterShards,
     streaming: PerShard<Streaming>,
@@ -250,14 +268,14 @@ pub async fn settle(
     let metadata = shards.metadata.get();
     let announced = rt::task::spawn(announce_self(metadata.clone()));
     if joins || runs::known_elsewhere(&metadata).is_some() {
-        announced.await.map_err(|_| StartError("the node is stopping".into()))?;
+        announced.await.map_err(|_| StartError("the node is stopping".into()))??;
     } else {
         announced.detach();
     }
     let internode = wire.internode.clone();
     let is_down = move |host| internode.liveness().is_down(host);
     if joins {
-        topology_coordinator::wait_for_vote(&metadata, &is_down).await;
+        unless_failed(&metadata, topology_coordinator::wait_for_vote(&metadata, &is_down)).await?;
     }
     rt::task::spawn(topology_coordinator::run(shards.metadata, is_down)).detach();
     let driver = MigrationDriver::new(shards, streaming);
@@ -265,7 +283,13 @@ pub async fn settle(
     Ok(())
 }
 
-async fn announce_self(service: Rc<MetadataService>) {
+/// Announces this node until the cluster has recorded it, or the node stops. An error if the
+/// metadata group fails on this node.
+async fn announce_self(service: Rc<MetadataService>) -> Result<(), StartError> {
+    unless_failed(&service, keep_announcing(&service)).await
+}
+
+async fn keep_announcing(service: &MetadataService) {
     loop {
         let made = metadata::change::<(), String, _>(service.shards().metadata, |metadata, info| {
             let own = own_node(info, NodeState::Normal);

@@ -472,7 +472,7 @@ fn most_connections(plan: &Plan) -> usize {
 async fn watch_metadata(service: Rc<MetadataService>, failures: FailureSender) {
     let Some(group) = service.group() else { return };
     let error = group.failure().await;
-    failures.send(format!("this node cannot follow the metadata of the cluster any more: {error}"));
+    failures.send(StartError::of_group(&error).0);
 }
 
 /// Waits until another process replaces this node in the cluster. The node must then stop.

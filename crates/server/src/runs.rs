@@ -198,7 +198,7 @@ pub async fn begin(
             Standing::Open => {}
         }
         if let Ok(why) = rt::time::timeout(LOOK, failure.as_mut()).await {
-            return Err(StartError(format!("this node cannot follow the metadata of the cluster any more: {why}")));
+            return Err(StartError::of_group(&why));
         }
     }
 }

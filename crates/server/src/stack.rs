@@ -279,7 +279,6 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
         engines: layers.engine,
         metadata: metadata.clone(),
         alone,
-        is_written: Rc::default(),
     };
     AfterReplay { logs: old_logs, inventory, reserve }.finish().await?;
     layers.inventory.set(keeper);

@@ -11,4 +11,9 @@ impl StartError {
     pub(crate) fn because(error: impl std::fmt::Display) -> Self {
         StartError(error.to_string())
     }
+
+    /// The metadata group has failed on this node.
+    pub(crate) fn of_group(why: &str) -> Self {
+        StartError(format!("this node cannot follow the metadata of the cluster any more: {why}"))
+    }
 }

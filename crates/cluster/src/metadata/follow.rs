@@ -437,8 +437,8 @@ impl Machine for AllShards {
         }
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        snapshot_of(&self.0.get().current())
+    fn snapshot(&self) -> LocalBoxFuture<'static, Vec<u8>> {
+        snapshot_of(self.0.get().current()).boxed_local()
     }
 
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {

@@ -23,6 +23,9 @@ use std::rc::Rc;
 use thiserror::Error;
 use uuid::Uuid;
 
+/// Bytes of a piece of a snapshot that is being encoded.
+pub(super) const SNAPSHOT_PIECE: usize = 64 << 10;
+
 /// Why the metadata could not be restored.
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -203,19 +206,41 @@ enum Replayed {
     Refuses { at: usize, version: Uuid, why: String },
 }
 
-/// Encodes the metadata as a snapshot. A built-in keyspace is included only if it was altered.
-pub(super) fn snapshot_of(metadata: &Metadata) -> Vec<u8> {
-    let mut ops = metadata.as_ops(builtin::is_built_in);
+/// The bytes of a snapshot of the metadata, encoded in pieces, because a large schema takes longer
+/// than a shard may work on one thing.
+pub(super) async fn snapshot_of(metadata: Rc<Metadata>) -> Vec<u8> {
+    let (mut count, mut pieces, mut piece) = (0usize, Vec::new(), Vec::new());
+    for op in snapshot_ops(&metadata) {
+        piece = postcard::to_extend(&op, piece).expect("metadata can be encoded");
+        count += 1;
+        if piece.len() >= SNAPSHOT_PIECE {
+            pieces.push(std::mem::take(&mut piece));
+        }
+        rt::task::maybe_yield().await;
+    }
+    pieces.push(piece);
+    // The form of (number, version, list of operations).
+    let mut all = encode(&(metadata.number, metadata.version, count));
+    all.reserve_exact(pieces.iter().map(Vec::len).sum());
+    for piece in pieces {
+        all.extend_from_slice(&piece);
+        rt::task::maybe_yield().await;
+    }
+    all
+}
+
+/// The operations in a snapshot.
+fn snapshot_ops(metadata: &Metadata) -> impl Iterator<Item = Op> {
     let built_in = metadata.keyspace(builtin::TRACES).map(|keyspace| &keyspace.definition);
-    ops.extend(built_in.filter(|found| **found != builtin::keyspace()).cloned().map(Op::PutKeyspace));
-    encode(&(metadata.number, metadata.version, ops))
+    let altered = built_in.filter(|found| **found != builtin::keyspace()).cloned().map(Op::PutKeyspace);
+    metadata.ops(builtin::is_built_in).chain(altered)
 }
 
 /// Opens the log in a data directory, on shard 0 and before any shard's service starts. A node
 /// without a log becomes a cluster of one.
 pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, Recovered), OpenError> {
     let dir = data_dir.join("raft");
-    let first = snapshot_of(&Recovered::default().metadata()?);
+    let first = snapshot_of(Rc::new(Recovered::default().metadata()?)).await;
     let mut opened = raft::open(&dir, info.host_id, first).await?;
     keep_end(&opened, data_dir).await;
     let mut recovered = Recovered { snapshot: opened.snapshot.take(), changes: std::mem::take(&mut opened.commands) };

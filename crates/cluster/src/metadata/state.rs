@@ -3,9 +3,10 @@
 //!
 //! Every shard builds its own by applying the same changes, so that cores share none of it.
 
-use super::definition::{
-    Change, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition, TransitionDefinition, TypeDefinition,
-};
+mod ops;
+
+use self::ops::{keyspace_ops, table_ops};
+use super::definition::{Change, KeyspaceDefinition, Op, TableDefinition, TransitionDefinition, TypeDefinition};
 use super::paging_keys::PagingKeys;
 use super::shared::{ById, SharedMap};
 use crate::tablets::transition::{Replicas, Stage, Transition, TransitionKind};
@@ -214,6 +215,20 @@ impl Metadata {
     /// The operations that build this metadata from nothing: the content of a snapshot. Built-in
     /// keyspaces are left out.
     pub fn as_ops(&self, built_in: impl Fn(&str) -> bool) -> Vec<Op> {
+        self.ops(built_in).collect()
+    }
+
+    /// The same operations, made one after the other.
+    pub fn ops<'a>(&'a self, built_in: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = Op> + 'a {
+        let keyspaces = self.keyspaces.values().filter(move |keyspace| !built_in(&keyspace.definition.name));
+        let of_keyspace = |keyspace: &'a Rc<Keyspace>| {
+            keyspace_ops(keyspace).into_iter().chain(keyspace.tables.values().flat_map(|table| table_ops(table)))
+        };
+        self.cluster_ops().into_iter().chain(keyspaces.flat_map(of_keyspace))
+    }
+
+    /// The operations that belong to no keyspace.
+    fn cluster_ops(&self) -> Vec<Op> {
         let mut ops: Vec<Op> = self.paging_keys.iter().cloned().map(Op::PutPagingKey).collect();
         ops.extend(self.topology.nodes().map(|node| Op::PutNode(Box::new((**node).clone()))));
         ops.extend(self.topology.runs().map(|(host, run)| Op::PutRun { host, run }));
@@ -229,32 +244,6 @@ impl Metadata {
             table: table.clone(),
             salt: *salt,
         }));
-        for keyspace in self.keyspaces.values().filter(|keyspace| !built_in(&keyspace.definition.name)) {
-            ops.push(Op::PutKeyspace(keyspace.definition.clone()));
-            for user_type in types_in_order(keyspace) {
-                ops.push(Op::PutType(TypeDefinition {
-                    keyspace: user_type.keyspace.clone(),
-                    name: user_type.name.clone(),
-                    fields: user_type.fields.iter().map(|(name, ty)| (name.clone(), ty.to_string())).collect(),
-                }));
-            }
-            ops.extend(keyspace.type_identities.iter().map(|(name, identity)| Op::IdentifyType {
-                keyspace: keyspace.definition.name.clone(),
-                name: name.clone(),
-                identity: *identity,
-            }));
-            for table in keyspace.tables.values() {
-                ops.push(Op::PutTable(Box::new((*table.definition).clone())));
-                ops.push(Op::PutTablets(TabletsDefinition {
-                    table: table.schema.id,
-                    replicas: (0..table.tablets.count()).map(|t| table.tablets.replicas(t).to_vec()).collect(),
-                }));
-                let id = table.schema.id;
-                let moving = table.tablets.transitions().map(|(tablet, moving)| moving.written(id, tablet));
-                ops.extend(moving.map(|definition| Op::PutTransition(Box::new(definition))));
-                ops.extend((table.epoch > 0).then_some(Op::Truncate { table: id, epoch: table.epoch }));
-            }
-        }
         ops
     }
 

@@ -1,7 +1,7 @@
 //! openraft's state machine on top of [`Machine`].
 
 use super::saved::Saved;
-use super::stored::{Opened, SnapshotFile, SnapshotHead, decode, encode};
+use super::stored::{Opened, SnapshotFile, SnapshotHead, decode};
 use super::{Entry, LogId, Member, Membership, StorageError, Types};
 use engine::raft_log::RaftLog;
 use engine::raft_log::RaftLogError;
@@ -37,8 +37,9 @@ pub trait Machine: 'static {
         0
     }
 
-    /// The state after the last applied command.
-    fn snapshot(&self) -> Vec<u8>;
+    /// The state after the last applied command before this call. The future only encodes it, and
+    /// more commands may be applied meanwhile.
+    fn snapshot(&self) -> LocalBoxFuture<'static, Vec<u8>>;
 
     /// Replaces the state with the state in a snapshot.
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>>;
@@ -83,9 +84,9 @@ impl Applier {
 
     /// Saves a snapshot of the leader. Waits for free disk space, because nothing after the
     /// snapshot can be applied before.
-    async fn save(&self, file: &SnapshotFile) -> Result<(), RaftLogError> {
-        let bytes = encode(file);
-        let Some(_turn) = self.saved.turn(file.head.meta().last_log_id).await else { return Ok(()) };
+    async fn save(&self, file: SnapshotFile) -> Result<SnapshotFile, RaftLogError> {
+        let (file, bytes) = file.encoded().await;
+        let Some(_turn) = self.saved.turn(file.head.meta().last_log_id).await else { return Ok(file) };
         loop {
             match self.log.save_snapshot(&bytes).await {
                 Err(error) if error.may_pass() => {
@@ -94,7 +95,7 @@ impl Applier {
                         return Err(error);
                     }
                 }
-                done => return done,
+                done => return done.map(|()| file),
             }
         }
     }
@@ -104,9 +105,10 @@ fn snapshot_of(file: SnapshotFile) -> Snapshot<Types> {
     Snapshot { meta: file.head.meta(), snapshot: Box::new(Cursor::new(file.body)) }
 }
 
-/// A snapshot that is being written to disk.
+/// A snapshot that is being encoded and written to disk.
 pub(super) struct Builder {
-    file: SnapshotFile,
+    head: SnapshotHead,
+    body: Option<LocalBoxFuture<'static, Vec<u8>>>,
     log: Rc<RaftLog>,
     saved: Rc<Saved>,
     applied: Rc<Applied>,
@@ -115,13 +117,17 @@ pub(super) struct Builder {
 impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
         let nothing = || Snapshot { meta: SnapshotMeta::default(), snapshot: Box::default() };
+        let Some(body) = self.body.take() else { return Ok(nothing()) };
+        // The state is held until it is encoded, so this does not wait for the turn.
+        let (file, bytes) = SnapshotFile { head: self.head.clone(), body: body.await }.encoded().await;
+        let last = self.head.meta().last_log_id;
         // A snapshot of the leader may have been saved meanwhile.
-        let Some(_turn) = self.saved.turn(self.file.head.meta().last_log_id).await else { return Ok(nothing()) };
-        match self.log.save_snapshot(&encode(&self.file)).await {
+        let Some(_turn) = self.saved.turn(last).await else { return Ok(nothing()) };
+        match self.log.save_snapshot(&bytes).await {
             Ok(()) => {
                 self.applied.since_snapshot.set(0);
-                self.saved.reaches(self.file.head.meta().last_log_id);
-                Ok(snapshot_of(self.file.clone()))
+                self.saved.reaches(last);
+                Ok(snapshot_of(file))
             }
             // An empty snapshot has no effect: the log keeps its length, and a later command starts
             // another snapshot.
@@ -130,7 +136,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
                 Ok(nothing())
             }
             Err(error) => {
-                let (signature, error) = (self.file.head.meta().signature(), AnyError::new(&error));
+                let (signature, error) = (self.head.meta().signature(), AnyError::new(&error));
                 Err(StorageError::from(StorageIOError::write_snapshot(Some(signature), error)))
             }
         }
@@ -176,8 +182,8 @@ impl RaftStateMachine<Types> for Applier {
 
     async fn get_snapshot_builder(&mut self) -> Builder {
         let head = SnapshotHead::of(self.applied.last.get(), &self.applied.membership.borrow());
-        let file = SnapshotFile { head, body: self.machine.snapshot() };
-        Builder { file, log: self.log.clone(), saved: self.saved.clone(), applied: self.applied.clone() }
+        let (body, applied) = (Some(self.machine.snapshot()), self.applied.clone());
+        Builder { head, body, log: self.log.clone(), saved: self.saved.clone(), applied }
     }
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<Cursor<Vec<u8>>>, StorageError> {
@@ -192,11 +198,13 @@ impl RaftStateMachine<Types> for Applier {
         let failed =
             |error: AnyError| StorageError::from(StorageIOError::write_snapshot(Some(meta.signature()), error));
         let head = SnapshotHead::of(meta.last_log_id, &meta.last_membership);
-        let file = SnapshotFile { head, body: snapshot.into_inner() };
-        if let Err(error) = self.save(&file).await {
-            self.saved.fails(error.to_string());
-            return Err(failed(AnyError::new(&error)));
-        }
+        let file = match self.save(SnapshotFile { head, body: snapshot.into_inner() }).await {
+            Ok(file) => file,
+            Err(error) => {
+                self.saved.fails(error.to_string());
+                return Err(failed(AnyError::new(&error)));
+            }
+        };
         self.saved.reaches(meta.last_log_id);
         self.machine.install(file.body).await.map_err(|why| failed(AnyError::error(why)))?;
         self.applied.last.set(meta.last_log_id);

@@ -4,7 +4,7 @@
 
 use super::divergence::Acknowledged;
 use super::machine::Outcome;
-use super::stored::{Position, Record, SnapshotHead, StoredVote, decode, encode};
+use super::stored::{Position, Record, SnapshotHead, StoredVote, byte_string, decode, encode};
 use super::{Entry, LogId, Member, Types, Vote};
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -51,11 +51,18 @@ pub(super) enum RaftRequest {
     /// A candidate's request for a vote.
     Vote { vote: StoredVote, last: Option<Position> },
     /// A part of a snapshot.
-    Snapshot { vote: StoredVote, head: SnapshotHead, offset: u64, data: Vec<u8>, done: bool },
+    Snapshot {
+        vote: StoredVote,
+        head: SnapshotHead,
+        offset: u64,
+        #[serde(with = "byte_string")]
+        data: Vec<u8>,
+        done: bool,
+    },
     /// A request for a pre-vote. The log of the sender ends at `last`.
     MayElect { last: Option<Position> },
     /// A command for the leader.
-    Propose(Vec<u8>),
+    Propose(#[serde(with = "byte_string")] Vec<u8>),
     /// A request to the leader for the index up to which everything is committed now.
     ReadIndex,
     /// A request to answer once the entry of an index is applied.

@@ -22,6 +22,9 @@ use uuid::Uuid;
 /// The version of the stored form.
 pub(super) const FORMAT: u8 = 1;
 
+/// A snapshot with a longer body, in bytes, is encoded on a helper thread.
+const LONG_BODY: usize = 1 << 20;
+
 /// The index of a group's first entry.
 const FIRST_INDEX: u64 = 1;
 
@@ -136,7 +139,7 @@ pub(super) enum Payload {
     /// Nothing: the first entry of a new leader.
     Blank,
     /// A command for the machine.
-    Command(Vec<u8>),
+    Command(#[serde(with = "byte_string")] Vec<u8>),
     /// The members from this entry on.
     Members(Members),
 }
@@ -206,7 +209,49 @@ impl SnapshotHead {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct SnapshotFile {
     pub head: SnapshotHead,
+    #[serde(with = "byte_string")]
     pub body: Vec<u8>,
+}
+
+impl SnapshotFile {
+    /// Encodes it: on the shard's helper thread, if it is long. Returns it, too.
+    pub async fn encoded(self) -> (SnapshotFile, Bytes) {
+        let is_long = self.body.len() > LONG_BODY;
+        let encoded = move || {
+            let bytes = encode(&self).into();
+            (self, bytes)
+        };
+        if is_long { rt::offload::run(encoded).await } else { encoded() }
+    }
+}
+
+/// Bytes, read and written at once. The stored form is the same as that of a list of numbers, which
+/// takes a step for each byte.
+pub(super) mod byte_string {
+    use serde::de::{Deserializer, Error, Visitor};
+    use serde::ser::Serializer;
+
+    struct ByteString;
+
+    impl Visitor<'_> for ByteString {
+        type Value = Vec<u8>;
+
+        fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            out.write_str("bytes")
+        }
+
+        fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+            Ok(bytes.to_vec())
+        }
+    }
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(bytes)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        deserializer.deserialize_bytes(ByteString)
+    }
 }
 
 /// Encodes a value.
@@ -409,6 +454,49 @@ mod tests {
         vote_bytes.extend_from_slice(id.as_bytes());
         vote_bytes.push(1);
         assert_eq!(encode(&StoredVote { term: 7, node: id, committed: true }), vote_bytes);
+    }
+
+    /// Byte strings have the form of lists of bytes, which releases before them wrote.
+    #[test]
+    fn byte_strings_are_written_as_lists() {
+        #[derive(Serialize, Deserialize)]
+        struct AsList {
+            head: SnapshotHead,
+            body: Vec<u8>,
+        }
+        let host = HostId(Uuid::from_u128(5));
+        let at = Position { term: 3, leader: host.0, index: 300 };
+        let head = SnapshotHead { last: Some(at), members_at: None, members: Members::only(host) };
+        for len in [0, 1, 127, 128, 300, 70_000] {
+            let body: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            let file = SnapshotFile { head: head.clone(), body: body.clone() };
+            let listed = encode(&AsList { head: head.clone(), body });
+            assert_eq!(encode(&file), listed, "{len} bytes");
+            assert_eq!(decode::<SnapshotFile>(&listed), Ok(file), "{len} bytes");
+        }
+        let mut bytes = vec![FORMAT, 1, 3, 16];
+        bytes.extend_from_slice(host.0.as_bytes());
+        bytes.extend([0xac, 0x02, 0, 1, 1, 16]);
+        bytes.extend_from_slice(host.0.as_bytes());
+        bytes.extend([1, 16]);
+        bytes.extend_from_slice(host.0.as_bytes());
+        bytes.extend([3, 9, 8, 7]);
+        assert_eq!(encode(&SnapshotFile { head, body: vec![9, 8, 7] }), bytes);
+        assert!(decode::<SnapshotFile>(&bytes[..bytes.len() - 1]).is_err(), "a byte is missing");
+    }
+
+    /// A long snapshot takes the helper thread, with the same result.
+    #[test]
+    fn a_long_snapshot_is_encoded_off_the_shard() {
+        rt::block_on(async {
+            let head = SnapshotHead { last: None, members_at: None, members: Members::only(HostId(Uuid::nil())) };
+            for (len, offloaded) in [(LONG_BODY, 0), (LONG_BODY + 1, 1)] {
+                let (before, file) = (rt::offload::count(), SnapshotFile { head: head.clone(), body: vec![7; len] });
+                let expected = encode(&file);
+                let (again, bytes) = file.clone().encoded().await;
+                assert_eq!((rt::offload::count() - before, again == file, bytes == expected), (offloaded, true, true));
+            }
+        });
     }
 
     #[test]

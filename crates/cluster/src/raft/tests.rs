@@ -32,8 +32,8 @@ impl Machine for Ledger {
         .boxed_local()
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        stored::encode(&*self.0.borrow())
+    fn snapshot(&self) -> LocalBoxFuture<'static, Vec<u8>> {
+        std::future::ready(stored::encode(&*self.0.borrow())).boxed_local()
     }
 
     fn install(&self, snapshot: Vec<u8>) -> LocalBoxFuture<'_, Result<(), String>> {

@@ -331,6 +331,15 @@ impl Hints {
         }
     }
 
+    /// Whether a write gets a hint for a node of this datacenter that has been down for this long.
+    pub fn would_store(&self, datacenter: Option<&str>, down_for: Option<Duration>) -> bool {
+        self.are_kept_for(datacenter) && !self.is_window_over(down_for)
+    }
+
+    fn is_window_over(&self, down_for: Option<Duration>) -> bool {
+        down_for.is_some_and(|time| time > self.settings.borrow().window)
+    }
+
     fn log(&self, target: HostId) -> Rc<HintLog> {
         let own = self.config.directory.join(self.shard.to_string());
         let manifest =
@@ -374,7 +383,7 @@ impl Hints {
         number: u64,
         down_for: Option<Duration>,
     ) -> Result<(), Refused> {
-        if down_for.is_some_and(|time| time > self.settings.borrow().window) {
+        if self.is_window_over(down_for) {
             return Err(Refused::TooLongDown);
         }
         let record = format::encode(&Hint { written: rt::time::wall_micros(), number, mutation: mutation.clone() });

@@ -143,6 +143,14 @@ fn writes_are_refused_while_too_many_hints_wait_for_the_disk() {
         write(1000).await.expect("no hint is needed");
         cluster.set_alive(2, false);
         assert_eq!(write(1001).await, overloaded);
+        hints.set(HintsSettings { kept_for: KeptFor::Nobody, ..HintsSettings::default() });
+        write(1003).await.expect("its datacenter gets no hints");
+        hints.set(HintsSettings { window: Duration::ZERO, ..HintsSettings::default() });
+        cluster.set_timeout(short);
+        assert_ne!(write(1004).await, overloaded, "a node that is down for so long gets no hints");
+        hints.set(HintsSettings::default());
+        cluster.set_timeout(TIMEOUT);
+        assert_eq!(write(1001).await, overloaded);
         release.send_replace(true);
         while hints.metrics().written < sent as u64 {
             rt::time::sleep(Duration::from_millis(1)).await;

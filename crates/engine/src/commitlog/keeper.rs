@@ -17,7 +17,7 @@ use super::runs;
 use super::state::Segment;
 use super::synced::SyncedFile;
 use crate::files::{NodeDigest, is_full, may_pass};
-use rt::fs::{self, IoClass, OpenOptions};
+use rt::fs::{self, File, IoClass, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -65,7 +65,7 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     let has_room = has_room(config).await;
     let made = async {
         has_room?;
-        make_segment(config, config.segment_size, &run_dir, first, first, None).await
+        make_segment(config, config.segment_size, &run_dir, first).await
     };
     let segment = match made.await {
         Err(error) if is_full(&error) => {
@@ -75,7 +75,7 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
                 needed_bytes = config.segment_size,
                 "no disk space for a commitlog segment; reads are served, writes are refused until there is space"
             );
-            make_segment(config, SHORTEST_SEGMENT, &run_dir, first, first, None).await
+            make_segment(config, SHORTEST_SEGMENT, &run_dir, first).await
         }
         other => other,
     };
@@ -96,37 +96,36 @@ async fn has_room(config: &CommitlogConfig) -> io::Result<()> {
     }
 }
 
-/// Creates a segment durably, from the file `spare` if there is one.
-async fn make_segment(
+/// Creates the first segment of a run durably.
+async fn make_segment(config: &CommitlogConfig, size: u32, run_dir: &Path, run: u64) -> io::Result<Rc<Segment>> {
+    let file = create_file(&segment_path(run_dir, run), size).await?;
+    begin_segment(config, size, run_dir, (run, run), file).await
+}
+
+/// Creates a file with the space for a segment. After an error there is none.
+async fn create_file(path: &Path, size: u32) -> io::Result<File> {
+    let options = OpenOptions { read: true, write: true, create: true, truncate: true, ..OpenOptions::default() };
+    let file = fs::open(path, &options).await?;
+    let space = async {
+        file.allocate(size.into()).await?;
+        file.set_len(size.into()).await
+    };
+    if let Err(error) = space.await {
+        drop(file);
+        fs::remove_file(path).await?;
+        return Err(error);
+    }
+    Ok(file)
+}
+
+/// Makes the file of a segment a durable segment. The ids are of the run and of the segment.
+async fn begin_segment(
     config: &CommitlogConfig,
     size: u32,
     run_dir: &Path,
-    run: u64,
-    id: u64,
-    spare: Option<&Path>,
+    (run, id): (u64, u64),
+    file: File,
 ) -> io::Result<Rc<Segment>> {
-    let path = segment_path(run_dir, id);
-    let file = match spare {
-        Some(spare) => {
-            fs::rename(spare, &path).await?;
-            fs::open(&path, &OpenOptions { read: true, write: true, ..OpenOptions::default() }).await?
-        }
-        None => {
-            let options =
-                OpenOptions { read: true, write: true, create: true, truncate: true, ..OpenOptions::default() };
-            let file = fs::open(&path, &options).await?;
-            let space = async {
-                file.allocate(size.into()).await?;
-                file.set_len(size.into()).await
-            };
-            if let Err(error) = space.await {
-                drop(file);
-                fs::remove_file(&path).await?;
-                return Err(error);
-            }
-            file
-        }
-    };
     let node = config.host.map_or(0, |host| NodeDigest::of(host).long());
     let header = SegmentHeader { segment: id, run, size, created_micros: rt::time::wall_micros(), node };
     file.write_at(0, header.encode().to_vec(), IoClass::Log).await?;
@@ -142,6 +141,9 @@ struct Keeper {
     short: u64,
     last_id: u64,
     spares: Vec<PathBuf>,
+    /// The file of the next segment has its name and its space: an attempt to make the segment
+    /// failed after that.
+    has_file: bool,
     /// A segment that was created, but the manifest could not be written to name it.
     unnamed: Option<Rc<Segment>>,
     /// Free segments that the manifest still names.
@@ -154,7 +156,8 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
         let first = &log.state.borrow().active;
         if first.size < log.config.segment_size { first.id } else { 0 }
     };
-    let mut keeper = Keeper { short, last_id: log.run, spares: Vec::new(), unnamed: None, free: Vec::new(), log };
+    let (last_id, spares, free) = (log.run, Vec::new(), Vec::new());
+    let mut keeper = Keeper { short, last_id, spares, has_file: false, unnamed: None, free, log };
     loop {
         let result = keeper.turn().await;
         let log = &keeper.log;
@@ -266,19 +269,37 @@ impl Keeper {
     async fn make_one(&mut self) -> io::Result<Rc<Segment>> {
         let log = self.log.clone();
         let id = segment_id(log.config.shard, sequence_of(self.last_id) + 1);
-        let spare = self.spares.pop();
-        if spare.is_none() {
-            has_room(&log.config).await?;
-        }
         add(&log.counters.allocating, 1);
-        let made =
-            make_segment(&log.config, log.config.segment_size, &log.run_dir, log.run, id, spare.as_deref()).await;
+        let made = async {
+            let file = self.next_file(&segment_path(&log.run_dir, id)).await?;
+            begin_segment(&log.config, log.config.segment_size, &log.run_dir, (log.run, id), file).await
+        };
+        let made = made.await;
         log.counters.allocating.set(log.counters.allocating.get() - 1);
         let segment = made?;
-        if spare.is_none() {
-            add(&log.counters.segment_files, 1);
-        }
+        self.has_file = false;
         Ok(segment)
+    }
+
+    /// Opens the file of the next segment, which is to be at `path`: that of an earlier attempt, a
+    /// spare one or a new one.
+    async fn next_file(&mut self, path: &Path) -> io::Result<File> {
+        let log = self.log.clone();
+        if !self.has_file
+            && let Some(spare) = self.spares.last()
+        {
+            fs::rename(spare, path).await?;
+            self.spares.pop();
+            self.has_file = true;
+        }
+        if self.has_file {
+            return fs::open(path, &OpenOptions { read: true, write: true, ..OpenOptions::default() }).await;
+        }
+        has_room(&log.config).await?;
+        let file = create_file(path, log.config.segment_size).await?;
+        self.has_file = true;
+        add(&log.counters.segment_files, 1);
+        Ok(file)
     }
 
     fn spare_path(&self, id: u64) -> PathBuf {
@@ -298,21 +319,29 @@ impl Keeper {
             }
             Err(error) => return Err(error),
         }
-        for id in std::mem::take(&mut self.free) {
-            let path = segment_path(&log.run_dir, id);
-            let freed = freed_path(&log.run_dir, id);
-            if fs::is_there(&freed).await? {
-                fs::remove_file(&freed).await?;
-            } else if self.spares.len() < log.config.spare_segments && id != self.short {
-                let spare = self.spare_path(id);
-                fs::rename(&path, &spare).await?;
-                self.spares.push(spare);
-                continue;
-            } else {
-                fs::remove_file(&path).await?;
-            }
-            log.counters.segment_files.set(log.counters.segment_files.get() - 1);
+        while let Some(&id) = self.free.first() {
+            self.remove_free(id).await?;
+            self.free.remove(0);
         }
+        Ok(())
+    }
+
+    /// Removes the file of a free segment that the manifest does not name any more, or keeps it as
+    /// a spare one.
+    async fn remove_free(&mut self, id: u64) -> io::Result<()> {
+        let log = self.log.clone();
+        let (path, freed) = (segment_path(&log.run_dir, id), freed_path(&log.run_dir, id));
+        if fs::is_there(&freed).await? {
+            fs::remove_file(&freed).await?;
+        } else if self.spares.len() < log.config.spare_segments && id != self.short {
+            let spare = self.spare_path(id);
+            fs::rename(&path, &spare).await?;
+            self.spares.push(spare);
+            return Ok(());
+        } else {
+            fs::remove_file(&path).await?;
+        }
+        log.counters.segment_files.set(log.counters.segment_files.get() - 1);
         Ok(())
     }
 }
@@ -322,13 +351,15 @@ pub(super) fn freed_path(run_dir: &Path, id: u64) -> PathBuf {
     run_dir.join(format!("freed-{id:016x}"))
 }
 
-/// Frees a segment's space without writing anything new.
+/// Frees a segment's space without writing anything new. May be called again after an error.
 async fn empty_segment(run_dir: &Path, id: u64) -> io::Result<()> {
     let freed = freed_path(run_dir, id);
-    if fs::is_there(&freed).await? {
-        return Ok(());
+    match fs::metadata(&freed).await {
+        Ok(found) if found.len == 0 => return Ok(()),
+        Ok(_) => {}
+        Err(error) if fs::is_absence(&error) => fs::rename(&segment_path(run_dir, id), &freed).await?,
+        Err(error) => return Err(error),
     }
-    fs::rename(&segment_path(run_dir, id), &freed).await?;
     fs::sync_dir(run_dir).await?;
     fs::open(&freed, &OpenOptions { write: true, ..OpenOptions::default() }).await?.set_len(0).await
 }

@@ -119,6 +119,26 @@ impl Inventory {
         }
     }
 
+    /// Removes the epochs and filters that are as they were at the start. The start has found these
+    /// files, and adds them again, or their loss was accepted.
+    pub fn forget_files_of(&mut self, at_start: &Inventory) {
+        self.epochs.retain(|table, epoch| at_start.epochs.get(table) != Some(epoch));
+        let of = |inventory: &Inventory, table: TableId, shard: u16| {
+            inventory.filters_written.get(&table).and_then(|written| written.get(&shard)).copied()
+        };
+        let known = |table: TableId, shard: u16| at_start.filters.get(&table).is_some_and(|all| all.contains(&shard));
+        let kept: BTreeSet<(TableId, u16)> = (self.filters.iter())
+            .flat_map(|(table, shards)| shards.iter().map(|shard| (*table, *shard)))
+            .filter(|(table, shard)| !known(*table, *shard) || of(self, *table, *shard) != of(at_start, *table, *shard))
+            .collect();
+        self.filters.iter_mut().for_each(|(table, shards)| shards.retain(|shard| kept.contains(&(*table, *shard))));
+        for (table, written) in &mut self.filters_written {
+            written.retain(|shard, _| kept.contains(&(*table, *shard)));
+        }
+        self.filters.retain(|_, shards| !shards.is_empty());
+        self.filters_written.retain(|_, written| !written.is_empty());
+    }
+
     /// Keeps only the entries of these tables.
     pub fn retain(&mut self, is_kept: impl Fn(TableId) -> bool) {
         self.tables.retain(|table| is_kept(*table));

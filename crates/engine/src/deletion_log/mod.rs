@@ -9,7 +9,7 @@
 //! record after them. Files in the table's `upload` directory are replaced in the same way
 //! ([`load`]). If they cannot be removed, a record of them alone remains
 //! (`replacement-uploads-<id>.log`). The removal is repeated at each start, and before the next
-//! load ([`remove_loaded`]).
+//! load ([`remove_loaded`]). It leaves later uploads of the same names alone (see `uploads`).
 //!
 //! At startup [`finish_pending`] completes interrupted replacements, and removes files with a
 //! `TOC.txt.tmp`, which were never sealed. Files without any table of contents were not left by a
@@ -23,6 +23,8 @@
 //! never both, never neither; repeating it changes nothing. Files of unknown formats, and files
 //! that are no component of an sstable, are never touched.
 
+mod uploads;
+
 use crate::files::sealed::{self, Unsealed};
 use rt::fs;
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,8 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use uploads::LoadedUploads;
+pub use uploads::{FileIdentity, UploadedFiles};
 
 const KIND: &str = "replacement";
 const FORMAT: u32 = 1;
@@ -61,10 +65,9 @@ pub struct Replacement {
 struct Written {
     #[serde(flatten)]
     replacement: Replacement,
-    /// Uploaded sstables to be removed: the prefixes of their file names, up to and including
-    /// `-big-`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    uploads: Vec<String>,
+    /// Uploaded sstables to be removed.
+    #[serde(flatten)]
+    loaded: LoadedUploads,
 }
 
 /// What [`finish_pending`] did.
@@ -193,14 +196,14 @@ fn file_of(dir: &Path, generation: &str, component: &str) -> PathBuf {
 /// any error but [`DeletionLogError::NotBegun`] the inputs must not be used any more, nor the
 /// outputs before a restart has finished the replacement.
 pub async fn replace(dir: &Path, replacement: &Replacement) -> Result<(), DeletionLogError> {
-    carry_out(dir, Written { replacement: replacement.clone(), uploads: Vec::new() }).await
+    carry_out(dir, Written { replacement: replacement.clone(), loaded: LoadedUploads::default() }).await
 }
 
-/// Records that sstables of the table directory `dir` are sealed in place of uploaded ones, which
-/// are given by the prefixes of their file names. Only after the error
-/// [`DeletionLogError::NotBegun`] nothing has changed. The caller calls [`Load::finish`] next.
-pub async fn load(dir: &Path, seal: Vec<String>, uploads: Vec<String>) -> Result<Load, DeletionLogError> {
-    let written = Written { replacement: Replacement { seal, delete: Vec::new() }, uploads };
+/// Records that sstables of the table directory `dir` are sealed in place of uploaded ones. Only
+/// after the error [`DeletionLogError::NotBegun`] nothing has changed. The caller calls
+/// [`Load::finish`] next.
+pub async fn load(dir: &Path, seal: Vec<String>, uploads: Vec<UploadedFiles>) -> Result<Load, DeletionLogError> {
+    let written = Written { replacement: Replacement { seal, delete: Vec::new() }, loaded: LoadedUploads::of(uploads) };
     let load = Load { dir: dir.to_path_buf(), path: new_path(dir), written, is_recorded: Cell::new(false) };
     match load.record().await {
         Ok(()) => Ok(load),
@@ -244,7 +247,7 @@ pub async fn remove_loaded(dir: &Path) -> Result<(), DeletionLogError> {
     for entry in fs::read_dir(dir).await.map_err(io_error(dir))? {
         if !entry.is_dir && entry.name.starts_with(UPLOADS_PREFIX) && entry.name.ends_with(SUFFIX) {
             let path = dir.join(&entry.name);
-            remove_uploads(dir, &read(&path).await?.uploads).await?;
+            read(&path).await?.loaded.remove(dir, &path).await?;
             remove_if_there(&path).await.map_err(io_error(&path))?;
             fs::sync_dir(dir).await.map_err(io_error(dir))?;
         }
@@ -392,7 +395,7 @@ async fn read(path: &Path) -> Result<Written, DeletionLogError> {
             return Err(DeletionLogError::Corrupt { file: path.to_path_buf(), why: "a generation is not one" });
         }
     }
-    if !written.uploads.iter().all(|name| is_upload(name)) {
+    if !written.loaded.are_valid() {
         return Err(DeletionLogError::Corrupt { file: path.to_path_buf(), why: "an upload is not one" });
     }
     Ok(written)
@@ -400,7 +403,7 @@ async fn read(path: &Path) -> Result<Written, DeletionLogError> {
 
 /// Completes the replacement that is recorded at `path`.
 async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finished) -> Result<(), DeletionLogError> {
-    let Written { replacement, uploads } = written;
+    let Written { replacement, loaded } = written;
     for generation in &replacement.seal {
         let toc = file_of(dir, generation, TOC);
         let temporary = file_of(dir, generation, TEMPORARY_TOC);
@@ -422,7 +425,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
         }
     }
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
-    if let Err(error) = remove_uploads(dir, uploads).await {
+    if let Err(error) = loaded.remove(dir, path).await {
         tracing::warn!(dir = %dir.join(UPLOAD).display(), %error,
             "sstables that were loaded cannot be removed from the upload directory: the next start and the next refresh try again");
         if *replacement == Replacement::default() {
@@ -430,7 +433,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
         }
         // This record must go before its outputs are replaced. So another one names the uploads.
         let later = later_path(path);
-        let left = Written { replacement: Replacement::default(), uploads: uploads.clone() };
+        let left = Written { replacement: Replacement::default(), loaded: loaded.clone() };
         sealed::write(&later, KIND, FORMAT, &left).await.map_err(io_error(&later))?;
     }
     remove_if_there(path).await.map_err(io_error(path))?;
@@ -443,32 +446,6 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
 fn later_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!("{UPLOADS_PREFIX}{}", name.strip_prefix(PREFIX).unwrap_or(&name)))
-}
-
-/// `<version>-<generation>-big-`.
-fn is_upload(name: &str) -> bool {
-    let parts: Vec<&str> = name.split('-').collect();
-    let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    matches!(parts.as_slice(), [version, generation, "big", ""] if plain(version) && plain(generation))
-}
-
-/// Removes uploaded sstables that were loaded, durably, before the record that names them.
-async fn remove_uploads(dir: &Path, uploads: &[String]) -> Result<(), DeletionLogError> {
-    if uploads.is_empty() {
-        return Ok(());
-    }
-    let dir = &dir.join(UPLOAD);
-    let entries = match fs::read_dir(dir).await {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(io_error(dir))?,
-    };
-    for entry in entries {
-        if !entry.is_dir && uploads.iter().any(|upload| entry.name.starts_with(upload.as_str())) {
-            let path = dir.join(&entry.name);
-            remove_if_there(&path).await.map_err(io_error(&path))?;
-        }
-    }
-    fs::sync_dir(dir).await.map_err(io_error(dir))
 }
 
 /// Whether a path exists. An error if that cannot be checked.

@@ -189,3 +189,110 @@ fn a_replacement_that_did_not_begin_is_not_finished_by_a_restart() {
     }
     assert!(outcomes.iter().all(|count| *count > 3), "{outcomes:?}");
 }
+
+const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
+
+fn modified(path: &Path) -> std::time::SystemTime {
+    std::fs::metadata(path).expect("there").modified().expect("a time")
+}
+
+/// Sets the time of the last change of a file, as `cp -a` does.
+fn change_time(path: &Path, time: std::time::SystemTime) {
+    let file = std::fs::File::options().write(true).open(path).expect("opened");
+    file.set_modified(time).expect("set");
+}
+
+/// An upload of two files, and its identity.
+async fn uploaded(dir: &Path) -> UploadedFiles {
+    let upload = dir.join(UPLOAD);
+    fs::create_dir_all(&upload).await.expect("made");
+    let mut files = std::collections::BTreeMap::new();
+    for name in ["nb-1-big-Data.db", "nb-1-big-TOC.txt"] {
+        let path = upload.join(name);
+        fs::write_durably(&path, b"loaded").await.expect("written");
+        change_time(&path, modified(&path) - HOUR);
+        files.insert(name.to_owned(), FileIdentity::of(&path).await.expect("there"));
+    }
+    UploadedFiles { prefix: "nb-1-big-".into(), files }
+}
+
+/// Only the files that were loaded are removed. Another sstable of the same name stays, entirely.
+#[test]
+fn a_later_upload_with_the_name_of_a_loaded_one_stays() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change, usize); 6] = [
+        ("nothing", |_| {}, 0),
+        // A removal was interrupted.
+        ("one removed", |upload| std::fs::remove_file(upload.join("nb-1-big-Data.db")).unwrap(), 0),
+        // `cp -a` of the whole data directory.
+        (
+            "copied",
+            |upload| {
+                for entry in std::fs::read_dir(upload).unwrap() {
+                    let path = entry.unwrap().path();
+                    let (text, time) = (std::fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+                    std::fs::remove_file(&path).unwrap();
+                    std::fs::write(&path, text).unwrap();
+                    change_time(&path, time);
+                }
+            },
+            0,
+        ),
+        ("another sstable", |upload| std::fs::write(upload.join("nb-1-big-Data.db"), b"change").unwrap(), 2),
+        (
+            "of another length",
+            |upload| {
+                let path = upload.join("nb-1-big-Data.db");
+                let time = path.metadata().unwrap().modified().unwrap();
+                std::fs::write(&path, b"longer than before").unwrap();
+                change_time(&path, time);
+            },
+            2,
+        ),
+        ("a file more", |upload| std::fs::write(upload.join("nb-1-big-Other.db"), b"x").unwrap(), 1),
+    ];
+    for at_start in [false, true] {
+        for (what, change, left) in &changes {
+            rt::block_on(async {
+                let scratch = Scratch::new(&format!("uploads-{at_start}-{}", what.replace(' ', "-")));
+                let dir: &Path = &scratch;
+                let written = Written {
+                    replacement: Replacement::default(),
+                    loaded: LoadedUploads::of(vec![uploaded(dir).await]),
+                };
+                let record = dir.join(format!("{UPLOADS_PREFIX}a{SUFFIX}"));
+                sealed::write(&record, KIND, FORMAT, &written).await.expect("written");
+                change(&dir.join(UPLOAD));
+                match at_start {
+                    false => remove_loaded(dir).await.expect("removed"),
+                    true => drop(finish_pending(dir).await.expect("finished")),
+                }
+                assert_eq!(names(&dir.join(UPLOAD)).await.len(), *left, "{what}");
+                assert!(!record.exists(), "{what}: the record is done");
+            });
+        }
+    }
+}
+
+/// The records of earlier releases name only the sstables: what is newer than the record is another
+/// one.
+#[test]
+fn a_record_without_files_removes_what_is_older_than_it() {
+    for (is_newer, left) in [(false, 0), (true, 2)] {
+        rt::block_on(async {
+            let scratch = Scratch::new(&format!("uploads-old-record-{is_newer}"));
+            let dir: &Path = &scratch;
+            uploaded(dir).await;
+            let record = dir.join(format!("{UPLOADS_PREFIX}a{SUFFIX}"));
+            let old = serde_json::json!({"seal": [], "delete": [], "uploads": ["nb-1-big-"]});
+            sealed::write(&record, KIND, FORMAT, &old).await.expect("written");
+            if is_newer {
+                let data = dir.join(UPLOAD).join("nb-1-big-Data.db");
+                change_time(&data, modified(&data) + 2 * HOUR);
+            }
+            remove_loaded(dir).await.expect("removed");
+            assert_eq!(names(&dir.join(UPLOAD)).await.len(), left);
+            assert!(!record.exists());
+        });
+    }
+}

@@ -42,6 +42,8 @@ use std::path::{Path, PathBuf};
 
 /// Space is reserved on the device in steps of this many bytes.
 const RESERVE: u64 = 1 << 20;
+/// A snapshot with a longer body, in bytes, is encoded on a helper thread.
+const LONG_BODY: usize = 1 << 20;
 
 /// How long an irreversible operation waits for a descriptor.
 const DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
@@ -384,14 +386,17 @@ impl RaftLog {
 
     /// Saves a snapshot in place of the earlier one. Returns when it is durable. After an error
     /// either of them is there.
-    pub async fn save_snapshot(&self, body: &[u8]) -> Result<(), RaftLogError> {
+    pub async fn save_snapshot(&self, body: &Bytes) -> Result<(), RaftLogError> {
         if body.len() > MAX_BODY {
             return Err(RaftLogError::TooLarge(body.len()));
         }
+        let (path, node, body) = (snapshot_path(&self.dir), self.node, body.clone());
+        let is_long = body.len() > LONG_BODY;
+        let encode = move || format::encode_snapshot(node, &body);
+        let bytes = if is_long { rt::offload::run(encode).await } else { encode() };
         let _turn = self.turn().await?;
         self.state.borrow().check()?;
-        let path = snapshot_path(&self.dir);
-        fs::write_durably(&path, &format::encode_snapshot(self.node, body)).await.map_err(io_error(&path))
+        fs::write_durably_owned(&path, bytes).await.map_err(io_error(&path))
     }
 
     /// The latest snapshot of the node `host` in `dir`, of a log that is not open.

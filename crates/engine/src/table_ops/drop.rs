@@ -7,12 +7,15 @@
 //! ([`Engine::remove_directory`]), except for snapshots. After a crash, the next start removes
 //! the rest ([`Engine::sweep_dropped`]), but only for tables that the caller knows as dropped: an
 //! unknown directory is never removed.
+//!
+//! Sstables that could not be opened are removed like the others. With `auto_snapshot` the
+//! snapshot has them: they may be repaired.
 
 use crate::deletion_log::{QUARANTINE, UPLOAD};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::table::Table;
-use crate::table_dir::{SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, is_absent, remove_all};
+use crate::table_dir::{CleanDirectory, SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, is_absent, remove_all};
 use model::TableId;
 use model::schema::TableSchema;
 use sstable::{Component, SstablePath};
@@ -58,7 +61,12 @@ impl Engine {
             }
             self.log().clean(tablet.slot, crate::commitlog::Position::MAX);
         }
-        match self.delete_files(table, &sstables).await {
+        table.leftovers.add(&table.unreadable.remove(&table.unreadable.places()));
+        let deleted = async {
+            self.delete_files(table, &sstables).await?;
+            self.remove_leftovers(table, table.leftovers.places()).await
+        };
+        match deleted.await {
             // Not even the record of a removal can be written, and nothing is left to remove.
             Err(error) if is_absent(&table.dir).await? => {
                 tracing::warn!(dir = %table.dir.display(), %error, "the directory of a dropped table does not exist any more");
@@ -68,8 +76,9 @@ impl Engine {
         }
     }
 
-    /// Removes the directory of a table that every shard has dropped, unless an sstable is left
-    /// in it. Snapshots stay. Call it once, on one shard.
+    /// Removes the directory of a table that every shard has dropped. Snapshots stay. An error if
+    /// an sstable is left in it, which [`Engine::sweep_dropped`] removes. Call it once, on one
+    /// shard.
     pub async fn remove_directory(&self, schema: &TableSchema) -> Result<(), EngineError> {
         remove_directory(&self.table_dir(schema)).await
     }
@@ -98,7 +107,8 @@ impl Engine {
             sync_removal(&dir).await?;
             return Ok(false);
         }
-        let sstables = finish_interrupted(&dir, self.config()).await?.places;
+        let CleanDirectory { places: mut sstables, incomplete, .. } = finish_interrupted(&dir, self.config()).await?;
+        sstables.extend(incomplete.into_iter().map(|incomplete| incomplete.place));
         if self.config().auto_snapshot && !sstables.is_empty() {
             SnapshotWriter::of(self.config()).take(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
         }
@@ -131,8 +141,10 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
     let is_unfinished =
         |place: &SstablePath| entries.iter().any(|entry| entry.name == place.file_name(Component::TemporaryToc.name()));
     let mut places = entries.iter().filter_map(|entry| SstablePath::parse_name(dir, &entry.name));
-    if places.any(|(place, component)| component == Component::Toc || !is_unfinished(&place)) {
-        return Ok(());
+    if let Some((place, component)) =
+        places.find(|(place, component)| *component == Component::Toc || !is_unfinished(place))
+    {
+        return Err(EngineError::NotDropped(place.path(component)));
     }
     let removed = if entries.iter().any(|entry| entry.is_dir) {
         let mut removed = Ok(());

@@ -18,7 +18,7 @@
 //! truncation includes the pieces ([`crate::table::Loading`]).
 
 use crate::config::RETRY_AFTER;
-use crate::deletion_log::{self, DeletionLogError, UPLOAD};
+use crate::deletion_log::{self, DeletionLogError, FileIdentity, UPLOAD, UploadedFiles};
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::table::{Attached, Table};
@@ -43,7 +43,10 @@ const READ: ReadOptions = ReadOptions { use_cache: false, ..ReadOptions::BACKGRO
 
 /// An sstable in an `upload` directory.
 #[derive(Clone, Debug)]
-pub struct Uploaded(SstablePath);
+pub struct Uploaded {
+    place: SstablePath,
+    files: UploadedFiles,
+}
 
 /// A copy of (a part of) an uploaded sstable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,14 +93,17 @@ impl Engine {
                 None => {}
             }
         }
-        for (place, components) in sstables.values() {
-            check_regular(place, components).await?;
-            check_whole(place, components).await?;
+        let mut uploads = Vec::new();
+        for (place, components) in sstables.into_values() {
+            check_regular(&place, &components).await?;
+            check_whole(&place, &components).await?;
+            let files = identified(&place, &components).await?;
+            uploads.push(Uploaded { place, files });
         }
-        if !sstables.is_empty() && names.iter().any(|name| name == MANIFEST) {
+        if !uploads.is_empty() && names.iter().any(|name| name == MANIFEST) {
             check_manifest(&dir, &names).await?;
         }
-        Ok(sstables.into_values().map(|(place, _)| Uploaded(place)).collect())
+        Ok(uploads)
     }
 
     /// Verifies uploaded sstables and copies them, one piece per tablet. `tablets` are all
@@ -114,7 +120,7 @@ impl Engine {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
             engine.make_directory(&table).await?;
             let mut pieces = Vec::new();
-            for Uploaded(place) in &uploads {
+            for Uploaded { place, .. } in &uploads {
                 let copied =
                     rt::task::in_group(Group::Maintenance, engine.copy_sstable(&table, place, &tablets, &mut pieces))
                         .await;
@@ -129,9 +135,14 @@ impl Engine {
     }
 
     /// Adds the pieces of this shard's tablets to those that are being loaded, before the load is
-    /// recorded.
+    /// recorded. The caller ensures that these tablets stay on this shard until the pieces are
+    /// attached. A piece of another tablet is an error, and nothing is added.
     pub fn expect_loaded(&self, id: TableId, pieces: &[LoadedPiece]) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
+        let tablets = table.tablets();
+        if let Some(piece) = pieces.iter().find(|piece| !tablets.iter().any(|own| own.id == piece.tablet)) {
+            return Err(without_tablet(&table, piece.tablet));
+        }
         table.loading.begin(pieces.iter().map(|piece| SstablePath::new(&table.dir, piece.generation)).collect());
         Ok(())
     }
@@ -165,9 +176,8 @@ impl Engine {
         self.detached(|engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
             let seal = pieces.iter().map(|piece| piece.generation.to_string()).collect();
-            let uploads =
-                uploads.iter().map(|Uploaded(place)| format!("{}-{}-big-", place.version.name(), place.generation));
-            let load = match deletion_log::load(&table.dir, seal, uploads.collect()).await {
+            let uploads = uploads.into_iter().map(|upload| upload.files).collect();
+            let load = match deletion_log::load(&table.dir, seal, uploads).await {
                 Ok(load) => load,
                 Err(error) => {
                     remove_pieces(&table.dir, &pieces).await;
@@ -198,7 +208,8 @@ impl Engine {
 
     /// Opens the pieces of this shard's tablets and attaches them in one step. If one cannot be
     /// opened, reads of the table fail from then on, because it is part of the table. Pieces that
-    /// were truncated meanwhile are removed.
+    /// were truncated meanwhile are removed. A piece of a tablet that has left the shard is an
+    /// error, and its files stay.
     pub async fn attach_loaded(&self, id: TableId, pieces: Vec<LoadedPiece>) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(|engine| async move {
@@ -218,22 +229,26 @@ impl Engine {
             }
             // Nothing is awaited from here on until all are attached.
             let (mut opened, mut truncated, mut failed) = (Vec::new(), Vec::new(), None);
+            let tablets = table.tablets();
             for (tablet, place, sstable) in tried {
                 if !table.loading.end(&place) {
                     truncated.push(place);
                     continue;
                 }
                 match sstable {
+                    Ok(_) if !tablets.iter().any(|own| own.id == tablet) => {
+                        failed = failed.or(Some(without_tablet(&table, tablet)));
+                    }
                     Ok(sstable) => opened.push((tablet, Attached::new(sstable, Vec::new()))),
                     Err(error) => {
                         let why = format!("the loaded sstable cannot be opened, and its table cannot be read: {error}");
                         let file = place.path(Component::Data);
                         table.unreadable.add(place, Corrupt { file, offset: 0, why });
-                        failed = failed.or(Some(error));
+                        failed = failed.or(Some(error.into()));
                     }
                 }
             }
-            for tablet in table.tablets().iter() {
+            for tablet in tablets.iter() {
                 let own: Vec<_> =
                     opened.iter().filter(|(id, _)| *id == tablet.id).map(|(_, attached)| attached.clone()).collect();
                 if !own.is_empty() {
@@ -244,7 +259,7 @@ impl Engine {
             // Until their files are removed, the next truncation names them.
             table.leftovers.add(&truncated);
             engine.remove_leftovers(&table, truncated).await?;
-            failed.map_or(Ok(()), |error| Err(error.into()))
+            failed.map_or(Ok(()), Err)
         })
         .await
     }
@@ -292,6 +307,13 @@ impl Engine {
     }
 }
 
+/// The error of a piece of a tablet that this shard does not have.
+fn without_tablet(table: &Table, tablet: u32) -> EngineError {
+    let why =
+        format!("sstables of tablet {tablet} cannot be loaded: the tablet is not on shard {}", rt::shard::this().0);
+    EngineError::Upload { path: table.dir.join(UPLOAD), why }
+}
+
 /// Whether the name belongs to an sstable of an unknown version.
 fn is_foreign(name: &str) -> bool {
     unreadable_format(name).is_some() || name.ends_with(&format!("-{}", Component::Data.name()))
@@ -332,6 +354,18 @@ async fn check_whole(place: &SstablePath, components: &[&str]) -> Result<(), Eng
         Some(name) => Err(missing(name)),
         None => Ok(()),
     }
+}
+
+/// The files of an sstable, before they are read: only these count as loaded later.
+async fn identified(place: &SstablePath, components: &[&str]) -> Result<UploadedFiles, EngineError> {
+    let mut files = BTreeMap::new();
+    for component in components {
+        let name = place.file_name(component);
+        let path = place.dir.join(&name);
+        let identity = FileIdentity::of(&path).await.map_err(EngineError::io(&path))?;
+        files.insert(name, identity);
+    }
+    Ok(UploadedFiles { prefix: place.file_name(""), files })
 }
 
 /// Refuses an upload without a file that the manifest of its snapshot names. Newer manifests of

@@ -1,5 +1,6 @@
-//! Truncations and snapshots of tables with sstables that cannot be opened. Their rows do not
-//! return after a truncation and a repair, and a snapshot has them.
+//! Truncations, drops and snapshots of tables with sstables that cannot be opened. Their rows do
+//! not return after a truncation and a repair, a drop removes their files, and a snapshot has
+//! them.
 
 use crate::support::table_files::*;
 use crate::support::*;
@@ -119,6 +120,70 @@ fn a_later_epoch_includes_sstables_that_cannot_be_opened() {
             engine.stop().await;
         });
     }
+}
+
+/// An sstable that cannot be opened is removed with its table, and the snapshot has it. `in_time`:
+/// the node drops the table; otherwise it was down, and its start removes the rest.
+#[test]
+fn a_drop_includes_sstables_that_cannot_be_opened() {
+    for (i, defect) in DEFECTS.into_iter().enumerate() {
+        for (others, auto_snapshot, in_time) in
+            [(false, false, true), (true, true, true), (false, false, false), (true, true, false)]
+        {
+            rt::block_on(async {
+                let name = format!("drop-unreadable-{i}-{others}-{in_time}");
+                let (scratch, schema) = (Scratch::new(&name), still(0));
+                let config = || engine::EngineConfig { auto_snapshot, ..config(&scratch, 16 << 20) };
+                let engine = open(config(), &schema, &tablets(1)).await;
+                let sstables = if others { 2 } else { 1 };
+                for k in 0..sstables {
+                    write(&engine, &schema, 1, insert(k, 0, "old")).await;
+                    engine.flush(None).await.unwrap();
+                }
+                make_unreadable(&engine, &scratch, defect).await;
+                let dir = table_dir(&scratch);
+                let at_micros = rt::time::wall_micros();
+                if in_time {
+                    let engine = open(config(), &schema, &tablets(1)).await;
+                    assert_eq!(engine.metrics().sstables_unreadable, 1, "{name}");
+                    engine.drop_table(schema.id, at_micros).await.unwrap();
+                    engine.remove_directory(&schema).await.unwrap();
+                    engine.stop().await;
+                } else {
+                    let _lock = engine::datadir::DataDir::open(&scratch, "test", 1).await.unwrap();
+                    let engine = engine::Engine::open(config()).await.unwrap();
+                    assert!(engine.sweep_dropped(&schema, at_micros).await.unwrap(), "{name}");
+                    engine.abandon().await;
+                }
+                let left: Vec<_> = std::fs::read_dir(&dir).into_iter().flatten().map(|entry| entry.unwrap()).collect();
+                assert!(left.iter().all(|entry| entry.path().is_dir()), "{name}: {left:?}");
+                let snapshot = dir.join(format!("snapshots/dropped-{}-t", at_micros / 1000));
+                let kept = if auto_snapshot { sstables } else { 0 };
+                assert_eq!(files(&snapshot, "-Data.db").len(), kept as usize, "{name}: it may be repaired");
+            });
+        }
+    }
+}
+
+/// A directory with an sstable is not reported as removed: the removal is repeated.
+#[test]
+fn a_directory_with_an_sstable_is_not_removed_silently() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("drop-left"), still(0));
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
+        write(&engine, &schema, 1, insert(1, 0, "old")).await;
+        engine.flush(None).await.unwrap();
+        let dir = table_dir(&scratch);
+        let own = files(&dir, "").into_iter().filter(|path| path.to_str().unwrap().contains("-big-"));
+        let contents: Vec<_> = own.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+        engine.drop_table(schema.id, rt::time::wall_micros()).await.unwrap();
+        restore(&contents);
+        let error = engine.remove_directory(&schema).await.expect_err("an sstable is left").to_string();
+        assert!(error.contains("-big-") && error.contains("of a dropped table"), "{error}");
+        assert!(engine.sweep_dropped(&schema, rt::time::wall_micros()).await.unwrap());
+        assert!(!dir.exists());
+        engine.stop().await;
+    });
 }
 
 /// An administrator's snapshot has the sstables that cannot be opened. It fails if files are

@@ -344,3 +344,35 @@ fn what_has_other_key_types_is_refused_and_left_where_it_is() {
         engine.stop().await;
     });
 }
+
+/// A copy of a tablet that has left the shard is never dropped silently: nothing is recorded, and
+/// the uploads stay.
+#[test]
+fn a_piece_without_its_tablet_is_refused() {
+    rt::block_on(async {
+        let scratch = Scratch::new("upload-moved");
+        let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
+        let mut naive = Naive::default();
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(2)).await;
+        for k in 0..20 {
+            write(&engine, &schema, &mut naive, 10, Change::Insert { k, c: 1, value: "v".into() }).await;
+        }
+        snapshot(&engine, schema.id, "s").await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        upload(&table, "s").await;
+        let before = names(&table.join("upload")).await;
+        let uploads = engine.uploaded(schema.id).await.unwrap();
+        let pieces = engine.copy_uploaded(schema.id, uploads, tablets(2)).await.unwrap();
+        engine.drop_tablet(schema.id, 1).await.unwrap();
+        let error = engine.expect_loaded(schema.id, &pieces).expect_err("a tablet is gone").to_string();
+        assert!(error.contains("tablet 1") && error.contains("not on shard 0"), "{error}");
+        engine.discard_loaded(schema.id, &pieces).await.unwrap();
+        assert_eq!(names(&table.join("upload")).await, before);
+        assert!(!names(&table).await.iter().any(|name| name.contains("-big-")), "no copy is left");
+
+        engine.add_tablet(schema.id, tablets(2).remove(1)).await.unwrap();
+        refresh(&engine, &schema, &tablets(2)).await.unwrap();
+        assert_eq!(seen(&engine, &schema).await, naive.seen());
+        engine.stop().await;
+    });
+}

@@ -205,3 +205,50 @@ fn uploads_that_cannot_be_removed_are_loaded_once() {
         engine.stop().await;
     });
 }
+
+/// Uploads were loaded and could not be removed. The operator then puts other sstables with the
+/// same names into `upload`: neither a start nor a refresh removes them before they are loaded.
+#[test]
+fn later_uploads_with_the_names_of_loaded_ones_are_loaded() {
+    let (dir, schema) = (Path::new("/var/messina"), still(0));
+    let (table, disk) = (table_dir(dir, &schema), Disk::new(7));
+    let mut naive = Naive::default();
+    rt::sim::block_on(1, &disk, async {
+        rt::fs::create_dir_all(dir).await.unwrap();
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(1)).await;
+        for (k, name) in [(1, "first"), (2, "second")] {
+            let change = Change::Insert { k, c: 1, value: name.into() };
+            write(&engine, &schema, &mut naive, 10, change).await;
+            snapshot(&engine, schema.id, name).await;
+            engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        }
+        upload(&table, "first").await;
+        let uploads = engine.uploaded(schema.id).await.unwrap();
+        let pieces = engine.copy_uploaded(schema.id, uploads.clone(), tablets(1)).await.unwrap();
+        engine.expect_loaded(schema.id, &pieces).unwrap();
+        disk.refuse_below(table.join("upload"), Refusal::NoAccess, 0, u32::MAX);
+        engine.seal_loaded(schema.id, pieces.clone(), uploads).await.unwrap();
+        engine.attach_loaded(schema.id, pieces).await.unwrap();
+        engine.stop().await;
+    });
+    disk.refuse_nothing();
+    rt::sim::block_on(2, &disk, async {
+        let (to, from) = (table.join("upload"), table.join("snapshots/second"));
+        let prefix = |name: &str| name.split_once("-big-").unwrap().0.to_owned();
+        let first = prefix(&names(&to).await[0]);
+        for name in names(&to).await {
+            rt::fs::remove_file(&to.join(name)).await.unwrap();
+        }
+        for name in names(&from).await.into_iter().filter(|name| name.contains("-big-")) {
+            let renamed = name.replace(&prefix(&name), &first);
+            rt::fs::hard_link(&from.join(&name), &to.join(renamed)).await.unwrap();
+        }
+        let before = names(&to).await;
+        let engine = open(config(dir, 16 << 20), &schema, &tablets(1)).await;
+        assert_eq!(names(&to).await, before, "the start keeps them");
+        assert_eq!(refresh(&engine, &schema, &tablets(1)).await.unwrap(), 1);
+        assert_eq!(seen(&engine, &schema).await, naive.seen());
+        assert_eq!(names(&to).await, Vec::<String>::new());
+        engine.stop().await;
+    });
+}

@@ -216,12 +216,21 @@ pub async fn read_and_measure(
 /// Replaces the contents of `path` atomically. After a crash at any moment, either the old or the
 /// new contents are there. On return, the new contents are durable.
 pub async fn write_durably(path: &Path, data: &[u8]) -> io::Result<()> {
-    write_durably_with_room(path, data, 0).await
+    write_durably_owned(path, data.to_vec()).await
+}
+
+/// As [`write_durably`], without a copy of the data.
+pub async fn write_durably_owned(path: &Path, data: Vec<u8>) -> io::Result<()> {
+    replace_durably(path, data, 0).await
 }
 
 /// Like [`write_durably`], with the first `room` bytes of the file reserved on the device. Later
 /// writes within them need no free space.
 pub async fn write_durably_with_room(path: &Path, data: &[u8], room: u64) -> io::Result<()> {
+    replace_durably(path, data.to_vec(), room).await
+}
+
+async fn replace_durably(path: &Path, data: Vec<u8>, room: u64) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
         _ => PathBuf::from("."),
@@ -233,7 +242,7 @@ pub async fn write_durably_with_room(path: &Path, data: &[u8], room: u64) -> io:
     let file = open(&temporary, &options).await?;
     let written = async {
         file.allocate(room).await?;
-        file.write_at(0, data.to_vec(), IoClass::Foreground).await?;
+        file.write_at(0, data, IoClass::Foreground).await?;
         file.sync_all().await
     };
     if let Err(error) = written.await {

@@ -5,7 +5,9 @@
 //! Every kind of change is made repeatedly. Each time another file operation fails: once, a few
 //! times, or until the test repairs the disk.
 
+mod accepted;
 mod changes;
+mod refreshing;
 
 use changes::{STEPS, id, ops};
 use cluster::metadata::{Change, ChangeError, Op, change};
@@ -67,14 +69,30 @@ fn run_node<F>(
 ) where
     F: Future<Output = Result<(), String>> + 'static,
 {
+    if let Err(why) = try_node(world, disk, move || config(auto_snapshot), main, shared) {
+        panic!("{why}");
+    }
+}
+
+/// As [`run_node`]. An error if the node does not start, or of `main`.
+fn try_node<F>(
+    world: &mut World,
+    disk: &Disk,
+    config: impl Fn() -> StackConfig + Clone + 'static,
+    main: impl Fn(Rc<Shared>) -> F + Clone + 'static,
+    shared: &Rc<Shared>,
+) -> Result<(), String>
+where
+    F: Future<Output = Result<(), String>> + 'static,
+{
     shared.over.set(false);
     shared.incarnations.set(shared.incarnations.get() + 1);
     let (state, name) = (shared.clone(), format!("life{}", shared.incarnations.get()));
     world.node(&name, 2, disk, move |shard| {
-        let (shared, main) = (state.clone(), main.clone());
+        let (shared, main, config) = (state.clone(), main.clone(), config.clone());
         async move {
             if shard == ShardId(0) {
-                let done = match stack::start(*LAYERS, config(auto_snapshot)).await {
+                let done = match stack::start(*LAYERS, config()).await {
                     Err(error) => Err(format!("the node does not start: {error}")),
                     Ok(_stack) => main(shared.clone()).await,
                 };
@@ -92,8 +110,9 @@ fn run_node<F>(
         assert!(world.elapsed() - begun < LONGEST_INCARNATION, "an incarnation does not end");
     }
     world.kill(&name);
-    if let Some(why) = shared.broken.take() {
-        panic!("{why}");
+    match shared.broken.take() {
+        Some(why) => Err(why),
+        None => Ok(()),
     }
 }
 

@@ -13,5 +13,6 @@ mod faults;
 mod following;
 mod hints;
 mod internode;
+mod joining;
 mod laws;
 mod raft;

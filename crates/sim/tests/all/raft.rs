@@ -109,8 +109,9 @@ impl Machine for Ledger {
         })
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        self.list.borrow().iter().flat_map(|command| command.to_le_bytes()).collect()
+    fn snapshot(&self) -> Boxed<'static, Vec<u8>> {
+        let snapshot = self.list.borrow().iter().flat_map(|command| command.to_le_bytes()).collect();
+        Box::pin(std::future::ready(snapshot))
     }
 
     fn install(&self, snapshot: Vec<u8>) -> Boxed<'_, Result<(), String>> {

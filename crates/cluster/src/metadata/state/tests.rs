@@ -1,5 +1,6 @@
 //! Applying changes, step by step.
 
+use super::super::recovery::{SNAPSHOT_PIECE, snapshot_of};
 use super::super::touched::Touched;
 use super::super::{ColumnDefinition, DroppedDefinition, lasting_type};
 use super::*;
@@ -189,4 +190,22 @@ fn a_dropped_column_has_the_type_that_it_had() {
     let shown = |ty: &str| lasting_type(&metadata.parse_type("a", ty).unwrap());
     assert_eq!(shown("frozen<list<int>>"), "frozen<list<int>>", "as release 0.1.0 writes it");
     assert_eq!(shown("u"), "'UserType(a,75,78:Int32Type,79:Int32Type)'");
+}
+
+/// A snapshot is encoded in pieces, and has the bytes of the list of operations.
+#[test]
+fn a_snapshot_is_the_list_of_operations() {
+    rt::block_on(async {
+        for count in [0, 3, 1500] {
+            let host = HostId(Uuid::from_u128(9));
+            let mut ops = vec![keyspace("a"), keyspace("b"), Op::Fence(3)];
+            for n in 0..count {
+                ops.extend([table(["a", "b"][n as usize % 2], n, 1), tablets(n, host, &[0, 1])]);
+            }
+            let metadata = Rc::new(Metadata::empty().with(&ops).unwrap());
+            let whole = super::super::encode(&(metadata.number, metadata.version, metadata.as_ops(|_| false)));
+            assert!(count < 1500 || whole.len() > 2 * SNAPSHOT_PIECE, "several pieces: {}", whole.len());
+            assert!(snapshot_of(metadata).await == whole, "{count} tables");
+        }
+    });
 }

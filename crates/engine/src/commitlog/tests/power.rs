@@ -2,11 +2,11 @@
 
 use super::super::*;
 use super::setup::*;
-use rt::sim::{Disk, Fault, Unsynced};
+use rt::sim::{Disk, Fault, Refusal, Unsynced};
 use rt::time::Instant;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -359,6 +359,113 @@ fn a_full_disk_can_be_relieved_by_flushes() {
     disk.lose_power();
     rt::sim::block_on(7, &disk, async {
         assert!(!numbers(Path::new(ROOT)).await.is_empty());
+    });
+}
+
+/// Appends until the log has so many segments. Waits while the disk refuses.
+async fn fill(log: &Rc<Commitlog>, segments: u64) -> Position {
+    let schema = schema(1, 1);
+    let mut last = Position::MIN;
+    while log.metrics().segments < segments {
+        let mutation = mutation(&schema, 1, 1000);
+        match log.append_wait(&[Entry { schema: &schema, slot: SlotId(0), mutation: &mutation }]).await {
+            Ok(appended) => {
+                last = appended.position;
+                log.acknowledged(last).await.expect("acknowledged");
+            }
+            Err(LogError::NoSpace) => rt::time::sleep(Duration::from_secs(1)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    last
+}
+
+/// The files of segments on the disk: in use, spare, and free ones that the manifest names.
+fn segment_files(disk: &Disk) -> Vec<PathBuf> {
+    let is_segment = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        ["segment-", "spare-", "freed-"].iter().any(|prefix| name.starts_with(prefix))
+    };
+    disk.files().into_iter().map(|(path, _)| path).filter(is_segment).collect()
+}
+
+/// Waits until the next segment is ready, and checks that each file of a segment is in use or
+/// spare.
+async fn check_files(disk: &Disk, log: &Commitlog, what: &str) {
+    let needed = |log: &Commitlog| {
+        let state = log.state.borrow();
+        state.next.is_some().then(|| state.ledger.len() + 1)
+    };
+    let mut waited = 0;
+    let spare = loop {
+        let (files, needed) = (segment_files(disk), needed(log));
+        let counted = log.disk_bytes() / u64::from(SEGMENT);
+        if let Some(needed) = needed
+            && files.len() as u64 == counted
+            && (needed..=needed + log.config.spare_segments).contains(&files.len())
+        {
+            break files.len() - needed;
+        }
+        rt::time::sleep(Duration::from_millis(100)).await;
+        waited += 1;
+        assert!(waited < 100, "{what}: {needed:?} files are needed, {counted} are counted: {files:?}");
+    };
+    assert!(spare <= log.config.spare_segments, "{what}");
+}
+
+/// The disk refuses some operations, then works again: no file of a segment is forgotten.
+#[test]
+fn a_failure_in_the_middle_forgets_no_segment() {
+    type Place = fn(&Commitlog) -> PathBuf;
+    // The first free segment cannot become a spare one; anything in the directory of the run.
+    let spare: Place =
+        |log| log.run_dir.join(format!("spare-{:016x}", log.state.borrow().ledger.ids().next().unwrap()));
+    let any: Place = |log| log.run_dir.clone();
+    let mut cases: Vec<(Place, Refusal, u32)> = vec![(spare, Refusal::NoSpace, 0)];
+    cases.extend((0..40).map(|skip| (any, Refusal::NoDescriptors, skip)));
+    let mut refused = 0;
+    for (path, refusal, skip) in cases {
+        for times in [1, 2, 5] {
+            let disk = Disk::new(1);
+            rt::sim::block_on(1, &disk, async {
+                directories().await;
+                let log = Commitlog::open(config(Path::new(ROOT), SyncMode::Batch)).await.expect("opened");
+                let last = fill(&log, 7).await;
+                disk.refuse_below(path(&log), refusal, skip, times);
+                log.clean(SlotId(0), last);
+                rt::time::sleep(Duration::from_millis(1)).await;
+                fill(&log, 5).await;
+                refused += times - disk.refuse_nothing();
+                check_files(&disk, &log, &format!("{refusal:?}, {times} times after {skip}")).await;
+                log.close().await.expect("closed");
+            });
+        }
+    }
+    assert!(refused > 30, "{refused} operations were refused");
+}
+
+/// A full disk: the file of a free segment gets its name, and cannot be emptied at once. Later it
+/// is.
+#[test]
+fn a_free_segment_is_emptied_at_last() {
+    let disk = Disk::new(1);
+    rt::sim::block_on(1, &disk, async {
+        directories().await;
+        let log = Commitlog::open(config(Path::new(ROOT), SyncMode::Batch)).await.expect("opened");
+        let last = fill(&log, 4).await;
+        let first = log.state.borrow().ledger.ids().next().unwrap();
+        let freed = log.run_dir.join(format!("freed-{first:016x}"));
+        disk.set_free(0);
+        disk.refuse_below(&freed, Refusal::NoDescriptors, 0, 1);
+        log.clean(SlotId(0), last);
+        let len = || disk.files().into_iter().find(|(path, _)| *path == freed).map(|(_, len)| len);
+        let mut waited = 0;
+        while len() != Some(0) {
+            rt::time::sleep(Duration::from_millis(100)).await;
+            waited += 1;
+            assert!(waited < 100, "it takes space: {:?}", len());
+        }
+        assert_eq!(disk.refuse_nothing(), 0, "the first attempt fails");
     });
 }
 

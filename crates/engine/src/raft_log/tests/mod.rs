@@ -235,7 +235,7 @@ fn a_log_made_from_a_snapshot_goes_on_behind_it() {
         assert!(matches!(error, RaftLogError::Corrupt { .. }), "{error}");
         log.append(42, &[body(1, 42)]).await.expect("appended");
         log.reserve(100).await.expect("there is space");
-        log.save_snapshot(b"more").await.expect("saved");
+        log.save_snapshot(&b"more"[..].into()).await.expect("saved");
         drop(log);
         let log = open(&dir).await;
         assert_eq!(log.last(), Some((42, body(1, 42))));

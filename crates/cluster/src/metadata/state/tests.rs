@@ -4,6 +4,7 @@ use super::super::recovery::{SNAPSHOT_PIECE, snapshot_of};
 use super::super::touched::Touched;
 use super::super::{ColumnDefinition, DroppedDefinition, lasting_type};
 use super::*;
+use crate::metadata::definition::TabletsDefinition;
 use model::id::SchemaVersion;
 use model::options::TableOptions;
 

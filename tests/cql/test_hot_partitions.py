@@ -64,8 +64,9 @@ def test_operations_are_summed_by_tablet(db):
     table = db.table("pk int PRIMARY KEY, v int")
     read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")
     write = db.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, 1)")
-    execute_concurrent_with_args(db.session, read, [(5,)] * 1500, concurrency=50)
+    # The partition is there when it is read: otherwise the reads have no bytes.
     execute_concurrent_with_args(db.session, write, [(n,) for n in range(1500)], concurrency=50)
+    execute_concurrent_with_args(db.session, read, [(5,)] * 1500, concurrency=50)
     token = db.one(f"SELECT token(pk) FROM {table} WHERE pk = 5")
     loads = [row for row in db.execute(f"SELECT * FROM system.tablet_loads WHERE keyspace_name = '{db.keyspace}'") if row.table_name == table]
     table_id = db.one(f"SELECT id FROM system_schema.tables WHERE keyspace_name = '{db.keyspace}' AND table_name = '{table}'")

@@ -1,9 +1,11 @@
 """Members that start with an older copy of their data directory."""
 
 import shutil
+import struct
 
 import pytest
 from cassandra import ConsistencyLevel
+from cassandra.metadata import Murmur3Token
 from cassandra.query import SimpleStatement
 from cluster.trio import eventually, write_mark
 from launch import StartFailed
@@ -78,17 +80,22 @@ def test_a_member_whose_changes_others_have_decided_differently_ends(trio):
 
 def test_a_member_that_only_has_hints_is_marked(trio):
     """A copy of its data directory would lack them."""
-    trio.sessions[0].execute("CREATE KEYSPACE one WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1} "
-                             "AND tablets = {'initial': 1}")
+    trio.keyspace("one", factor=1)
     trio.sessions[0].execute("CREATE TABLE one.t (k int PRIMARY KEY)")
     hosts = [trio.sessions[n].execute("SELECT host_id FROM system.local").one().host_id for n in range(3)]
-    tablet = trio.sessions[0].execute("SELECT replicas FROM system.tablets WHERE table_name = 't' AND keyspace_name = 'one' ALLOW FILTERING").one()
-    owner = hosts.index(tablet.replicas[0][0])
-    other = (owner + 1) % 3
+    rows = trio.sessions[0].execute("SELECT last_token, replicas FROM system.tablets WHERE table_name = 't' AND keyspace_name = 'one' ALLOW FILTERING")
+    tablets = sorted((row.last_token, hosts.index(row.replicas[0][0])) for row in rows)
+
+    def owner_of(k):
+        token = Murmur3Token.hash_fn(struct.pack(">i", k))
+        return next(node for last, node in tablets if token <= last)
+
+    owner, other = owner_of(0), (owner_of(0) + 1) % 3
+    keys = [k for k in range(1000) if owner_of(k) == owner][:4]
     trio.kill(owner)
     trio.wait_down(owner)
     # The first rises may be those of the table's creation.
-    for k in range(4):
+    for k in keys:
         before = write_mark(trio.nodes[other].data_dir)
         trio.sessions[other].execute(SimpleStatement(f"INSERT INTO one.t (k) VALUES ({k})", consistency_level=ConsistencyLevel.ANY))
         eventually(lambda: write_mark(trio.nodes[other].data_dir) > before, seconds=30)

@@ -98,6 +98,16 @@ pub struct TableSchema {
     full_name: Arc<str>,
 }
 
+/// When a column of each name and kind was dropped last.
+pub fn last_drops(dropped: &[DroppedColumn]) -> BTreeMap<(&str, ColumnKind), Timestamp> {
+    let mut drops = BTreeMap::new();
+    for column in dropped {
+        let last = drops.entry((column.name.as_str(), column.kind)).or_insert(column.drop_time);
+        *last = (*last).max(column.drop_time);
+    }
+    drops
+}
+
 impl TableSchema {
     /// Assembles a schema. `statics` and `regulars` are sorted by name here; positions are set here
     /// for every kind.
@@ -137,11 +147,7 @@ impl TableSchema {
             Some(_) => others.any(CqlType::is_counter),
             None => dropped.iter().any(|column| column.ty.is_counter()),
         };
-        let mut drops: BTreeMap<(&str, ColumnKind), Timestamp> = BTreeMap::new();
-        for column in &dropped {
-            let last = drops.entry((&column.name, column.kind)).or_insert(column.drop_time);
-            *last = (*last).max(column.drop_time);
-        }
+        let drops = last_drops(&dropped);
         let again = |column: &Column| drops.get(&(&column.name, column.kind)).map(|drop_time| (column.id, *drop_time));
         let mut added_again: Vec<(ColumnId, Timestamp)> = statics.iter().chain(&regulars).filter_map(again).collect();
         added_again.sort_unstable();

@@ -4,7 +4,7 @@ use crate::metadata::ClusterShards;
 use model::TableSchema;
 use model::id::TableId;
 use model::key::split_partition_key;
-use model::types::{CqlNotation, CqlType, Value, push_text};
+use model::types::{CqlNotation, CqlType, Value, push_text, shown_limit};
 use replica::hot::Recorded;
 use replica::{HotPartition, TabletLoad, TopPartitions};
 use rt::time::Duration;
@@ -181,9 +181,6 @@ fn top_view(schema: &TableSchema, recorded: Recorded) -> TopView {
     TopView { keyspace: schema.keyspace.clone(), table: schema.name.clone(), key, token: id.token.0, count, error }
 }
 
-/// The most bytes of a partition key's literal, for each byte of the key. Longer are only values of
-/// user types and tuples that end before most of their fields.
-const LITERAL_PER_BYTE: usize = 16;
 /// The most bytes of the literal of a short partition key.
 const SHORT_LITERAL: usize = 4 << 10;
 
@@ -194,7 +191,7 @@ pub fn key_literal(schema: &TableSchema, key: &[u8]) -> String {
     let types: Vec<_> = schema.partition_key.iter().map(|column| &column.ty).collect();
     let literals = split_partition_key(key, types.len()).and_then(|components| {
         let literal = |(bytes, ty): (&[u8], _)| {
-            let (mut out, limit) = (String::new(), LITERAL_PER_BYTE * bytes.len() + SHORT_LITERAL);
+            let (mut out, limit) = (String::new(), shown_limit(bytes.len(), SHORT_LITERAL));
             push_text(CqlNotation, ty, Some(bytes), limit, &mut out).ok()?;
             Some(out)
         };

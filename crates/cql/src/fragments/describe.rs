@@ -13,7 +13,7 @@ use model::key::{Clustering, DecoratedKey, encode_partition_key, split_partition
 use model::row::{Cell, Row, State};
 use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::{DEAD_MARKER_TTL, Seconds, Tombstone};
-use model::types::{JsonNotation, push_text, temporal};
+use model::types::{JsonNotation, push_text, shown_limit, temporal};
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;
 
@@ -194,9 +194,6 @@ fn element_types(ty: &CqlType) -> (CqlType, Option<CqlType>) {
     }
 }
 
-/// The most bytes of the text of a value, for each byte of the value. Longer are only values of
-/// user types and tuples that end before most of their fields.
-const TEXT_PER_BYTE: usize = 16;
 /// The most bytes of the text of a short value.
 const SHORT_TEXT: usize = 64 << 10;
 
@@ -216,7 +213,7 @@ impl Texts {
     /// A value as text: strings without quotes, all others as JSON. What is no value of its type,
     /// or would be too long, is shown in hexadecimal digits.
     fn of(&mut self, ty: &CqlType, bytes: &[u8]) -> String {
-        let limit = self.left.min(bytes.len().saturating_mul(TEXT_PER_BYTE).saturating_add(SHORT_TEXT));
+        let limit = self.left.min(shown_limit(bytes.len(), SHORT_TEXT));
         let mut text = String::new();
         let written = push_text(JsonNotation::SHOWN, ty, Some(bytes), limit, &mut text);
         self.left = self.left.saturating_sub(text.len());

@@ -80,15 +80,11 @@ impl Engine {
             return Ok(());
         }
         // They have rows of the table, and might be repaired.
-        let on_missing = match on_missing {
-            OnMissing::Fail => {
-                let files = unreadable.len();
-                let table = &table.schema().name;
-                tracing::warn!(table, files, to = %to.display(), "the snapshot contains sstables that cannot be read");
-                OnMissing::Fail
-            }
-            OnMissing::Skip | OnMissing::Ignore => OnMissing::Ignore,
-        };
+        if on_missing != OnMissing::Fail {
+            return writer.link_all(&table.dir, &unreadable, to, OnMissing::Ignore).await;
+        }
+        let (name, sstables) = (&table.schema().name, unreadable.len());
+        tracing::warn!(table = name, sstables, to = %to.display(), "the snapshot contains sstables that cannot be read");
         writer.link_all(&table.dir, &unreadable, to, on_missing).await
     }
 }

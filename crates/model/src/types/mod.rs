@@ -47,7 +47,7 @@ pub use json::{JsonNotation, json_expansion, json_string};
 pub use json_tree::Json;
 pub use literal::CqlNotation;
 pub use name::{Quoted, is_reserved_keyword};
-pub use notation::{NO_LIMIT, Notation, TextError, TextSteps, push_text};
+pub use notation::{NO_LIMIT, Notation, TextError, TextSteps, push_text, shown_limit};
 pub use places::Places;
 pub use scalar_text::parse_scalar;
 pub use user_type::{Fields, UserType, in_field_order};

@@ -24,6 +24,16 @@ pub enum TextError {
 /// The limit for texts without a limit.
 pub const NO_LIMIT: usize = usize::MAX;
 
+/// The most bytes of the text of a value, for each byte of the value, where data is only shown.
+/// Longer are only values of user types and tuples that end before most of their fields.
+const SHOWN_PER_BYTE: usize = 16;
+
+/// The limit for the text of a value of so many bytes, where data is only shown. `short`: the limit
+/// for a value of no bytes.
+pub fn shown_limit(bytes: usize, short: usize) -> usize {
+    bytes.saturating_mul(SHOWN_PER_BYTE).saturating_add(short)
+}
+
 /// A notation for values: JSON, or literals of CQL. Parts are separated by commas, a key or field
 /// from its value by a colon, and a null is `null`.
 pub trait Notation {
@@ -42,8 +52,8 @@ pub trait Notation {
     fn end_key(&self, start: usize, limit: usize, out: &mut String) -> Result<(), TextError>;
 }
 
-/// Appends a value, or null, as text, unless `out` would become longer than `limit` bytes. Little
-/// more than `limit` bytes are ever written.
+/// Appends a value, or null, as text, unless `out` would become longer than `limit` bytes. At most
+/// one value without parts is written beyond the limit.
 pub fn push_text<N: Notation>(
     notation: N,
     ty: &CqlType,

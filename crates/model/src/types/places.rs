@@ -70,6 +70,7 @@ mod tests {
         let comparisons = Counted::take_comparisons();
         assert!(comparisons < 100 * (NAMES + FIELDS), "{comparisons} comparisons");
     }
+
     #[test]
     fn an_index_finds_the_first_place() {
         let names = ["b", "a", "c", "a", "b"];

@@ -59,9 +59,12 @@ fn compressed_segments_of_a_large_request_wait_for_its_memory() {
         let mut body = query_body(&format!("warn {}", "x".repeat(900_000)));
         body.extend([0, 0, 0]);
         client.send(&raw(5, 0, 1, Opcode::Query as u8, &body)).await;
-        while !memory.has_waiting() {
-            rt::task::yield_now().await;
-        }
+        let waits = async {
+            while !memory.has_waiting() {
+                rt::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), waits).await.expect("it waits for memory");
         assert_eq!(memory.used(), used);
         drop(charges);
         let answer = timeout(Duration::from_secs(20), client.receive_or_end()).await;

@@ -232,16 +232,7 @@ impl Frames {
     /// From the next byte on, frames arrive in segments.
     pub fn use_segments(&mut self, form: Form) {
         debug_assert!(self.opened.is_none(), "segments begin once");
-        self.opened = Some(Opened {
-            form,
-            payload: Bytes::new(),
-            payload_len: 0,
-            long: BytesMut::new(),
-            long_len: 0,
-            opens_to: 0,
-            may_grow: false,
-            skip: 0,
-        });
+        self.opened = Some(Opened::new(form));
     }
 
     /// Sets whether the connections of the shard hold much input together.
@@ -332,15 +323,15 @@ impl Frames {
 
     /// The total length of the incomplete frame, or zero if there is none or it is unknown.
     pub fn incomplete_len(&self) -> usize {
-        self.opened.as_ref().map_or(0, |opened| opened.long_len).max(self.wanted)
+        self.opened.as_ref().map_or(0, Opened::long_len).max(self.wanted)
     }
 
     /// The known number of missing bytes of the first frame.
     pub fn missing(&self) -> usize {
         match &self.opened {
             Some(opened) => {
-                let long = opened.long_len.saturating_sub(opened.long.len() + self.buffer.len());
-                long.max(self.wanted.saturating_sub(self.buffer.len()))
+                let buffered = self.buffer.len();
+                opened.missing_beside(buffered).max(self.wanted.saturating_sub(buffered))
             }
             None => match self.buffer.first_chunk::<HEADER_LEN>() {
                 Some(&[.., l0, l1, l2, l3]) => {
@@ -354,14 +345,13 @@ impl Frames {
 
     /// The number of buffered bytes.
     pub fn buffered(&self) -> usize {
-        let opened = self.opened.as_ref().map_or(0, |opened| opened.payload.len() + opened.long.len());
-        self.buffer.len() + opened
+        self.buffer.len() + self.opened.as_ref().map_or(0, Opened::buffered)
     }
 
     /// The bytes of the next segment and of its payload after decompression, if that must be
     /// reserved. Otherwise zero.
     pub fn opening_len(&self) -> usize {
-        match self.opened.as_ref().map_or(0, |opened| opened.opens_to) {
+        match self.opened.as_ref().map_or(0, Opened::opens_to) {
             0 => 0,
             opens_to => self.wanted + opens_to,
         }
@@ -369,7 +359,7 @@ impl Frames {
 
     /// Whether frames of an open segment are left.
     pub fn has_opened(&self) -> bool {
-        self.opened.as_ref().is_some_and(|opened| !opened.payload.is_empty())
+        self.opened.as_ref().is_some_and(Opened::has_payload)
     }
 
     /// Whether segments may not be decompressed before there is memory for what they become. Few
@@ -388,7 +378,7 @@ impl Frames {
     /// The memory of the long frame (or open segment) is reserved: segments may be decompressed.
     pub fn grant(&mut self) {
         if let Some(opened) = &mut self.opened {
-            opened.may_grow = true;
+            opened.grant();
         }
     }
 
@@ -450,14 +440,14 @@ impl Frames {
     fn take_opened(&mut self) -> Next {
         loop {
             let Some(opened) = &mut self.opened else { return Next::Incomplete };
-            if !opened.payload.is_empty() {
+            if opened.has_payload() {
                 return opened.next_of_payload(self.limits);
             }
             if opened.must_wait(&self.buffer, self.limits, self.pressed) {
-                self.wanted = segment::len(opened.form, &self.buffer).unwrap_or(0);
+                self.wanted = segment::len(opened.form(), &self.buffer).unwrap_or(0);
                 return Next::Incomplete;
             }
-            let segment = match segment::take(opened.form, &mut self.buffer) {
+            let segment = match segment::take(opened.form(), &mut self.buffer) {
                 Taken::Incomplete(len) => {
                     self.wanted = len;
                     return Next::Incomplete;

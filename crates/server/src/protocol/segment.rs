@@ -6,7 +6,10 @@
 //! payload: compressed, and decompressed (0 if it is not compressed). All numbers are
 //! little-endian. After a damaged segment, the rest of the stream cannot be interpreted.
 
+mod lz4_beginning;
+
 use bytes::{Buf, Bytes, BytesMut};
+use lz4_beginning::open_beginning;
 
 /// The number of bits of a length in the header.
 const LENGTH_BITS: u32 = 17;
@@ -166,46 +169,6 @@ pub fn beginning(form: Form, buffer: &[u8], header: Header, out: &mut [u8]) -> b
         _ => return open_beginning(payload, out).is_some(),
     }
     true
-}
-
-/// Decompresses the beginning of an LZ4 block.
-fn open_beginning(mut block: &[u8], out: &mut [u8]) -> Option<()> {
-    /// The shortest repetition.
-    const MIN_MATCH: usize = 4;
-    let mut filled = 0;
-    loop {
-        let token = usize::from(*block.split_off_first()?);
-        let literals = lz4_length(token >> 4, &mut block)?;
-        let copied = literals.min(out.len() - filled);
-        out[filled..filled + copied].copy_from_slice(block.get(..copied)?);
-        filled += copied;
-        if filled == out.len() {
-            return Some(());
-        }
-        block = block.get(literals..)?;
-        let distance = usize::from(u16::from_le_bytes([*block.split_off_first()?, *block.split_off_first()?]));
-        let end = out.len().min(filled + MIN_MATCH + lz4_length(token & 0xF, &mut block)?);
-        let from = filled.checked_sub(distance).filter(|from| *from < filled)?;
-        // The source may overlap the target.
-        for at in filled..end {
-            out[at] = out[from + at - filled];
-        }
-        filled = end;
-        if filled == out.len() {
-            return Some(());
-        }
-    }
-}
-
-/// A length of an LZ4 block: four bits of the token, and further bytes.
-fn lz4_length(nibble: usize, block: &mut &[u8]) -> Option<usize> {
-    let mut len = nibble;
-    let mut last = if nibble == 0xF { u8::MAX } else { 0 };
-    while last == u8::MAX {
-        last = *block.split_off_first()?;
-        len += usize::from(last);
-    }
-    Some(len)
 }
 
 /// Removes the next segment from `buffer`.

@@ -6,11 +6,10 @@
 //! drop of a column whose name is used again.
 
 use crate::statistics::header::{Header, HeaderColumn};
-use model::schema::TableSchema;
+use model::schema::{TableSchema, last_drops};
 use model::time::{Seconds, Timestamp};
 use model::types::{CqlType, compatibility};
 use model::{Column, ColumnId, ColumnKind};
-use std::collections::BTreeMap;
 
 /// How to read or write the rows of one file under one schema version.
 #[derive(Clone, Debug)]
@@ -129,14 +128,10 @@ fn match_columns(
     schema: &TableSchema,
 ) -> Result<Columns, String> {
     let mut targets = Vec::with_capacity(file.len());
-    let mut drops: BTreeMap<&str, Timestamp> = BTreeMap::new();
-    for column in schema.dropped.iter().filter(|column| column.kind == kind) {
-        let last = drops.entry(&column.name).or_insert(column.drop_time);
-        *last = (*last).max(column.drop_time);
-    }
+    let drops = last_drops(&schema.dropped);
     for column in file {
         let found = table.binary_search_by(|c| c.name.cmp(&column.name)).ok().map(|at| &table[at]);
-        let dead_until = drops.get(column.name.as_str()).copied();
+        let dead_until = drops.get(&(column.name.as_str(), kind)).copied();
         let id = match found {
             Some(c) if compatible(&column.ty, &c.ty) => Some(c.id),
             // The file was written before the column was dropped and added with another type. The

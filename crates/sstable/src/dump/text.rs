@@ -6,13 +6,10 @@
 //! their type are shown as hexadecimal digits, never as an error, because a dump must show the file
 //! as it is.
 
-use model::types::{CqlType, JsonNotation, Notation, TextError, Value, json_string, push_text, validate};
+use model::types::{CqlType, JsonNotation, Notation, TextError, Value, json_string, push_text, shown_limit, validate};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// The most bytes of the text of a value, for each byte of the value. Longer are only values of
-/// user types and tuples that end before most of their fields.
-const TEXT_PER_BYTE: usize = 16;
 /// The most bytes of the text of a short value.
 const SHORT_TEXT: usize = 1 << 20;
 
@@ -36,7 +33,7 @@ pub(super) fn json(ty: &CqlType, bytes: &[u8]) -> String {
         return bytes.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes)).to_string();
     }
     let mut out = String::new();
-    let limit = bytes.len().saturating_mul(TEXT_PER_BYTE).saturating_add(SHORT_TEXT);
+    let limit = shown_limit(bytes.len(), SHORT_TEXT);
     match push_text(CassandraNotation, ty, Some(bytes), limit, &mut out) {
         Ok(()) => out,
         Err(_) => quoted(&hex(bytes)),

@@ -8,23 +8,74 @@ use bytes::{Buf, Bytes, BytesMut};
 /// The decoded payload of segments that has not been returned yet.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) form: Form,
+    form: Form,
     /// The rest of a self-contained segment.
-    pub(super) payload: Bytes,
+    payload: Bytes,
     /// The length of all of it, if it is not a part of the buffer.
-    pub(super) payload_len: usize,
+    payload_len: usize,
     /// The beginning of a frame that spans several segments, and its total length, once known.
-    pub(super) long: BytesMut,
-    pub(super) long_len: usize,
+    long: BytesMut,
+    long_len: usize,
     /// The length of the next segment's payload after decompression, if that must be reserved.
-    pub(super) opens_to: usize,
+    opens_to: usize,
     /// Whether the long frame, or the next segment's payload, has its memory.
-    pub(super) may_grow: bool,
+    may_grow: bool,
     /// The bytes that are still to be skipped of such a frame that was refused.
-    pub(super) skip: usize,
+    skip: usize,
 }
 
 impl Opened {
+    /// The state before the first segment.
+    pub(super) fn new(form: Form) -> Opened {
+        Opened {
+            form,
+            payload: Bytes::new(),
+            payload_len: 0,
+            long: BytesMut::new(),
+            long_len: 0,
+            opens_to: 0,
+            may_grow: false,
+            skip: 0,
+        }
+    }
+
+    /// The form of the segments.
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Whether frames of a self-contained segment are left.
+    pub(super) fn has_payload(&self) -> bool {
+        !self.payload.is_empty()
+    }
+
+    /// The total length of the frame that spans several segments, or zero if there is none or it is
+    /// unknown.
+    pub(super) fn long_len(&self) -> usize {
+        self.long_len
+    }
+
+    /// The bytes of that frame that are missing beside so many buffered ones.
+    pub(super) fn missing_beside(&self, buffered: usize) -> usize {
+        self.long_len.saturating_sub(self.long.len() + buffered)
+    }
+
+    /// The bytes that have not been returned as frames.
+    pub(super) fn buffered(&self) -> usize {
+        self.payload.len() + self.long.len()
+    }
+
+    /// The length of the next segment's payload after decompression, if that must be reserved.
+    /// Otherwise zero.
+    pub(super) fn opens_to(&self) -> usize {
+        self.opens_to
+    }
+
+    /// The long frame, or the next segment's payload, has its memory.
+    pub(super) fn grant(&mut self) {
+        self.may_grow = true;
+    }
+
     /// The next frame of a self-contained segment.
     pub(super) fn next_of_payload(&mut self, limits: BodyLimits) -> Next {
         match look(&self.payload, limits) {

@@ -7,5 +7,5 @@ mod gate;
 pub(crate) mod waiters;
 
 pub use cancel::{Cancel, Cancelled, Deadline, Unwanted};
-pub use gate::{Gate, GateGuard};
+pub use gate::{Gate, GateGuard, RenewedGate};
 pub use tokio::sync::{Notify, OwnedSemaphorePermit, RwLock, Semaphore, SemaphorePermit, mpsc, oneshot, watch};

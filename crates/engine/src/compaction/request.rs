@@ -250,4 +250,69 @@ mod tests {
             });
         }
     }
+
+    /// A compaction that has sealed its outputs cannot be stopped any more. All removals wait for
+    /// it, however many there are; one that did not would find its sstables replaced.
+    #[test]
+    fn removals_wait_for_a_compaction_that_can_no_longer_be_stopped() {
+        rt::block_on(async {
+            let scratch = Scratch::new("removals-wait");
+            let config = EngineConfig::new(scratch.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(3)), 16 << 20);
+            let engine = Engine::open(config).await.unwrap();
+            let schema = schema();
+            let half = |id, from: Token, to: Token| TabletRange { id, range: PartitionRange::tokens(from, to) };
+            let halves = vec![half(0, Token::MIN, Token(0)), half(1, Token(0), Token::MAX)];
+            engine.add_table(schema.clone(), halves).await.unwrap();
+            insert(&engine, &schema, 40).await;
+            let table = engine.table(schema.id).unwrap();
+            let running = table.compacting.enter();
+            let removals: Vec<_> = [0, 1]
+                .map(|tablet| {
+                    let (engine, id) = (engine.clone(), schema.id);
+                    rt::task::spawn(async move { engine.drop_tablet(id, tablet).await })
+                })
+                .into();
+            while !table.excludes_compactions() {
+                rt::task::yield_now().await;
+            }
+            // Without the compaction, a removal takes less than this.
+            rt::time::sleep(std::time::Duration::from_millis(200)).await;
+            assert!(removals.iter().all(|removal| !removal.is_finished()));
+            assert_eq!(table.tablets().len(), 2, "nothing is removed yet");
+            drop(running);
+            for removal in removals {
+                removal.await.unwrap().unwrap();
+            }
+            assert_eq!(table.tablets().len(), 0);
+            engine.abandon().await;
+        });
+    }
+
+    /// A compaction is planned, and the tablet leaves before the compaction begins.
+    #[test]
+    fn a_plan_ends_with_the_tablet_it_was_made_for() {
+        rt::block_on(async {
+            let scratch = Scratch::new("late-plan");
+            let config = EngineConfig::new(scratch.to_path_buf(), ShardId(0), HostId(Uuid::from_u128(3)), 16 << 20);
+            let engine = Engine::open(config).await.unwrap();
+            let schema = schema();
+            let whole = TabletRange { id: 0, range: PartitionRange::FULL };
+            engine.add_table(schema.clone(), vec![whole]).await.unwrap();
+            insert(&engine, &schema, 40).await;
+            let table = engine.table(schema.id).unwrap();
+            let (tablet, cancel) = (table.tablets()[0].clone(), table.compaction_cancel());
+            let plan = Plan {
+                kind: CompactionKind::Compaction,
+                inputs: Claimed::new(tablet.sstables().iter().cloned().collect()),
+                level: 0,
+                split: None,
+                moves: false,
+                expired: true,
+            };
+            engine.drop_tablet(schema.id, 0).await.unwrap();
+            let late = engine.compact(&table, &tablet, &plan, &cancel).await;
+            assert!(matches!(late, Err(EngineError::Cancelled)), "{late:?}");
+            engine.abandon().await;
+        });
+    }
 }

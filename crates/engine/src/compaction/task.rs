@@ -79,12 +79,12 @@ impl Engine {
         plan: &Plan,
         cancel: &Cancel,
     ) -> Result<(), EngineError> {
-        if self.stopping().is_cancelled() || table.excludes_compactions() {
+        // The plan may be older than a removal of its inputs that has ended meanwhile.
+        if self.stopping().is_cancelled() || cancel.is_cancelled() || table.excludes_compactions() {
             return Err(EngineError::Cancelled);
         }
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-        let inside = table.compacting.borrow().enter();
-        let Some(_inside) = inside else { return Err(EngineError::Cancelled) };
+        let _inside = table.compacting.enter();
         let running = Running::new(self, plan.kind, &table.schema(), tablet.id);
         if plan.moves && self.move_sstable(table, tablet, plan).await? {
             return Ok(());

@@ -26,7 +26,7 @@ use model::key::DecoratedKey;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
 use rt::ShardId;
-use rt::sync::{Cancel, Gate, Notify, RwLock, Semaphore};
+use rt::sync::{Cancel, Gate, Notify, RenewedGate, RwLock, Semaphore};
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub(crate) struct Table {
     /// See `table_ops/epoch.rs`.
     pub epoch: Cell<u64>,
     /// Entered by writes that were admitted and wait for room.
-    pub waiting_writes: RefCell<Gate>,
+    pub waiting_writes: RenewedGate,
     /// The table was truncated before the logs of earlier runs were replayed.
     pub old_logs_truncated: Cell<bool>,
     /// The records that replay skips, by the shard that wrote the filters.
@@ -82,7 +82,7 @@ pub(crate) struct Table {
     barriers: Cell<u32>,
     barrier_ended: Notify,
     /// Entered by running compactions.
-    pub compacting: RefCell<Gate>,
+    pub compacting: RenewedGate,
     /// Counters since the table was opened on this shard.
     pub done: Done,
 }
@@ -113,7 +113,7 @@ impl Table {
             compactions: RefCell::default(),
             work: Gate::new(),
             epoch: Cell::new(0),
-            waiting_writes: RefCell::default(),
+            waiting_writes: RenewedGate::default(),
             old_logs_truncated: Cell::new(false),
             filters: RefCell::new(filters),
             filters_turn: Semaphore::new(1),
@@ -125,7 +125,7 @@ impl Table {
             paused: Cell::new(0),
             barriers: Cell::new(0),
             barrier_ended: Notify::new(),
-            compacting: RefCell::default(),
+            compacting: RenewedGate::default(),
             done: Done::default(),
         })
     }
@@ -281,8 +281,7 @@ impl Table {
     /// Stops the running compactions and waits for their end. Later ones are not affected.
     pub async fn stop_compactions(&self) {
         self.compactions.replace(Cancel::new()).cancel();
-        let running = self.compacting.replace(Gate::new());
-        running.close().await;
+        self.compacting.earlier_have_left().await;
     }
 }
 

@@ -56,12 +56,12 @@ impl Engine {
     /// Waits until all admitted writes that wait for room are applied or refused: no write of an
     /// earlier epoch follows.
     pub(crate) async fn waiting_writes_are_done(&self, table: &Table) {
-        table.waiting_writes.take().close().await;
+        table.waiting_writes.earlier_have_left().await;
     }
 
     /// Delays truncations of these tables until the guards are dropped.
     pub(crate) fn wait_inside(&self, tables: impl Iterator<Item = TableId>) -> Vec<GateGuard> {
-        tables.filter_map(|id| self.table(id)?.waiting_writes.borrow().enter()).collect()
+        tables.filter_map(|id| Some(self.table(id)?.waiting_writes.enter())).collect()
     }
 
     /// Records durably that the epoch has begun. Call it on one shard, after

@@ -1,8 +1,8 @@
-//! A gate that counts work in progress: once it is closed, no work can enter, and closing waits
-//! until all work has left.
+//! Gates that count work in progress. Once a [`Gate`] is closed, no work can enter, and closing
+//! waits until all work has left. A [`RenewedGate`] admits new work while it waits for the earlier.
 
 use super::waiters::{WaiterSlot, Waiters};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -94,6 +94,38 @@ impl Drop for GateGuard {
     }
 }
 
+/// Counts the users of something that is stopped now and then and goes on: work that enters later
+/// does not delay those that wait for earlier work.
+#[derive(Default)]
+pub struct RenewedGate {
+    now: RefCell<Gate>,
+    /// Closed gates that may still have guards.
+    earlier: RefCell<Vec<Gate>>,
+}
+
+impl RenewedGate {
+    /// Enters. Never refused.
+    pub fn enter(&self) -> GateGuard {
+        self.now.borrow().enter().expect("the gate of now is open")
+    }
+
+    /// Waits until everything that entered before the call has left, also what an earlier call
+    /// still waits for.
+    pub async fn earlier_have_left(&self) {
+        let now = self.now.take();
+        drop(now.close());
+        let waits = {
+            let mut earlier = self.earlier.borrow_mut();
+            earlier.push(now);
+            earlier.retain(|gate| gate.inside() > 0);
+            earlier.clone()
+        };
+        for gate in waits {
+            gate.close().await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +146,32 @@ mod tests {
             drop(second);
             crate::time::timeout(Duration::from_secs(60), closing).await.expect("closed").expect("not aborted");
             gate.close().await;
+        });
+    }
+
+    #[test]
+    fn all_that_wait_for_earlier_work_wait_for_all_of_it() {
+        crate::block_on(async {
+            let gate = Rc::new(RenewedGate::default());
+            let wait = || {
+                let gate = gate.clone();
+                crate::task::spawn(async move { gate.earlier_have_left().await })
+            };
+            let first = gate.enter();
+            let (one, two) = (wait(), wait());
+            crate::task::yield_now().await;
+            let later = gate.enter();
+            let three = wait();
+            crate::task::yield_now().await;
+            assert!(!one.is_finished() && !two.is_finished());
+            drop(first);
+            for task in [one, two] {
+                crate::time::timeout(Duration::from_secs(60), task).await.expect("left").expect("not aborted");
+            }
+            crate::task::yield_now().await;
+            assert!(!three.is_finished(), "it waits for what entered before it");
+            drop(later);
+            crate::time::timeout(Duration::from_secs(60), three).await.expect("left").expect("not aborted");
         });
     }
 }

@@ -61,7 +61,7 @@ pub enum BoundValues {
 }
 
 impl Default for BoundValues {
-    #[inline]
+    #[inline(always)]
     fn default() -> Self {
         BoundValues::Positional(SmallVec::new())
     }
@@ -100,7 +100,8 @@ pub struct QueryParams {
 }
 
 impl Default for QueryParams {
-    #[inline]
+    // The room for values is left as it is, instead of being copied.
+    #[inline(always)]
     fn default() -> Self {
         QueryParams {
             consistency: Consistency::One,

@@ -178,11 +178,17 @@ fn a_slow_replica_gets_company() {
     };
     with_cluster("slow", shape, |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
-        cluster.break_node(1, Fault::LosesRequests);
-        cluster.break_node(2, Fault::LosesRequests);
-        cluster.heal(2);
-        assert_eq!(cluster.read(0, 1, One).await, Ok(vec![(1, 1)]));
-        assert_eq!(cluster.nodes[0].coordinator.metrics().speculative_reads, 1);
+        // The replica that answers faster is asked first. The machine decides which one that is.
+        let speculative_reads = || cluster.nodes[0].coordinator.metrics().speculative_reads;
+        for broken in [1, 2].into_iter().cycle().take(20) {
+            cluster.break_node(broken, Fault::LosesRequests);
+            assert_eq!(cluster.read(0, 1, One).await, Ok(vec![(1, 1)]));
+            cluster.heal(broken);
+            if speculative_reads() > 0 {
+                break;
+            }
+        }
+        assert!(speculative_reads() > 0, "every read began at the replica that answers");
     });
 }
 

@@ -6,6 +6,16 @@ const BLOCK: usize = 64;
 /// The most digits of a number.
 const DIGITS: usize = 10;
 
+/// The two digits of each number below 100.
+const PAIRS: [[u8; 2]; 100] = {
+    let (mut pairs, mut number) = ([[0; 2]; 100], 0);
+    while number < 100 {
+        pairs[number] = [b'0' + number as u8 / 10, b'0' + number as u8 % 10];
+        number += 1;
+    }
+    pairs
+};
+
 /// The most bytes of a line, with room for the padding of its last literal.
 const ROOM: usize = 192;
 
@@ -63,14 +73,15 @@ impl Line {
     #[inline]
     pub fn number(&mut self, number: u32) {
         // Room after the last digit, for a copy of a fixed length.
-        let (mut digits, mut at, mut rest) = ([0u8; 2 * DIGITS], DIGITS, number);
-        loop {
+        let (mut digits, mut at, mut rest) = ([0u8; 2 * DIGITS], DIGITS, number as usize);
+        while rest >= 10 {
+            at -= 2;
+            [digits[at], digits[at + 1]] = PAIRS[rest % 100];
+            rest /= 100;
+        }
+        if rest > 0 || number == 0 {
             at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
+            digits[at] = b'0' + rest as u8;
         }
         if let Some(block) = digits[at..].first_chunk::<DIGITS>() {
             self.append(block, DIGITS - at);
@@ -91,11 +102,11 @@ mod tests {
     fn literals_and_numbers_are_appended() {
         const WORD: Literal = Literal::new("limit ");
         let mut line = Line::new();
-        for number in [0, 9, 10, 65_536, u32::MAX] {
+        for number in [0, 9, 10, 100, 65_536, 1_000_001, u32::MAX] {
             line.literal(&WORD);
             line.number(number);
         }
-        assert_eq!(line.as_bytes(), b"limit 0limit 9limit 10limit 65536limit 4294967295");
+        assert_eq!(line.as_bytes(), b"limit 0limit 9limit 10limit 100limit 65536limit 1000001limit 4294967295");
         const LONGEST: Literal = Literal::new("0123456789012345678901234567890123456789012345678901234567890123");
         let mut line = Line::new();
         line.literal(&LONGEST);

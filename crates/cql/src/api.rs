@@ -61,7 +61,7 @@ pub enum BoundValues {
 }
 
 impl Default for BoundValues {
-    #[inline(always)]
+    #[inline]
     fn default() -> Self {
         BoundValues::Positional(SmallVec::new())
     }
@@ -100,8 +100,7 @@ pub struct QueryParams {
 }
 
 impl Default for QueryParams {
-    // The room for values is left as it is, instead of being copied.
-    #[inline(always)]
+    #[inline]
     fn default() -> Self {
         QueryParams {
             consistency: Consistency::One,

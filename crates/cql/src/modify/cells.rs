@@ -110,7 +110,15 @@ impl Shape {
 
 impl<'a> Cells<'a> {
     pub(super) fn new(stamp: &'a Stamp) -> Self {
-        Cells { stamp, out: Vec::new(), held: SmallVec::new(), generated: Vec::new(), list: None, counters: BTreeMap::new(), bytes: 0 }
+        Cells {
+            stamp,
+            out: Vec::new(),
+            held: SmallVec::new(),
+            generated: Vec::new(),
+            list: None,
+            counters: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     /// Builds the row.

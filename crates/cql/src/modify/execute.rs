@@ -27,15 +27,7 @@ pub const LARGE_EXPANSION: usize = 1 << 20;
 const MANY_KEYS: usize = 16;
 
 /// The keys of a write's partitions.
-type Keys = SmallVec<[DecoratedKey; 1]>;
-
-/// A write that no rate limit has refused.
-pub struct Admitted {
-    /// The warning about its consistency level.
-    warning: Option<String>,
-    keys: Keys,
-    rate_limit: RateLimitMode,
-}
+pub type Keys = SmallVec<[DecoratedKey; 1]>;
 
 impl Modify {
     /// The timestamp, time and TTL of a write. `default` is the timestamp without USING TIMESTAMP,
@@ -141,39 +133,51 @@ impl Modify {
         Ok(large)
     }
 
-    /// Checks the consistency level, evaluates the partitions and applies rate limits. Not `async`:
-    /// a refusal costs less than the future of a write. The partitions of INSERT JSON are evaluated
-    /// later, because its text is.
+    /// Checks the consistency level. Returns the warning about it.
     ///
-    /// # Errors [`Error::RateLimit`], or that of an invalid level or value.
+    /// # Errors A level that is invalid or not allowed.
     #[inline]
-    pub fn admit(&self, env: Env<'_>, request: &Request<'_>) -> Result<Admitted, Error> {
+    pub fn check_level(&self, request: &Request<'_>) -> Result<Option<String>, Error> {
         request.check_write_level()?;
         let warning = request.config.guardrails.check_write_level(request.params.consistency)?;
         if self.counter {
             request.check_counter_level(&self.schema.name)?;
         }
-        let keys = match self.json {
-            Some(_) => SmallVec::new(),
-            None => self.keys(env)?,
-        };
-        let mut admitted = Admitted { warning, keys, rate_limit: RateLimitMode::Off };
-        admitted.rate_limit = self.limit(&admitted.keys, request)?;
-        Ok(admitted)
+        Ok(warning)
     }
 
-    /// Applies rate limits, if the table has some.
+    /// Evaluates the partitions. This and [`Modify::limit`] are apart from the execution: a refusal
+    /// costs less than the future of a write. The partitions of INSERT JSON are evaluated later,
+    /// because its text is.
     #[inline]
-    fn limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
+    pub fn partitions(&self, env: Env<'_>) -> Result<Keys, Error> {
+        match self.json {
+            Some(_) => Ok(SmallVec::new()),
+            None => self.keys(env),
+        }
+    }
+
+    /// Applies rate limits to the partitions, if the table has some.
+    ///
+    /// # Errors [`Error::RateLimit`]
+    #[inline]
+    pub fn limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_writes() {
             false => Ok(RateLimitMode::Off),
             true => request.limit_write(&self.schema, keys),
         }
     }
 
-    /// Executes the statement.
-    pub async fn execute(&self, admitted: Admitted, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
-        let Admitted { warning, mut keys, mut rate_limit } = admitted;
+    /// Executes the statement on these partitions. `rate_limit` is what [`Modify::limit`] has
+    /// decided, `warning` that of [`Modify::check_level`].
+    pub async fn execute(
+        &self,
+        mut keys: Keys,
+        mut rate_limit: RateLimitMode,
+        warning: Option<String>,
+        env: Env<'_>,
+        request: &Request<'_>,
+    ) -> Result<Answer, Error> {
         let json = match &self.json {
             Some(json) => Some(Box::pin(json.bind(env, request)).await?),
             None => None,

@@ -38,17 +38,20 @@ impl Processor {
             Plan::Select(select) => {
                 self.statistics.select(select, params);
                 allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
-                let admitted = select.admit(env, &request)?;
+                let partitions = select.partitions(env, &request)?;
+                let rate_limit = select.limit(&partitions, &request)?;
                 // Pinned, so that this large future is not moved.
-                let answer = pin!(select.execute(admitted, env, &request)).await?;
+                let answer = pin!(select.execute(partitions, rate_limit, env, &request)).await?;
                 self.statistics.selected(&answer);
                 Ok(answer)
             }
             Plan::Modify(modify) => {
                 self.statistics.modification(modify, params);
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
-                let admitted = modify.admit(env, &request)?;
-                pin!(modify.execute(admitted, env, &request)).await
+                let warning = modify.check_level(&request)?;
+                let keys = modify.partitions(env)?;
+                let rate_limit = modify.limit(&keys, &request)?;
+                pin!(modify.execute(keys, rate_limit, warning, env, &request)).await
             }
             Plan::Configure(modify) => {
                 self.statistics.modification(modify, params);

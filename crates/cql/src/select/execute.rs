@@ -19,6 +19,7 @@ use model::time::stored_seconds;
 use model::token::Token;
 use replica::RateLimitMode;
 use replica::reduce::values;
+use rt::time::Duration;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -37,41 +38,44 @@ fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u6
     Ok(Some(value as u64))
 }
 
-/// A SELECT that no rate limit has refused.
-pub struct Admitted {
-    partitions: Partitions,
-    rate_limit: RateLimitMode,
-}
-
 impl Select {
-    /// Evaluates the partitions, and applies rate limits to them. Apart from the execution, so that
-    /// a refusal does not make its future.
+    /// Checks the consistency level and evaluates the partitions. This and [`Select::limit`] are
+    /// apart from the execution, so that a refusal does not make its future.
     ///
-    /// # Errors [`Error::RateLimit`], or that of an invalid level or value.
-    pub fn admit(&self, env: Env<'_>, request: &Request<'_>) -> Result<Admitted, Error> {
+    /// # Errors That of an invalid level or value.
+    #[inline]
+    pub fn partitions(&self, env: Env<'_>, request: &Request<'_>) -> Result<Partitions, Error> {
         request.check_read_level()?;
-        let partitions = self.restrictions.partition.evaluate(&self.schema, env, false)?;
-        let mut admitted = Admitted { partitions, rate_limit: RateLimitMode::Off };
-        if self.schema.rate_limits().limits_reads() {
-            admitted.rate_limit = request.limit_read(&self.schema, &admitted.partitions)?;
-        }
-        Ok(admitted)
+        self.restrictions.partition.evaluate(&self.schema, env, false)
     }
 
-    /// Executes the statement.
-    pub async fn execute(&self, admitted: Admitted, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
-        let Admitted { partitions, rate_limit } = admitted;
+    /// Applies rate limits to the partitions, if the table has some.
+    ///
+    /// # Errors [`Error::RateLimit`]
+    #[inline]
+    pub fn limit(&self, partitions: &Partitions, request: &Request<'_>) -> Result<RateLimitMode, Error> {
+        match self.schema.rate_limits().limits_reads() {
+            false => Ok(RateLimitMode::Off),
+            true => request.limit_read(&self.schema, partitions),
+        }
+    }
+
+    /// Executes the statement. `rate_limit` is what [`Select::limit`] has decided.
+    pub async fn execute(
+        &self,
+        partitions: Partitions,
+        rate_limit: RateLimitMode,
+        env: Env<'_>,
+        request: &Request<'_>,
+    ) -> Result<Answer, Error> {
         let rows_limit = limit(&self.limit, "LIMIT", env)?;
         let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
         let max_bytes = request.config.unpaged_bytes;
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition, max_bytes);
         let pager = Pager::new(self, env, request, [rows_limit.is_some(), per_partition.is_some()]);
-        let default = match &partitions {
-            Partitions::Keys(_) => request.config.read_timeout,
-            Partitions::Range(_) => request.config.range_timeout,
-        };
-        let options = request.limited_options(self.attributes.timeout(env, default)?, rate_limit)?;
+        let timeout = self.timeout(&partitions, env, request)?;
+        let options = request.limited_options(timeout, rate_limit)?;
         let state = pager.open().await?;
         if let Some(table) = &self.virtual_table {
             let ranges = self.restrictions.clustering.evaluate(&self.schema, env, false)?.into_ranges();
@@ -156,6 +160,16 @@ impl Select {
         };
         answer.tablet = answer.tablet.or(hint);
         Ok(answer)
+    }
+
+    /// The time limit of a page.
+    #[inline]
+    fn timeout(&self, partitions: &Partitions, env: Env<'_>, request: &Request<'_>) -> Result<Duration, Error> {
+        let default = match partitions {
+            Partitions::Keys(_) => request.config.read_timeout,
+            Partitions::Range(_) => request.config.range_timeout,
+        };
+        self.attributes.timeout(env, default)
     }
 
     /// The token by which the client chose the node, if the client routes by tablets.

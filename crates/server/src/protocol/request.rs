@@ -142,7 +142,6 @@ impl Request {
 
 /// Decodes EXECUTE, in place, because the values of a request are moved at a cost. `asked`: for the
 /// custom payloads about the page and the rate limit.
-#[inline(never)]
 fn execute(mut body: Body, version: Version, with_metadata_id: bool, asked: [bool; 2]) -> Result<Request, Error> {
     let mut decoded = Ok(Request::Execute { id: [0; 16], metadata_id: None, params: QueryParams::default() });
     if let Ok(Request::Execute { id, metadata_id, params }) = &mut decoded {

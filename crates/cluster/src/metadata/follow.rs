@@ -12,8 +12,9 @@
 //!    applies no later entry, so the node answers from an older prefix of the log.
 //! 3. *Show.* Every shard publishes the new metadata. This cannot fail.
 //! 4. *Remove.* Data of dropped tables and of tablets that moved away is deleted. Only disk space
-//!    depends on it, so it delays the change by at most [`REMOVAL_WAIT`]. A failed removal is
-//!    repeated in the background, and finished by the next start.
+//!    depends on it. So tablets are removed in the background, and dropped tables delay the change
+//!    by at most [`REMOVAL_WAIT`]. A failed removal is repeated in the background, and finished by
+//!    the next start.
 //!
 //! The steps use reserved resources. Connections leave file descriptors free
 //! (`server/connection/accept.rs`). When a step fails, sstable files are closed and reserved disk
@@ -300,9 +301,9 @@ impl AllShards {
             let tables = truncated.iter().filter_map(|table| after.table_by_id(*table));
             tables.map(|table| Begin::of(&before, table, at_micros)).collect::<Vec<_>>()
         };
-        AllShards::follow(&service, Source::Change(bytes), at_micros, begins).await?;
+        let have_left = AllShards::follow(&service, Source::Change(bytes), at_micros, begins).await?;
         service.remember(change.new);
-        AllShards::remove(&service).await;
+        AllShards::remove(&service, have_left).await;
         Ok(Outcome::Applied)
     }
 
@@ -314,20 +315,20 @@ impl AllShards {
             let begins = after.tables().filter(|table| table.epoch > known(table));
             begins.map(|table| Begin::of(&before, table, at_micros)).collect::<Vec<_>>()
         };
-        AllShards::follow(&service, Source::Snapshot(snapshot), at_micros, begins).await?;
+        let have_left = AllShards::follow(&service, Source::Snapshot(snapshot), at_micros, begins).await?;
         service.leading().following.refused.take();
-        AllShards::remove(&service).await;
+        AllShards::remove(&service, have_left).await;
         Ok(())
     }
 
     /// Stages, prepares and publishes. `at_micros` is in the names of the snapshots of removed
-    /// data, the same on all shards.
+    /// data, the same on all shards. Returns whether tablets have left a shard.
     async fn follow(
         service: &Rc<MetadataService>,
         source: Source,
         at_micros: i64,
         begins: impl FnOnce(&Metadata) -> Vec<Begin>,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
         let (before, following) = (service.current(), &service.leading().following);
         let services = service.shards().metadata;
         let staged = services.call_all(move |service| {
@@ -346,19 +347,30 @@ impl AllShards {
             prepared.await.into_iter().collect()
         };
         following.until_done(services, prepared).await?;
-        services.call_all(move |service| async move { service.show(at_micros) }).await;
+        let have_left = services.call_all(move |service| async move { service.show(at_micros) }).await;
         service.changed(&before);
-        Ok(())
+        Ok(have_left.contains(&true))
     }
 
-    /// Removes the data that the last change made obsolete. If that fails or takes long, a
-    /// background task continues.
-    async fn remove(service: &Rc<MetadataService>) {
+    /// Removes the data that the last change made obsolete: of tablets that have left in the
+    /// background, of dropped tables at once. If that fails or takes long, a background task
+    /// continues.
+    async fn remove(service: &Rc<MetadataService>, have_left: bool) {
         let removals = &service.leading().following.removals;
-        let fresh = service.just_dropped().into_iter().map(|dropped| Removal { dropped, failed_before: false });
+        let dropped = service.just_dropped();
+        if dropped.is_empty() && !have_left {
+            return;
+        }
+        let waits = !dropped.is_empty();
+        let fresh = dropped.into_iter().map(|dropped| Removal { dropped, failed_before: false });
         removals.tables.borrow_mut().extend(fresh);
         if removals.repeats.get() {
             removals.more.set(true);
+            return;
+        }
+        if !waits {
+            removals.repeats.set(true);
+            rt::task::spawn(keep_removing(service.clone(), Duration::ZERO)).detach();
             return;
         }
         let removed = rt::time::timeout(REMOVAL_WAIT, remove_once(service)).await;
@@ -368,19 +380,20 @@ impl AllShards {
             if let Ok(Err(why)) = removed {
                 tracing::warn!(why, "dropped data cannot be removed from the disk; retrying");
             }
-            rt::task::spawn(keep_removing(service.clone())).detach();
+            rt::task::spawn(keep_removing(service.clone(), REMOVE_AGAIN)).detach();
         }
     }
 }
 
-/// Repeats removals until nothing is left to remove.
-async fn keep_removing(service: Rc<MetadataService>) {
+/// Repeats removals until nothing is left to remove. `pause` is the time before the first.
+async fn keep_removing(service: Rc<MetadataService>, mut pause: Duration) {
     let following = &service.leading().following;
     let mut logged_at = rt::time::now();
     loop {
-        if following.stop.unless(rt::time::sleep(REMOVE_AGAIN)).await.is_none() {
+        if following.stop.unless(rt::time::sleep(pause)).await.is_none() {
             return;
         }
+        pause = REMOVE_AGAIN;
         following.removals.more.set(false);
         match remove_once(&service).await {
             Ok(()) if !following.removals.more.get() => break,

@@ -9,6 +9,7 @@ pub mod builtin;
 mod change;
 pub mod definition;
 mod follow;
+mod leaving;
 pub mod paging_keys;
 mod recovery;
 mod restorable;

@@ -2,13 +2,14 @@
 
 use super::builtin;
 use super::follow::{AllShards, Following, Source, Staged};
+use super::leaving::Left;
 use super::recovery::{MetadataLog, OpenError, Recovered, RemovedData};
 use super::shards::ClusterShards;
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::Group;
 use crate::topology::Topology;
-use engine::{Engine, EngineError, TabletRange};
+use engine::{Engine, TabletRange};
 use model::id::{HostId, TableId};
 use rt::ShardId;
 use rt::sync::Deadline;
@@ -95,19 +96,19 @@ pub struct MetadataService {
     /// The metadata that is published next; see [`super::follow`].
     staged: RefCell<Option<Staged>>,
     /// Tables and tablets that this shard no longer owns, and that the engine still has.
-    left: RefCell<Vec<Left>>,
+    pub(super) left: RefCell<Vec<Left>>,
     /// One removal at a time.
-    removing: rt::sync::Semaphore,
+    pub(super) removing: rt::sync::Semaphore,
     /// Tables that are no longer in the metadata, and that the engine is removing.
-    dropping: RefCell<Vec<Rc<Table>>>,
+    pub(super) dropping: RefCell<Vec<Rc<Table>>>,
     /// Dropped tables with directories that must be removed.
     just_dropped: RefCell<Vec<Dropped>>,
     listeners: RefCell<Vec<TopologyListener>>,
     change_listeners: RefCell<Vec<ChangeListener>>,
-    engine: Rc<Engine>,
+    pub(super) engine: Rc<Engine>,
     info: Rc<NodeInfo>,
     /// What all shards of this node have.
-    shards: ClusterShards,
+    pub(super) shards: ClusterShards,
     /// The tables with a running [`crate::refresh`]. On shard 0.
     pub(crate) refreshing: RefCell<BTreeSet<TableId>>,
     /// On shard 0 only.
@@ -135,27 +136,6 @@ pub(super) struct Dropped {
     pub at_micros: i64,
 }
 
-/// Data that a shard no longer owns.
-#[derive(Clone, Copy, Debug)]
-enum Left {
-    /// A dropped table, with the time of the drop in microseconds since 1970.
-    Table(TableId, i64),
-    /// A tablet that moved away.
-    Tablet(TableId, u32),
-}
-
-/// The time is only part of a snapshot's name. Two removals of the same table are equal whatever
-/// their times are. A removal must not be repeated after another table got the id.
-impl PartialEq for Left {
-    fn eq(&self, other: &Left) -> bool {
-        match (self, other) {
-            (Left::Table(one, _), Left::Table(two, _)) => one == two,
-            (Left::Tablet(one, tablet), Left::Tablet(two, other)) => one == two && tablet == other,
-            _ => false,
-        }
-    }
-}
-
 impl MetadataService {
     /// Starts a shard's service, and adds the tables of the metadata to the engine. Shard 0 gets
     /// the log, and starts first.
@@ -171,6 +151,7 @@ impl MetadataService {
             // Before any shard opens tables, shard 0 completes the file operations that a crash
             // interrupted. It also splits files that span tablets: an operator may have added such
             // files.
+            let (host, shard_count) = (info.host_id, info.shards);
             let prepare = |table: Rc<Table>| {
                 let engine = engine.clone();
                 async move {
@@ -182,7 +163,8 @@ impl MetadataService {
                         let done = engine.catch_up_with_epoch(&table.schema, &tablets, table.epoch, now).await;
                         done.map_err(|error| error.to_string())?;
                     }
-                    engine.reshard(table.schema.clone(), &tablets).await.map_err(|error| error.to_string())
+                    let own = on_node(&table, host, shard_count);
+                    engine.reshard(table.schema.clone(), &tablets, &own).await.map_err(|error| error.to_string())
                 }
             };
             let at_micros = rt::time::wall_micros();
@@ -407,9 +389,11 @@ impl MetadataService {
     }
 
     /// Publishes the staged metadata. The engine is prepared for it, so a new table exists before
-    /// any request can use it. `at_micros` is the time of drops, the same on all shards.
-    pub(super) fn show(&self, at_micros: i64) {
-        let Some(Staged { metadata, touched }) = self.staged.take() else { return };
+    /// any request can use it. `at_micros` is the time of drops, the same on all shards. Returns
+    /// whether tablets have left this shard.
+    pub(super) fn show(&self, at_micros: i64) -> bool {
+        let Some(Staged { metadata, touched }) = self.staged.take() else { return false };
+        let mut have_left = false;
         let old = self.current();
         assert!(old.number <= metadata.number, "the metadata of a shard never go back");
         for table in &touched.put {
@@ -426,6 +410,7 @@ impl MetadataService {
                 let parted: Vec<Left> = here.difference(&own).map(|tablet| Left::Tablet(id, *tablet)).collect();
                 if !parted.is_empty() {
                     self.forget_queriers(id);
+                    have_left = true;
                 }
                 self.leave(parted);
             }
@@ -451,50 +436,12 @@ impl MetadataService {
             let dropped = touched.dropped.iter().map(|table| Dropped { table: table.clone(), at_micros });
             self.just_dropped.borrow_mut().extend(dropped);
         }
-    }
-
-    fn leave(&self, left: impl IntoIterator<Item = Left>) {
-        let mut known = self.left.borrow_mut();
-        let fresh: Vec<Left> = left.into_iter().filter(|left| !known.contains(left)).collect();
-        known.extend(fresh);
+        have_left
     }
 
     /// The tables that were dropped since the last call.
     pub(super) fn just_dropped(&self) -> Vec<Dropped> {
         self.just_dropped.take()
-    }
-
-    /// Removes the data that this shard no longer owns. Completes even if the caller stops waiting.
-    pub(super) async fn remove_left(self: &Rc<Self>) -> Result<(), String> {
-        let service = self.clone();
-        finished(rt::task::spawn(async move { service.remove_left_now().await })).await
-    }
-
-    async fn remove_left_now(&self) -> Result<(), String> {
-        let Ok(_turn) = self.removing.acquire().await else { return Ok(()) };
-        let (mut removed, list) = (Ok(()), self.left.borrow().clone());
-        for left in list {
-            let one = self.remove_one(&left).await;
-            removed = removed.and(one.map_err(|error| error.to_string()));
-        }
-        removed
-    }
-
-    /// Removes a table from this shard that is dropped, or that the staged metadata replaces by
-    /// another table with the same id. Completes even if the caller stops waiting.
-    pub(super) async fn part_from(self: &Rc<Self>, table: TableId, at_micros: i64) -> Result<(), String> {
-        if self.engine.has_table(table) {
-            self.forget_queriers(table);
-        }
-        let service = self.clone();
-        let parted = rt::task::spawn(async move {
-            let _turn = service.removing.acquire().await.map_err(|_| "the node is stopping")?;
-            let gone = |left: &Left| matches!(left, Left::Tablet(of, _) if *of == table);
-            service.remove_one(&Left::Table(table, at_micros)).await.map_err(|error| error.to_string())?;
-            service.left.borrow_mut().retain(|left| !gone(left));
-            Ok::<_, String>(())
-        });
-        finished(parted).await
     }
 
     /// Evicts the queriers of a table.
@@ -505,49 +452,21 @@ impl MetadataService {
         }
     }
 
-    async fn remove_one(&self, left: &Left) -> Result<(), EngineError> {
-        let done = match left {
-            Left::Table(table, at_micros) => self.engine.drop_table(*table, *at_micros).await,
-            Left::Tablet(table, tablet) => self.engine.drop_tablet(*table, *tablet).await,
-        };
-        match done {
-            // The shard has removed the table before. Files may be left in the table's directory,
-            // which is removed last.
-            Ok(()) | Err(EngineError::NoSuchTable(_)) => {}
-            Err(error) => return Err(error),
-        }
-        self.left.borrow_mut().retain(|other| other != left);
-        if let Left::Table(id, _) = left {
-            self.dropping.borrow_mut().retain(|table| table.schema.id != *id);
-        }
-        Ok(())
-    }
-
     /// The tablets of a table that belong on this shard.
-    fn own_tablets(&self, table: &Table) -> BTreeSet<u32> {
+    pub(super) fn own_tablets(&self, table: &Table) -> BTreeSet<u32> {
         let own = rt::shard::this();
         match builtin::is_built_in(&table.schema.keyspace) && own == ShardId(0) {
             true => (0..table.tablets.count()).collect(),
             false => table.tablets.on_shard(self.info.host_id, own).collect(),
         }
     }
+}
 
-    /// Adds the tablets of a table that move to this shard to the engine. A tablet that was here
-    /// before is removed first, so that it starts empty.
-    async fn take_tablets(&self, table: &Table) -> Result<(), String> {
-        let (id, here) = (table.schema.id, self.engine.tablets_of(table.schema.id));
-        for tablet in self.own_tablets(table) {
-            let left = Left::Tablet(id, tablet);
-            if self.left.borrow().contains(&left) {
-                let _turn = self.removing.acquire().await;
-                self.remove_one(&left).await.map_err(|error| error.to_string())?;
-            } else if here.contains(&tablet) {
-                continue;
-            }
-            let range = TabletRange { id: tablet, range: table.tablets.range(tablet) };
-            self.engine.add_tablet(id, range).await.map_err(|error| error.to_string())?;
-        }
-        Ok(())
+/// The tablets of a table on any shard of a node.
+fn on_node(table: &Table, host: HostId, shards: usize) -> BTreeSet<u32> {
+    match builtin::is_built_in(&table.schema.keyspace) {
+        true => (0..table.tablets.count()).collect(),
+        false => (0..shards).flat_map(|shard| table.tablets.on_shard(host, ShardId(shard as u16))).collect(),
     }
 }
 
@@ -576,7 +495,7 @@ where
     result
 }
 
-async fn finished(task: Task<Result<(), String>>) -> Result<(), String> {
+pub(super) async fn finished(task: Task<Result<(), String>>) -> Result<(), String> {
     task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
 }
 

@@ -167,7 +167,7 @@ impl Engine {
             moves: picked.moves,
             expired: picked.expired,
         };
-        let cancel = table.compaction_cancel();
+        let cancel = tablet.compactions.cancel();
         let is_large = bytes > LARGE;
         if is_large {
             self.compactions().large.set(self.compactions().large.get() + 1);
@@ -217,7 +217,7 @@ impl Engine {
             let found_before = found;
             for tablet in table.tablets().iter() {
                 let set = tablet.sstables();
-                if set.len() == 0 {
+                if set.len() == 0 || tablet.compactions.exclusion().is_active() {
                     continue;
                 }
                 let taken = set.iter().filter(|own| !own.is_free()).count();

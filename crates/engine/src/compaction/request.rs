@@ -39,7 +39,7 @@ impl Engine {
             while table.serves(tablet)
                 && let Err(error) = self.compact_tablet(table, tablet).await
             {
-                self.wait_for_removal(table, error).await?;
+                self.wait_for_removal(table, tablet, error).await?;
             }
         }
         Ok(())
@@ -64,7 +64,7 @@ impl Engine {
             })
             .collect();
         for plan in plans {
-            self.compact(table, tablet, &plan, &table.compaction_cancel()).await?;
+            self.compact(table, tablet, &plan, &tablet.compactions.cancel()).await?;
         }
         Ok(())
     }
@@ -72,12 +72,12 @@ impl Engine {
     /// Waits until a compaction that was stopped by the removal of data may be planned again.
     ///
     /// # Errors `error`, if the compaction failed for another reason.
-    async fn wait_for_removal(&self, table: &Table, error: EngineError) -> Result<(), EngineError> {
+    async fn wait_for_removal(&self, table: &Table, tablet: &Tablet, error: EngineError) -> Result<(), EngineError> {
         let ends = || self.stopping().is_cancelled() || table.work.is_closed();
         if !matches!(error, EngineError::Cancelled) || ends() {
             return Err(error);
         }
-        table.compactions_allowed().await;
+        table.compactions_allowed(tablet).await;
         if ends() { Err(error) } else { Ok(()) }
     }
 
@@ -115,9 +115,9 @@ impl Engine {
                     moves: false,
                     expired: false,
                 };
-                match self.compact(table, tablet, &plan, &table.compaction_cancel()).await {
+                match self.compact(table, tablet, &plan, &tablet.compactions.cancel()).await {
                     Ok(()) => cleaned += 1,
-                    Err(error) => self.wait_for_removal(table, error).await?,
+                    Err(error) => self.wait_for_removal(table, tablet, error).await?,
                 }
             }
         }
@@ -251,8 +251,9 @@ mod tests {
         }
     }
 
-    /// A compaction that has sealed its outputs cannot be stopped any more. All removals wait for
-    /// it, however many there are; one that did not would find its sstables replaced.
+    /// A compaction that has sealed its outputs cannot be stopped any more. All removals of its
+    /// tablet wait for it, however many there are; one that did not would find its sstables
+    /// replaced. Other tablets do not wait.
     #[test]
     fn removals_wait_for_a_compaction_that_can_no_longer_be_stopped() {
         rt::block_on(async {
@@ -265,25 +266,26 @@ mod tests {
             engine.add_table(schema.clone(), halves).await.unwrap();
             insert(&engine, &schema, 40).await;
             let table = engine.table(schema.id).unwrap();
-            let running = table.compacting.enter();
-            let removals: Vec<_> = [0, 1]
-                .map(|tablet| {
-                    let (engine, id) = (engine.clone(), schema.id);
-                    rt::task::spawn(async move { engine.drop_tablet(id, tablet).await })
-                })
-                .into();
-            while !table.excludes_compactions() {
+            let compacted = table.tablets()[0].clone();
+            let running = compacted.compactions.enter().unwrap();
+            let (dropping, truncating, id) = (engine.clone(), engine.clone(), schema.id);
+            let removals = [
+                rt::task::spawn(async move { dropping.drop_tablet(id, 0).await.map(drop) }),
+                rt::task::spawn(async move { truncating.truncate(id, 1).await.map(drop) }),
+            ];
+            while !table.excludes_compactions() || !compacted.compactions.exclusion().is_active() {
                 rt::task::yield_now().await;
             }
+            engine.drop_tablet(schema.id, 1).await.unwrap();
             // Without the compaction, a removal takes less than this.
             rt::time::sleep(std::time::Duration::from_millis(200)).await;
             assert!(removals.iter().all(|removal| !removal.is_finished()));
-            assert_eq!(table.tablets().len(), 2, "nothing is removed yet");
+            assert!(compacted.sstables().len() > 0, "nothing is removed yet");
             drop(running);
             for removal in removals {
                 removal.await.unwrap().unwrap();
             }
-            assert_eq!(table.tablets().len(), 0);
+            assert_eq!((table.tablets().len(), compacted.sstables().len()), (0, 0));
             engine.abandon().await;
         });
     }
@@ -300,7 +302,7 @@ mod tests {
             engine.add_table(schema.clone(), vec![whole]).await.unwrap();
             insert(&engine, &schema, 40).await;
             let table = engine.table(schema.id).unwrap();
-            let (tablet, cancel) = (table.tablets()[0].clone(), table.compaction_cancel());
+            let (tablet, cancel) = (table.tablets()[0].clone(), table.tablets()[0].compactions.cancel());
             let plan = Plan {
                 kind: CompactionKind::Compaction,
                 inputs: Claimed::new(tablet.sstables().iter().cloned().collect()),

@@ -83,8 +83,8 @@ impl Engine {
         if self.stopping().is_cancelled() || cancel.is_cancelled() || table.excludes_compactions() {
             return Err(EngineError::Cancelled);
         }
+        let Some(_inside) = tablet.compactions.enter() else { return Err(EngineError::Cancelled) };
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-        let _inside = table.compacting.enter();
         let running = Running::new(self, plan.kind, &table.schema(), tablet.id);
         if plan.moves && self.move_sstable(table, tablet, plan).await? {
             return Ok(());

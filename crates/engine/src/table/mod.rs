@@ -1,5 +1,6 @@
 //! One table on this shard: its schema, its directory, its tablets in ring order.
 
+mod compactions;
 mod details;
 mod large;
 mod leftovers;
@@ -9,6 +10,7 @@ mod sstable_set;
 mod tablet;
 mod unreadable;
 
+use compactions::{Excluded, Exclusion, TabletCompactions};
 pub use details::TableDetails;
 pub(crate) use large::LargeIndex;
 pub use large::{LargePartition, LargeView};
@@ -21,12 +23,12 @@ pub(crate) use tablet::Tablet;
 pub(crate) use unreadable::Unreadable;
 
 use crate::commitlog::Position;
-use crate::table_dir::ReplayFilters;
+use crate::table_dir::{ReplayFilters, SstableKeys};
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
 use rt::ShardId;
-use rt::sync::{Cancel, Gate, Notify, RenewedGate, RwLock, Semaphore};
+use rt::sync::{Gate, RenewedGate, RwLock, Semaphore};
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -50,8 +52,6 @@ pub(crate) struct Table {
     /// Tablets that are no longer served and still have data.
     leaving: RefCell<Vec<Rc<Tablet>>>,
     pub auto_compaction: Cell<bool>,
-    /// Cancelled and renewed to stop the running compactions.
-    compactions: RefCell<Cancel>,
     /// Entered by flushes and compactions; closed by DROP.
     pub work: Gate,
     /// See `table_ops/epoch.rs`.
@@ -76,13 +76,14 @@ pub(crate) struct Table {
     pub unreadable: Unreadable,
     /// The pieces of a refresh that are not attached yet.
     pub loading: Loading,
+    /// Sstables outside of all tablets of this node, as found at start. They are removed when such
+    /// a tablet returns.
+    pub foreign: RefCell<Vec<SstableKeys>>,
     /// How many guards keep compactions from starting without a request.
     paused: Cell<u32>,
-    /// How many guards keep all compactions from starting, also requested ones.
-    barriers: Cell<u32>,
-    barrier_ended: Notify,
-    /// Entered by running compactions.
-    pub compacting: RenewedGate,
+    /// Keeps all compactions from starting, also requested ones: data of all tablets is being
+    /// removed.
+    exclusion: Exclusion,
     /// Counters since the table was opened on this shard.
     pub done: Done,
 }
@@ -110,7 +111,6 @@ impl Table {
             tablets: RefCell::new(tablets.into()),
             leaving: RefCell::default(),
             auto_compaction: Cell::new(true),
-            compactions: RefCell::default(),
             work: Gate::new(),
             epoch: Cell::new(0),
             waiting_writes: RenewedGate::default(),
@@ -122,10 +122,9 @@ impl Table {
             leftovers: Leftovers::default(),
             unreadable,
             loading: Loading::default(),
+            foreign: RefCell::default(),
             paused: Cell::new(0),
-            barriers: Cell::new(0),
-            barrier_ended: Notify::new(),
-            compacting: RenewedGate::default(),
+            exclusion: Exclusion::default(),
             done: Done::default(),
         })
     }
@@ -172,6 +171,11 @@ impl Table {
         self.tablets.borrow().iter().any(|own| Rc::ptr_eq(own, tablet))
     }
 
+    /// Whether a tablet may have data on this shard.
+    pub fn has(&self, tablet: &Rc<Tablet>) -> bool {
+        self.serves(tablet) || self.leaving.borrow().iter().any(|own| Rc::ptr_eq(own, tablet))
+    }
+
     /// A tablet that is no longer served and still has data.
     pub fn leaving(&self, id: u32) -> Option<Rc<Tablet>> {
         self.leaving.borrow().iter().find(|own| own.id == id).cloned()
@@ -208,11 +212,6 @@ impl Table {
             .take_while(|tablet| tablet.range.start < range.end)
             .filter_map(|tablet| Some((tablet.clone(), tablet.range.intersection(range)?)))
             .collect()
-    }
-
-    /// The token that stops the compactions that are started now.
-    pub fn compaction_cancel(&self) -> Cancel {
-        self.compactions.borrow().clone()
     }
 
     /// Whether replay skips a record of an earlier log.
@@ -260,38 +259,33 @@ impl Table {
     /// Whether no compaction may run, because data is being truncated or removed. A compaction
     /// would write that data again.
     pub fn excludes_compactions(&self) -> bool {
-        self.barriers.get() > 0
+        self.exclusion.is_active()
     }
 
-    /// Stops the running compactions and keeps others from starting while the guard lives.
-    pub async fn without_compactions(self: &Rc<Self>) -> CompactionBarrier {
-        self.barriers.set(self.barriers.get() + 1);
-        let guard = CompactionBarrier(self.clone());
+    /// Stops the running compactions of all tablets, and keeps others from starting while the guard
+    /// lives.
+    pub async fn without_compactions(&self) -> Excluded {
+        let guard = self.exclusion.begin();
         self.stop_compactions().await;
         guard
     }
 
-    /// Waits until compactions are no longer excluded.
-    pub async fn compactions_allowed(&self) {
-        while self.excludes_compactions() {
-            self.barrier_ended.notified().await;
+    /// Waits until compactions of a tablet are no longer excluded.
+    pub async fn compactions_allowed(&self, tablet: &Tablet) {
+        let exclusions = [&self.exclusion, tablet.compactions.exclusion()];
+        while exclusions.iter().any(|exclusion| exclusion.is_active()) {
+            for exclusion in exclusions {
+                exclusion.has_ended().await;
+            }
         }
     }
 
     /// Stops the running compactions and waits for their end. Later ones are not affected.
     pub async fn stop_compactions(&self) {
-        self.compactions.replace(Cancel::new()).cancel();
-        self.compacting.earlier_have_left().await;
-    }
-}
-
-/// See [`Table::without_compactions`].
-pub(crate) struct CompactionBarrier(Rc<Table>);
-
-impl Drop for CompactionBarrier {
-    fn drop(&mut self) {
-        self.0.barriers.set(self.0.barriers.get() - 1);
-        self.0.barrier_ended.notify_waiters();
+        let stops: Vec<_> = self.served_and_leaving().iter().map(|tablet| tablet.compactions.stop()).collect();
+        for stop in stops {
+            stop.await;
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! takes them in one synchronous step misses nothing. A flushed memtable is removed in the same
 //! step that attaches its sstable.
 
-use super::{Attached, CachedTablet, LargeIndex, RowCache, SstableSet};
+use super::{Attached, CachedTablet, LargeIndex, RowCache, SstableSet, TabletCompactions};
 use crate::commitlog::{Position, SlotId};
 use crate::compaction::PickMemo;
 use crate::memtable::{Memtable, Pool};
@@ -37,6 +37,8 @@ pub(crate) struct Tablet {
     pub failed_flushes: Cell<u32>,
     /// The last result of the compaction picker.
     pub pick_memo: PickMemo,
+    /// Stops the tablet's compactions.
+    pub compactions: TabletCompactions,
 }
 
 impl Tablet {
@@ -62,6 +64,7 @@ impl Tablet {
             flush_turn: Semaphore::new(1),
             failed_flushes: Cell::new(0),
             pick_memo: PickMemo::default(),
+            compactions: TabletCompactions::default(),
         })
     }
 

@@ -34,6 +34,9 @@ pub struct FoundSstables {
     /// The first and last key of each sstable that could be opened. They never change, because
     /// files are written once.
     pub(crate) keys: Vec<SstableKeys>,
+    /// The sstables that lie outside of all tablets of this node: what interrupted removals of
+    /// tablets have left. They are removed when such a tablet returns.
+    pub(crate) foreign: Vec<SstableKeys>,
     pub(crate) filters: Vec<(ShardId, ReplayFilters)>,
 }
 

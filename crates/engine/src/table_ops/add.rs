@@ -9,8 +9,8 @@ use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::table::{Attached, SstableSet, Table, Tablet, Unreadable};
 use crate::table_dir::{
-    CleanDirectory, FoundSstables, Prepared, ReplayFilters, finish_interrupted, is_absent, is_sealed, is_truncated,
-    names_in, sealed_places,
+    CleanDirectory, FoundSstables, Prepared, ReplayFilters, SstableKeys, finish_interrupted, is_absent, is_sealed,
+    is_truncated, names_in, sealed_places,
 };
 use model::TableId;
 use model::key::DecoratedKey;
@@ -25,6 +25,8 @@ pub(crate) struct Opened {
     /// One set per tablet, in the order in which the tablets were given.
     pub sets: Vec<SstableSet>,
     pub unreadable: Unreadable,
+    /// See [`FoundSstables`].
+    pub foreign: Vec<SstableKeys>,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
 }
@@ -70,6 +72,7 @@ impl Engine {
             .collect();
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
         let table = Table::new(schema, dir, tablets, opened.unreadable, opened.filters);
+        table.foreign.replace(opened.foreign);
         table.auto_compaction.set(self.config().auto_compaction);
         self.registry().insert(id, table);
         if has_sstables {
@@ -121,7 +124,8 @@ impl Engine {
             }
         };
         let sets = vec![SstableSet::default(); tablets.len()];
-        let mut opened = Opened { sets, unreadable: Unreadable::default(), filters: found.filters };
+        let (unreadable, foreign) = (Unreadable::default(), found.foreign);
+        let mut opened = Opened { sets, unreadable, foreign, filters: found.filters };
         for Incomplete { place, why } in found.incomplete {
             let error = format!("its TOC.txt is missing and cannot be rebuilt: {why}");
             opened.cannot_be_read(&place, Component::Toc, &error);

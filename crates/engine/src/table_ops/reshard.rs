@@ -14,13 +14,19 @@ use crate::table_dir::{FoundSstables, Prepared, SstableKeys, finish_interrupted,
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use sstable::{Sstable, SstablePath};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 
 impl Engine {
-    /// See the module. `tablets` are all tablets of the table on this node, of every shard.
-    pub async fn reshard(&self, schema: Rc<TableSchema>, tablets: &[TabletRange]) -> Result<(), EngineError> {
+    /// See the module. `tablets` are all tablets of the table, `own` the numbers of those on this
+    /// node, of every shard.
+    pub async fn reshard(
+        &self,
+        schema: Rc<TableSchema>,
+        tablets: &[TabletRange],
+        own: &BTreeSet<u32>,
+    ) -> Result<(), EngineError> {
         let dir = self.table_dir(&schema);
         let finished = finish_interrupted(&dir, self.config()).await?;
         let (mut places, mut keys, mut open, mut is_split) = (finished.places, Vec::new(), Vec::new(), false);
@@ -49,7 +55,12 @@ impl Engine {
         if is_split {
             places = sealed_places(&dir, &names_in(&dir).await?);
         }
-        let found = FoundSstables { places, incomplete: finished.incomplete, keys, filters: finished.filters };
+        let is_own = |sstable: &SstableKeys| {
+            let mut holders = tablets.iter().filter(|tablet| tablet.range.contains(&sstable.first));
+            holders.any(|tablet| own.contains(&tablet.id))
+        };
+        let foreign = keys.iter().filter(|sstable| !is_own(sstable)).cloned().collect();
+        let found = FoundSstables { places, incomplete: finished.incomplete, keys, foreign, filters: finished.filters };
         self.prepared().borrow_mut().insert(schema.id, Prepared { found, open });
         Ok(())
     }

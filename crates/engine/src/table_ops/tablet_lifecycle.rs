@@ -1,10 +1,11 @@
 //! Tablets that are added to a shard and removed from it while their table is served.
 //!
-//! An added tablet is empty: files that an earlier stay of it left in the directory are removed
-//! first. A tablet is removed in three steps. Requests no longer find it. Replay filters then
-//! skip its log records, because the tablet may return and they must not. Last, its files are
-//! removed. After a crash in between, the next start removes the rest ([`Engine::sweep_tablet`]),
-//! before any shard opens the table.
+//! An added tablet is empty: files that an earlier run left of it in the directory are removed
+//! first. What this run still has of it on another shard must have been removed before. A tablet is
+//! removed in three steps. Requests no longer find it. Replay filters then skip its log records,
+//! because the tablet may return and they must not. Last, its files are removed. After a crash in
+//! between, the next start removes the rest ([`Engine::sweep_tablet`]), before any shard opens the
+//! table.
 //!
 //! Both calls may fail at any file operation and are then repeated: a call resumes where the
 //! failed one ended. A tablet whose removal failed is no longer in the table, but is kept in
@@ -14,8 +15,8 @@ use crate::commitlog::Position;
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::memtable::Interval;
-use crate::table::{SstableSet, Tablet};
-use crate::table_dir::{finish_interrupted, names_in, remove_all, sealed_places};
+use crate::table::{SstableSet, Table, Tablet};
+use crate::table_dir::{SstableKeys, finish_interrupted, names_in, remove_all, sealed_places};
 use model::TableId;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
@@ -39,7 +40,7 @@ impl Engine {
         if table.leaving(tablet.id).is_some() {
             self.drop_tablet(id, tablet.id).await?;
         }
-        self.remove_within(&table.dir, &tablet.range).await?;
+        self.remove_foreign(&table, &tablet.range).await?;
         let slot = self.registry().take_slot(id, tablet.id);
         let (pool, rows) = (self.pool().clone(), self.rows().clone());
         table.add_tablet(Tablet::new(tablet.id, tablet.range, slot, pool, rows, SstableSet::default()));
@@ -53,11 +54,16 @@ impl Engine {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-            let _barrier = table.without_compactions().await;
             let here = table.tablets().iter().find(|own| own.id == tablet).cloned();
             let Some(gone) = here.or_else(|| table.leaving(tablet)) else { return Ok(()) };
+            // Other tablets of the table are not delayed.
+            let _excluded = gone.compactions.exclude().await;
             // A running flush would attach an sstable afterwards, which would stay behind.
             let _turn = gone.flush_turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
+            if !table.has(&gone) {
+                // Another call has removed it meanwhile. The tablet may have returned since.
+                return Ok(());
+            }
             table.remove_tablet(&gone);
             let mut all = vec![Interval { first: engine.log_begun(), last: engine.log().position() }];
             // After a crash, old logs that are not retired yet are replayed again.
@@ -81,6 +87,18 @@ impl Engine {
         .await
     }
 
+    /// Removes what an earlier run has left of a tablet. Other files of the table are not opened.
+    async fn remove_foreign(&self, table: &Table, range: &PartitionRange) -> Result<(), EngineError> {
+        let is_within = |sstable: &SstableKeys| range.contains(&sstable.first) && range.contains(&sstable.last);
+        let left: Vec<SstablePath> =
+            table.foreign.borrow().iter().filter(|one| is_within(one)).map(|one| one.place.clone()).collect();
+        if !left.is_empty() {
+            remove_left(&table.dir, &left).await?;
+            table.foreign.borrow_mut().retain(|sstable| !is_within(sstable));
+        }
+        Ok(())
+    }
+
     /// Removes what an interrupted removal has left of a tablet. Call it on one shard at start,
     /// before any shard opens the table. Returns the number of sstables.
     pub async fn sweep_tablet(&self, schema: &TableSchema, range: &PartitionRange) -> Result<usize, EngineError> {
@@ -102,9 +120,14 @@ impl Engine {
             }
         }
         if !left.is_empty() {
-            tracing::info!(dir = %dir.display(), sstables = left.len(), "removing the remains of a tablet that this shard does not own");
-            remove_all(dir, &left).await?;
+            remove_left(dir, &left).await?;
         }
         Ok(left.len())
     }
+}
+
+/// Removes the remains of a tablet.
+async fn remove_left(dir: &Path, left: &[SstablePath]) -> Result<(), EngineError> {
+    tracing::info!(dir = %dir.display(), sstables = left.len(), "removing the remains of a tablet that this shard does not own");
+    remove_all(dir, left).await
 }

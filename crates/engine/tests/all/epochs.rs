@@ -41,7 +41,7 @@ where
     let engine = Engine::open(config).await.unwrap();
     ENGINES.set(engine.clone());
     engine.catch_up_with_epoch(schema, &tablets(2), epoch, rt::time::wall_micros()).await.unwrap();
-    engine.reshard(schema.clone(), &tablets(2)).await.unwrap();
+    engine.reshard(schema.clone(), &tablets(2), &[0, 1].into()).await.unwrap();
     engine.add_table(schema.clone(), tablets(2)).await.unwrap();
     engine.set_epoch(schema.id, epoch);
     before_replay(engine.clone()).await;

@@ -39,7 +39,7 @@ fn an_sstable_that_cannot_be_examined_is_not_skipped() {
             let engine = Engine::open(config(dir, 16 << 20)).await.unwrap();
             disk.refuse_below(&table, Refusal::Broken, skip, 1000);
             let opening = async {
-                engine.reshard(schema.clone(), &tablets(1)).await?;
+                engine.reshard(schema.clone(), &tablets(1), &[0].into()).await?;
                 engine.add_table(schema.clone(), tablets(1)).await?;
                 Ok::<_, EngineError>(())
             };

@@ -98,5 +98,8 @@ fn what_a_crash_left_of_a_tablet_goes_before_it_can_come_back() {
         engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
         assert_eq!(held(&engine, &schema, &all[1]).await, 0);
         engine.stop().await;
+        let engine = open(config(&scratch, 16 << 20), &schema, &all).await;
+        assert_eq!(held(&engine, &schema, &all[1]).await, 0, "its files were removed");
+        engine.stop().await;
     });
 }

@@ -110,8 +110,8 @@ impl RenewedGate {
     }
 
     /// Waits until everything that entered before the call has left, also what an earlier call
-    /// still waits for.
-    pub async fn earlier_have_left(&self) {
+    /// still waits for. The future may be awaited later.
+    pub fn earlier_have_left(&self) -> impl Future<Output = ()> + use<> {
         let now = self.now.take();
         drop(now.close());
         let waits = {
@@ -120,8 +120,10 @@ impl RenewedGate {
             earlier.retain(|gate| gate.inside() > 0);
             earlier.clone()
         };
-        for gate in waits {
-            gate.close().await;
+        async move {
+            for gate in waits {
+                gate.close().await;
+            }
         }
     }
 }

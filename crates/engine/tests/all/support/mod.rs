@@ -295,7 +295,8 @@ pub async fn open(config: EngineConfig, schema: &Rc<TableSchema>, tablets: &[Tab
     let old = commitlog::find_old(&config.data_dir.join("commitlog")).await.unwrap();
     let engine = Engine::open(config).await.unwrap();
     ENGINES.set(engine.clone());
-    engine.reshard(schema.clone(), tablets).await.unwrap();
+    let own = tablets.iter().map(|tablet| tablet.id).collect();
+    engine.reshard(schema.clone(), tablets, &own).await.unwrap();
     engine.add_table(schema.clone(), tablets.to_vec()).await.unwrap();
     replay_logs(&old, *ENGINES, ReplayOptions::default(), |_, _| Some(ShardId(0))).await.unwrap();
     engine.replay_finished().await.unwrap();

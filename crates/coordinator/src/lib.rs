@@ -63,7 +63,7 @@ pub use nodes::{NodeView, Nodes};
 pub use page_info::{PageBudget, PageInfo, PageStop};
 pub use paging::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 pub use peers::{answer, serve_replica};
-pub use read::{PageRequest, Partitions, Query, QueryPage};
+pub use read::{Counting, PageRequest, Partitions, Query, QueryPage};
 pub use replica::Mutations;
 pub use replica_failure::SendError;
 pub use result_memory::{ResultCharge, ResultMemory};

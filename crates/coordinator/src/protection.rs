@@ -21,7 +21,7 @@ impl Coordinator {
         page: &PageRequest,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
-        if !options.context.may_be_protected_against() || page.exempt {
+        if !options.context.may_be_protected_against() {
             return Ok(());
         }
         let Some(tokens) = tokens_of(query, page) else { return Ok(()) };

@@ -7,11 +7,12 @@
 //! parts that the coordinator reads by itself, repetitions with newer metadata, repairs and hints
 //! are exempt. The bytes of such parts are charged all the same.
 
-use super::read::{PageRequest, Partitions, Query};
+use super::read::{Counting, PageRequest, Partitions, Query};
 use super::resume::Start;
 use super::{Coordinator, CoordinatorError, RequestOptions, WriteKind, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
+use model::range::PartitionRange;
 use model::token::Token;
 use replica::rate_limit::{Admission, only_token};
 use replica::{Class, Context, LimitKind, Mutations, RateLimitMode, RateLimited, Trace};
@@ -35,19 +36,30 @@ impl RequestOptions {
     }
 }
 
-/// The tokens of the partitions that count for a page. None: the page is not limited.
+/// The tokens of the partitions that are counted before a page is read. None: the page is not
+/// limited. A page after the first one also counts the partitions that it goes on to read, when it
+/// reaches them ([`Coordinator::limit_reached`]).
 pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[Token; 4]>> {
+    let is_part = page.counting != Counting::Page;
     let keys = match &query.partitions {
-        Partitions::Range(range) => return Some(SmallVec::from_slice(&[only_token(range)?])),
+        Partitions::Range(range) => {
+            let token = only_token(range)?;
+            return Some(if is_part { SmallVec::new() } else { SmallVec::from_slice(&[token]) });
+        }
         Partitions::Keys(keys) => keys,
     };
-    let mut counted = &keys[..];
-    if let Some(state) = &page.state {
-        // All keys were counted for the first page.
-        let start = Start::after(query, state.position.clone(), state.rows_in_last);
-        let at = keys.iter().position(|key| *key == start.key)?;
-        counted = if start.inside { &keys[at..=at] } else { &[] };
-    }
+    let counted = match &page.state {
+        _ if page.counting == Counting::PartOfFirst => &[],
+        None if is_part => &[],
+        None => &keys[..],
+        Some(state) => {
+            let start = Start::after(query, state.position.clone(), state.rows_in_last);
+            let at = keys.iter().position(|key| *key == start.key)?;
+            let rest = &keys[at + usize::from(!start.inside)..];
+            let was_counted = is_part && start.inside;
+            if was_counted { &[] } else { &rest[..rest.len().min(1)] }
+        }
+    };
     Some(counted.iter().map(|key| key.token).collect())
 }
 
@@ -73,6 +85,8 @@ pub(super) struct LimitedPage {
     pub first: Option<RequestOptions>,
     /// The options of its other parts, which are not counted.
     pub rest: Option<RequestOptions>,
+    /// Whether it counts each partition that it goes on to read.
+    pub counts_reached: bool,
 }
 
 impl Coordinator {
@@ -112,16 +126,33 @@ impl Coordinator {
         let charged = query.table.schema.rate_limits().read_kib.map(|_| RateLimitMode::ChargeOnly);
         let mode = charged.unwrap_or(RateLimitMode::Off);
         let rest = (mode != context.rate_limit).then(|| options.limited(mode));
-        if page.exempt {
-            return Ok(Some(Box::new(LimitedPage { first: rest.clone(), rest })));
+        let Some(tokens) = tokens_of(query, page) else { return Ok(None) };
+        let counts_reached = page.state.is_some() && page.counting != Counting::PartOfFirst;
+        let limited = |first| Ok(Some(Box::new(LimitedPage { first, rest: rest.clone(), counts_reached })));
+        if tokens.is_empty() {
+            return limited(rest.clone());
         }
         if is_decided {
-            return Ok(Some(Box::new(LimitedPage { first: None, rest })));
+            return limited(None);
         }
-        let Some(tokens) = tokens_of(query, page) else { return Ok(None) };
         let first = self.limit_early(&query.table, tokens.into_iter(), LimitKind::Read, context.trace.as_deref());
-        let first = first.map_err(by_coordinator)?;
-        Ok(Some(Box::new(LimitedPage { first: Some(options.limited(first)), rest })))
+        limited(Some(options.limited(first.map_err(by_coordinator)?)))
+    }
+
+    /// Counts a partition that a page after the first one goes on to read, and decides. The options
+    /// are for its read.
+    ///
+    /// # Errors [`CoordinatorError::RateLimited`]
+    #[cold]
+    pub(super) fn limit_reached(
+        &self,
+        query: &Query,
+        partition: &PartitionRange,
+        options: &RequestOptions,
+    ) -> Result<Box<RequestOptions>, CoordinatorError> {
+        let (token, trace) = (only_token(partition).into_iter(), options.context.trace.as_deref());
+        let mode = self.limit_early(&query.table, token, LimitKind::Read, trace).map_err(by_coordinator)?;
+        Ok(Box::new(options.limited(mode)))
     }
 
     /// The options of a write of tables of which some have a limit of writes. None: the write is

@@ -69,9 +69,29 @@ pub struct PageRequest {
     pub state: Option<Box<PagingState>>,
     /// The budget for finding a first row. None: the limits of the settings.
     pub budget: Option<PageBudget>,
-    /// Whether the page is exempt from rate limits: an earlier part of the same operation was
-    /// counted.
-    pub exempt: bool,
+    /// What of it counts against rate limits.
+    pub counting: Counting,
+}
+
+/// What of a page counts against rate limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Counting {
+    /// It is a client's page. All partitions of a first page count before one is read. A later page
+    /// counts the partition in which it resumes, and each that it goes on to read.
+    #[default]
+    Page,
+    /// It is a part of an operation all of whose partitions were counted. Nothing counts.
+    PartOfFirst,
+    /// It is a part of a client's later page. Of it counts each partition that the earlier parts
+    /// have not reached.
+    PartOfLater,
+}
+
+impl Counting {
+    /// That of the parts after the first one, of a client's page that resumes or not.
+    pub fn rest_of_page(resumes: bool) -> Counting {
+        if resumes { Counting::PartOfLater } else { Counting::PartOfFirst }
+    }
 }
 
 /// A page of a client's result.
@@ -123,6 +143,8 @@ impl Coordinator {
             None => (options, options),
             Some(limited) => (limited.rest.as_ref().unwrap_or(options), limited.first.as_ref().unwrap_or(options)),
         };
+        let counts_reached = limited.as_ref().is_some_and(|limited| limited.counts_reached);
+        let (mut reached, mut is_start) = (None, true);
         // Whether the next part is of the same operation as the last one.
         let mut continues = false;
         let limits = self.limits.get();
@@ -138,7 +160,11 @@ impl Coordinator {
         let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
         while let Some((tablet, range)) = assembler.next_target() {
             let command = assembler.command(range);
-            let mut options = if continues { exempt } else { options };
+            let is_counted = continues || std::mem::take(&mut is_start);
+            if counts_reached && !is_counted {
+                reached = Some(self.limit_reached(query, &command.ranges[0], options)?);
+            }
+            let mut options = if continues { exempt } else { reached.as_deref().unwrap_or(options) };
             let part = match self.only_replica_of(query, tablet, options) {
                 // Held until the response arrives. Pinned, so that this large future is not moved.
                 Some((only, _held)) => {
@@ -153,7 +179,8 @@ impl Coordinator {
             let step = match part {
                 Some(part) => assembler.add(part, false),
                 None => {
-                    let window = window.get_or_insert_with(|| Box::new(Window::new(query)));
+                    let new_window = || if counts_reached { Window::of_one() } else { Window::new(query) };
+                    let window = window.get_or_insert_with(|| Box::new(new_window()));
                     let (kept, targets) = (read_by.as_deref(), assembler.targets());
                     let asked = self.read_window(query, (tablet, command), targets, window, kept, options);
                     let answer = Box::pin(asked).await.inspect_err(|error| self.count_rate_limited(error));

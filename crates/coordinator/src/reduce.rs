@@ -7,7 +7,7 @@
 //! Each page is routed by the newest metadata, and holds them only until it is complete. So a long
 //! aggregate does not delay a wait for old metadata to become unused.
 
-use super::read::{self, PageRequest, Partitions, Query, QueryPage};
+use super::read::{self, Counting, PageRequest, Partitions, Query, QueryPage};
 use super::targets::Targets;
 use super::window::WIDEST;
 use super::{Coordinator, CoordinatorError, RequestOptions};
@@ -43,7 +43,8 @@ impl Coordinator {
         let mut whole = QueryPage::default();
         let mut state = None;
         loop {
-            let wanted = PageRequest { size: Some(ROWS_PER_PAGE), exempt: state.is_some(), state, budget: None };
+            let counting = if state.is_some() { Counting::PartOfFirst } else { Counting::Page };
+            let wanted = PageRequest { size: Some(ROWS_PER_PAGE), state, budget: None, counting };
             let mut page = self.read_with_newest(&mut query, &wanted, options).await?;
             state = page.next.take();
             append(&mut whole, page);

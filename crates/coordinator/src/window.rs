@@ -16,6 +16,7 @@ use std::rc::Rc;
 /// The number of tablets that are read in parallel. It doubles as long as pages are not full.
 pub(super) struct Window {
     width: usize,
+    widest: usize,
 }
 
 /// The most tablets that are read in parallel: each may return a whole page.
@@ -25,12 +26,17 @@ const KEYS_AT_FIRST: usize = 8;
 
 impl Window {
     pub fn new(query: &Query) -> Window {
-        Window {
-            width: match query.partitions {
-                Partitions::Keys(_) => KEYS_AT_FIRST,
-                Partitions::Range(_) => 1,
-            },
-        }
+        let width = match query.partitions {
+            Partitions::Keys(_) => KEYS_AT_FIRST,
+            Partitions::Range(_) => 1,
+        };
+        Window { width, widest: WIDEST }
+    }
+
+    /// A window that reads one target at a time, because each is counted against a rate limit when
+    /// it is read.
+    pub fn of_one() -> Window {
+        Window { width: 1, widest: 1 }
     }
 }
 
@@ -48,7 +54,7 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<QuorumPage, CoordinatorError> {
         let width = window.width;
-        window.width = (width * 2).min(WIDEST);
+        window.width = (width * 2).min(window.widest);
         let mut others = Vec::new();
         while others.len() + 1 < width {
             let Some((tablet, range)) = targets.next() else { break };

@@ -9,7 +9,7 @@
 //! A limit of bytes is decided by the bytes of earlier operations. An operation is charged after it
 //! was performed, by the owners that performed it: reads by the bytes that were read, writes by
 //! their mutations. The owner that has read a page reports its bytes to the others
-//! ([`crate::spent`]); digests are not charged.
+//! ([`crate::spent`]). Replicas that read only digests are not charged, and do not decide by bytes.
 //!
 //! A scan of more than one token is not limited. Neither are requests of other classes than `User`,
 //! nor reads for reconciliation: their operation was counted when its page was read.
@@ -112,14 +112,21 @@ impl Replica {
         self.check_debt(&operation, limit, draw, trace).map(|()| Admission::Accepted)
     }
 
-    /// Decides, as a replica, on an operation that has been counted.
-    fn decide(&self, operation: &Operation<'_>, draw: u32, trace: Option<&Trace>) -> Result<(), RateLimited> {
+    /// Decides, as a replica, on an operation that has been counted. `pays`: the operation will be
+    /// charged to this replica.
+    fn decide(
+        &self,
+        operation: &Operation<'_>,
+        draw: u32,
+        pays: bool,
+        trace: Option<&Trace>,
+    ) -> Result<(), RateLimited> {
         let (operations, kib) = operation.limits();
         let decision = operations.map(|limit| self.rate_limiter.decide(operation.key(), limit, draw));
         if let Some(Decision::Refused { count }) = decision {
             return self.exceeded(operation, draw, Exceeded::Count(count), trace);
         }
-        kib.map_or(Ok(()), |limit| self.check_debt(operation, limit, draw, trace))
+        kib.filter(|_| pays).map_or(Ok(()), |limit| self.check_debt(operation, limit, draw, trace))
     }
 
     /// An error if the partition has used up its budget of bytes.
@@ -250,6 +257,9 @@ impl Replica {
         if context.class != Class::User {
             return Ok(());
         }
+        // Between two reports the debts of the replicas differ. If those that read only digests
+        // decided too, many reads would be refused after the one that reads the rows has paid.
+        let pays = !matches!(request, ReplicaRequest::Digest(_));
         let mut result = Ok(());
         let mut add = |token: Token, table: TableId, kind: LimitKind| {
             if let Some(schema) = self.engine.schema(table) {
@@ -258,7 +268,7 @@ impl Replica {
                     self.rate_limiter.count_sent(operation.key());
                 }
                 if let Some(draw) = draw {
-                    result = result.and(self.decide(&operation, draw, context.trace.as_deref()));
+                    result = result.and(self.decide(&operation, draw, pays, context.trace.as_deref()));
                 }
             }
         };

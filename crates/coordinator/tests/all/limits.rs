@@ -6,7 +6,7 @@ use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Fault, Shape, key, ops, table_id, with_cluster, within};
 use cluster::metadata::Op;
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, PageRequest, Partitions, RequestOptions, WriteKind};
+use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, RequestOptions, WriteKind};
 use model::id::SchemaVersion;
 use model::range::PartitionRange;
 use replica::{Class, Context, Excess, LimitKind, LimitedBy, Mutations, RateLimited};
@@ -232,20 +232,57 @@ fn each_page_of_a_partition_counts() {
         loop {
             let read = cluster.page(0, &query, &page, One).await.expect("accepted");
             counted.push(counts.more(&cluster)[0]);
+            if let Some(state) = &read.next {
+                // A client may ask for a page any number of times.
+                let again = PageRequest { state: Some(state.clone()), ..page.clone() };
+                let (first, second) = (cluster.page(0, &query, &again, One).await, counts.more(&cluster)[0]);
+                first.expect("accepted");
+                cluster.page(0, &query, &again, One).await.expect("accepted");
+                assert_eq!((counts.more(&cluster)[0], second > 0), (second, true), "each time counts alike");
+            }
             page.state = read.next;
             if page.state.is_none() {
                 break;
             }
         }
-        assert!(counted.len() > 5);
-        assert_eq!(counted[0], 4, "all keys, before the first is read");
-        assert!(counted[1..].iter().all(|count| *count <= 1), "{counted:?}");
-        let exempt = PageRequest { exempt: true, ..PageRequest::default() };
+        // Four rows a page, six rows a partition. All keys count before the first is read. Each
+        // later page counts the partitions that it reads, also if nothing is left of the first.
+        assert_eq!(counted, [4, 2, 1, 2, 2, 1, 1]);
+        let exempt = PageRequest { counting: Counting::PartOfFirst, ..PageRequest::default() };
         cluster.page(0, &query, &exempt, One).await.expect("accepted");
         assert_eq!(counts.more(&cluster), [0, 0, 0]);
         cluster.reduce(0, &query, One).await.expect("accepted");
         assert_eq!(counts.more(&cluster), [4, 0, 0], "an aggregate counts once");
     });
+}
+
+/// A paging state points behind a partition without a limit to speak of. The page that it leads to
+/// reads the hot one.
+#[test]
+fn a_later_page_is_refused_where_it_reaches_a_limited_partition() {
+    for (shape, by_coordinator) in [(Shape::DEFAULT, true), (OUTSIDE, false)] {
+        with_cluster("limit_later", Shape { rate_limits: NO_READS, ..shape }, move |cluster| async move {
+            for k in [1, 2] {
+                for node in 0..cluster.nodes.len() {
+                    if shape.copies.contains(&node) {
+                        cluster.put(node, Change::of(&cluster, k, 5).row(1, 1).row(2, 2).done()).await;
+                    }
+                }
+            }
+            let query = cluster.query(Partitions::Keys([1, 2].map(key).into_iter().collect()));
+            let first = PageRequest { size: Some(2), counting: Counting::PartOfFirst, ..PageRequest::default() };
+            let read = cluster.page(0, &query, &first, Quorum).await.expect("it does not count");
+            let state = read.next.expect("there is more");
+            let read = cluster.page(0, &query, &PageRequest { size: Some(1), ..first }, Quorum).await;
+            let within = read.expect("it does not count").next.expect("there is more");
+            for (counting, inside) in [(Counting::Page, false), (Counting::PartOfLater, true)] {
+                let state = if inside { within.clone() } else { state.clone() };
+                let page = PageRequest { size: Some(10), state: Some(state), counting, ..PageRequest::default() };
+                let read = cluster.page(0, &query, &page, Quorum).await;
+                assert_eq!(read, Err(refused(LimitKind::Read, by_coordinator)), "{counting:?}");
+            }
+        });
+    }
 }
 
 #[test]

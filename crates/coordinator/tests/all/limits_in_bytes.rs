@@ -3,7 +3,7 @@
 
 use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within};
 use coordinator::Consistency::*;
-use coordinator::{CoordinatorError, PageRequest, Partitions, WriteKind};
+use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
 use model::mutation::Mutation;
 use replica::{Excess, LimitKind, LimitedBy, RateLimitMode, RateLimited};
 use smallvec::smallvec;
@@ -63,6 +63,20 @@ fn bytes_are_charged_where_they_were_read() {
     });
 }
 
+/// Otherwise many reads would be refused after the replica that reads the rows has paid for them.
+#[test]
+fn replicas_that_read_digests_do_not_decide_by_bytes() {
+    with_cluster("limit_kib_digests", Shape { rate_limits: FEW_KIB, ..OUTSIDE }, |cluster| async move {
+        store(&cluster, 1..4, 1).await;
+        for digests in [2, 3] {
+            cluster.read(digests, 1, One).await.expect("nothing was read there yet");
+            assert_eq!(cluster.read(digests, 1, One).await, refused(LimitKind::ReadBytes, true));
+        }
+        cluster.read(0, 1, All).await.expect("nothing was read yet where the rows are read");
+        assert_eq!(cluster.read(0, 1, All).await, refused(LimitKind::ReadBytes, false));
+    });
+}
+
 #[test]
 fn a_write_that_is_exempt_is_not_charged() {
     with_cluster("limit_write_exempt", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
@@ -102,7 +116,7 @@ fn bytes_of_later_parts_of_an_operation_are_charged() {
     with_cluster("limit_parts_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
         store(&cluster, 0..3, 1).await;
         let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
-        let part = PageRequest { exempt: true, ..PageRequest::default() };
+        let part = PageRequest { counting: Counting::PartOfFirst, ..PageRequest::default() };
         for _ in 0..2 {
             cluster.page(0, &query, &part, One).await.expect("it is not refused");
         }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::request::{Request, read_error};
 use crate::restrictions::Rows;
 use bytes::Bytes;
-use coordinator::{Consistency, PageRequest, Partitions, Query, RequestOptions};
+use coordinator::{Consistency, Counting, PageRequest, Partitions, Query, RequestOptions};
 use model::id::ColumnId;
 use model::key::{self, DecoratedKey};
 use model::range::Slice;
@@ -61,7 +61,7 @@ pub async fn read_first(
         bypass_cache: false,
     };
     // The write is counted, not this read.
-    let all = PageRequest { exempt: true, ..PageRequest::default() };
+    let all = PageRequest { counting: Counting::PartOfFirst, ..PageRequest::default() };
     let page = request.coordinator.read(&query, &all, &options).await;
     let page = page.map_err(|error| read_error(error, schema))?;
     let body = page.body;

@@ -9,7 +9,7 @@ use crate::pace::Pace;
 use crate::request::{Request, read_error};
 use bytes::Bytes;
 use coordinator::{
-    PageBudget, PageInfo, PageRequest, PageStop, PagingState, Partitions as Targets, Query, RequestOptions,
+    Counting, PageBudget, PageInfo, PageRequest, PageStop, PagingState, Partitions as Targets, Query, RequestOptions,
     ResultCharge,
 };
 use model::id::QueryId;
@@ -166,8 +166,9 @@ impl Select {
         }
         let mut state = None;
         loop {
-            let (size, exempt) = (Some(INTERNAL_PAGE_ROWS), state.is_some());
-            let wanted = PageRequest { size, state, exempt, ..PageRequest::default() };
+            let size = Some(INTERNAL_PAGE_ROWS);
+            let counting = if state.is_some() { Counting::PartOfFirst } else { Counting::Page };
+            let wanted = PageRequest { size, state, counting, ..PageRequest::default() };
             state = self.gather(&mut query, &wanted, page, &mut emitter, &mut collected).await?.next;
             if state.is_none() {
                 emitter.finish(&collected.pace).await?;
@@ -197,11 +198,10 @@ impl Select {
         request.release_metadata();
         let mut id = state.as_ref().map(|state| state.query);
         let mut replicas = state.as_ref().and_then(|state| state.replicas.clone());
-        // Only the first part of a page is counted against rate limits.
-        let mut exempt = false;
+        let (mut counting, counting_of_rest) = (Counting::Page, Counting::rest_of_page(state.is_some()));
         loop {
-            let wanted = PageRequest { size: Some(size), state, exempt, ..PageRequest::default() };
-            exempt = true;
+            let wanted = PageRequest { size: Some(size), state, counting, ..PageRequest::default() };
+            counting = counting_of_rest;
             let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
             let taken = gathered.whole;
             state = gathered.next;
@@ -254,11 +254,11 @@ impl Select {
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
         request.release_metadata();
-        let mut exempt = false;
+        let (mut counting, counting_of_rest) = (Counting::Page, Counting::rest_of_page(state.is_some()));
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
-            let wanted = PageRequest { size, state, budget: Some(budget), exempt };
-            exempt = true;
+            let wanted = PageRequest { size, state, budget: Some(budget), counting };
+            counting = counting_of_rest;
             state = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?.next;
             if emitter.remaining == 0 {
                 state = None;

@@ -5,6 +5,7 @@ use model::TableId;
 use model::token::Token;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// This shard has no such table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +61,18 @@ pub enum EngineError {
         path: PathBuf,
         /// Why.
         why: String,
+    },
+    /// The snapshot of a truncated table cannot get the rows that are only in the commitlog.
+    #[error(
+        "table {table} was truncated, and the snapshot of its rows that are only in the commitlog cannot be written: {source}. \
+         Remove the cause (on a full disk, free as much as commitlog/ takes), or start once with auto_snapshot: false, which \
+         discards these rows"
+    )]
+    SnapshotOfLog {
+        /// Keyspace and table.
+        table: Arc<str>,
+        /// Why.
+        source: Box<EngineError>,
     },
     /// The directory of a dropped table still has this file of an sstable.
     #[error("{0} is a file of an sstable of a dropped table, and was not removed")]

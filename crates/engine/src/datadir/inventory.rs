@@ -330,17 +330,22 @@ impl DataDir {
     pub async fn missing_of_table(&self, schema: &TableSchema, epoch: u64) -> Result<Vec<Missing>, DataDirError> {
         let Some(inventory) = &self.stamp.inventory else { return Ok(Vec::new()) };
         let (id, mut missing) = (schema.id, Vec::new());
-        // Data that a later epoch discards is not missed.
-        if inventory.epochs.get(&id).copied().unwrap_or(0) != epoch && epoch > 0 {
-            return Ok(missing);
-        }
         let dir = self.table_dir(&schema.keyspace, &schema.name, id);
+        // Data that a later epoch discards is not missed.
+        let is_discarded = inventory.epochs.get(&id).copied().unwrap_or(0) != epoch && epoch > 0;
         if inventory.tables.contains(&id) {
             match fs::metadata(&dir).await {
                 Ok(_) => {}
+                Err(error) if is_discarded && fs::is_absence(&error) => {
+                    tracing::warn!(dir = %dir.display(),
+                        "the directory of a truncated table is missing: its snapshot lacks the rows that were in its sstables");
+                }
                 Err(error) if fs::is_absence(&error) => return Ok(vec![Missing::table_directory(&dir, id)]),
                 Err(error) => return Err(self.failed(&dir)(error)),
             }
+        }
+        if is_discarded {
+            return Ok(missing);
         }
         if epoch > 0 {
             let path = epoch_file::path(&dir);

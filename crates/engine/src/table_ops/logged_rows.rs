@@ -69,12 +69,9 @@ impl Engine {
         let mut written = Vec::new();
         let result = self.write_logged(schema, dir, tablets, found, &mut written).await;
         if let Err(error) = result {
-            tracing::error!(keyspace = schema.keyspace, table = schema.name, %error,
-                "the rows of a truncated table that are only in the commitlog cannot be written for its snapshot: \
-                 remove the cause, or start once with auto_snapshot: false, which discards these rows");
             // The next start would discard them: this only frees the space.
             let _ = remove_all(dir, &written).await;
-            return Err(error);
+            return Err(EngineError::SnapshotOfLog { table: schema.full_name().clone(), source: Box::new(error) });
         }
         Ok(written)
     }

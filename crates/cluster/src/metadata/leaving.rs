@@ -103,10 +103,11 @@ impl MetadataService {
     /// Adds the tablets of a table that move to this shard to the engine. A tablet that was here
     /// before is removed first, so that it starts empty.
     pub(super) async fn take_tablets(&self, table: &Table) -> Result<(), String> {
-        let (id, here) = (table.schema.id, self.engine.tablets_of(table.schema.id));
+        let id = table.schema.id;
         for tablet in self.own_tablets(table) {
             let left = Left::Tablet(id, tablet);
-            if here.contains(&tablet) && !self.left.borrow().contains(&left) {
+            // Asked for each: a removal in the background may end meanwhile.
+            if self.engine.tablets_of(id).contains(&tablet) && !self.left.borrow().contains(&left) {
                 continue;
             }
             // Also what another shard of this node still has: after a crash, this shard would find

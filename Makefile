@@ -1,6 +1,6 @@
 # The targets for work in a checkout. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run cluster build test test-clients test-spark test-apps test-faults soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster bench-paging-cluster bench-goodput
+.PHONY: help run cluster build test test-clients test-spark test-apps test-faults soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster bench-paging-cluster bench-goodput bench-streaming
 
 MEMORY ?= 2G
 
@@ -60,6 +60,9 @@ bench-paging-cluster: ## compare paging on three nodes with three of Cassandra 5
 
 bench-goodput: ## measure what good traffic keeps while partitions are attacked, and what refusals cost; prints JSON (QUICK=1)
 	bench/goodput
+
+bench-streaming: ## measure how fast tablets move between two nodes; prints JSON (QUICK=1)
+	bench/streaming
 
 bench-protocol: ## measure protocol 5, TLS, parsing and prepared statements; prints JSON (QUICK=1)
 	bench/protocol

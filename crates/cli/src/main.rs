@@ -17,6 +17,7 @@ mod nodestatus;
 mod resync;
 mod serve;
 mod tablestats;
+mod tablets;
 mod unsupported;
 
 use clap::Command;

@@ -184,6 +184,16 @@ impl TabletMap {
         self.holders(tablet).find(|replica| replica.host == host).map(|replica| replica.shard)
     }
 
+    /// Whether a replica is still receiving the tablet's data: it is pending, and no stage up to
+    /// now has required its data to be complete.
+    pub fn is_incomplete(&self, tablet: u32, replica: TabletReplica) -> bool {
+        let old = self.replicas(tablet);
+        let moving = self.transitions.get(&tablet);
+        moving.is_some_and(|moving| {
+            moving.pending(old).any(|own| own == replica) && !moving.read_set(old).contains(&replica)
+        })
+    }
+
     /// Whether the table is node-local: each node stores its own data.
     pub fn is_node_local(&self) -> bool {
         self.replicas.iter().all(|replicas| replicas.is_empty())
@@ -281,6 +291,15 @@ mod tests {
             (moving.shard_on(1, host()), moving.shard_on(1, other), moving.shard_on(0, other)),
             (Some(0), Some(0), None)
         );
+        let incomplete = |map: &TabletMap, host| map.is_incomplete(1, TabletReplica { host, shard: 0 });
+        assert_eq!((incomplete(&moving, host()), incomplete(&moving, other)), (false, true));
+        let complete = Transition {
+            stage: transition::Stage::WriteBothReadNew,
+            ..moving.transition(1).expect("it is on the move").clone()
+        };
+        let mut read = moving.clone();
+        read.set_transition(1, complete);
+        assert!(!incomplete(&read, other), "it is read");
         let set = moving.moving_write_set(1).expect("it is on the move");
         assert_eq!((set.replicas.len(), set.pending, moving.read_set(1).len()), (2, 1, 1));
         assert!(moving.moving_write_set(0).is_none());

@@ -3,14 +3,13 @@
 
 use super::Consistency;
 use super::nodes::Nodes;
-use super::response_tracker::Factors;
+use super::response_tracker::{Candidate, Factors};
 use cluster::metadata::builtin::is_built_in;
 use cluster::metadata::{Metadata, Table};
-use cluster::tablets::TabletReplica;
 
-/// The replication factors of a keyspace. Built-in tables are node-local: any level needs only this
-/// node.
-pub(super) fn factors(metadata: &Metadata, nodes: &Nodes, keyspace: &str, copies: &[TabletReplica]) -> Factors {
+/// The replication factors of a keyspace for a tablet with these replicas. Built-in tables are
+/// node-local: any level needs only this node.
+pub(super) fn factors(metadata: &Metadata, nodes: &Nodes, keyspace: &str, copies: &[Candidate]) -> Factors {
     match metadata.keyspace(keyspace).filter(|_| !is_built_in(keyspace)) {
         Some(keyspace) => nodes.factors(&keyspace.definition.replication, copies),
         None => Factors::default(),

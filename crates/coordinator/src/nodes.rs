@@ -46,9 +46,6 @@ pub struct Nodes {
     by_host: HashMap<HostId, NodeEntry>,
 }
 
-/// The datacenter of unknown nodes. No datacenter-local level counts it.
-const NOWHERE: DatacenterId = DatacenterId(u16::MAX);
-
 impl Nodes {
     /// Builds a snapshot. `own` is this node. If `views` does not contain it, it is alone in a
     /// datacenter.
@@ -101,7 +98,7 @@ impl Nodes {
 
     /// This node's datacenter.
     pub fn own_datacenter(&self) -> DatacenterId {
-        self.own.map_or(NOWHERE, |(_, datacenter, _)| datacenter)
+        self.own.map_or(DatacenterId::NOWHERE, |(_, datacenter, _)| datacenter)
     }
 
     /// A node's datacenter.
@@ -109,7 +106,7 @@ impl Nodes {
         match self.by_host.get(&host) {
             Some(known) => known.datacenter,
             None if self.is_own(host) => self.own_datacenter(),
-            None => NOWHERE,
+            None => DatacenterId::NOWHERE,
         }
     }
 
@@ -140,23 +137,18 @@ impl Nodes {
         Candidate { datacenter, alive: self.is_alive(replica.host), pending }
     }
 
-    /// The replication factors of a keyspace with these options. `copies`: the replicas of a
-    /// tablet. `SimpleStrategy` names no datacenters, so `copies` decides how many replicas each
-    /// datacenter has.
-    pub fn factors(&self, replication: &OptionMap, copies: &[TabletReplica]) -> Factors {
+    /// The replication factors that levels are computed from: those of a keyspace with these
+    /// options, or the number of `copies` that the tablet has, whichever is larger. While the
+    /// factor of a keyspace is lowered, its tablets still have more replicas than the new factor,
+    /// and a quorum must be one of these. `SimpleStrategy` names no datacenters, so `copies`
+    /// decides how many replicas each datacenter has.
+    pub fn factors(&self, replication: &OptionMap, copies: &[Candidate]) -> Factors {
         let number = |text: &String| copies_of(text);
         let everywhere = replication.get(FACTOR).and_then(number);
         let mut factors = Factors { total: 0, by_datacenter: SmallVec::new() };
         if replication.get("class").is_some_and(|class| short_class(class) == SIMPLE) {
-            factors.total = everywhere.unwrap_or(1);
-            for replica in copies {
-                let DatacenterId(number) = self.datacenter(replica.host);
-                match factors.by_datacenter.iter_mut().find(|(known, _)| *known == number) {
-                    Some((_, factor)) => *factor += 1,
-                    None => factors.by_datacenter.push((number, 1)),
-                }
-            }
-            factors.by_datacenter.sort_unstable();
+            factors.total = everywhere.unwrap_or(1).max(copies.len() as u32);
+            factors.add_copies(copies);
             return factors;
         }
         for (at, name) in self.datacenters.iter().enumerate() {
@@ -167,7 +159,9 @@ impl Nodes {
         }
         let named = replication.iter().filter(|(name, _)| *name != "class" && *name != FACTOR);
         let elsewhere = named.filter(|(name, _)| !self.datacenters.contains(name)).filter_map(|(_, text)| number(text));
-        factors.total = factors.by_datacenter.iter().map(|(_, factor)| factor).sum::<u32>() + elsewhere.sum::<u32>();
+        let total = factors.by_datacenter.iter().map(|(_, factor)| factor).sum::<u32>() + elsewhere.sum::<u32>();
+        factors.total = total.max(copies.len() as u32);
+        factors.add_copies(copies);
         factors
     }
 
@@ -347,13 +341,31 @@ mod tests {
         let network = "org.apache.cassandra.locator.NetworkTopologyStrategy";
         let factors = nodes.factors(&options(&[("class", network), ("b", "1"), ("a", "3")]), &[]);
         assert_eq!((factors.total, factors.of(DatacenterId(0)), factors.of(DatacenterId(1))), (4, 3, 1));
-        let simple =
-            nodes.factors(&options(&[("class", SIMPLE), (FACTOR, "3")]), &[replica(5), replica(1), replica(2)]);
+        let copies = [5, 1, 2].map(|n| nodes.candidate(replica(n), false));
+        let simple = nodes.factors(&options(&[("class", SIMPLE), (FACTOR, "3")]), &copies);
         assert_eq!((simple.total, simple.of(DatacenterId(0)), simple.of(DatacenterId(1))), (3, 2, 1));
         let racks = nodes.factors(&options(&[("class", network), ("a", "['r1', 'r2']"), ("b", "1")]), &[]);
         assert_eq!((racks.total, racks.of(DatacenterId(0)), racks.of(DatacenterId(1))), (3, 2, 1));
         let unknown = nodes.factors(&options(&[("class", network), ("a", "3"), ("gone", "3")]), &[]);
         assert_eq!((unknown.total, unknown.of(DatacenterId(0))), (6, 3));
+    }
+
+    #[test]
+    fn levels_count_the_copies_that_a_tablet_still_has() {
+        let nodes = nodes();
+        let options = |class: &str, name: &str| -> OptionMap {
+            [("class", class), (name, "1")].map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+        };
+        let copies = [1, 2, 5].map(|n| nodes.candidate(replica(n), false));
+        for lowered in [options("NetworkTopologyStrategy", "a"), options(SIMPLE, FACTOR)] {
+            let factors = nodes.factors(&lowered, &copies);
+            assert_eq!((factors.total, factors.of(DatacenterId(0)), factors.of(DatacenterId(1))), (3, 2, 1));
+        }
+        let raised = nodes.factors(&options("NetworkTopologyStrategy", "b"), &copies[..1]);
+        assert_eq!((raised.total, raised.of(DatacenterId(0)), raised.of(DatacenterId(1))), (1, 1, 1));
+        let unknown = [1, 2, 9].map(|n| nodes.candidate(replica(n), false));
+        let factors = nodes.factors(&options("NetworkTopologyStrategy", "a"), &unknown);
+        assert_eq!((factors.total, factors.by_datacenter.len()), (3, 1), "the place of node 9 is not known");
     }
 
     #[test]

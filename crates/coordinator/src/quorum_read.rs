@@ -171,7 +171,7 @@ impl Coordinator {
         let ordered = staying_first(replicas, table.tablets.other_read_set(tablet));
         let replicas = ordered.as_deref().unwrap_or(replicas);
         let copies: SmallVec<[_; 4]> = replicas.iter().map(|replica| nodes.candidate(*replica, false)).collect();
-        let factors = factors(metadata, &nodes, &table.schema.keyspace, replicas);
+        let factors = factors(metadata, &nodes, &table.schema.keyspace, &copies);
         let consistency = options.consistency;
         let tracker = ResponseTracker::new(consistency, nodes.own_datacenter(), &factors, &copies);
         if let Err(few) = tracker.check_alive(&copies) {

@@ -48,7 +48,7 @@ impl OtherSet {
         let copies = table.tablets.other_read_set(tablet)?;
         let read = table.tablets.read_set(tablet);
         let candidates: SmallVec<[_; 4]> = copies.iter().map(|copy| nodes.candidate(*copy, false)).collect();
-        let factors = factors(metadata, nodes, &table.schema.keyspace, &copies);
+        let factors = factors(metadata, nodes, &table.schema.keyspace, &candidates);
         let tracker = ResponseTracker::new(options.consistency, nodes.own_datacenter(), &factors, &candidates);
         Some(OtherSet { unread: copies.iter().filter(|copy| !read.contains(copy)).copied().collect(), copies, tracker })
     }

@@ -12,6 +12,11 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct DatacenterId(pub u16);
 
+impl DatacenterId {
+    /// The datacenter of unknown nodes. No datacenter-local level counts it.
+    pub const NOWHERE: DatacenterId = DatacenterId(u16::MAX);
+}
+
 /// The replication factors by which levels count.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Factors {
@@ -25,6 +30,22 @@ impl Factors {
     /// The replication factor of one datacenter.
     pub fn of(&self, datacenter: DatacenterId) -> u32 {
         self.by_datacenter.iter().find(|(known, _)| *known == datacenter.0).map_or(0, |(_, factor)| *factor)
+    }
+
+    /// Raises the factor of each datacenter to the number of these replicas that it has. Replicas
+    /// on unknown nodes belong to none.
+    pub fn add_copies(&mut self, copies: &[Candidate]) {
+        for (at, copy) in copies.iter().enumerate().filter(|(_, copy)| copy.datacenter != DatacenterId::NOWHERE) {
+            let is_same = |other: &&Candidate| other.datacenter == copy.datacenter;
+            let of_datacenter = copies[..=at].iter().filter(is_same).count() as u32;
+            match self.by_datacenter.binary_search_by_key(&copy.datacenter.0, |(known, _)| *known) {
+                Ok(known) => {
+                    let (_, factor) = &mut self.by_datacenter[known];
+                    *factor = of_datacenter.max(*factor);
+                }
+                Err(place) => self.by_datacenter.insert(place, (copy.datacenter.0, of_datacenter)),
+            }
+        }
     }
 }
 

@@ -269,7 +269,7 @@ impl Coordinator {
         let copies: SmallVec<[_; 4]> =
             set.replicas.iter().enumerate().map(|(at, replica)| nodes.candidate(*replica, at >= settled)).collect();
         let level = options.consistency;
-        let factors = factors(metadata, nodes, &table.schema.keyspace, &set.replicas[..settled]);
+        let factors = factors(metadata, nodes, &table.schema.keyspace, &copies[..settled]);
         let tracker = ResponseTracker::new(level, nodes.own_datacenter(), &factors, &copies);
         // At ANY, a hint suffices.
         let hinted = |replica: &TabletReplica| {

@@ -62,6 +62,27 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
+    /// A file of a tablet cannot be streamed as it is.
+    #[error("{path} cannot be streamed: {why}")]
+    NotStreamable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The other node describes the files of a streamed tablet incorrectly, with the reason.
+    #[error("the files of a streamed tablet are not described correctly: {0}")]
+    Layout(String),
+    /// A streamed tablet cannot become part of its table.
+    #[error("the streamed tablet {tablet} of table {table} cannot be used: {why}")]
+    NotAttached {
+        /// The table.
+        table: TableId,
+        /// The tablet.
+        tablet: u32,
+        /// Why.
+        why: String,
+    },
     /// The snapshot of a truncated table cannot get the rows that are only in the commitlog.
     #[error(
         "table {table} was truncated, and the snapshot of its rows that are only in the commitlog cannot be written: {source}. \

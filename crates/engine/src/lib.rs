@@ -24,11 +24,13 @@
 //! | `flush` | memtables to sstables; small memtables are relogged instead |
 //! | `compaction` | fewer and larger sstables |
 //! | `replay` | what earlier runs logged comes back into memtables |
+//! | [`streaming`] | a tablet that moves to another node as whole files |
 //! | `table_ops` | add, truncate, drop, snapshot, upload; adding and removing tablets |
 
 pub mod commitlog;
 pub mod datadir;
 pub mod raft_log;
+pub mod streaming;
 
 mod compaction;
 mod config;

@@ -216,6 +216,11 @@ impl Replica {
         self.queriers.forget(table);
     }
 
+    /// Evicts the readers kept for a tablet that leaves the shard. `range`: its partitions.
+    pub fn forget_queriers_of_tablet(&self, table: TableId, range: &PartitionRange) {
+        self.queriers.forget_tablet(table, range);
+    }
+
     /// Whether readers of this table are kept for next pages.
     pub fn keeps_queriers_of(&self, table: TableId) -> bool {
         self.queriers.has_of(table)

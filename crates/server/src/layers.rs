@@ -17,6 +17,7 @@ use replica::Replica;
 use rt::shard::PerShard;
 use std::cell::RefCell;
 use std::rc::Rc;
+use streaming::StreamService;
 
 /// The layers of every shard of a node. Made once, before [`crate::stack::start`], which sets the
 /// instances.
@@ -44,8 +45,10 @@ pub struct Layers {
     pub wire: PerShard<OpenWire>,
     /// The run of this node. On shard 0. Not set on a node that stays alone.
     pub runs: PerShard<Runs>,
-    /// The streamer of tablets to other nodes. On shard 0, if set.
+    /// The streamer of tablets to other nodes. On shard 0. Not set on a node that stays alone.
     pub streaming: PerShard<Streaming>,
+    /// The streaming of the shard's tablets.
+    pub streams: PerShard<StreamService>,
 }
 
 impl Layers {

@@ -41,6 +41,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
+use streaming::{StreamService, TabletStreamer};
 
 /// How long an admitted node may take to receive the metadata of the cluster.
 const LEARN: Duration = Duration::from_secs(120);
@@ -250,6 +251,15 @@ pub async fn claim_run(
     joins: bool,
 ) -> Result<(), StartError> {
     runs::begin(shards, coordinators, own, &wire.internode, &wire.admission, keeper, joins).await
+}
+
+/// Starts the streaming of tablets from and to this node. A streamer that is set already is kept.
+/// On shard 0.
+pub async fn start_streaming(shards: ClusterShards, streamer: PerShard<Streaming>, services: PerShard<StreamService>) {
+    streaming::start(shards, services).await;
+    if streamer.try_get().is_none() {
+        streamer.set(Rc::new(Streaming(Rc::new(TabletStreamer { shards, services }))));
+    }
 }
 
 /// Announces the current state of this node to the cluster, and starts the topology coordinator,

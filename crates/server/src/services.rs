@@ -57,7 +57,7 @@ impl Services {
     /// The services that metrics are read from.
     pub fn metrics(self) -> MetricsShards {
         let Services { layers, server, .. } = self;
-        let Layers { coordinator, processor, .. } = layers;
-        MetricsShards { cluster: layers.cluster(), coordinator, processor, server }
+        let Layers { coordinator, processor, streams, .. } = layers;
+        MetricsShards { cluster: layers.cluster(), coordinator, processor, server, streams }
     }
 }

@@ -298,6 +298,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     rt::task::spawn(paging_keys::keep(layers.metadata, policy)).detach();
     if let Some(wire) = wire {
         membership::keep_hints(&metadata, layers.coordinator, layers.inventory, &config).await?;
+        membership::start_streaming(layers.cluster(), layers.streaming, layers.streams).await;
         membership::settle(layers.cluster(), layers.streaming, &wire, joins).await?;
         wire.keep(layers.wire);
     }
@@ -324,6 +325,8 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
     phase.enter("syncing hints, stopping flushes and compactions, closing the commitlog");
     let unwritten = rt::shard::call_all(move || async move {
         layers.processor.clear();
+        layers.streaming.clear();
+        layers.streams.clear();
         if let Some(replica) = layers.replica.try_get() {
             replica.forget_queriers(None);
         }

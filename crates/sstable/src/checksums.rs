@@ -107,10 +107,23 @@ impl Checksums {
         }
     }
 
+    /// The length of a component that is listed, in bytes.
+    pub fn length(&self, component: Component) -> Option<u64> {
+        self.listed(component).map(|(_, length, _)| *length)
+    }
+
+    /// The CRC32 of a component that is listed.
+    pub fn sum(&self, component: Component) -> Option<u32> {
+        self.listed(component).map(|(_, _, sum)| *sum)
+    }
+
+    fn listed(&self, component: Component) -> Option<&(String, u64, u32)> {
+        self.files.iter().find(|(name, _, _)| name == component.name())
+    }
+
     /// Checks the bytes of a component. A component that is not listed is an error.
     pub fn check(&self, component: Component, bytes: &[u8]) -> Parsed<()> {
-        let listed = self.files.iter().find(|(name, _, _)| name == component.name());
-        match listed {
+        match self.listed(component) {
             None => Err(Fault::Bad("no checksum is known for the component")),
             Some(&(_, length, _)) if length != bytes.len() as u64 => {
                 Err(Fault::Bad("length differs from Checksums.db"))

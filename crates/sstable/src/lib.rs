@@ -6,8 +6,9 @@
 //! not know tablets, levels or other sstables.
 //!
 //! Reading order: generation, statistics, data, writer, index, promoted, cache, large_reads,
-//! open_files, table, reader.
+//! open_files, table, reader, arrival.
 
+mod arrival;
 pub mod cache;
 pub(crate) mod checksums;
 pub mod compression;
@@ -32,6 +33,7 @@ pub mod table;
 mod verify;
 pub mod writer;
 
+pub use arrival::{Arrival, FileCheck, arrival_order};
 pub use cache::{CacheStats, Loan, PageCache, Spare};
 pub use compression::{Algorithm, Compression};
 pub use dump::{clustering_key_texts, key_texts};

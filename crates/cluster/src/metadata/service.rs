@@ -8,9 +8,11 @@ use super::shards::ClusterShards;
 use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::Group;
+use crate::tablets::TabletReplica;
 use crate::topology::Topology;
 use engine::{Engine, TabletRange};
 use model::id::{HostId, TableId};
+use model::range::PartitionRange;
 use rt::ShardId;
 use rt::sync::Deadline;
 use rt::task::Task;
@@ -407,14 +409,14 @@ impl MetadataService {
             }
             if !Rc::ptr_eq(&before.tablets, &table.tablets) {
                 let (own, here) = (self.own_tablets(table), self.engine.tablets_of(id));
-                let parted: Vec<Left> = here.difference(&own).map(|tablet| Left::Tablet(id, *tablet)).collect();
-                if !parted.is_empty() {
-                    self.forget_queriers(id);
+                for tablet in here.difference(&own) {
+                    self.forget_queriers_of_tablet(id, &before.tablets.range(*tablet));
+                    self.leave([Left::Tablet(id, *tablet)]);
                     have_left = true;
                 }
-                self.leave(parted);
             }
         }
+        touched.put.iter().for_each(|table| self.keep_tombstones_of_pending(table));
         let moved = metadata.topology != old.topology;
         let before = self.current.replace(metadata);
         self.earlier.borrow_mut().retain(|earlier| earlier.strong_count() > 0);
@@ -450,6 +452,21 @@ impl MetadataService {
         if let Some(replica) = self.shards.replica.try_get() {
             replica.forget_queriers(Some(table));
         }
+    }
+
+    /// Evicts the queriers of a tablet.
+    fn forget_queriers_of_tablet(&self, table: TableId, range: &PartitionRange) {
+        if let Some(replica) = self.shards.replica.try_get() {
+            replica.forget_queriers_of_tablet(table, range);
+        }
+    }
+
+    /// Keeps compaction from purging tombstones of the tablets of a table that this shard is still
+    /// receiving: the data that a tombstone covers may arrive later.
+    fn keep_tombstones_of_pending(&self, table: &Table) {
+        let here = TabletReplica { host: self.info.host_id, shard: rt::shard::this().0 };
+        let pending = table.tablets.transitions().filter(|(tablet, _)| table.tablets.is_incomplete(*tablet, here));
+        self.engine.set_pending_tablets(table.schema.id, &pending.map(|(tablet, _)| tablet).collect());
     }
 
     /// The tablets of a table that belong on this shard.

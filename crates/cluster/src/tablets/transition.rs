@@ -215,6 +215,17 @@ impl Transition {
         self.new_replicas.iter().filter(|new| !old.contains(new)).copied()
     }
 
+    /// The replicas whose data the pending replicas need. A replica that moves is copied, so that
+    /// each write has as many replicas afterwards as before. Otherwise the data of all is needed:
+    /// one alone may lack what a majority has acknowledged.
+    pub fn sources(&self, old: &[TabletReplica]) -> Replicas {
+        let leaving: Replicas = old.iter().filter(|replica| !self.new_replicas.contains(replica)).copied().collect();
+        match self.kind {
+            TransitionKind::Migration if !leaving.is_empty() => leaving,
+            _ => old.into(),
+        }
+    }
+
     /// The replicas that reads may use. `old`: the replicas in the tablet map.
     pub fn read_set<'a>(&'a self, old: &'a [TabletReplica]) -> &'a [TabletReplica] {
         match self.stage.reads() {
@@ -325,6 +336,17 @@ mod tests {
             }
         }
         assert_eq!((Stage::EndMigration.next(), Stage::RevertMigration.next()), (Next::Moved, Next::Forgotten));
+    }
+
+    #[test]
+    fn a_replica_that_moves_is_copied() {
+        let old = [replica(1), replica(2)];
+        let of = |kind, new: &[TabletReplica]| {
+            let moving = Transition { kind, stage: Stage::Streaming, new_replicas: new.into(), session: None };
+            moving.sources(&old)
+        };
+        assert_eq!(of(TransitionKind::Migration, &[replica(2), replica(3)]).as_slice(), [replica(1)]);
+        assert_eq!(of(TransitionKind::Rebuild, &[replica(1), replica(2), replica(3)]).as_slice(), old);
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub const RATE_LIMITS: &str = "TYPED_ERRORS_IN_READ_RPC";
 /// members do, each coordinator decides by its own counts.
 pub const ARRIVAL_REPORTS: &str = "ARRIVAL_REPORTS";
 
+/// Nodes stream tablets as whole sstable files. Until all members do, no tablet moves. The name is
+/// ScyllaDB's.
+pub const FILE_STREAM: &str = "FILE_STREAM";
+
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
 /// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
@@ -56,7 +60,7 @@ pub fn reporting_shards(topology: &Topology) -> u64 {
 
 /// The features of this release.
 pub fn supported() -> Vec<String> {
-    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS, ARRIVAL_REPORTS]).map(str::to_owned).collect()
+    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM]).map(str::to_owned).collect()
 }
 
 /// The enabled features that a node with `features` lacks. Such a node must not join or start.

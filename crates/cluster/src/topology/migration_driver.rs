@@ -41,13 +41,14 @@
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
+use super::features;
 use crate::metadata::{ChangeError, ClusterShards, Metadata, MetadataService, Op, builtin, change};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Next, Replicas, Stage, Transition, TransitionKind};
 use futures_util::future::LocalBoxFuture;
 use model::id::{HostId, TableId};
 use rt::shard::PerShard;
-use rt::sync::Deadline;
+use rt::sync::{Deadline, Notify};
 use rt::task::Task;
 use rt::time::{Duration, Instant};
 use std::cell::RefCell;
@@ -56,8 +57,11 @@ use std::rc::Rc;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// The interval between checks.
+/// The longest interval between checks. Usually a change of the metadata or the end of a streaming
+/// causes one.
 const LOOK: Duration = Duration::from_millis(200);
+/// The interval at which the end of a transition is looked for.
+const LOOK_FOR_END: Duration = Duration::from_millis(10);
 /// The minimum interval between equal log lines.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The time limit of a barrier. After that the driver begins a new barrier.
@@ -70,7 +74,7 @@ pub struct StreamTask {
     pub table: TableId,
     /// The tablet.
     pub tablet: u32,
-    /// The replicas that have the data.
+    /// The replicas that together have the data. It is streamed from all of them.
     pub from: Replicas,
     /// The pending replicas, which already receive writes.
     pub to: Replicas,
@@ -113,18 +117,30 @@ pub struct MigrationDriver {
     copies: RefCell<BTreeMap<Uuid, Copy>>,
     /// When the failure to stream a tablet was last logged.
     reported: RefCell<BTreeMap<(TableId, u32), Instant>>,
+    /// Notified when a tablet may be able to advance.
+    wake: Rc<Notify>,
 }
 
 impl MigrationDriver {
     /// A driver that streams with `streaming`, once that is set on shard 0.
     pub fn new(shards: ClusterShards, streaming: PerShard<Streaming>) -> Rc<MigrationDriver> {
-        Rc::new(MigrationDriver { shards, streaming, copies: RefCell::default(), reported: RefCell::default() })
+        let (copies, reported, wake) = (RefCell::default(), RefCell::default(), Rc::default());
+        Rc::new(MigrationDriver { shards, streaming, copies, reported, wake })
     }
 
     /// Advances tablets whenever this node is the leader, until the node stops. On shard 0.
     pub async fn run(self: Rc<Self>) {
         let mut reported: Option<Instant> = None;
-        while rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_err() {
+        let wake = self.wake.clone();
+        let notify = move |_: &Metadata, now: &Metadata| {
+            if now.transitions().next().is_some() {
+                wake.notify_one();
+            }
+        };
+        let Some(service) = self.shards.metadata.try_get() else { return };
+        service.on_change(notify);
+        drop(service);
+        while rt::shard::stopping().unless(rt::time::timeout(LOOK, self.wake.notified())).await.is_some() {
             let Some(service) = self.shards.metadata.try_get() else { return };
             if !service.is_leader() {
                 self.copies.take();
@@ -198,7 +214,7 @@ impl MigrationDriver {
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
         match self.streaming.try_get() {
             Some(streaming) => streaming.0.copy(what),
-            None => Box::pin(async { Err("copying data between nodes is not implemented yet".to_owned()) }),
+            None => Box::pin(async { Err("this node has no connections to others".to_owned()) }),
         }
     }
 
@@ -238,12 +254,14 @@ impl MigrationDriver {
                 }
             }
         }
-        let what = StreamTask { table: *table, tablet: *tablet, from: Replicas::from_slice(old), to, session };
+        let from = moving.sources(old);
+        let what = StreamTask { table: *table, tablet: *tablet, from, to, session };
         let (result, copying) = (Rc::new(RefCell::new(None)), self.copy(what));
-        let done = result.clone();
+        let (done, wake) = (result.clone(), self.wake.clone());
         let task = rt::task::spawn(async move {
             let copied = copying.await;
             *done.borrow_mut() = Some(copied);
+            wake.notify_one();
         });
         debug_assert!(!copies.contains_key(&session), "a session copies a tablet once at a time");
         copies.insert(session, (task, result));
@@ -315,12 +333,40 @@ pub async fn begin(
 ) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         check(metadata, table, tablet, kind, &new_replicas)?;
+        if !metadata.topology.has_feature(features::FILE_STREAM) {
+            return Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned());
+        }
         debug_assert!(!new_replicas.is_empty(), "a tablet moves to some node");
         let (stage, new_replicas) = (Stage::AllowWriteBothReadOld, new_replicas.clone());
         let begun = Transition { kind, stage, new_replicas, session: None };
         Ok((vec![Op::PutTransition(Box::new(begun.written(table, tablet)))], ()))
     })
     .await
+}
+
+/// Waits until a transition that [`begin`] has begun is over, and the tablet has these replicas.
+/// The error says why it does not have them.
+pub async fn wait_for_end(
+    services: PerShard<MetadataService>,
+    table: TableId,
+    tablet: u32,
+    new_replicas: Replicas,
+) -> Result<(), String> {
+    loop {
+        {
+            let metadata = services.try_get().ok_or("the node is stopping")?.current();
+            let tablets = &metadata.table_by_id(table).ok_or("the table was dropped")?.tablets;
+            if tablets.transition(tablet).is_none() {
+                return match tablets.replicas(tablet) == new_replicas.as_slice() {
+                    true => Ok(()),
+                    false => Err("the transition was rolled back".to_owned()),
+                };
+            }
+        }
+        if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_END)).await.is_none() {
+            return Err("the node is stopping".to_owned());
+        }
+    }
 }
 
 /// Begins the rollback of a tablet's transition to the old replicas.

@@ -3,6 +3,7 @@
 //! A tombstone may be purged only if no memtable and no other sstable can hold older data for its
 //! key. Memtables hold all data of the commitlog that is not in sstables. Other records of the
 //! commitlog are never replayed, because the outputs keep the commitlog intervals of the inputs.
+//! While data of a tablet is arriving from other nodes, nothing of it is purged.
 
 use crate::table::{Attached, SstableSet, Table, Tablet};
 use model::key::DecoratedKey;
@@ -30,6 +31,11 @@ impl<'a> Purge<'a> {
         Purge { table, tablet, inputs, outside }
     }
 
+    /// Whether there may be data, here or on its way, that neither memtables nor sstables show.
+    fn may_get_other_data(&self) -> bool {
+        self.tablet.is_pending.get() || self.table.may_hold_other_data()
+    }
+
     fn refresh(&self) {
         let now = self.tablet.sstables();
         if !Rc::ptr_eq(&self.outside.borrow().of, &now) {
@@ -40,7 +46,7 @@ impl<'a> Purge<'a> {
     /// Tombstones of this key with a smaller timestamp than this cover nothing outside of the
     /// compaction.
     pub fn max_purgeable(&self, key: &DecoratedKey) -> Timestamp {
-        if self.table.may_hold_other_data() {
+        if self.may_get_other_data() {
             return Timestamp::MIN;
         }
         self.refresh();
@@ -56,7 +62,7 @@ impl<'a> Purge<'a> {
     /// The inputs that have only data past the grace period and cover nothing elsewhere. They need
     /// not be read.
     pub fn fully_expired(&self, gc_before: Seconds) -> Vec<Rc<Attached>> {
-        if self.table.may_hold_other_data() {
+        if self.may_get_other_data() {
             return Vec::new();
         }
         self.refresh();

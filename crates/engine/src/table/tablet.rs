@@ -39,6 +39,9 @@ pub(crate) struct Tablet {
     pub pick_memo: PickMemo,
     /// Stops the tablet's compactions.
     pub compactions: TabletCompactions,
+    /// The tablet's data is still arriving from other nodes. Tombstones may cover data that comes
+    /// later, so none is purged.
+    pub is_pending: Cell<bool>,
 }
 
 impl Tablet {
@@ -65,6 +68,7 @@ impl Tablet {
             failed_flushes: Cell::new(0),
             pick_memo: PickMemo::default(),
             compactions: TabletCompactions::default(),
+            is_pending: Cell::new(false),
         })
     }
 

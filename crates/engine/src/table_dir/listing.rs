@@ -24,6 +24,14 @@ pub(crate) async fn is_absent(path: &Path) -> Result<bool, EngineError> {
     }
 }
 
+/// Removes a directory with all that is in it, if it is there.
+pub(crate) async fn remove_tree(dir: &Path) -> Result<(), EngineError> {
+    match rt::fs::remove_dir_all(dir).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(EngineError::io(dir)),
+    }
+}
+
 /// Whether an entry counts as a file. Directories count in two places. A directory in the place of
 /// a TOC.txt: its sstable was sealed and cannot be read. A directory in the place of replay
 /// filters: truncated rows would return without them.

@@ -20,7 +20,9 @@ mod snapshot;
 pub(crate) use clean::{CleanDirectory, finish_interrupted};
 pub use found::FoundSstables;
 pub(crate) use found::{Prepared, SstableKeys};
-pub(crate) use listing::{foreign_files, is_absent, is_sealed, is_truncated, names_in, remove_all, sealed_places};
+pub(crate) use listing::{
+    foreign_files, is_absent, is_sealed, is_truncated, names_in, remove_all, remove_tree, sealed_places,
+};
 pub(crate) use replay_filters::ReplayFilters;
 pub use replay_filters::TruncateRecord;
 pub(crate) use snapshot::{MANIFEST, OnMissing, SnapshotWriter, unfinished};
@@ -28,3 +30,5 @@ pub use snapshot::{UNFINISHED_SNAPSHOT, is_snapshot_name};
 
 /// The directory in a table's directory that holds its snapshots.
 pub const TABLE_SNAPSHOTS: &str = "snapshots";
+/// The directory in a table's directory for tablets that are being streamed.
+pub(crate) const STREAMING: &str = "streaming";

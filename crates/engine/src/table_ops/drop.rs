@@ -15,7 +15,9 @@ use crate::deletion_log::{QUARANTINE, UPLOAD};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::table::Table;
-use crate::table_dir::{CleanDirectory, SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, is_absent, remove_all};
+use crate::table_dir::{
+    CleanDirectory, STREAMING, SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, is_absent, remove_all, remove_tree,
+};
 use model::TableId;
 use model::schema::TableSchema;
 use sstable::{Component, SstablePath};
@@ -126,6 +128,7 @@ fn snapshot_name(schema: &TableSchema, at_micros: i64) -> String {
 }
 
 async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
+    remove_tree(&dir.join(STREAMING)).await?;
     // Files of an operator stay.
     let uploads = dir.join(UPLOAD);
     if rt::fs::read_dir(&uploads).await.is_ok_and(|left| left.is_empty()) {

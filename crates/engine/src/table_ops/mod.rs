@@ -24,3 +24,4 @@ mod truncate;
 mod upload;
 
 pub use upload::{LoadedPiece, Uploaded};
+pub(crate) use upload::{fits, remove_pieces};

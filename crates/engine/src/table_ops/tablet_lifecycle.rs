@@ -47,6 +47,20 @@ impl Engine {
         Ok(())
     }
 
+    /// Sets which tablets of a table are still receiving their data from other nodes. Compaction
+    /// purges none of their tombstones. Unknown tables are ignored.
+    pub fn set_pending_tablets(&self, id: TableId, pending: &BTreeSet<u32>) {
+        let Some(table) = self.table(id) else { return };
+        let mut are_complete = false;
+        for tablet in table.tablets().iter() {
+            let is_pending = pending.contains(&tablet.id);
+            are_complete |= tablet.is_pending.replace(is_pending) && !is_pending;
+        }
+        if are_complete {
+            self.compactions().wake();
+        }
+    }
+
     /// Removes a tablet with all its data from this shard. Does nothing if it was removed before.
     /// May be called again after an error, and must be until it succeeds: otherwise a restart may
     /// replay writes to the tablet.

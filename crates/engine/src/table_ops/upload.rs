@@ -390,7 +390,7 @@ async fn check_manifest(dir: &Path, names: &[String]) -> Result<(), EngineError>
 }
 
 /// Whether the table has all columns of the sstable, and the types of both are the same.
-fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
+pub(crate) fn fits(sstable: &Sstable, schema: &TableSchema) -> Result<(), String> {
     let header = sstable.header();
     for (columns, own) in [(&header.statics, &schema.statics), (&header.regulars, &schema.regulars)] {
         for column in columns {
@@ -439,7 +439,7 @@ async fn copy(
     Ok(writer.finish_unsealed(&[]).await?)
 }
 
-async fn remove_pieces(dir: &Path, pieces: &[LoadedPiece]) {
+pub(crate) async fn remove_pieces(dir: &Path, pieces: &[LoadedPiece]) {
     for piece in pieces {
         if let Err(error) = sstable::directory::remove(&SstablePath::new(dir, piece.generation)).await {
             tracing::warn!(generation = %piece.generation, %error, "a copy of an uploaded sstable could not be removed");

@@ -40,6 +40,8 @@ mod removal_beside;
 mod row_cache;
 #[cfg(not(feature = "sim"))]
 mod shards;
+#[cfg(not(feature = "sim"))]
+mod streaming;
 mod support;
 #[cfg(not(feature = "sim"))]
 mod tablet_lifecycle;

@@ -14,6 +14,7 @@
 use crate::request::Class;
 use model::id::{QueryId, TableId};
 use model::key::RingCut;
+use model::range::PartitionRange;
 use rt::hash::HashMap;
 use rt::time::{Duration, Instant};
 use smallvec::{SmallVec, smallvec};
@@ -238,12 +239,21 @@ impl<Q> QuerierCache<Q> {
     /// Evicts the queriers of a table, or all.
     #[must_use]
     pub fn evict_table(&mut self, table: Option<TableId>) -> Vec<Q> {
-        let of_table = |index: &EntryIndex| {
-            let entry = self.entries[*index as usize].as_ref();
-            entry.is_some_and(|entry| table.is_none_or(|table| entry.key.table == table))
-        };
-        let indexes: Vec<EntryIndex> = (0..self.entries.len() as EntryIndex).filter(of_table).collect();
+        self.evict(|key| table.is_none_or(|table| key.table == table))
+    }
+
+    fn evict(&mut self, which: impl Fn(&CacheKey) -> bool) -> Vec<Q> {
+        let is_gone =
+            |index: &EntryIndex| self.entries[*index as usize].as_ref().is_some_and(|entry| which(&entry.key));
+        let indexes: Vec<EntryIndex> = (0..self.entries.len() as EntryIndex).filter(is_gone).collect();
         indexes.into_iter().filter_map(|index| self.remove(index)).collect()
+    }
+
+    /// Evicts the queriers of a tablet: of a table, with ranges that end in this range.
+    #[must_use]
+    pub fn evict_tablet(&mut self, table: TableId, range: &PartitionRange) -> Vec<Q> {
+        let of_tablet = |key: &CacheKey| key.table == table && range.start < key.end && key.end <= range.end;
+        self.evict(of_tablet)
     }
 
     /// Whether it has a querier of this table.
@@ -319,6 +329,7 @@ impl<Q> QuerierCache<Q> {
 mod tests {
     use super::*;
     use model::key::DecoratedKey;
+    use model::token::Token;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -432,5 +443,20 @@ mod tests {
         assert_eq!(has_of(&cache), [true, false]);
         assert_eq!(cache.take(query(1), Purpose::Pages, &end(1)), Some(1));
         assert_eq!(cache.evict_table(None), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn a_tablet_is_evicted_alone() {
+        let mut cache = cache(1000);
+        let now = rt::time::now();
+        let (first, last) = (Token(-10), Token(10));
+        for (n, end) in [(1, first), (2, Token(0)), (3, last), (4, Token(11))] {
+            let key = CacheKey { end: RingCut::after_token(end), ..key(n, 1, Class::User) };
+            assert!(cache.insert(key, 1, u32::from(n), now).is_empty());
+        }
+        let range = PartitionRange::tokens(first, last);
+        assert_eq!(cache.evict_tablet(TableId::from_bytes([2; 16]), &range), Vec::<u32>::new(), "another table");
+        assert_eq!(cache.evict_tablet(TableId::from_bytes([1; 16]), &range), vec![2, 3]);
+        assert_eq!(cache.counters().population, 2);
     }
 }

@@ -157,6 +157,12 @@ impl Queriers {
         let gone = self.cache.borrow_mut().evict_table(table);
         drop(gone);
     }
+
+    /// Evicts the queriers of a tablet.
+    pub fn forget_tablet(&self, table: TableId, range: &PartitionRange) {
+        let gone = self.cache.borrow_mut().evict_tablet(table, range);
+        drop(gone);
+    }
 }
 
 async fn expire(queriers: Weak<Queriers>, mut sleep: Duration) {

@@ -17,6 +17,7 @@ pub mod slow_query;
 pub mod snapshots;
 pub mod table_stats;
 pub mod tables;
+pub mod tablets;
 
 pub use rest::{AdminState, LogControl, router};
 

@@ -244,6 +244,11 @@ families! {
     counter "scylla_compaction_manager_read_bytes" "Bytes read by compactions." |s| s.storage.engine.compacted_bytes_in;
     counter "scylla_compaction_manager_written_bytes" "Bytes written by compactions." |s| s.storage.engine.compacted_bytes_out;
 
+    counter "scylla_streaming_total_incoming_bytes" "Bytes of sstable files received from other nodes." |s| s.streams.incoming_bytes;
+    counter "scylla_streaming_total_outgoing_bytes" "Bytes of sstable files sent to other nodes." |s| s.streams.outgoing_bytes;
+    counter "scylla_streaming_received_tablets" "Tablets received from other nodes." |s| s.streams.received_tablets;
+    counter "scylla_streaming_failed_attempts" "Attempts to receive a tablet that failed; they are repeated." |s| s.streams.failed_attempts;
+
     gauge "scylla_rpc_client_count" "Connections to shards of other nodes." |s| s.internode.connections;
     counter "scylla_rpc_client_sent_messages" "Requests sent to other nodes." |s| s.internode.requests_sent;
     counter "scylla_rpc_client_replied" "Answers received from other nodes." |s| s.internode.replied;

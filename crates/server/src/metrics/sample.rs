@@ -13,6 +13,7 @@ use replica::ReplicaMetrics;
 use rt::metrics::ShardMetrics;
 use rt::shard::PerShard;
 use std::collections::BTreeMap;
+use streaming::{StreamMetrics, StreamService};
 
 /// The services whose metrics are read, by a handle for each.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub struct MetricsShards {
     pub processor: PerShard<Processor>,
     /// The connections of clients.
     pub server: PerShard<Server<Processor>>,
+    /// The streaming of tablets.
+    pub streams: PerShard<StreamService>,
 }
 
 /// The metrics of a shard. The values of a layer that does not run yet are zero.
@@ -52,6 +55,8 @@ pub struct Sample {
     pub statements: StatementNumbers,
     /// Metrics of connections to other nodes.
     pub internode: InternodeMetrics,
+    /// Metrics of streamed tablets.
+    pub streams: StreamMetrics,
     /// 1 while a committed change of the metadata cannot be applied. On shard 0.
     pub metadata_stuck: u64,
     /// Failed attempts to apply such a change. On shard 0.
@@ -108,7 +113,7 @@ pub struct TransportNumbers {
 impl Sample {
     /// The current metrics of this shard, whose memory budget is `memory` bytes.
     pub fn take(shards: MetricsShards, memory: u64) -> Sample {
-        let MetricsShards { cluster, coordinator, processor, server } = shards;
+        let MetricsShards { cluster, coordinator, processor, server, streams } = shards;
         let internode = cluster.internode.try_get();
         let nodes = |status| match &internode {
             Some(internode) if rt::shard::this().0 == 0 => {
@@ -132,6 +137,7 @@ impl Sample {
             prepared: processor.try_get().map(|processor| processor.prepared_statements()).unwrap_or_default(),
             statements: processor.try_get().map(|processor| processor.statistics()).unwrap_or_default(),
             coordinator: coordinator.try_get().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
+            streams: streams.try_get().map(|streams| streams.metrics()).unwrap_or_default(),
             metadata_stuck: u64::from(trouble.is_some()),
             metadata_failures,
             nodes_up: nodes(NodeStatus::Up),

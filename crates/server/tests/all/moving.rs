@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
+use streaming::TabletStreamer;
 
 /// The time between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -43,23 +44,18 @@ pub struct Up {
     pub host: HostId,
 }
 
-/// Streams by reading all rows and writing them again unchanged: a pending replica gets them like
-/// every replica.
-struct ByRows(Arc<AtomicBool>);
+/// Streams while the link is up.
+struct OverLink {
+    is_up: Arc<AtomicBool>,
+    streamer: TabletStreamer,
+}
 
-impl Streamer for ByRows {
-    fn copy(&self, _: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
-        let works = self.0.clone();
-        Box::pin(async move {
-            if !works.load(Ordering::Relaxed) {
-                return Err("the link is down".to_owned());
-            }
-            for (k, v, time) in rows("SELECT k, v, writetime(v) FROM ks.t", Consistency::Quorum).await? {
-                let text = format!("INSERT INTO ks.t (k, v) VALUES ({k}, {v}) USING TIMESTAMP {time}");
-                ask(&text, Consistency::Quorum).await?;
-            }
-            Ok(())
-        })
+impl Streamer for OverLink {
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
+        match self.is_up.load(Ordering::Relaxed) {
+            true => self.streamer.copy(what),
+            false => Box::pin(async { Err("the link is down".to_owned()) }),
+        }
     }
 }
 
@@ -170,7 +166,8 @@ pub async fn try_start(
     let started = machine.call(ShardId(0), move || async move {
         let stack =
             stack::start(*LAYERS, config(&directory, address, &seeds)).await.map_err(|error| error.to_string())?;
-        LAYERS.streaming.set(Rc::new(Streaming(Rc::new(ByRows(copies)))));
+        let streamer = TabletStreamer { shards: LAYERS.cluster(), services: LAYERS.streams };
+        LAYERS.streaming.set(Rc::new(Streaming(Rc::new(OverLink { is_up: copies, streamer }))));
         let host = stack.info.host_id;
         STACK.set(Rc::new(stack));
         Ok::<_, String>(host)
@@ -214,7 +211,6 @@ impl Up {
 
     pub async fn stop(self) -> (PathBuf, SocketAddr) {
         self.on(|| async {
-            LAYERS.streaming.clear();
             stack::stop(*LAYERS).await.expect("all is written");
             STACK.clear();
         })

@@ -1,0 +1,64 @@
+//! `messina admin move-tablet`, `add-replica`, `del-replica`: changes of a tablet's replicas.
+
+use crate::Failure;
+use crate::api::{Api, Method, query};
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+/// The commands in this file.
+pub fn commands() -> Vec<Command> {
+    let argument = |name: &'static str, help: &'static str| Arg::new(name).required(true).help(help);
+    let tablet = || {
+        let token = argument("token", "A token of the tablet").allow_negative_numbers(true);
+        [argument("keyspace", "The keyspace"), argument("table", "The table"), token.value_parser(value_parser!(i64))]
+    };
+    let to = || argument("to", "The address or host id of the node that gets the replica");
+    let shard = || {
+        let help = "The shard of that node; without it, the one with the fewest tablets";
+        Arg::new("shard").long("shard").value_name("N").value_parser(value_parser!(u16)).help(help)
+    };
+    let from = || argument("from", "The address or host id of the node that loses the replica");
+    vec![
+        Command::new("move-tablet")
+            .about("Moves a replica of a tablet to another node, and waits until it is there")
+            .args(tablet())
+            .args([from(), to(), shard()]),
+        Command::new("add-replica")
+            .about("Adds a replica of a tablet on a node, and waits until it is complete")
+            .args(tablet())
+            .args([to(), shard()]),
+        Command::new("del-replica").about("Removes a replica of a tablet from a node").args(tablet()).arg(from()),
+    ]
+}
+
+/// Whether a command is in this file.
+pub fn is_command(name: &str) -> bool {
+    commands().iter().any(|command| command.get_name() == name)
+}
+
+/// Runs one of these commands.
+pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
+    let text = |name: &str| {
+        let given = arguments.try_get_one::<String>(name).ok().flatten();
+        given.map(String::as_str).unwrap_or_default()
+    };
+    let token = arguments.get_one::<i64>("token").copied().unwrap_or_default().to_string();
+    let shard = arguments.try_get_one::<u16>("shard").ok().flatten().map(u16::to_string).unwrap_or_default();
+    let mut values = vec![("ks", text("keyspace")), ("table", text("table")), ("token", &token)];
+    let path = match name {
+        "move-tablet" => {
+            values.extend([("src_host", text("from")), ("dst_host", text("to")), ("dst_shard", &shard)]);
+            "/storage_service/tablets/move"
+        }
+        "add-replica" => {
+            values.extend([("dst_host", text("to")), ("dst_shard", &shard)]);
+            "/storage_service/tablets/add_replica"
+        }
+        _ => {
+            values.push(("host", text("from")));
+            "/storage_service/tablets/del_replica"
+        }
+    };
+    let answer = api.send(Method::Post, &format!("{path}{}", query(&values)))?;
+    crate::output::print_answer(&answer, as_json, |_| String::new());
+    Ok(())
+}

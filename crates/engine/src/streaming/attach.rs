@@ -1,0 +1,226 @@
+//! The sstables of a session become part of their tablet, all in one durable step.
+//!
+//! They are opened and checked in the session's directory. Then their files are linked into the
+//! directory of the table, unsealed: a crash before the seal leaves the session's files. The seal
+//! and what follows are those of a [load](crate::Engine::seal_loaded).
+
+use super::incoming::Incoming;
+use super::session_dir::{self, Direction};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::table::{Table, Tablet};
+use crate::table_dir::{is_absent, remove_tree};
+use crate::table_ops::{LoadedPiece, fits, remove_pieces};
+use model::TableId;
+use sstable::{Component, Generation, PageCache, Sstable, SstablePath};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// The name of the empty file that marks a session whose sstables are part of their tablet.
+const ATTACHED: &str = "attached";
+
+/// A session whose sstables become part of a tablet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamTarget {
+    /// The table.
+    pub table: TableId,
+    /// The tablet, which is on this shard.
+    pub tablet: u32,
+    /// The session.
+    pub session: Uuid,
+    /// The epoch of the table in the metadata of this shard.
+    pub epoch: u64,
+}
+
+/// What has become part of a tablet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AttachedFiles {
+    /// The number of sstables.
+    pub sstables: u64,
+    /// Their bytes on disk.
+    pub bytes: u64,
+}
+
+impl StreamTarget {
+    fn refused(&self, why: impl Into<String>) -> EngineError {
+        EngineError::NotAttached { table: self.table, tablet: self.tablet, why: why.into() }
+    }
+}
+
+impl Engine {
+    /// Makes the sstables that have arrived from all sources part of the tablet. What the tablet
+    /// has already is left out. `enter` is called when all is prepared. It refuses if the session
+    /// has ended. What it returns is held until the sstables are part of the tablet. May be called
+    /// again after an error.
+    ///
+    /// # Errors
+    /// [`EngineError::NotAttached`] if the sstables do not belong to the tablet, or `enter`
+    /// refused.
+    /// [`EngineError::Cancelled`] if the table was truncated or dropped.
+    pub async fn attach_streamed<G: 'static>(
+        &self,
+        target: StreamTarget,
+        arrived: Vec<Incoming>,
+        enter: impl FnOnce() -> Result<G, String> + 'static,
+    ) -> Result<AttachedFiles, EngineError> {
+        let table = self.table_or_error(target.table)?;
+        self.detached(move |engine| async move {
+            let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
+            engine.make_directory(&table).await?;
+            let places = places_of(&arrived);
+            let pieces = engine.pieces(&table, target, &places).await?;
+            let attached = AttachedFiles {
+                sstables: pieces.len() as u64,
+                bytes: pieces.iter().filter_map(|piece| bytes_of(&arrived, piece.generation)).sum(),
+            };
+            if !pieces.is_empty() {
+                if let Err(error) = link_all(&table.dir, &arrived, &pieces).await {
+                    remove_pieces(&table.dir, &pieces).await;
+                    return Err(error);
+                }
+                engine.attach_pieces(&table, target, pieces, enter).await?;
+            }
+            let dir = session_dir::path(&table.dir, Direction::In, target.session, target.epoch);
+            session_dir::make(&table.dir, &dir).await?;
+            mark_attached(&dir, &arrived).await?;
+            Ok(attached)
+        })
+        .await
+    }
+
+    /// Whether the sstables of a session have become part of their tablet.
+    pub async fn is_attached(&self, target: StreamTarget) -> Result<bool, EngineError> {
+        let table = self.table_or_error(target.table)?;
+        let dir = session_dir::path(&table.dir, Direction::In, target.session, target.epoch);
+        let path = dir.join(ATTACHED);
+        match rt::fs::metadata(&path).await {
+            Ok(_) => Ok(true),
+            Err(error) if rt::fs::is_absence(&error) => Ok(false),
+            Err(error) => Err(EngineError::io(path)(error)),
+        }
+    }
+
+    /// Checks the sstables, and leaves out those that the tablet has.
+    async fn pieces(
+        &self,
+        table: &Table,
+        target: StreamTarget,
+        places: &[SstablePath],
+    ) -> Result<Vec<LoadedPiece>, EngineError> {
+        let (cache, schema) = (PageCache::new(0), table.schema());
+        let tablet = tablet_of(table, target)?;
+        let known: BTreeSet<Generation> = tablet.sstables().iter().map(|own| own.generation()).collect();
+        let mut pieces = Vec::with_capacity(places.len());
+        for place in places.iter().filter(|place| !known.contains(&place.generation)) {
+            let generation = place.generation;
+            if is_in_use(table, generation).await? {
+                return Err(target.refused(format!("files of sstable {generation} are still being removed")));
+            }
+            let sstable = Sstable::open_at(place, &cache).await?;
+            fits(&sstable, &schema).map_err(|why| target.refused(format!("sstable {generation}: {why}")))?;
+            if !tablet.range.contains(sstable.first_key()) || !tablet.range.contains(sstable.last_key()) {
+                return Err(target.refused(format!("sstable {generation} has keys outside of it")));
+            }
+            self.saw_timestamp(sstable.stats().max_timestamp);
+            let (partitions, bytes) = (sstable.stats().partitions(), sstable.total_bytes());
+            pieces.push(LoadedPiece { tablet: target.tablet, generation, partitions, bytes });
+            rt::task::maybe_yield().await;
+        }
+        Ok(pieces)
+    }
+
+    async fn attach_pieces<G>(
+        &self,
+        table: &Table,
+        target: StreamTarget,
+        pieces: Vec<LoadedPiece>,
+        enter: impl FnOnce() -> Result<G, String>,
+    ) -> Result<(), EngineError> {
+        let may_attach = || {
+            tablet_of(table, target)?;
+            match table.epoch.get() == target.epoch {
+                true => enter().map_err(|why| target.refused(why)),
+                false => Err(EngineError::Cancelled),
+            }
+        };
+        let _entered = match may_attach() {
+            Ok(entered) => entered,
+            Err(error) => {
+                remove_pieces(&table.dir, &pieces).await;
+                return Err(error);
+            }
+        };
+        // From here on a truncation includes the pieces.
+        table.loading.begin(pieces.iter().map(|piece| SstablePath::new(&table.dir, piece.generation)).collect());
+        if let Err(error) = self.seal_loaded(target.table, pieces.clone(), Vec::new()).await {
+            if error.changed_nothing() {
+                self.forget_loaded(target.table, &pieces);
+            }
+            return Err(error);
+        }
+        self.attach_loaded(target.table, pieces).await
+    }
+}
+
+fn tablet_of(table: &Table, target: StreamTarget) -> Result<Rc<Tablet>, EngineError> {
+    let tablets = table.tablets();
+    let tablet = tablets.iter().find(|own| own.id == target.tablet);
+    tablet.cloned().ok_or_else(|| target.refused(format!("it is not on shard {}", rt::shard::this().0)))
+}
+
+/// Whether the directory of a table has an sstable with this generation that is not one of the
+/// tablet's. It was here before, and its files are being removed.
+async fn is_in_use(table: &Table, generation: Generation) -> Result<bool, EngineError> {
+    let place = SstablePath::new(&table.dir, generation);
+    Ok(table.leftovers.places().contains(&place) || !is_absent(&place.path(Component::Toc)).await?)
+}
+
+/// The sstables of all sources. An sstable that several sources have is taken once.
+fn places_of(arrived: &[Incoming]) -> Vec<SstablePath> {
+    let mut known = BTreeSet::new();
+    let places = arrived.iter().flat_map(|incoming| {
+        let generations = incoming.layout().generations();
+        generations.iter().map(|generation| SstablePath::new(incoming.dir(), *generation))
+    });
+    places.filter(|place| known.insert(place.generation)).collect()
+}
+
+/// The bytes of all files of an sstable.
+fn bytes_of(arrived: &[Incoming], generation: Generation) -> Option<u64> {
+    arrived.iter().find_map(|incoming| incoming.bytes_of(generation))
+}
+
+/// Links the files of sstables into the directory of their table, durably and unsealed.
+async fn link_all(dir: &Path, arrived: &[Incoming], pieces: &[LoadedPiece]) -> Result<(), EngineError> {
+    for LoadedPiece { generation, .. } in pieces {
+        let Some((from, files)) = arrived.iter().find_map(|incoming| incoming.files_of(*generation)) else { continue };
+        let to = SstablePath::new(dir, *generation);
+        // The mark of an unfinished sstable comes first: a restart removes the other files with it.
+        link(&from.path(Component::Toc), &to.path(Component::TemporaryToc)).await?;
+        for component in files.filter(|component| *component != Component::Toc) {
+            link(&from.path(component), &to.path(component)).await?;
+        }
+        rt::task::maybe_yield().await;
+    }
+    rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))
+}
+
+async fn link(from: &Path, to: &Path) -> Result<(), EngineError> {
+    match rt::fs::hard_link(from, to).await {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked.map_err(EngineError::io(from)),
+    }
+}
+
+/// Marks a session whose sstables are part of their tablet, and removes its files.
+async fn mark_attached(dir: &Path, arrived: &[Incoming]) -> Result<(), EngineError> {
+    let path = dir.join(ATTACHED);
+    rt::fs::write_durably(&path, b"").await.map_err(EngineError::io(&path))?;
+    for incoming in arrived {
+        remove_tree(incoming.dir()).await?;
+    }
+    Ok(())
+}

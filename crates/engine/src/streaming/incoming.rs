@@ -1,0 +1,361 @@
+//! The receiver of a streamed tablet: writes the files of a session, and checks every byte.
+//!
+//! The bytes arrive in order. Small files are collected and written at once, several sstables at a
+//! time. Large files are written while they arrive. When all other files of an sstable are durable,
+//! its TOC.txt is written: so what has one is complete, also after a crash. A later attempt does
+//! not ask for it again ([`Incoming::missing`]).
+
+use super::attach::StreamTarget;
+use super::layout::{StreamLayout, StreamedFile, StreamedSstable};
+use super::session_dir;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::table_dir::names_in;
+use bytes::{Bytes, BytesMut};
+use model::HostId;
+use rt::fs::{IoClass, OpenOptions, SequentialWriter};
+use rt::task::Task;
+use sstable::{Arrival, Component, FileCheck, Generation, SstablePath};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A file of at most this many bytes is written at once.
+const SMALL: u64 = 256 << 10;
+/// So many bytes of small files may wait to be durable.
+const MOST_UNWRITTEN: u64 = 16 << 20;
+/// So many sstables may wait to be durable.
+const MOST_UNSEALED: usize = 64;
+/// Bytes after which all that has arrived is made durable, so that the source can release it.
+const CHECKPOINT: u64 = 256 << 20;
+
+/// An attempt to receive the files of a session.
+pub struct Incoming {
+    dir: PathBuf,
+    layout: StreamLayout,
+    /// For each sstable, whether it is complete and durable, or on its way there.
+    arrived: Vec<bool>,
+    /// The file whose bytes come next.
+    next: usize,
+    sstable: Option<Arriving>,
+    sealing: VecDeque<Sealing>,
+    /// Bytes of small files in `sealing`.
+    unwritten: u64,
+    /// See [`Incoming::durable_before`].
+    durable: u64,
+}
+
+/// The sstable whose files are arriving.
+struct Arriving {
+    arrival: Arrival,
+    file: Option<ArrivingFile>,
+    toc: Bytes,
+    writes: Vec<Task<Result<(), EngineError>>>,
+    unwritten: u64,
+}
+
+struct ArrivingFile {
+    check: FileCheck,
+    left: u64,
+    content: Content,
+}
+
+enum Content {
+    Small(BytesMut),
+    Large(Box<SequentialWriter>),
+}
+
+/// An sstable that has arrived and is being made durable.
+struct Sealing {
+    task: Task<Result<(), EngineError>>,
+    unwritten: u64,
+}
+
+impl Engine {
+    /// Begins to receive the sstables of a source, or continues an earlier attempt.
+    ///
+    /// # Errors
+    /// [`EngineError::Io`] with `StorageFull` if the disk has no room for what is missing.
+    pub async fn receive(
+        &self,
+        target: StreamTarget,
+        source: HostId,
+        sstables: &[StreamedSstable],
+    ) -> Result<Incoming, EngineError> {
+        let layout = StreamLayout::new(sstables)?;
+        let table = self.table_or_error(target.table)?;
+        self.make_directory(&table).await?;
+        let dir = session_dir::from_source(&table.dir, target.session, target.epoch, source);
+        session_dir::make(&table.dir, &dir).await?;
+        let names = names_in(&dir).await?;
+        let mut arrived = vec![false; layout.generations().len()];
+        for name in &names {
+            let Some((place, component)) = SstablePath::parse_name(&dir, name) else { continue };
+            let known = layout.generations().iter().position(|generation| *generation == place.generation);
+            let is_there = |file: usize| names.contains(&place.file_name(layout.files()[file].component.name()));
+            match known {
+                // TOC.txt is written last. A power loss may keep it and lose the name of another.
+                Some(index) if layout.files_of(index).all(is_there) => arrived[index] = true,
+                _ => {
+                    let path = place.path(component);
+                    rt::fs::remove_file(&path).await.map_err(EngineError::io(&path))?;
+                }
+            }
+        }
+        let mut incoming = Incoming {
+            dir,
+            layout,
+            arrived,
+            next: 0,
+            sstable: None,
+            sealing: VecDeque::new(),
+            unwritten: 0,
+            durable: 0,
+        };
+        incoming.skip_arrived();
+        incoming.check_room().await?;
+        Ok(incoming)
+    }
+}
+
+impl Incoming {
+    /// The directory in which the sstables arrive.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether these are the sstables that this attempt receives.
+    pub fn is_of(&self, sstables: &[StreamedSstable]) -> bool {
+        StreamLayout::new(sstables).is_ok_and(|layout| layout == self.layout)
+    }
+
+    /// All sstables that end before this place are durable.
+    pub fn durable_before(&self) -> u64 {
+        self.durable
+    }
+
+    /// Where an sstable of this source arrives, with its components.
+    pub(super) fn files_of(&self, generation: Generation) -> Option<(SstablePath, impl Iterator<Item = Component>)> {
+        let index = self.index_of(generation)?;
+        let files = &self.layout.files()[self.layout.files_of(index)];
+        Some((SstablePath::new(&self.dir, generation), files.iter().map(|file| file.component)))
+    }
+
+    /// The bytes of an sstable of this source.
+    pub(super) fn bytes_of(&self, generation: Generation) -> Option<u64> {
+        let range = self.layout.bytes_of(self.index_of(generation)?);
+        Some(range.end - range.start)
+    }
+
+    fn index_of(&self, generation: Generation) -> Option<usize> {
+        self.layout.generations().iter().position(|own| *own == generation)
+    }
+
+    /// The order of the bytes.
+    pub fn layout(&self) -> &StreamLayout {
+        &self.layout
+    }
+
+    /// Where the next byte is in the sequence. All sstables that end before have arrived.
+    pub fn position(&self) -> u64 {
+        let Some(file) = self.layout.files().get(self.next) else { return self.layout.total() };
+        let left = self.sstable.as_ref().and_then(|sstable| sstable.file.as_ref()).map_or(file.len, |file| file.left);
+        file.end() - left
+    }
+
+    /// The ranges of the sequence that have not arrived, in order.
+    pub fn missing(&self) -> Vec<Range<u64>> {
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        let from = self.position();
+        for (index, arrived) in self.arrived.iter().enumerate() {
+            let Range { start, end } = self.layout.bytes_of(index);
+            let start = start.max(from);
+            match missing.last_mut() {
+                _ if *arrived || start >= end => {}
+                Some(last) if last.end == start => last.end = end,
+                _ => missing.push(start..end),
+            }
+        }
+        missing
+    }
+
+    async fn check_room(&self) -> Result<(), EngineError> {
+        let needed: u64 = self.missing().iter().map(|range| range.end - range.start).sum();
+        let (_, free) = rt::fs::disk_space(&self.dir).await.map_err(EngineError::io(&self.dir))?;
+        if free >= needed {
+            return Ok(());
+        }
+        let why = format!("the tablet needs {} MiB more, and {} MiB are free", needed.div_ceil(1 << 20), free >> 20);
+        Err(EngineError::io(&self.dir)(std::io::Error::new(std::io::ErrorKind::StorageFull, why)))
+    }
+
+    /// Advances over sstables that have arrived.
+    fn skip_arrived(&mut self) {
+        while let Some(file) = self.layout.files().get(self.next)
+            && self.arrived[file.sstable]
+        {
+            self.next = self.layout.files_of(file.sstable).end;
+        }
+    }
+
+    /// Takes the bytes at [`Incoming::position`]. After an error this attempt is over; another one
+    /// continues with what is durable.
+    ///
+    /// # Errors
+    /// [`EngineError::Sstable`] if a file is damaged.
+    pub async fn push(&mut self, mut bytes: Bytes) -> Result<(), EngineError> {
+        while !bytes.is_empty() {
+            let Some(&file) = self.layout.files().get(self.next) else {
+                return Err(EngineError::Layout("more bytes have arrived than the files have".to_owned()));
+            };
+            self.begin_file(file).await?;
+            let arriving = self.sstable.as_mut().and_then(|sstable| sstable.file.as_mut()).expect("a file has begun");
+            let part = bytes.split_to(bytes.len().min(arriving.left as usize));
+            arriving.check.update(&part);
+            arriving.left -= part.len() as u64;
+            match &mut arriving.content {
+                Content::Small(content) => content.extend_from_slice(&part),
+                Content::Large(writer) => {
+                    let path = place_of(&self.dir, &self.layout, file).path(file.component);
+                    writer.append(&part).await.map_err(EngineError::io(path))?;
+                }
+            }
+            if arriving.left == 0 {
+                self.end_file(file).await?;
+                self.end_empty_files().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin_file(&mut self, file: StreamedFile) -> Result<(), EngineError> {
+        let place = place_of(&self.dir, &self.layout, file);
+        let sstable = self.sstable.get_or_insert_with(|| Arriving {
+            arrival: Arrival::new(place.clone()),
+            file: None,
+            toc: Bytes::new(),
+            writes: Vec::new(),
+            unwritten: 0,
+        });
+        if sstable.file.is_some() {
+            return Ok(());
+        }
+        let check = sstable.arrival.begin(file.component, file.len)?;
+        let content = match file.len <= SMALL {
+            true => Content::Small(BytesMut::with_capacity(file.len as usize)),
+            false => {
+                let path = place.path(file.component);
+                let writer = SequentialWriter::create(&path, IoClass::Background).await;
+                Content::Large(Box::new(writer.map_err(EngineError::io(path))?))
+            }
+        };
+        sstable.file = Some(ArrivingFile { check, left: file.len, content });
+        Ok(())
+    }
+
+    /// Ends the file that is arriving, and its sstable if it is the last one.
+    async fn end_file(&mut self, file: StreamedFile) -> Result<(), EngineError> {
+        let place = place_of(&self.dir, &self.layout, file);
+        let sstable = self.sstable.as_mut().expect("a file has begun");
+        let ended = sstable.file.take().expect("a file has begun");
+        debug_assert_eq!(ended.left, 0, "a file ends after its last byte");
+        sstable.arrival.end(ended.check)?;
+        let path = place.path(file.component);
+        match ended.content {
+            Content::Small(content) if file.component == Component::Toc => sstable.toc = content.freeze(),
+            Content::Small(content) => {
+                sstable.unwritten += file.len;
+                sstable.writes.push(rt::task::spawn(write_small(path, content.freeze())));
+            }
+            Content::Large(writer) => sstable
+                .writes
+                .push(rt::task::spawn(async move { writer.finish().await.map(drop).map_err(EngineError::io(path)) })),
+        }
+        self.next += 1;
+        if self.next == self.layout.files_of(file.sstable).end {
+            self.seal(file.sstable, place).await?;
+        }
+        Ok(())
+    }
+
+    /// Files without bytes begin and end with the file before them.
+    async fn end_empty_files(&mut self) -> Result<(), EngineError> {
+        while self.sstable.is_some()
+            && let Some(&file) = self.layout.files().get(self.next)
+            && file.len == 0
+        {
+            self.begin_file(file).await?;
+            self.end_file(file).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes an sstable durable that has arrived, in the background.
+    async fn seal(&mut self, index: usize, place: SstablePath) -> Result<(), EngineError> {
+        let Some(Arriving { toc, writes, unwritten, .. }) = self.sstable.take() else { return Ok(()) };
+        self.arrived[index] = true;
+        self.unwritten += unwritten;
+        let task = rt::task::spawn(async move {
+            // All are awaited: after an error nothing is written any more.
+            let mut written = Ok(());
+            for write in writes {
+                written = written.and(write.await.unwrap_or(Err(EngineError::Cancelled)));
+            }
+            written?;
+            write_small(place.path(Component::Toc), toc).await
+        });
+        self.sealing.push_back(Sealing { task, unwritten });
+        self.skip_arrived();
+        while self.unwritten > MOST_UNWRITTEN || self.sealing.len() > MOST_UNSEALED {
+            self.wait_for_one().await?;
+        }
+        if self.position() - self.durable >= CHECKPOINT {
+            self.make_durable().await?;
+        }
+        Ok(())
+    }
+
+    async fn make_durable(&mut self) -> Result<(), EngineError> {
+        while !self.sealing.is_empty() {
+            self.wait_for_one().await?;
+        }
+        rt::fs::sync_dir(&self.dir).await.map_err(EngineError::io(&self.dir))?;
+        self.durable = self.position();
+        Ok(())
+    }
+
+    async fn wait_for_one(&mut self) -> Result<(), EngineError> {
+        let Some(Sealing { task, unwritten }) = self.sealing.pop_front() else { return Ok(()) };
+        self.unwritten -= unwritten;
+        task.await.unwrap_or(Err(EngineError::Cancelled))
+    }
+
+    /// Waits until all that has arrived is durable.
+    ///
+    /// # Errors
+    /// [`EngineError::Layout`] if something is missing.
+    pub async fn finish(&mut self) -> Result<(), EngineError> {
+        self.make_durable().await?;
+        match self.position() == self.layout.total() {
+            true => Ok(()),
+            false => {
+                let (arrived, total) = (self.position(), self.layout.total());
+                Err(EngineError::Layout(format!("{arrived} of {total} bytes have arrived")))
+            }
+        }
+    }
+}
+
+fn place_of(dir: &Path, layout: &StreamLayout, file: StreamedFile) -> SstablePath {
+    SstablePath::new(dir, layout.generations()[file.sstable])
+}
+
+/// Creates a file with these bytes, durably. The directory is synced later.
+async fn write_small(path: PathBuf, bytes: Bytes) -> Result<(), EngineError> {
+    let written = async {
+        let file = rt::fs::open(&path, &OpenOptions::create_new()).await?;
+        file.write_at(0, bytes, IoClass::Background).await?;
+        file.sync_data().await
+    };
+    written.await.map_err(EngineError::io(&path))
+}

@@ -1,0 +1,28 @@
+//! A tablet that moves to another node as whole sstable files, which nobody parses.
+//!
+//! The source flushes the tablet and pins its sstables by hard links
+//! ([`Engine::pin_tablet`](crate::Engine::pin_tablet)). Compaction continues meanwhile. The
+//! receiver asks for the files as one sequence of bytes, in the order of a [`StreamLayout`], so
+//! that small files share requests. It checks every byte against the files' own checksums while it writes them
+//! ([`Incoming`]). When all have arrived, the sstables become part of the tablet in one durable
+//! step ([`Engine::attach_streamed`](crate::Engine::attach_streamed)).
+//!
+//! All files of a session are in directories of its own, below `streaming` in the directory of the
+//! table: `out-<session>` on the source, `in-<session>` on the receiver. They outlive a restart, so
+//! a repeated attempt continues. They are removed when the session has ended
+//! ([`Engine::remove_session`](crate::Engine::remove_session)): nothing else refers to them.
+//!
+//! Sstables keep their generations, which are unique in the cluster. So what a tablet already has
+//! is not attached again.
+
+mod attach;
+mod incoming;
+mod layout;
+mod outgoing;
+mod session_dir;
+
+pub use attach::{AttachedFiles, StreamTarget};
+pub use incoming::Incoming;
+pub use layout::{Span, StreamLayout, StreamedFile, StreamedSstable};
+pub use outgoing::Pinned;
+pub use session_dir::Direction;

@@ -1,0 +1,134 @@
+//! Moving tablets, and adding and removing their replicas, under ScyllaDB's paths. Each request
+//! waits until the transition of the tablet is over.
+
+use super::RemoteServices;
+use super::extract::Query;
+use super::nodes::{find, members};
+use super::operations::{self, Refusal};
+use super::rest::AdminState;
+use axum::extract::State;
+use axum::routing::post;
+use axum::{Json, Router};
+use cluster::metadata::{ChangeError, Metadata};
+use cluster::tablets::TabletReplica;
+use cluster::tablets::transition::{Replicas, TransitionKind};
+use cluster::topology::migration_driver;
+use model::TableId;
+use model::id::HostId;
+use model::token::Token;
+use rt::ShardId;
+use serde::Deserialize;
+
+type Answer = Result<Json<()>, Refusal>;
+
+/// The paths of this file.
+pub fn routes() -> Router<AdminState> {
+    Router::new()
+        .route("/storage_service/tablets/move", post(move_tablet))
+        .route("/storage_service/tablets/add_replica", post(add_replica))
+        .route("/storage_service/tablets/del_replica", post(del_replica))
+}
+
+/// The parameters of all requests. The names are ScyllaDB's.
+#[derive(Deserialize)]
+struct Parameters {
+    ks: String,
+    table: String,
+    token: i64,
+    src_host: Option<String>,
+    src_shard: Option<u16>,
+    dst_host: Option<String>,
+    dst_shard: Option<u16>,
+    host: Option<String>,
+    shard: Option<u16>,
+}
+
+/// A change of a tablet's replicas.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    kind: TransitionKind,
+    /// The node that loses its replica, and the shard on which that is, if given.
+    from: Option<(HostId, Option<u16>)>,
+    /// The node that gets a replica, and its shard. Without a shard, the one with the fewest
+    /// tablets.
+    to: Option<(HostId, Option<u16>)>,
+}
+
+async fn move_tablet(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+    let from = (host(&state, "src_host", query.src_host.as_deref()).await?, query.src_shard);
+    let to = (host(&state, "dst_host", query.dst_host.as_deref()).await?, query.dst_shard);
+    carry_out(&state.remote, query, Change { kind: TransitionKind::Migration, from: Some(from), to: Some(to) }).await
+}
+
+async fn add_replica(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+    let to = (host(&state, "dst_host", query.dst_host.as_deref()).await?, query.dst_shard);
+    carry_out(&state.remote, query, Change { kind: TransitionKind::Rebuild, from: None, to: Some(to) }).await
+}
+
+async fn del_replica(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+    let from = (host(&state, "host", query.host.as_deref()).await?, query.shard);
+    carry_out(&state.remote, query, Change { kind: TransitionKind::Rebuild, from: Some(from), to: None }).await
+}
+
+/// The node with the address or id that a parameter has.
+async fn host(state: &AdminState, parameter: &str, name: Option<&str>) -> Result<HostId, Refusal> {
+    let name = name.filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| Refusal::Bad(format!("The parameter {parameter} must be specified")))?;
+    Ok(find(&members(&state.remote).await?, Some(name))?.seen.node.host)
+}
+
+async fn carry_out(remote: &RemoteServices, of: Parameters, change: Change) -> Answer {
+    let tables = operations::tables(remote, &of.ks, Some(&of.table)).await?;
+    let table = tables.first().ok_or_else(|| Refusal::Bad(format!("Can't find a column family {}", of.table)))?.id;
+    let token = Token(of.token);
+    let done = remote.call(ShardId(0), move |services| async move {
+        let services = services.cluster.metadata;
+        let (tablet, new) = {
+            let metadata = services.get().current();
+            replicas_after(&metadata, table, token, change).map_err(Refusal::Bad)?
+        };
+        match migration_driver::begin(services, table, tablet, change.kind, new.clone()).await {
+            Ok(()) => {}
+            Err(ChangeError::Refused(why)) => return Err(Refusal::Bad(why)),
+            Err(error) => return Err(Refusal::failed(error)),
+        }
+        migration_driver::wait_for_end(services, table, tablet, new).await.map_err(Refusal::Failed)
+    });
+    Ok(Json(done.await.map_err(Refusal::failed)??))
+}
+
+/// The tablet of a token, and its replicas after a change.
+fn replicas_after(
+    metadata: &Metadata,
+    table: TableId,
+    token: Token,
+    change: Change,
+) -> Result<(u32, Replicas), String> {
+    let known = metadata.table_by_id(table).ok_or("the table was dropped")?;
+    let tablet = known.tablets.tablet_of(token);
+    let mut replicas = Replicas::from_slice(known.tablets.replicas(tablet));
+    // A replica that moves keeps its place: the nearest of equally near replicas is asked first.
+    let mut place = replicas.len();
+    if let Some((host, shard)) = change.from {
+        let is_it = |replica: &TabletReplica| replica.host == host && shard.is_none_or(|shard| replica.shard == shard);
+        let on = shard.map_or_else(String::new, |shard| format!(" on shard {shard}"));
+        let found = replicas.iter().position(is_it);
+        place = found.ok_or_else(|| format!("node {host} has no replica of the tablet{on}"))?;
+        replicas.remove(place);
+    }
+    if let Some((host, shard)) = change.to {
+        let shard = match shard {
+            Some(shard) => shard,
+            None => idlest_shard(metadata, host).ok_or_else(|| format!("node {host} is not known"))?,
+        };
+        replicas.insert(place, TabletReplica { host, shard });
+    }
+    Ok((tablet, replicas))
+}
+
+/// The shard of a node with the fewest tablets.
+fn idlest_shard(metadata: &Metadata, host: HostId) -> Option<u16> {
+    let shards = metadata.topology.node(host)?.shards;
+    let load = metadata.load(host, usize::from(shards));
+    (0..shards).min_by_key(|shard| load[usize::from(*shard)])
+}

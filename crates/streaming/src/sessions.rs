@@ -1,0 +1,200 @@
+//! The streaming service of a shard, and the end of sessions.
+
+use crate::message::{Request, TabletSession};
+use crate::metrics::{Counters, StreamMetrics, add};
+use crate::receiver::Receiver;
+use crate::source::Source;
+use bytes::Bytes;
+use cluster::ClusterShards;
+use cluster::metadata::Metadata;
+use cluster::tablets::TabletReplica;
+use engine::EngineError;
+use engine::streaming::AttachedFiles;
+use internode::{Caller, Internode, Refusal, Verb};
+use model::schema::TableSchema;
+use rt::Pieces;
+use rt::shard::PerShard;
+use rt::sync::{Cancel, Deadline};
+use rt::task::{Group, Task};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// Streams the tablets of one shard.
+pub struct StreamService {
+    shards: ClusterShards,
+    counters: Rc<Counters>,
+    source: Source,
+    receiver: Rc<Receiver>,
+    /// The tablets that are being received, by session.
+    running: RefCell<BTreeMap<Uuid, Rc<Receiving>>>,
+}
+
+/// A running attempt. Several requests may wait for it.
+struct Receiving {
+    result: RefCell<Option<Result<AttachedFiles, String>>>,
+    ended: Cancel,
+    task: RefCell<Option<Task<()>>>,
+}
+
+impl StreamService {
+    /// The service of this shard.
+    pub fn new(shards: ClusterShards) -> Rc<StreamService> {
+        let counters: Rc<Counters> = Rc::default();
+        let source = Source::new(shards, counters.clone());
+        let receiver = Rc::new(Receiver::new(shards, counters.clone()));
+        Rc::new(StreamService { shards, counters, source, receiver, running: RefCell::default() })
+    }
+
+    /// The counters so far.
+    pub fn metrics(&self) -> StreamMetrics {
+        self.counters.read()
+    }
+
+    /// Answers requests of other nodes.
+    fn serve(self: &Rc<Self>, internode: &Internode) {
+        let service = self.clone();
+        internode.serve(Verb::Stream, move |caller, body| {
+            let service = service.clone();
+            async move { service.answer(caller, body).await }
+        });
+    }
+
+    async fn answer(&self, caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
+        match Request::decode(&body).map_err(Refusal::malformed)? {
+            Request::Receive { what, from } => {
+                let received = self.receive(what, from, caller.deadline).await;
+                received.map(|_| Pieces::default()).map_err(Refusal::failed)
+            }
+            Request::Pin(what) => {
+                let sstables = self.source.pin(what, caller.deadline).await?;
+                let answer = postcard::to_stdvec(&sstables).map_err(Refusal::failed)?;
+                Ok(Pieces::from(Bytes::from(answer)))
+            }
+            Request::Read { session, epoch, start, end, received } => {
+                self.source.read(session, epoch, start..end, received).await
+            }
+        }
+    }
+
+    /// Receives a tablet on this shard. If it is being received already, waits for that. It goes on
+    /// if the caller stops waiting.
+    pub async fn receive(
+        &self,
+        what: TabletSession,
+        from: Vec<TabletReplica>,
+        until: Deadline,
+    ) -> Result<AttachedFiles, String> {
+        let service = self.shards.metadata.get();
+        if !service.wait_for_number(what.number, until).await {
+            return Err("this node has not followed the metadata".to_owned());
+        }
+        let known = self.running.borrow().get(&what.session).cloned();
+        let receiving = known.unwrap_or_else(|| self.begin(what, from));
+        receiving.ended.cancelled().await;
+        let result = receiving.result.borrow().clone();
+        let is_own = |own: &Rc<Receiving>| Rc::ptr_eq(own, &receiving);
+        let mut running = self.running.borrow_mut();
+        if running.get(&what.session).is_some_and(is_own) {
+            running.remove(&what.session);
+        }
+        result.unwrap_or_else(|| Err(format!("session {} has ended", what.session)))
+    }
+
+    fn begin(&self, what: TabletSession, from: Vec<TabletReplica>) -> Rc<Receiving> {
+        let (result, ended) = (RefCell::default(), Cancel::new());
+        let receiving = Rc::new(Receiving { result, ended, task: RefCell::default() });
+        self.running.borrow_mut().insert(what.session, receiving.clone());
+        let (own, receiver, counters) = (receiving.clone(), self.receiver.clone(), self.counters.clone());
+        let task = rt::task::spawn_in(Group::Maintenance, async move {
+            let begun = rt::time::now();
+            let received = receiver.receive(what, &from).await;
+            match &received {
+                Ok(AttachedFiles { sstables, bytes }) => {
+                    tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, sstables, bytes,
+                        took = ?begun.elapsed(), "a tablet has been received");
+                }
+                Err(_) => add(&counters.failed_attempts, 1),
+            }
+            own.result.replace(Some(received.map_err(|error| error.to_string())));
+            own.ended.cancel();
+        });
+        receiving.task.replace(Some(task));
+        receiving
+    }
+
+    /// Cancels the work of sessions that have ended, and forgets what they have received or pinned.
+    async fn end(&self, sessions: &[Uuid]) {
+        for &session in sessions {
+            let receiving = self.running.borrow_mut().remove(&session);
+            if let Some(receiving) = receiving {
+                let task = receiving.task.take();
+                if let Some(task) = task {
+                    task.abort();
+                    let _ = task.await;
+                }
+                receiving.ended.cancel();
+            }
+            self.receiver.end(session);
+            self.source.end(session);
+        }
+    }
+}
+
+/// Starts the streaming services of all shards. First removes the files of sessions that have ended
+/// while the node was down. To be called on shard 0, with the metadata and the transport set.
+pub async fn start(shards: ClusterShards, services: PerShard<StreamService>) {
+    let metadata = shards.metadata.get().current();
+    for table in metadata.tables() {
+        let swept =
+            shards.engine.get().sweep_sessions(&table.schema, |session| metadata.session_is_open(session)).await;
+        warn_of(swept.map(drop));
+    }
+    drop(metadata);
+    let set = move || async move {
+        let service = StreamService::new(shards);
+        if let Some(internode) = shards.internode.try_get() {
+            service.serve(&internode);
+        }
+        services.set(service);
+    };
+    rt::shard::call_all(set).await;
+    shards.metadata.get().on_change(move |before, now| {
+        let ended = ended_sessions(before, now);
+        if !ended.is_empty() {
+            rt::task::spawn_in(Group::Maintenance, end(shards, services, ended)).detach();
+        }
+    });
+}
+
+/// Sessions with the schemas of their tables.
+type Sessions = BTreeMap<Uuid, Rc<TableSchema>>;
+
+/// The sessions that a change of the metadata has ended.
+fn ended_sessions(before: &Metadata, now: &Metadata) -> Sessions {
+    let sessions = before.transitions().filter_map(|(table, _, moving)| Some((moving.session?, table.schema.clone())));
+    sessions.filter(|(session, _)| !now.session_is_open(*session)).collect()
+}
+
+/// Ends sessions on all shards, and removes their files.
+async fn end(shards: ClusterShards, services: PerShard<StreamService>, ended: Sessions) {
+    let sessions: Vec<Uuid> = ended.keys().copied().collect();
+    let called = services.call_all(move |service| {
+        let sessions = sessions.clone();
+        async move { service.end(&sessions).await }
+    });
+    called.await;
+    let Some(engine) = shards.engine.try_get() else { return };
+    for (session, schema) in ended {
+        warn_of(engine.remove_session(&schema, session).await);
+    }
+}
+
+/// A failure is only logged: the files take up space and do no harm, and the next start removes
+/// them.
+fn warn_of(removed: Result<(), EngineError>) {
+    if let Err(error) = removed {
+        tracing::warn!(%error, "the files of an ended streaming session cannot be removed before the next start");
+    }
+}

@@ -1,0 +1,97 @@
+//! The source of a session: pins the files of a tablet, and sends their bytes.
+
+use crate::message::TabletSession;
+use crate::metrics::{Counters, add};
+use cluster::ClusterShards;
+use engine::streaming::{Pinned, StreamedSstable};
+use internode::{Refusal, RefusalCode};
+use model::id::TableId;
+use rt::Pieces;
+use rt::sync::Deadline;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// The maximum number of bytes of one answer.
+pub(crate) const MOST_BYTES: u64 = 8 << 20;
+
+#[derive(Clone)]
+struct PinnedTablet {
+    table: TableId,
+    /// The epoch of the table.
+    epoch: u64,
+    files: Rc<Pinned>,
+}
+
+/// The pinned tablets of a shard.
+pub(crate) struct Source {
+    shards: ClusterShards,
+    counters: Rc<Counters>,
+    /// By session.
+    pinned: RefCell<BTreeMap<Uuid, PinnedTablet>>,
+}
+
+impl Source {
+    pub fn new(shards: ClusterShards, counters: Rc<Counters>) -> Source {
+        Source { shards, counters, pinned: RefCell::default() }
+    }
+
+    /// Pins the files of a tablet.
+    pub async fn pin(&self, what: TabletSession, until: Deadline) -> Result<Vec<StreamedSstable>, Refusal> {
+        let service = self.shards.metadata.get();
+        if !service.wait_for_number(what.number, until).await {
+            return Err(Refusal::new(RefusalCode::Late, "this node has not followed the metadata"));
+        }
+        what.check(&service.current()).map_err(Refusal::failed)?;
+        let engine = self.shards.engine.get();
+        let pinned = engine.pin_tablet(what.table, what.tablet, what.session, what.epoch).await;
+        let pinned = pinned.map_err(Refusal::failed)?;
+        if let Err(why) = what.check(&service.current()) {
+            // The session's files were removed at its end, and have been made again since.
+            self.unpin(what.table, what.session, what.epoch).await;
+            return Err(Refusal::failed(why));
+        }
+        let sstables = pinned.sstables().to_vec();
+        tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, sstables = sstables.len(),
+            bytes = pinned.layout().total(), "the files of a tablet are pinned for another node");
+        let TabletSession { table, epoch, .. } = what;
+        self.pinned.borrow_mut().insert(what.session, PinnedTablet { table, epoch, files: pinned });
+        Ok(sstables)
+    }
+
+    async fn unpin(&self, table: TableId, session: Uuid, epoch: u64) {
+        if let Err(error) = self.shards.engine.get().unpin_tablet(table, session, epoch).await {
+            tracing::warn!(%session, %error, "the pinned files of a tablet cannot be removed");
+        }
+    }
+
+    /// Reads a range of pinned files.
+    pub async fn read(&self, session: Uuid, epoch: u64, range: Range<u64>, received: u64) -> Result<Pieces, Refusal> {
+        let known = self.pinned.borrow().get(&session).filter(|own| own.epoch == epoch).cloned();
+        let known = known.ok_or_else(|| Refusal::failed(format!("session {session} has no files here")))?;
+        let PinnedTablet { table, files: pinned, .. } = known;
+        if range.start >= range.end || range.end > pinned.layout().total() || range.end - range.start > MOST_BYTES {
+            return Err(Refusal::malformed("no such range of the files"));
+        }
+        pinned.release_before(received.min(range.start)).await.map_err(Refusal::failed)?;
+        let bytes = match pinned.read(range).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                // The files may be gone or damaged. The next attempt pins the tablet anew.
+                self.end(session);
+                self.unpin(table, session, epoch).await;
+                return Err(Refusal::failed(error));
+            }
+        };
+        add(&self.counters.outgoing_bytes, bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// Forgets a session that has ended. `sessions` removes its files.
+    pub fn end(&self, session: Uuid) {
+        let ended = self.pinned.borrow_mut().remove(&session);
+        drop(ended);
+    }
+}

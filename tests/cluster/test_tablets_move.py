@@ -1,0 +1,149 @@
+"""Tablets that move between three nodes as whole files, beside clients, over kill -9 of the source
+and of the target."""
+
+import subprocess
+import threading
+
+import pytest
+from cassandra import ConsistencyLevel as Level
+from cassandra.query import SimpleStatement
+from cluster.trio import eventually, rest
+from launch import binary
+
+ROWS = 3000
+
+
+def admin(node, *words):
+    command = [str(binary()), "admin", "--api", f"{node.address}:10000", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def tablets(node):
+    return rest(node, "/cluster/tablets/ks?cf=t")
+
+
+def owners(tablet):
+    return [replica["address"] for replica in tablet["replicas"]]
+
+
+def fill(session):
+    insert = session.prepare("INSERT INTO ks.t (k, c, v) VALUES (?, ?, ?)")
+    insert.consistency_level = Level.QUORUM
+    waiting = [session.execute_async(insert, (k % 100, k, "a" * 20)) for k in range(ROWS)]
+    for one in waiting:
+        one.result()
+
+
+def contents(session):
+    text = SimpleStatement("SELECT k, c, v FROM ks.t", consistency_level=Level.ALL, fetch_size=1000)
+    return {(row.k, row.c): row.v for row in session.execute(text)}
+
+
+def session_dirs(trio):
+    return [str(path) for node in trio.nodes for path in node.data_dir.glob("data/ks/t-*/streaming/*")]
+
+
+@pytest.fixture
+def filled(trio):
+    """The session to the first node of three that share a table of four tablets."""
+    trio.keyspace(factor=1)
+    session = trio.sessions[0]
+    session.execute("CREATE TABLE ks.t (k int, c int, v text, PRIMARY KEY (k, c))"
+                    " WITH tablets = {'min_tablet_count': 4, 'max_tablet_count': 4}")
+    fill(session)
+    trio.nodes[0].flush("ks")
+    return session
+
+
+class Writer:
+    """Writes new rows until the block ends. `failures` has the errors."""
+
+    def __init__(self, session):
+        self.session = session
+        self.ended = threading.Event()
+        self.failures = []
+        self.rows = 0
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.ended.is_set():
+            text = f"INSERT INTO ks.t (k, c, v) VALUES ({self.rows % 100}, {10**6 + self.rows}, 'live')"
+            try:
+                self.session.execute(SimpleStatement(text, consistency_level=Level.ALL))
+                self.rows += 1
+            except Exception as error:
+                self.failures.append(error)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+
+def test_tablets_move_while_clients_write(trio, filled):
+    with Writer(filled) as writer:
+        for tablet in tablets(trio.nodes[0]):
+            source, token = owners(tablet)[0], tablet["last_token"]
+            target = next(node.address for node in trio.nodes if node.address != source)
+            done = admin(trio.nodes[0], "move-tablet", "ks", "t", token, source, target)
+            assert done.returncode == 0, done.stderr
+            moved = next(one for one in tablets(trio.nodes[0]) if one["last_token"] == token)
+            assert owners(moved) == [target]
+    assert not writer.failures, writer.failures[:3]
+    assert len(contents(filled)) == ROWS + writer.rows
+    assert sum(node.metric("scylla_streaming_received_tablets") for node in trio.nodes) == 4
+    incoming, outgoing = (sum(node.metric(f"scylla_streaming_total_{way}_bytes") for node in trio.nodes)
+                          for way in ("incoming", "outgoing"))
+    assert incoming == outgoing > 0
+    eventually(lambda: session_dirs(trio) == [])
+
+
+def test_replicas_are_added_and_removed(trio, filled):
+    tablet = tablets(trio.nodes[0])[0]
+    source, token = owners(tablet)[0], tablet["last_token"]
+    others = [node.address for node in trio.nodes if node.address != source]
+    before = contents(filled)
+    done = admin(trio.nodes[1], "add-replica", "ks", "t", token, others[0])
+    assert done.returncode == 0, done.stderr
+    assert sorted(owners(tablets(trio.nodes[1])[0])) == sorted([source, others[0]])
+    assert contents(filled) == before
+    done = admin(trio.nodes[2], "del-replica", "ks", "t", token, source)
+    assert done.returncode == 0, done.stderr
+    assert owners(tablets(trio.nodes[1])[0]) == [others[0]]
+    assert contents(filled) == before
+
+    for words, why in [
+        (("move-tablet", "ks", "t", token, source, others[1]), "has no replica of the tablet"),
+        (("move-tablet", "ks", "t", token, others[0], others[0]), "only one replica can move at a time"),
+        (("move-tablet", "ks", "nix", token, others[0], others[1]), "Can't find a column family nix"),
+        (("move-tablet", "ks", "t", token, others[0], "10.9.9.9"), "is not known"),
+        (("add-replica", "ks", "t", token, others[1], "--shard", "9"), "shards"),
+        (("del-replica", "ks", "t", token, others[0]), "only one replica can be added or removed at a time"),
+    ]:
+        refused = admin(trio.nodes[0], *words)
+        assert refused.returncode != 0 and why in refused.stderr, (words, refused.stderr)
+
+
+@pytest.mark.parametrize("victim", ["source", "target"])
+def test_a_move_survives_kill9(trio, filled, victim):
+    """The move is repeated until it succeeds. No row is lost, and no file is left."""
+    tablet = tablets(trio.nodes[0])[0]
+    source = next(n for n, node in enumerate(trio.nodes) if node.address == owners(tablet)[0])
+    target, witness = (n for n in range(3) if n != source)
+    before = contents(filled)
+    path = (f"/storage_service/tablets/move?ks=ks&table=t&token={tablet['last_token']}"
+            f"&src_host={trio.nodes[source].address}&dst_host={trio.nodes[target].address}")
+    asked = threading.Thread(target=trio.nodes[witness].admin, args=("POST", path))
+    asked.start()
+    killed = {"source": source, "target": target}[victim]
+    for _ in range(3):
+        trio.kill(killed)
+        trio.nodes[killed].start()
+    asked.join()
+    eventually(lambda: owners(tablets(trio.nodes[witness])[0]) == [trio.nodes[target].address])
+    for n in range(3):
+        eventually(lambda: contents(trio.sessions[n]) == before)  # noqa: B023
+    eventually(lambda: session_dirs(trio) == [])

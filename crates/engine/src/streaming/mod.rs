@@ -3,9 +3,9 @@
 //! The source flushes the tablet and pins its sstables by hard links
 //! ([`Engine::pin_tablet`](crate::Engine::pin_tablet)). Compaction continues meanwhile. The
 //! receiver asks for the files as one sequence of bytes, in the order of a [`StreamLayout`], so
-//! that small files share requests. It checks every byte against the files' own checksums while it writes them
-//! ([`Incoming`]). When all have arrived, the sstables become part of the tablet in one durable
-//! step ([`Engine::attach_streamed`](crate::Engine::attach_streamed)).
+//! that small files share requests. It checks every byte against the files' own checksums while it
+//! writes them ([`Incoming`]). When all have arrived, the sstables become part of the tablet in one
+//! durable step ([`Engine::attach_streamed`](crate::Engine::attach_streamed)).
 //!
 //! All files of a session are in directories of its own, below `streaming` in the directory of the
 //! table: `out-<session>` on the source, `in-<session>` on the receiver. They outlive a restart, so

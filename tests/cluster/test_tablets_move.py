@@ -117,7 +117,6 @@ def test_replicas_are_added_and_removed(trio, filled):
 
     for words, why in [
         (("move-tablet", "ks", "t", token, source, others[1]), "has no replica of the tablet"),
-        (("move-tablet", "ks", "t", token, others[0], others[0]), "only one replica can move at a time"),
         (("move-tablet", "ks", "nix", token, others[0], others[1]), "Can't find a column family nix"),
         (("move-tablet", "ks", "t", token, others[0], "10.9.9.9"), "is not known"),
         (("add-replica", "ks", "t", token, others[1], "--shard", "9"), "shards"),

@@ -23,10 +23,11 @@ use model::mutation::{Mutation, MutationBuilder, Parts};
 use model::range::{PartitionRange, RowRange, Slice};
 use model::row::{Cell, Row, RowBuilder, State};
 use model::time::stored_seconds;
-use model::{ColumnId, CounterId, TableSchema};
+use model::{ColumnId, CounterId, TableId, TableSchema};
 use rt::hash::HashMap;
 use std::cell;
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// The clock for counter shards.
 #[derive(Default)]
@@ -51,6 +52,15 @@ impl Replica {
         self.counter_id.get()
     }
 
+    /// The id under which this node counts in the tablet of a partition.
+    fn counter_id_in(&self, table: TableId, key: &DecoratedKey) -> CounterId {
+        let own = self.counter_id.get();
+        match self.engine.count_id(table, key) {
+            Some(of_tablet) => CounterId(Uuid::from_u128(own.0.as_u128() ^ of_tablet.as_u128())),
+            None => own,
+        }
+    }
+
     /// Sets the counter id of this node. `id` must be new, or all data that was ever stored under
     /// it must be on this node. Without this call the id is new.
     pub fn set_counter_id(&self, id: CounterId) {
@@ -70,7 +80,7 @@ impl Replica {
             return Err(ReplicaError::Rejected("counter updates need a counter table".to_owned()));
         }
         let now = self.counter_clock.next();
-        let own = self.counter_id.get();
+        let own = self.counter_id_in(mutation.table(), key);
         context.trace("Reading the counters before they are changed");
         let own_shards = match updated_rows(mutation.parts()) {
             Some(slice) => self.own_shards(&schema, key, slice, own, now, context).await?,

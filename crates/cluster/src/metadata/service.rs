@@ -379,12 +379,13 @@ impl MetadataService {
             }
         }
         let add = |table: Rc<Table>| {
-            let (engine, own) = (self.engine.clone(), self.own_tablets(&table));
+            let (engine, own, pending) = (self.engine.clone(), self.own_tablets(&table), self.pending_tablets(&table));
             async move {
                 let ranges = own.into_iter().map(|id| TabletRange { id, range: table.tablets.range(id) });
                 let added = engine.add_table(table.schema.clone(), ranges.collect()).await;
                 engine.set_epoch(table.schema.id, table.epoch);
-                added.map_err(|error| error.to_string())
+                added.map_err(|error| error.to_string())?;
+                engine.count_apart(table.schema.id, &pending).await.map_err(|error| error.to_string())
             }
         };
         side_by_side(fresh, add).await
@@ -464,9 +465,14 @@ impl MetadataService {
     /// Keeps compaction from purging tombstones of the tablets of a table that this shard is still
     /// receiving: the data that a tombstone covers may arrive later.
     fn keep_tombstones_of_pending(&self, table: &Table) {
+        self.engine.set_pending_tablets(table.schema.id, &self.pending_tablets(table));
+    }
+
+    /// The tablets of a table that this shard is still receiving.
+    fn pending_tablets(&self, table: &Table) -> BTreeSet<u32> {
         let here = TabletReplica { host: self.info.host_id, shard: rt::shard::this().0 };
-        let pending = table.tablets.transitions().filter(|(tablet, _)| table.tablets.is_incomplete(*tablet, here));
-        self.engine.set_pending_tablets(table.schema.id, &pending.map(|(tablet, _)| tablet).collect());
+        let moving = table.tablets.transitions().map(|(tablet, _)| tablet);
+        moving.filter(|tablet| table.tablets.is_incomplete(*tablet, here)).collect()
     }
 
     /// The tablets of a table that belong on this shard.

@@ -15,6 +15,7 @@ use model::time::Timestamp;
 use rt::sync::Semaphore;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use uuid::Uuid;
 
 /// See the module.
 pub(crate) struct Tablet {
@@ -42,6 +43,8 @@ pub(crate) struct Tablet {
     /// The tablet's data is still arriving from other nodes. Tombstones may cover data that comes
     /// later, so none is purged.
     pub is_pending: Cell<bool>,
+    /// See `table_ops/count_ids.rs`.
+    pub count_id: Cell<Option<Uuid>>,
 }
 
 impl Tablet {
@@ -69,6 +72,7 @@ impl Tablet {
             pick_memo: PickMemo::default(),
             compactions: TabletCompactions::default(),
             is_pending: Cell::new(false),
+            count_id: Cell::new(None),
         })
     }
 

@@ -71,6 +71,22 @@ pub fn schema(gc_grace_seconds: i32, options: impl FnOnce(&mut TableOptions)) ->
     ))
 }
 
+/// `t (k int primary key, v counter)`.
+pub fn counters() -> Rc<TableSchema> {
+    Rc::new(TableSchema::new(
+        TableId(Uuid::from_u128(0xC0)),
+        SchemaVersion(Uuid::from_u128(0x5678)),
+        "ks",
+        "n",
+        vec![column(ColumnId(0), "k", ColumnKind::PartitionKey, CqlType::Int)],
+        Vec::new(),
+        Vec::new(),
+        vec![column(VALUE, "v", ColumnKind::Regular, CqlType::Counter)],
+        Vec::new(),
+        TableOptions::default(),
+    ))
+}
+
 pub fn tablets(count: u64) -> Vec<TabletRange> {
     let edge =
         |i: u64| Token::from_unsigned(((u64::MAX as u128 + 1) * i as u128 / count as u128).wrapping_sub(1) as u64);

@@ -7,7 +7,7 @@ use super::history::{EVERY, PARTITIONS};
 use super::limited;
 use super::moves;
 use super::pages;
-use super::shared::{Canary, Command, Report, Shared};
+use super::shared::{Canary, Command, NodeState, Report, Shared};
 use super::truncations::KEYS;
 use super::workload::{COUNTERS, Read, any, setup};
 use crate::layers::LAYERS;
@@ -104,7 +104,8 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
     let chores = rt::task::spawn(maintain(shared.clone(), node));
     let moves = rt::task::spawn(moves::run(shared.clone(), node));
     let state = &shared.nodes[node];
-    let (mut seen, mut overloaded) = (None, false);
+    state.seems_overloaded.set(false);
+    let mut seen = None;
     while !state.is_stopping() {
         look_at_others(shared, node, &mut seen);
         rt::time::sleep(LOOK).await;
@@ -115,7 +116,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
             rt::shard::call_all(|| async { LAYERS.replica.get().set_reporting_coordinators(0) }).await;
         }
         if shared.plan.is_limiting() {
-            overload(shared, &mut overloaded).await;
+            overload(shared, state).await;
         }
         if let Some(command) = state.command.take() {
             let answer = obey(shared, command).await;
@@ -323,8 +324,11 @@ async fn protect(mode: ProtectionMode) {
 
 /// Lets all shards behave as overloaded ones while they have to. No work takes time here, so that
 /// no shard is really overloaded.
-async fn overload(shared: &Shared, overloaded: &mut bool) {
-    if shared.is_overloaded() {
+async fn overload(shared: &Shared, state: &NodeState) {
+    // The overload may end while the shards are called.
+    let is_overloaded = shared.is_overloaded();
+    if is_overloaded {
+        state.seems_overloaded.set(true);
         let hot: Vec<PartitionId> = limited::hot_partitions(shared);
         rt::shard::call_all(move || {
             let hot = hot.clone();
@@ -334,11 +338,11 @@ async fn overload(shared: &Shared, overloaded: &mut bool) {
             }
         })
         .await;
-    } else if *overloaded {
+    } else if state.seems_overloaded.get() {
         protect(ProtectionMode::Off).await;
         protect(ProtectionMode::On).await;
+        state.seems_overloaded.set(false);
     }
-    *overloaded = shared.is_overloaded();
 }
 
 /// Reads everything, and checks that all promised writes are there.

@@ -186,6 +186,8 @@ pub struct NodeState {
     pub sees_all: Cell<bool>,
     /// The node knows of moving tablets.
     pub moving: Cell<bool>,
+    /// The node's shards behave as overloaded ones.
+    pub seems_overloaded: Cell<bool>,
     /// Statements that failed on the node.
     pub failures: Cell<u64>,
     pub(super) command: Cell<Option<Command>>,
@@ -310,9 +312,10 @@ impl Shared {
         self.keeps_up_from.get() == Duration::MAX
     }
 
-    /// Whether no shard is overloaded, nor was lately.
+    /// Whether no shard is overloaded, nor was lately. A node that stood still at the end of the
+    /// overload learns of it later.
     pub fn keeps_up(&self) -> bool {
-        self.keeps_up_from.get() <= self.elapsed()
+        self.keeps_up_from.get() <= self.elapsed() && !self.nodes.iter().any(|node| node.seems_overloaded.get())
     }
 
     /// Sets the time since the start of the scenario, by the driver's clock. No fault changes it.

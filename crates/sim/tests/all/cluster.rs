@@ -91,9 +91,10 @@ fn counts_that_are_sent_again_are_found() {
     assert!(why.contains("a counter counts twice"), "{why}");
 }
 
+/// Reads repair what a few moves lose: most seeds notice nothing.
 #[test]
 fn tablets_that_move_without_their_data_are_found() {
-    let why = found_in(Canary::NoCopy, NETWORK, with_room(0), 5);
+    let why = found_in(Canary::NoCopy, NETWORK, with_room(0), 40);
     assert!(why.contains(" is broken: "), "{why}");
 }
 

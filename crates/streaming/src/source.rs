@@ -54,10 +54,14 @@ impl Source {
             return Err(Refusal::failed(why));
         }
         let sstables = pinned.sstables().to_vec();
-        tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, sstables = sstables.len(),
-            bytes = pinned.layout().total(), "the files of a tablet are pinned for another node");
         let TabletSession { table, epoch, .. } = what;
-        self.pinned.borrow_mut().insert(what.session, PinnedTablet { table, epoch, files: pinned });
+        let bytes = pinned.layout().total();
+        let known = self.pinned.borrow_mut().insert(what.session, PinnedTablet { table, epoch, files: pinned });
+        // Each attempt of the receiver asks again.
+        if known.is_none_or(|known| known.epoch != epoch) {
+            tracing::info!(session = %what.session, %table, tablet = what.tablet, sstables = sstables.len(), bytes,
+                "the files of a tablet are pinned for another node");
+        }
         Ok(sstables)
     }
 

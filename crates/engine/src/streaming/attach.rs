@@ -4,7 +4,7 @@
 //! directory of the table, unsealed: a crash before the seal leaves the session's files. The seal
 //! and what follows are those of a [load](crate::Engine::seal_loaded).
 
-use super::incoming::Incoming;
+use super::incoming::{Arrived, Incoming};
 use super::session_dir::{self, Direction};
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -70,22 +70,27 @@ impl Engine {
         self.detached(move |engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
             engine.make_directory(&table).await?;
-            let places = places_of(&arrived);
-            let pieces = engine.pieces(&table, target, &places).await?;
-            let attached = AttachedFiles {
-                sstables: pieces.len() as u64,
-                bytes: pieces.iter().filter_map(|piece| bytes_of(&arrived, piece.generation)).sum(),
+            let fresh = fresh_ones(&table, target, &arrived)?;
+            let pieces = match engine.pieces(&table, target, &fresh).await {
+                Err(error @ EngineError::Sstable(sstable::Error::Corrupt(_))) => {
+                    // The disk has damaged what had arrived: the next attempt asks for it again.
+                    remove_sources(&arrived).await?;
+                    return Err(error);
+                }
+                pieces => pieces?,
             };
+            let attached =
+                AttachedFiles { sstables: pieces.len() as u64, bytes: pieces.iter().map(|piece| piece.bytes).sum() };
             if !pieces.is_empty() {
-                if let Err(error) = link_all(&table.dir, &arrived, &pieces).await {
+                if let Err(error) = link_all(&table.dir, &fresh).await {
                     remove_pieces(&table.dir, &pieces).await;
                     return Err(error);
                 }
                 engine.attach_pieces(&table, target, pieces, enter).await?;
             }
-            let dir = session_dir::path(&table.dir, Direction::In, target.session, target.epoch);
-            session_dir::make(&table.dir, &dir).await?;
-            mark_attached(&dir, &arrived).await?;
+            drop(fresh);
+            mark_attached(&session_dir::path(&table.dir, Direction::In, target.session, target.epoch)).await?;
+            remove_sources(&arrived).await?;
             Ok(attached)
         })
         .await
@@ -103,29 +108,28 @@ impl Engine {
         }
     }
 
-    /// Checks the sstables, and leaves out those that the tablet has.
+    /// Checks the sstables.
     async fn pieces(
         &self,
         table: &Table,
         target: StreamTarget,
-        places: &[SstablePath],
+        arrived: &[Arrived<'_>],
     ) -> Result<Vec<LoadedPiece>, EngineError> {
         let (cache, schema) = (PageCache::new(0), table.schema());
         let tablet = tablet_of(table, target)?;
-        let known: BTreeSet<Generation> = tablet.sstables().iter().map(|own| own.generation()).collect();
-        let mut pieces = Vec::with_capacity(places.len());
-        for place in places.iter().filter(|place| !known.contains(&place.generation)) {
-            let generation = place.generation;
+        let mut pieces = Vec::with_capacity(arrived.len());
+        for one in arrived {
+            let generation = one.place.generation;
             if is_in_use(table, generation).await? {
                 return Err(target.refused(format!("files of sstable {generation} are still being removed")));
             }
-            let sstable = Sstable::open_at(place, &cache).await?;
+            let sstable = Sstable::open_at(&one.place, &cache).await?;
             fits(&sstable, &schema).map_err(|why| target.refused(format!("sstable {generation}: {why}")))?;
             if !tablet.range.contains(sstable.first_key()) || !tablet.range.contains(sstable.last_key()) {
                 return Err(target.refused(format!("sstable {generation} has keys outside of it")));
             }
             self.saw_timestamp(sstable.stats().max_timestamp);
-            let (partitions, bytes) = (sstable.stats().partitions(), sstable.total_bytes());
+            let (partitions, bytes) = (sstable.stats().partitions(), one.bytes());
             pieces.push(LoadedPiece { tablet: target.tablet, generation, partitions, bytes });
             rt::task::maybe_yield().await;
         }
@@ -178,30 +182,27 @@ async fn is_in_use(table: &Table, generation: Generation) -> Result<bool, Engine
     Ok(table.leftovers.places().contains(&place) || !is_absent(&place.path(Component::Toc)).await?)
 }
 
-/// The sstables of all sources. An sstable that several sources have is taken once.
-fn places_of(arrived: &[Incoming]) -> Vec<SstablePath> {
-    let mut known = BTreeSet::new();
-    let places = arrived.iter().flat_map(|incoming| {
-        let generations = incoming.layout().generations();
-        generations.iter().map(|generation| SstablePath::new(incoming.dir(), *generation))
-    });
-    places.filter(|place| known.insert(place.generation)).collect()
-}
-
-/// The bytes of all files of an sstable.
-fn bytes_of(arrived: &[Incoming], generation: Generation) -> Option<u64> {
-    arrived.iter().find_map(|incoming| incoming.bytes_of(generation))
+/// The sstables of all sources that the tablet does not have. One that several sources have is
+/// taken once.
+fn fresh_ones<'a>(
+    table: &Table,
+    target: StreamTarget,
+    arrived: &'a [Incoming],
+) -> Result<Vec<Arrived<'a>>, EngineError> {
+    let mut known: BTreeSet<Generation> =
+        tablet_of(table, target)?.sstables().iter().map(|own| own.generation()).collect();
+    let all = arrived.iter().flat_map(Incoming::sstables);
+    Ok(all.filter(|one| known.insert(one.place.generation)).collect())
 }
 
 /// Links the files of sstables into the directory of their table, durably and unsealed.
-async fn link_all(dir: &Path, arrived: &[Incoming], pieces: &[LoadedPiece]) -> Result<(), EngineError> {
-    for LoadedPiece { generation, .. } in pieces {
-        let Some((from, files)) = arrived.iter().find_map(|incoming| incoming.files_of(*generation)) else { continue };
-        let to = SstablePath::new(dir, *generation);
+async fn link_all(dir: &Path, arrived: &[Arrived<'_>]) -> Result<(), EngineError> {
+    for Arrived { place: from, files } in arrived {
+        let to = SstablePath::new(dir, from.generation);
         // The mark of an unfinished sstable comes first: a restart removes the other files with it.
         link(&from.path(Component::Toc), &to.path(Component::TemporaryToc)).await?;
-        for component in files.filter(|component| *component != Component::Toc) {
-            link(&from.path(component), &to.path(component)).await?;
+        for file in files.iter().filter(|file| file.component != Component::Toc) {
+            link(&from.path(file.component), &to.path(file.component)).await?;
         }
         rt::task::maybe_yield().await;
     }
@@ -215,10 +216,18 @@ async fn link(from: &Path, to: &Path) -> Result<(), EngineError> {
     }
 }
 
-/// Marks a session whose sstables are part of their tablet, and removes its files.
-async fn mark_attached(dir: &Path, arrived: &[Incoming]) -> Result<(), EngineError> {
+/// Marks a session whose sstables are part of their tablet. If the session has ended meanwhile, its
+/// directory is gone and stays so.
+async fn mark_attached(dir: &Path) -> Result<(), EngineError> {
     let path = dir.join(ATTACHED);
-    rt::fs::write_durably(&path, b"").await.map_err(EngineError::io(&path))?;
+    match rt::fs::write_durably(&path, b"").await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        marked => marked.map_err(EngineError::io(path)),
+    }
+}
+
+/// Removes what has arrived from all sources.
+async fn remove_sources(arrived: &[Incoming]) -> Result<(), EngineError> {
     for incoming in arrived {
         remove_tree(incoming.dir()).await?;
     }

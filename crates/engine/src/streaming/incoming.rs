@@ -6,22 +6,23 @@
 //! not ask for it again ([`Incoming::missing`]).
 
 use super::attach::StreamTarget;
-use super::layout::{StreamLayout, StreamedFile, StreamedSstable};
+use super::layout::{SMALL_FILE, StreamLayout, StreamedFile, StreamedSstable};
 use super::session_dir;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::table::Table;
 use crate::table_dir::names_in;
 use bytes::{Bytes, BytesMut};
+use futures_util::future::{LocalBoxFuture, try_join_all};
 use model::HostId;
 use rt::fs::{IoClass, OpenOptions, SequentialWriter};
 use rt::task::Task;
-use sstable::{Arrival, Component, FileCheck, Generation, SstablePath};
-use std::collections::VecDeque;
+use sstable::{Arrival, Component, FileCheck, SstablePath};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-/// A file of at most this many bytes is written at once.
-const SMALL: u64 = 256 << 10;
 /// So many bytes of small files may wait to be durable.
 const MOST_UNWRITTEN: u64 = 16 << 20;
 /// So many sstables may wait to be durable.
@@ -29,8 +30,10 @@ const MOST_UNSEALED: usize = 64;
 /// Bytes after which all that has arrived is made durable, so that the source can release it.
 const CHECKPOINT: u64 = 256 << 20;
 
-/// An attempt to receive the files of a session.
+/// An attempt to receive the files of a session. Sstables that have arrived become durable also if
+/// it is dropped. The next attempt waits for that.
 pub struct Incoming {
+    table: Rc<Table>,
     dir: PathBuf,
     layout: StreamLayout,
     /// For each sstable, whether it is complete and durable, or on its way there.
@@ -50,7 +53,8 @@ struct Arriving {
     arrival: Arrival,
     file: Option<ArrivingFile>,
     toc: Bytes,
-    writes: Vec<Task<Result<(), EngineError>>>,
+    /// What makes the files durable that have arrived.
+    writes: Vec<LocalBoxFuture<'static, Result<(), EngineError>>>,
     unwritten: u64,
 }
 
@@ -63,6 +67,12 @@ struct ArrivingFile {
 enum Content {
     Small(BytesMut),
     Large(Box<SequentialWriter>),
+}
+
+/// An sstable of a source that has arrived.
+pub(super) struct Arrived<'a> {
+    pub place: SstablePath,
+    pub files: &'a [StreamedFile],
 }
 
 /// An sstable that has arrived and is being made durable.
@@ -85,24 +95,26 @@ impl Engine {
         let layout = StreamLayout::new(sstables)?;
         let table = self.table_or_error(target.table)?;
         self.make_directory(&table).await?;
+        table.arriving.earlier_have_left().await;
         let dir = session_dir::from_source(&table.dir, target.session, target.epoch, source);
         session_dir::make(&table.dir, &dir).await?;
-        let names = names_in(&dir).await?;
+        let mut names: BTreeSet<String> = names_in(&dir).await?.into_iter().collect();
         let mut arrived = vec![false; layout.generations().len()];
-        for name in &names {
-            let Some((place, component)) = SstablePath::parse_name(&dir, name) else { continue };
-            let known = layout.generations().iter().position(|generation| *generation == place.generation);
-            let is_there = |file: usize| names.contains(&place.file_name(layout.files()[file].component.name()));
-            match known {
-                // TOC.txt is written last. A power loss may keep it and lose the name of another.
-                Some(index) if layout.files_of(index).all(is_there) => arrived[index] = true,
-                _ => {
-                    let path = place.path(component);
-                    rt::fs::remove_file(&path).await.map_err(EngineError::io(&path))?;
-                }
+        for (index, has_arrived) in arrived.iter_mut().enumerate() {
+            let place = SstablePath::new(&dir, layout.generations()[index]);
+            let files = &layout.files()[layout.files_of(index)];
+            let own: Vec<String> = files.iter().map(|file| place.file_name(file.component.name())).collect();
+            // TOC.txt is written last. A power loss may keep it and lose the name of another.
+            if own.iter().all(|name| names.contains(name)) {
+                *has_arrived = true;
+                own.iter().for_each(|name| drop(names.take(name)));
             }
         }
+        for path in names.iter().map(|name| dir.join(name)) {
+            rt::fs::remove_file(&path).await.map_err(EngineError::io(&path))?;
+        }
         let mut incoming = Incoming {
+            table,
             dir,
             layout,
             arrived,
@@ -134,21 +146,12 @@ impl Incoming {
         self.durable
     }
 
-    /// Where an sstable of this source arrives, with its components.
-    pub(super) fn files_of(&self, generation: Generation) -> Option<(SstablePath, impl Iterator<Item = Component>)> {
-        let index = self.index_of(generation)?;
-        let files = &self.layout.files()[self.layout.files_of(index)];
-        Some((SstablePath::new(&self.dir, generation), files.iter().map(|file| file.component)))
-    }
-
-    /// The bytes of an sstable of this source.
-    pub(super) fn bytes_of(&self, generation: Generation) -> Option<u64> {
-        let range = self.layout.bytes_of(self.index_of(generation)?);
-        Some(range.end - range.start)
-    }
-
-    fn index_of(&self, generation: Generation) -> Option<usize> {
-        self.layout.generations().iter().position(|own| *own == generation)
+    /// The sstables of this source.
+    pub(super) fn sstables(&self) -> impl Iterator<Item = Arrived<'_>> {
+        self.layout.generations().iter().enumerate().map(|(index, generation)| Arrived {
+            place: SstablePath::new(&self.dir, *generation),
+            files: &self.layout.files()[self.layout.files_of(index)],
+        })
     }
 
     /// The order of the bytes.
@@ -241,7 +244,7 @@ impl Incoming {
             return Ok(());
         }
         let check = sstable.arrival.begin(file.component, file.len)?;
-        let content = match file.len <= SMALL {
+        let content = match file.len <= SMALL_FILE {
             true => Content::Small(BytesMut::with_capacity(file.len as usize)),
             false => {
                 let path = place.path(file.component);
@@ -265,11 +268,11 @@ impl Incoming {
             Content::Small(content) if file.component == Component::Toc => sstable.toc = content.freeze(),
             Content::Small(content) => {
                 sstable.unwritten += file.len;
-                sstable.writes.push(rt::task::spawn(write_small(path, content.freeze())));
+                sstable.writes.push(Box::pin(write_small(path, content.freeze())));
             }
             Content::Large(writer) => sstable
                 .writes
-                .push(rt::task::spawn(async move { writer.finish().await.map(drop).map_err(EngineError::io(path)) })),
+                .push(Box::pin(async move { writer.finish().await.map(drop).map_err(EngineError::io(path)) })),
         }
         self.next += 1;
         if self.next == self.layout.files_of(file.sstable).end {
@@ -295,13 +298,10 @@ impl Incoming {
         let Some(Arriving { toc, writes, unwritten, .. }) = self.sstable.take() else { return Ok(()) };
         self.arrived[index] = true;
         self.unwritten += unwritten;
+        let writing = self.table.arriving.enter();
         let task = rt::task::spawn(async move {
-            // All are awaited: after an error nothing is written any more.
-            let mut written = Ok(());
-            for write in writes {
-                written = written.and(write.await.unwrap_or(Err(EngineError::Cancelled)));
-            }
-            written?;
+            let _writing = writing;
+            try_join_all(writes).await?;
             write_small(place.path(Component::Toc), toc).await
         });
         self.sealing.push_back(Sealing { task, unwritten });
@@ -343,6 +343,13 @@ impl Incoming {
                 Err(EngineError::Layout(format!("{arrived} of {total} bytes have arrived")))
             }
         }
+    }
+}
+
+impl Arrived<'_> {
+    /// The bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.len).sum()
     }
 }
 

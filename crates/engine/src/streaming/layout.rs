@@ -6,6 +6,9 @@ use sstable::{Component, Generation, arrival_order};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+/// Files of at most this many bytes are read and written at once, through the page cache.
+pub(super) const SMALL_FILE: u64 = 256 << 10;
+
 /// An sstable as its source describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StreamedSstable {

@@ -4,7 +4,7 @@
 //! source that restarts finds it and goes on with the same files: later writes reach the receiver
 //! without streaming.
 
-use super::layout::{StreamLayout, StreamedSstable};
+use super::layout::{SMALL_FILE, StreamLayout, StreamedSstable};
 use super::session_dir::{self, Direction};
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -29,8 +29,6 @@ use uuid::Uuid;
 const FILE: &str = "sstables.json";
 const KIND: &str = "streamed-sstables";
 const FORMAT: u32 = 1;
-/// A file of at most this many bytes is read through the page cache.
-const SMALL: u64 = 256 << 10;
 
 /// The sstables of a tablet, pinned for one session.
 pub struct Pinned {
@@ -160,7 +158,7 @@ impl Pinned {
     pub async fn read(&self, range: Range<u64>) -> Result<Pieces, EngineError> {
         let parts = self.layout.spans(range).map(|span| async move {
             let path = self.path(span.file);
-            let is_small = self.layout.files()[span.file].len <= SMALL;
+            let is_small = self.layout.files()[span.file].len <= SMALL_FILE;
             let file = self.open(span.file, &path, is_small).await.map_err(EngineError::io(&path))?;
             let bytes = file.read_at(span.offset, span.len as usize, IoClass::Background).await;
             let bytes = bytes.map_err(EngineError::io(&path))?;

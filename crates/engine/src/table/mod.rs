@@ -74,6 +74,8 @@ pub(crate) struct Table {
     pub leftovers: Leftovers,
     /// Sstables that could not be opened.
     pub unreadable: Unreadable,
+    /// Entered while sstables that have arrived from other nodes are written.
+    pub arriving: RenewedGate,
     /// The pieces of a refresh that are not attached yet.
     pub loading: Loading,
     /// Sstables outside of all tablets of this node, as found at start. They are removed when such
@@ -121,6 +123,7 @@ impl Table {
             requested_turn: Semaphore::new(1),
             leftovers: Leftovers::default(),
             unreadable,
+            arriving: RenewedGate::default(),
             loading: Loading::default(),
             foreign: RefCell::default(),
             paused: Cell::new(0),

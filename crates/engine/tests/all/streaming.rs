@@ -199,7 +199,7 @@ fn an_attempt_that_was_cut_continues() {
                 .unwrap();
             assert_eq!(incoming.missing().first().map(|range| range.start), Some(half));
             sent += transfer(&pinned, &mut incoming, std::slice::from_ref(&(half..end)), 60_001).await.unwrap();
-            pinned.release_before(incoming.layout().bytes_of(0).start).await.unwrap();
+            pinned.release_before(incoming.durable_before()).await.unwrap();
             drop((incoming, pinned));
             if cut % 2 == 0 {
                 receiver.abandon().await;
@@ -247,6 +247,78 @@ fn damage_on_the_way_is_never_loaded() {
         incoming.finish().await.unwrap();
         receiver.attach_streamed(target(), vec![incoming], || Ok(())).await.unwrap();
         assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
+        receiver.stop().await;
+        source.stop().await;
+    });
+}
+
+/// What the disk damages before the sstables are part of the tablet is asked for again.
+#[test]
+fn damage_of_what_has_arrived_is_noticed_and_mended() {
+    let (from, to) = (Scratch::new("rot-from"), Scratch::new("rot-to"));
+    rt::block_on(async {
+        let schema = still(0);
+        let source = source(&from, &schema).await;
+        let receiver = receiver(&to, &schema).await;
+        let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
+        let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
+        let missing = incoming.missing();
+        transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
+        incoming.finish().await.unwrap();
+        let session = dir_of(&to).join(format!("streaming/in-{}/epoch-0", SESSION.simple()));
+        let dir = std::fs::read_dir(session).unwrap().next().unwrap().unwrap().path();
+        crate::support::table_files::damage(&crate::support::table_files::files(&dir, "-Filter.db")[0]);
+        let attached = receiver.attach_streamed(target(), vec![incoming], || Ok(())).await;
+        assert!(matches!(attached, Err(EngineError::Sstable(_))), "{attached:?}");
+        assert_eq!(tablet(&receiver, &schema).await, Seen::new());
+        assert_eq!(move_tablet(&source, &receiver).await.unwrap().sstables, 4);
+        assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
+        receiver.stop().await;
+        source.stop().await;
+    });
+}
+
+/// An attempt that is dropped at any byte is not in the way of the next one.
+#[test]
+fn a_dropped_attempt_writes_nothing_more() {
+    let (from, to) = (Scratch::new("dropped-from"), Scratch::new("dropped-to"));
+    rt::block_on(async {
+        let schema = still(0);
+        let source = source(&from, &schema).await;
+        let receiver = receiver(&to, &schema).await;
+        let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
+        for parts in (1..40).rev() {
+            let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
+            let Some(first) = incoming.missing().first().cloned() else { break };
+            let end = first.start + (first.end - first.start).div_ceil(parts);
+            transfer(&pinned, &mut incoming, std::slice::from_ref(&(first.start..end)), 5_000).await.unwrap();
+        }
+        assert_eq!(move_tablet(&source, &receiver).await.unwrap().sstables, 4);
+        assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
+        receiver.stop().await;
+        source.stop().await;
+    });
+}
+
+/// A session that ends while its sstables become part of the tablet leaves no files.
+#[test]
+fn a_session_that_has_ended_is_not_marked() {
+    let (from, to) = (Scratch::new("ended-from"), Scratch::new("ended-to"));
+    rt::block_on(async {
+        let schema = still(0);
+        let source = source(&from, &schema).await;
+        let receiver = receiver(&to, &schema).await;
+        move_tablet(&source, &receiver).await.unwrap();
+        let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
+        let ended = StreamTarget { session: Uuid::from_u128(8), ..target() };
+        let mut incoming = receiver.receive(ended, host(1), pinned.sstables()).await.unwrap();
+        let missing = incoming.missing();
+        transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
+        incoming.finish().await.unwrap();
+        receiver.remove_session(&schema, ended.session).await.unwrap();
+        let attached = receiver.attach_streamed(ended, vec![incoming], || Ok(())).await.unwrap();
+        assert_eq!(attached, AttachedFiles::default(), "the tablet has all of them");
+        assert_eq!(receiver.session_dirs(&schema).await.unwrap(), [(Direction::In, SESSION)]);
         receiver.stop().await;
         source.stop().await;
     });

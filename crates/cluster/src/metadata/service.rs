@@ -379,16 +379,20 @@ impl MetadataService {
             }
         }
         let add = |table: Rc<Table>| {
-            let (engine, own, pending) = (self.engine.clone(), self.own_tablets(&table), self.pending_tablets(&table));
+            let (engine, own) = (self.engine.clone(), self.own_tablets(&table));
             async move {
                 let ranges = own.into_iter().map(|id| TabletRange { id, range: table.tablets.range(id) });
                 let added = engine.add_table(table.schema.clone(), ranges.collect()).await;
                 engine.set_epoch(table.schema.id, table.epoch);
-                added.map_err(|error| error.to_string())?;
-                engine.count_apart(table.schema.id, &pending).await.map_err(|error| error.to_string())
+                added.map_err(|error| error.to_string())
             }
         };
-        side_by_side(fresh, add).await
+        side_by_side(fresh, add).await?;
+        for table in &touched.put {
+            let counted = self.engine.count_apart(table.schema.id, &self.pending_tablets(table)).await;
+            counted.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Publishes the staged metadata. The engine is prepared for it, so a new table exists before

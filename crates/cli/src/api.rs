@@ -1,10 +1,16 @@
 //! The client of a node's REST interface, and the encoding of paths.
 
 use crate::Failure;
+use clap::ArgMatches;
 use serde_json::Value;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 use ureq::http::StatusCode;
+
+/// The text of an argument; empty if it was not given, or the command does not have it.
+pub(crate) fn text<'a>(arguments: &'a ArgMatches, name: &str) -> &'a str {
+    arguments.try_get_one::<String>(name).ok().flatten().map(String::as_str).unwrap_or_default()
+}
 
 /// The query string of all pairs with a value.
 pub(crate) fn query(pairs: &[(&str, &str)]) -> String {

@@ -1,7 +1,7 @@
 //! `messina admin status`, `info`, `ring`, `tablets`, `describering`, `describecluster`,
 //! `getendpoints`, `gossipinfo`, `version`: commands about the cluster and the node in it.
 
-use crate::api::{Api, query, quoted};
+use crate::api::{self, Api, query, quoted};
 use crate::{Failure, nodestatus};
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
@@ -41,10 +41,7 @@ pub fn is_command(name: &str) -> bool {
 
 /// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
-    let text = |name: &str| {
-        let given = arguments.try_get_one::<String>(name).ok().flatten();
-        given.map(String::as_str).unwrap_or_default()
-    };
+    let text = |name: &str| api::text(arguments, name);
     let (answer, shown): (Value, fn(&Value) -> String) = match name {
         "status" => (api.get("/cluster/nodes")?, nodestatus::text),
         "info" => (info(api)?, fields),

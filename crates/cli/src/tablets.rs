@@ -1,7 +1,7 @@
 //! `messina admin move-tablet`, `add-replica`, `del-replica`: changes of a tablet's replicas.
 
 use crate::Failure;
-use crate::api::{Api, Method, query};
+use crate::api::{self, Api, Method, query};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 /// The commands in this file.
@@ -37,10 +37,7 @@ pub fn is_command(name: &str) -> bool {
 
 /// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
-    let text = |name: &str| {
-        let given = arguments.try_get_one::<String>(name).ok().flatten();
-        given.map(String::as_str).unwrap_or_default()
-    };
+    let text = |name: &str| api::text(arguments, name);
     let token = arguments.get_one::<i64>("token").copied().unwrap_or_default().to_string();
     let shard = arguments.try_get_one::<u16>("shard").ok().flatten().map(u16::to_string).unwrap_or_default();
     let mut values = vec![("ks", text("keyspace")), ("table", text("table")), ("token", &token)];

@@ -86,29 +86,39 @@ fn add_copies(
     replicas: &mut SmallVec<[TabletReplica; 1]>,
 ) {
     for _ in 0..factor {
-        let in_rack_of = |host: &Host| {
-            let same = |replica: &&TabletReplica| {
-                hosts.iter().any(|other| {
-                    other.id == replica.host && other.rack == host.rack && other.datacenter == host.datacenter
-                })
-            };
-            replicas.iter().filter(same).count()
-        };
-        let free = hosts.iter().enumerate().filter(|(_, host)| {
-            takes_part(host) && !host.load.is_empty() && !replicas.iter().any(|replica| replica.host == host.id)
-        });
-        let best = free.min_by(|(_, a), (_, b)| {
-            let ((tablets_a, shards_a), (tablets_b, shards_b)) = (a.fullness(), b.fullness());
-            let by_rack = in_rack_of(a).cmp(&in_rack_of(b));
-            by_rack.then_with(|| (tablets_a * shards_b).cmp(&(tablets_b * shards_a)))
-        });
-        let Some((best, _)) = best else { return };
-        let host = &mut hosts[best];
-        let least = host.load.iter().enumerate().min_by_key(|(shard, load)| (**load, *shard));
-        let (shard, _) = least.expect("a host that is free has shards");
-        host.load[shard] += 1;
-        replicas.push(TabletReplica { host: host.id, shard: shard as u16 });
+        let Some(replica) = add_replica(hosts, &takes_part, replicas) else { return };
+        replicas.push(replica);
     }
+}
+
+/// Chooses the host and shard of one more replica, besides these, and adds it to the host's load.
+/// `None` if no host that takes part is free.
+pub fn add_replica(
+    hosts: &mut [Host],
+    takes_part: impl Fn(&Host) -> bool,
+    replicas: &[TabletReplica],
+) -> Option<TabletReplica> {
+    let in_rack_of = |host: &Host| {
+        let same = |replica: &&TabletReplica| {
+            hosts
+                .iter()
+                .any(|other| other.id == replica.host && other.rack == host.rack && other.datacenter == host.datacenter)
+        };
+        replicas.iter().filter(same).count()
+    };
+    let free = hosts.iter().enumerate().filter(|(_, host)| {
+        takes_part(host) && !host.load.is_empty() && !replicas.iter().any(|replica| replica.host == host.id)
+    });
+    let best = free.min_by(|(_, a), (_, b)| {
+        let ((tablets_a, shards_a), (tablets_b, shards_b)) = (a.fullness(), b.fullness());
+        let by_rack = in_rack_of(a).cmp(&in_rack_of(b));
+        by_rack.then_with(|| (tablets_a * shards_b).cmp(&(tablets_b * shards_a)))
+    });
+    let (best, _) = best?;
+    let host = &mut hosts[best];
+    let (shard, _) = host.load.iter().enumerate().min_by_key(|(shard, load)| (**load, *shard))?;
+    host.load[shard] += 1;
+    Some(TabletReplica { host: host.id, shard: shard as u16 })
 }
 
 #[cfg(test)]

@@ -8,9 +8,11 @@
 pub mod admission;
 pub mod barrier;
 pub mod discovery;
+pub mod drain;
 pub mod features;
 pub mod foreign_seeds;
 pub mod join;
+pub mod leave;
 pub mod locate;
 pub mod migration_driver;
 pub(crate) mod node;

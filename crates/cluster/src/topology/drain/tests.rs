@@ -1,0 +1,102 @@
+//! Which tablets move from leaving nodes, and which nodes may leave.
+
+use super::*;
+use crate::metadata::{KeyspaceDefinition, Op, TableDefinition, TabletsDefinition};
+use crate::tablets::transition::{Stage, Transition, TransitionKind};
+use crate::topology::node::tests::node;
+use model::id::SchemaVersion;
+use model::options::TableOptions;
+use uuid::Uuid;
+
+const TABLE: TableId = TableId(Uuid::from_u128(7));
+
+fn host(n: u8) -> HostId {
+    HostId(Uuid::from_u128(n.into()))
+}
+
+/// Nodes of two shards by `datacenter/rack`, with `!` for a leaving one, numbered from 1; and a
+/// table with tablets on these nodes, replicas on shard 0.
+fn metadata(places: &str, replication: &[(&str, &str)], tablets: &[&[u8]]) -> Metadata {
+    let nodes = places.split(' ').zip(1..).map(|(place, n)| {
+        let (datacenter, rack) = place.trim_end_matches('!').split_once('/').expect("a datacenter and a rack");
+        let state = if place.ends_with('!') { NodeState::Leaving } else { NodeState::Normal };
+        Op::PutNode(Box::new(crate::topology::Node { state, ..node(n, datacenter, rack) }))
+    });
+    let class = [("class".to_owned(), "NetworkTopologyStrategy".to_owned())];
+    let factors = replication.iter().map(|(name, factor)| ((*name).to_owned(), (*factor).to_owned()));
+    let keyspace = KeyspaceDefinition {
+        name: "ks".into(),
+        replication: factors.chain(class).collect(),
+        durable_writes: true,
+        tablets: Default::default(),
+    };
+    let table = TableDefinition {
+        id: TABLE,
+        version: SchemaVersion(Uuid::from_u128(1)),
+        keyspace: "ks".into(),
+        name: "t".into(),
+        columns: Vec::new(),
+        dropped: Vec::new(),
+        options: TableOptions::default(),
+    };
+    let replica = |n: &u8| TabletReplica { host: host(*n), shard: 0 };
+    let replicas = tablets.iter().map(|tablet| tablet.iter().map(replica).collect()).collect();
+    let rest = [
+        Op::PutKeyspace(keyspace),
+        Op::PutTable(Box::new(table)),
+        Op::PutTablets(TabletsDefinition { table: TABLE, replicas }),
+    ];
+    Metadata::empty().with(&nodes.chain(rest).collect::<Vec<_>>()).expect("the steps fit")
+}
+
+/// The nodes of each tablet after the moves that can begin.
+fn moved(metadata: &Metadata) -> Vec<(u32, Vec<u128>)> {
+    let nodes = |one: Move| (one.tablet, one.new.iter().map(|replica| replica.host.0.as_u128()).collect());
+    next_moves(metadata).into_iter().map(nodes).collect()
+}
+
+#[test]
+fn replicas_move_within_their_datacenter_and_to_another_rack_than_the_others() {
+    let factor = [("a", "2")];
+    let tablets: &[&[u8]] = &[&[1, 2], &[2, 3]];
+    assert_eq!(moved(&metadata("a/1 a/2 a/1 a/3 b/1", &factor, tablets)), [], "no node leaves");
+    let leaves = metadata("a/1! a/2 a/1 a/3 b/1", &factor, tablets);
+    assert_eq!(moved(&leaves), [(0, vec![4, 2])], "rack 2 has a replica, and node 4 has fewer tablets than node 3");
+    let listed = metadata("a/1! a/2 a/1 a/3", &[("a", "['1', '2']")], tablets);
+    assert_eq!(moved(&listed), [(0, vec![3, 2])], "the keyspace lists racks");
+    assert_eq!(moved(&metadata("a/1! a/2 b/1", &factor, &[&[1, 2]])), [], "no node can take it");
+}
+
+#[test]
+fn a_shard_sends_and_receives_a_few_tablets_at_a_time() {
+    let one: &[u8] = &[1];
+    let tablets = &[one; 8];
+    let mut metadata = metadata("a/1! a/1 a/1 a/1", &[("a", "1")], tablets);
+    let moves = next_moves(&metadata);
+    assert_eq!(moves.len(), AT_ONCE, "shard 0 of node 1 sends so many");
+    assert_ne!(moves[0].new, moves[1].new, "they go to different nodes");
+    for Move { table, tablet, new } in moves {
+        let moving =
+            Transition { kind: TransitionKind::Migration, stage: Stage::Streaming, new_replicas: new, session: None };
+        metadata = metadata.with(&[Op::PutTransition(Box::new(moving.written(table, tablet)))]).expect("it fits");
+    }
+    assert_eq!(next_moves(&metadata), [], "the others wait");
+    metadata = metadata.with(&[Op::EndTransition { table: TABLE, tablet: 0, moved: true }]).expect("it fits");
+    let next = next_moves(&metadata);
+    assert_eq!(next.iter().map(|one| one.tablet).collect::<Vec<_>>(), [2]);
+    assert_eq!(next[0].new[0].host, host(4), "it has no tablet yet");
+}
+
+#[test]
+fn a_node_leaves_only_if_others_can_take_its_tablets() {
+    let may_leave = |places: &str, factor: &str, tablets: &[&[u8]]| {
+        check_can_leave(&metadata(places, &[("a", factor)], tablets), host(1))
+    };
+    assert_eq!(may_leave("a/1 a/1 a/1", "2", &[&[1, 2]]), Ok(()));
+    assert_eq!(may_leave("a/1 a/1", "1", &[&[2], &[2]]), Ok(()), "it has none");
+    let why = may_leave("a/1 a/1", "2", &[&[1, 2]]).expect_err("a node has one replica");
+    assert!(why.contains("table ks.t"), "{why}");
+    assert!(may_leave("a/1 a/2 a/2", "['1', '2']", &[&[1, 2]]).is_err(), "no other node is in rack 1");
+    assert!(may_leave("a/1 b/1 b/1", "1", &[&[1]]).is_err(), "no other node is in the datacenter");
+    assert!(may_leave("a/1 a/1!", "1", &[&[1]]).is_err(), "the other node leaves, too");
+}

@@ -1,0 +1,145 @@
+//! A node leaves the cluster: its tablets move to other nodes, then it is no member any more.
+//!
+//! The request is the state of the node in the metadata. So any leader moves the tablets ([`run`],
+//! which plans with [`drain`]), and a node that restarts in between goes on ([`finish`]). Until the
+//! last tablet has moved, the request can be cancelled.
+
+use super::drain::{self, Move};
+use super::{Node, NodeState, features};
+use crate::metadata::{ChangeError, Metadata, MetadataService, Op, change};
+use crate::tablets::transition::{Stage, Transition, TransitionKind};
+use model::id::HostId;
+use rt::shard::PerShard;
+use rt::sync::Notify;
+use rt::time::{Duration, Instant};
+use std::convert::Infallible;
+use std::rc::Rc;
+
+/// The longest interval between two plans. Usually the end of a move causes one.
+const LOOK: Duration = Duration::from_millis(200);
+/// The interval at which a leaving node looks for its last tablet.
+const LOOK_FOR_END: Duration = Duration::from_millis(20);
+/// The interval of log lines about the progress.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+
+/// Moves tablets from leaving nodes whenever this node is the leader, until the node stops. On
+/// shard 0.
+pub async fn run(services: PerShard<MetadataService>) {
+    let wake: Rc<Notify> = Rc::default();
+    let notify = wake.clone();
+    let Some(service) = services.try_get() else { return };
+    service.on_change(move |_, now| {
+        if leaving(now).next().is_some() {
+            notify.notify_one();
+        }
+    });
+    drop(service);
+    while rt::shard::stopping().unless(rt::time::timeout(LOOK, wake.notified())).await.is_some() {
+        let Some(service) = services.try_get() else { return };
+        let is_due = service.is_leader() && !drain::next_moves(&service.current()).is_empty();
+        drop(service);
+        if !is_due {
+            continue;
+        }
+        let made = change::<(), Infallible, _>(services, |metadata, _| {
+            Ok((drain::next_moves(metadata).into_iter().map(begun).collect(), ()))
+        });
+        if let Err(error) = made.await {
+            tracing::info!(%error, "tablets of a leaving node could not begin to move; retrying");
+        }
+    }
+}
+
+fn leaving(metadata: &Metadata) -> impl Iterator<Item = &Rc<Node>> {
+    metadata.topology.members().filter(|node| node.state == NodeState::Leaving)
+}
+
+fn begun(Move { table, tablet, new }: Move) -> Op {
+    let (kind, stage) = (TransitionKind::Migration, Stage::AllowWriteBothReadOld);
+    let begun = Transition { kind, stage, new_replicas: new, session: None };
+    Op::PutTransition(Box::new(begun.written(table, tablet)))
+}
+
+/// Requests that this node leaves. The error says why it cannot.
+pub async fn request(services: PerShard<MetadataService>) -> Result<(), ChangeError<String>> {
+    change(services, |metadata, info| {
+        let own = metadata.topology.node(info.host_id).ok_or("this node has not joined")?;
+        match own.state {
+            NodeState::Normal => {}
+            NodeState::Leaving => return Ok((Vec::new(), ())),
+            state => return Err(format!("this node cannot leave: its state is {}", state.name())),
+        }
+        if !metadata.topology.has_feature(features::FILE_STREAM) {
+            return Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned());
+        }
+        drain::check_can_leave(metadata, info.host_id)?;
+        Ok((vec![in_state(own, NodeState::Leaving)], ()))
+    })
+    .await
+}
+
+/// Cancels the request of a node. Tablets that have moved stay where they are.
+pub async fn cancel(services: PerShard<MetadataService>, host: HostId) -> Result<(), ChangeError<String>> {
+    change(services, move |metadata, _| {
+        let node = metadata.topology.node(host).filter(|node| node.state == NodeState::Leaving);
+        let node = node.ok_or_else(|| format!("node {host} does not leave"))?;
+        Ok((vec![in_state(node, NodeState::Normal)], ()))
+    })
+    .await
+}
+
+/// Waits until this node has no tablets any more. The error says why it stays.
+pub async fn wait_for_last_tablet(services: PerShard<MetadataService>) -> Result<(), String> {
+    let mut logged = rt::time::now();
+    loop {
+        let left = {
+            let service = services.try_get().ok_or("the node is stopping")?;
+            let (metadata, own) = (service.current(), service.info().host_id);
+            let state = metadata.topology.node(own).map(|node| node.state);
+            if state != Some(NodeState::Leaving) {
+                return Err("the request was cancelled".to_owned());
+            }
+            tablets_on(&metadata, own)
+        };
+        if left == 0 {
+            return Ok(());
+        }
+        log(&mut logged, left);
+        if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_END)).await.is_none() {
+            return Err("the node is stopping".to_owned());
+        }
+    }
+}
+
+fn log(logged: &mut Instant, left: usize) {
+    if logged.elapsed() >= LOG_EVERY {
+        *logged = rt::time::now();
+        tracing::info!(tablets = left, "this node leaves the cluster: tablets that have not moved yet");
+    }
+}
+
+/// The number of replicas that a node has or receives.
+pub fn tablets_on(metadata: &Metadata, host: HostId) -> usize {
+    let of_table = |table: &Rc<crate::metadata::Table>| {
+        let tablets = &table.tablets;
+        (0..tablets.count()).filter(|tablet| tablets.holders(*tablet).any(|replica| replica.host == host)).count()
+    };
+    metadata.tables().map(of_table).sum()
+}
+
+/// Ends the membership of this node. It must have no tablets, and cannot return.
+pub async fn finish(services: PerShard<MetadataService>) -> Result<(), ChangeError<String>> {
+    change(services, |metadata, info| {
+        let own = metadata.topology.node(info.host_id).filter(|node| node.state == NodeState::Leaving);
+        let own = own.ok_or("the request was cancelled")?;
+        if tablets_on(metadata, info.host_id) > 0 {
+            return Err("this node still has tablets".to_owned());
+        }
+        Ok((vec![in_state(own, NodeState::Left)], ()))
+    })
+    .await
+}
+
+fn in_state(node: &Node, state: NodeState) -> Op {
+    Op::PutNode(Box::new(Node { state, ..node.clone() }))
+}

@@ -1,7 +1,7 @@
 //! `messina admin`: commands for a running node, through its REST interface.
 
 use crate::api::{Api, Method, query, quoted};
-use crate::{Failure, cluster, compactions, hot, resync, tablets, unsupported};
+use crate::{Failure, cluster, compactions, hot, node_ops, resync, tablets, unsupported};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -71,6 +71,7 @@ pub fn command() -> Command {
         .subcommands(compactions::commands())
         .subcommand(hot::command())
         .subcommand(resync::command())
+        .subcommands(node_ops::commands())
         .subcommands(tablets::commands())
         .subcommands(unsupported::commands())
 }
@@ -92,6 +93,9 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     if name == hot::NAME {
         return hot::run(&api, arguments, json);
+    }
+    if node_ops::is_command(name) {
+        return node_ops::run(&api, name, arguments, json);
     }
     if tablets::is_command(name) {
         return tablets::run(&api, name, arguments, json);

@@ -13,6 +13,7 @@ mod hot;
 mod inspect;
 mod log_writer;
 mod logging;
+mod node_ops;
 mod nodestatus;
 mod resync;
 mod serve;

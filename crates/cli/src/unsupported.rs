@@ -6,12 +6,6 @@ use clap::{Arg, Command};
 /// The commands, and what to do instead.
 const COMMANDS: &[(&str, &str)] = &[
     ("repair", "to read the data of a node again from its replicas, run `messina admin resync`; see docs/faults.md"),
-    (
-        "drain",
-        "to stop a node in order, send it SIGTERM; to close only its ports for clients, run `messina admin disablebinary`; see \
-         \"Rolling restart\" in docs/cluster-guide.md",
-    ),
-    ("decommission", SEE_LIMITS),
     ("removenode", SEE_LIMITS),
 ];
 
@@ -35,7 +29,7 @@ mod tests {
 
     #[test]
     fn commands_of_nodetool_say_what_to_do_instead() {
-        for command in ["repair -pr ks", "repair", "drain", "decommission", "removenode 1-2 --force"] {
+        for command in ["repair -pr ks", "repair", "removenode 1-2 --force"] {
             let words = ["messina", "admin"].into_iter().chain(command.split(' '));
             let matches = crate::command().try_get_matches_from(words).expect(command);
             let Err(Failure { why, .. }) = crate::admin::run(matches.subcommand().expect("admin").1) else {

@@ -5,27 +5,30 @@ use super::client::Message;
 use super::replica_failure::ReplicaFailure;
 use crate::hints::format::Hint;
 use crate::hints::replay_outcome::{self, ReplayOutcome};
-use crate::hints::{Cause, Delivered, Hints};
-use model::id::HostId;
+use crate::hints::{Cause, Delivered, Hints, MissedWrites};
+use model::id::{HostId, TableId};
 use replica::{Class, Context, RateLimitMode, ReplicaError, ReplicaRequest};
 use rt::sync::{Cancel, Deadline};
 use rt::time::Duration;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 /// The timeout of one hint.
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Coordinator {
-    /// Replays the hints for all nodes that are up. Called periodically on every shard; see
-    /// [`crate::hints::Hints::period`].
+    /// Replays the hints for all nodes that are up or have left. Called periodically on every
+    /// shard; see [`crate::hints::Hints::period`].
     pub async fn replay_hints(&self) {
         let Some(hints) = self.writer.hints() else { return };
         hints.sync().await;
         let metadata = self.metadata();
         hints.forget_dropped(|table| metadata.table_by_id(table).is_some()).await;
         drop(metadata);
+        self.pass_on_notes(&hints).await;
         for target in hints.targets() {
-            if !self.nodes().is_alive(target) {
+            // The hints for a node that has left go to the present replicas.
+            if !self.nodes().is_alive(target) && !self.has_left(target) {
                 continue;
             }
             let is_logged = Cell::new(false);
@@ -41,6 +44,41 @@ impl Coordinator {
                 Err(error) => tracing::error!(target_node = %target, %error, "hints cannot be replayed"),
             }
         }
+    }
+
+    /// Whether hints wait for nodes that are up or have left.
+    pub fn has_deliverable_hints(&self) -> bool {
+        let Some(hints) = self.writer.hints() else { return false };
+        hints.targets().into_iter().any(|target| self.nodes().is_alive(target) || self.has_left(target))
+    }
+
+    /// Whether a node has left the cluster.
+    fn has_left(&self, host: HostId) -> bool {
+        self.metadata().topology.node(host).is_some_and(|node| !node.state.is_member())
+    }
+
+    /// Passes on the notes about nodes that have left: whoever has copied their tablets misses the
+    /// same writes.
+    async fn pass_on_notes(&self, hints: &Hints) {
+        for note in hints.missed().into_iter().filter(|note| self.has_left(note.target)) {
+            for heir in self.holders(note.table) {
+                if let Err(error) = hints.take_over_note(MissedWrites { target: heir, ..note }).await {
+                    tracing::debug!(%error, "a note about a node that has left is kept");
+                    return;
+                }
+            }
+            hints.forget_missed(note.target, Some(&[note.table]), i64::MAX).await;
+        }
+    }
+
+    /// The nodes with replicas of a table; `None`: of any table.
+    fn holders(&self, table: Option<TableId>) -> BTreeSet<HostId> {
+        let metadata = self.metadata();
+        let tables = metadata.tables().filter(|known| table.is_none_or(|table| table == known.schema.id));
+        let holders = tables.flat_map(|known| {
+            (0..known.tablets.count()).flat_map(|tablet| known.tablets.replicas(tablet)).map(|replica| replica.host)
+        });
+        holders.collect()
     }
 
     /// Sends a hint to its replicas. A hint that a replica refuses permanently is recorded as a

@@ -34,6 +34,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use uuid::Uuid;
 
+mod handover;
+
+pub use handover::hand_over;
+
 /// The version of the messages.
 const FORMAT: u8 = 1;
 /// The time limit for the answer of another node.
@@ -60,6 +64,12 @@ enum Request {
     /// Remove the marked entries of a node for these tables, unless hints for the node are pending.
     /// The answer is [`Remaining`].
     ForgetMarked { target: HostId, tables: Vec<Option<TableId>>, mark: Uuid },
+    /// Take over these entries of the sender, which leaves the cluster. The answer says that they
+    /// are durable.
+    TakeOver(Vec<MissedWrites>),
+    /// Take over a hint that the sender, which leaves the cluster, has kept for a node. The answer
+    /// says that it is stored.
+    TakeOverHint { target: HostId, record: Vec<u8> },
 }
 
 /// The remaining entries and hints for a node after [`Request::ForgetMarked`]. Append-only.
@@ -111,6 +121,8 @@ pub fn serve(internode: &Internode, shards: ResyncShards) {
                 let body = postcard::to_stdvec(&kept).map_err(Refusal::failed)?;
                 Ok(Pieces::from(Bytes::from([&[FORMAT], &body[..]].concat())))
             }
+            Request::TakeOver(notes) => handover::take_over_notes(shards, notes).await,
+            Request::TakeOverHint { target, record } => handover::take_over_hint(shards, target, record.into()).await,
         }
     });
 }
@@ -465,6 +477,10 @@ mod tests {
         assert_eq!(bytes(&Request::Mark { target, mark }), [&[2][..], &id(5), &id(6)].concat());
         let marked = Request::ForgetMarked { target, tables: vec![None], mark };
         assert_eq!(bytes(&marked), [&[3][..], &id(5), &[1, 0], &id(6)].concat());
+        let note = MissedWrites { target, table: None, cause: Cause::NotesLost, since: 1 };
+        assert_eq!(bytes(&Request::TakeOver(vec![note])), [&[4, 1][..], &id(5), &[0, 7, 2]].concat());
+        let hint = Request::TakeOverHint { target, record: vec![9] };
+        assert_eq!(bytes(&hint), [&[5][..], &id(5), &[1, 9]].concat());
         let kept = Remaining { notes: 1, hint_bytes: 2 };
         assert_eq!(postcard::to_stdvec(&kept), Ok(vec![1, 2]));
     }

@@ -2,6 +2,7 @@
 
 use crate::config::live::LiveShards;
 use crate::runs::Runs;
+use crate::wire::OpenWire;
 use cluster::topology::migration_driver::Streaming;
 use cluster::{ClusterShards, MetadataService, NodeInfo};
 use coordinator::Coordinator;
@@ -12,10 +13,9 @@ use cql::{Processor, ProcessorShards};
 use engine::Engine;
 use engine::commitlog::ReplayReport;
 use engine::datadir::{DataDir, InventoryKeeper};
-use internode::{Internode, Running};
+use internode::Internode;
 use replica::Replica;
 use rt::shard::PerShard;
-use std::cell::RefCell;
 use std::rc::Rc;
 use streaming::StreamService;
 
@@ -75,9 +75,6 @@ impl Layers {
         ResyncShards { cluster: self.cluster(), coordinator: self.coordinator }
     }
 }
-
-/// The open transport to other nodes, until it is closed.
-pub struct OpenWire(pub(crate) RefCell<Option<Running>>);
 
 /// A node's running layers. Kept by shard 0.
 pub struct Stack {

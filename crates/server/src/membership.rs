@@ -7,22 +7,23 @@
 use crate::config::Config;
 use crate::config::handoff::Handoff;
 use crate::inventory;
-use crate::layers::OpenWire;
 use crate::runs::{self, Runs};
 use crate::seeds::Seeds;
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
+use crate::wire::OpenWire;
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
 use cluster::raft;
 use cluster::topology::admission::Admission;
 use cluster::topology::barrier;
 use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, SearchOutcome};
+use cluster::topology::leave;
 use cluster::topology::locate;
 use cluster::topology::migration_driver::{MigrationDriver, Streaming};
 use cluster::topology::search_progress::SearchProgress;
 use cluster::topology::write_marks::WriteMarks;
-use cluster::topology::{Node, NodeState, features, topology_coordinator};
+use cluster::topology::{NodeState, features, topology_coordinator};
 use cluster::{ClusterShards, NodeInfo};
 use coordinator::Coordinator;
 use coordinator::hints::{self, Hints, HintsConfig, HintsSettings};
@@ -36,7 +37,6 @@ use rt::sync::Deadline;
 use rt::task::Group;
 use rt::time::Duration;
 use rt::tls::PeerTls;
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -47,8 +47,6 @@ use streaming::{StreamService, TabletStreamer};
 const LEARN: Duration = Duration::from_secs(120);
 /// Hints may take the disk size divided by this.
 const HINTS_SHARE: u64 = 10;
-/// The time limit for announcing this node's stop to the other nodes.
-const ANNOUNCE: Duration = Duration::from_millis(500);
 /// The pause before a node retries to announce itself.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -155,7 +153,7 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&OpenInternode>) -
     };
     if metadata::is_member(dir, info).await.map_err(StartError::because)? {
         let found = begins().await?;
-        check_shards(&found, info)?;
+        check_can_start(&found, info)?;
         return Ok(found);
     }
     let own = own_node(info, NodeState::Joining);
@@ -170,11 +168,17 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&OpenInternode>) -
     }
 }
 
-/// Refuses a smaller number of shards in a cluster of several nodes. The cluster's metadata has the
-/// shard of each tablet, so a node cannot move tablets between its shards on its own.
-fn check_shards(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError> {
+/// Refuses a node that has left its cluster, and a smaller number of shards in a cluster of several
+/// nodes. The cluster's metadata has the shard of each tablet, so a node cannot move tablets
+/// between its shards on its own.
+fn check_can_start(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError> {
     let metadata = found.recovered.metadata().map_err(StartError::because)?;
     match metadata.topology.node(info.host_id) {
+        Some(known) if known.state == NodeState::Left => Err(StartError(format!(
+            "node {} has left its cluster and cannot come back: to have this machine join as a new node, start it with an empty data \
+             directory",
+            info.host_id
+        ))),
         Some(known) if !found.log.is_alone() && usize::from(known.shards) > info.shards => Err(StartError(format!(
             "this node had {0} shards and is started with {1}: in a cluster of several nodes the number of shards can only grow; \
              start the node with --shards {0}",
@@ -287,6 +291,7 @@ pub async fn settle(
     if joins {
         unless_failed(&metadata, topology_coordinator::wait_for_vote(&metadata, &is_down)).await?;
     }
+    rt::task::spawn(leave::run(shards.metadata, is_down.clone())).detach();
     rt::task::spawn(topology_coordinator::run(shards.metadata, is_down)).detach();
     let driver = MigrationDriver::new(shards, streaming);
     rt::task::spawn(driver.run()).detach();
@@ -302,11 +307,14 @@ async fn announce_self(service: Rc<MetadataService>) -> Result<(), StartError> {
 async fn keep_announcing(service: &MetadataService) {
     loop {
         let made = metadata::change::<(), String, _>(service.shards().metadata, |metadata, info| {
-            let own = own_node(info, NodeState::Normal);
             let known = metadata.topology.node(info.host_id);
             // A restart does not return a leaving node to the cluster.
-            let stays = |known: &Node| matches!(known.state, NodeState::Joining | NodeState::Normal);
-            let is_to_announce = known.is_none_or(|known| **known != own && stays(known));
+            let state = known.map_or(NodeState::Normal, |known| match known.state {
+                NodeState::Joining => NodeState::Normal,
+                state => state,
+            });
+            let own = own_node(info, state);
+            let is_to_announce = known.is_none_or(|known| **known != own && known.state.is_member());
             join::check_location(&metadata.topology, &own)?;
             Ok((if is_to_announce { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
         });
@@ -324,26 +332,9 @@ async fn keep_announcing(service: &MetadataService) {
 }
 
 impl OpenInternode {
-    /// Keeps the transport open until [`close`]. On shard 0.
+    /// Keeps the transport open until [`crate::wire::close`]. On shard 0.
     pub fn keep(self, wires: PerShard<OpenWire>) {
-        wires.set(Rc::new(OpenWire(RefCell::new(Some(self.running)))));
-    }
-}
-
-/// Announces this node's stop to the other nodes, so that they send it no more requests. On shard
-/// 0.
-pub async fn announce_stop(internodes: PerShard<Internode>) {
-    if let Some(internode) = internodes.try_get() {
-        internode.announce_stop(ANNOUNCE).await;
-    }
-}
-
-/// Closes the transport, if there is one.
-pub async fn close(wires: PerShard<OpenWire>) {
-    let running = wires.try_get().and_then(|wire| wire.0.take());
-    wires.clear();
-    if let Some(running) = running {
-        running.stop().await;
+        wires.set(Rc::new(OpenWire::new(self.running)));
     }
 }
 

@@ -12,6 +12,7 @@ use crate::connection::accept::{self, Choice};
 use crate::connection::memory::Held;
 use crate::connection::tls::{self, Tls, TlsFiles};
 use crate::connection::{ClientPort, LateLimits, Limits, Listeners, NodeFacts, Server};
+use crate::failures;
 use crate::http::Port;
 use crate::http::caller::Callers;
 use crate::http::starting;
@@ -22,16 +23,16 @@ use crate::membership::{self, ClusterConfig};
 use crate::memory;
 use crate::metrics;
 use crate::node_events;
+use crate::node_ops::NodeOps;
 use crate::remote::RemoteShards;
-use crate::runs::Runs;
 use crate::services::Services;
 use crate::signals;
 use crate::stack::{self, StackConfig, StartError};
 use crate::stopping::{self, FAILED, FailureSender, Phase, StopClock, StopError, Stopping};
+use crate::wire;
 use crate::{report, schema_events};
-use cluster::{MetadataService, NodeInfo};
+use cluster::NodeInfo;
 use cql::system::{ClientList, SettingsTable};
-use engine::Engine;
 use engine::commitlog::SyncMode;
 use internode::{InternodeConfig, LivenessConfig};
 use model::HostId;
@@ -430,7 +431,7 @@ async fn bring_up(
             let live = live::Live::new(config, services.live_shards());
             services.live.set(live.clone());
             system.settings.set(Rc::new(SettingsTable(live)));
-            rt::task::spawn(watch_log(services.engine.get(), failures)).detach();
+            rt::task::spawn(failures::watch_log(services.engine.get(), failures)).detach();
         }
     })
     .await;
@@ -441,8 +442,8 @@ async fn bring_up(
         report::begin(services.report, &internode, services.metadata, services.engine);
         node_events::begin(services.node_events, &internode, &metadata, services.server);
     }
-    rt::task::spawn(watch_metadata(metadata, failures_of_metadata.clone())).detach();
-    rt::task::spawn(watch_runs(services.runs.try_get(), failures_of_metadata)).detach();
+    rt::task::spawn(failures::watch_metadata(metadata, failures_of_metadata.clone())).detach();
+    rt::task::spawn(failures::watch_runs(services.runs.try_get(), services.node_ops, failures_of_metadata)).detach();
     let limit = plan.config.shutdown_timeout_in_ms.0 / STOP_CLIENTS;
     let most = most_connections(&plan);
     let Services { server, tls, report, .. } = services;
@@ -455,6 +456,9 @@ async fn bring_up(
     }
     services.clients.set(clients);
     services.stack.set(Rc::new(stack));
+    let ops = NodeOps::new(services.layers, services.clients);
+    services.node_ops.set(ops.clone());
+    ops.resume();
     Ok(up)
 }
 
@@ -468,39 +472,19 @@ fn most_connections(plan: &Plan) -> usize {
     accept::most_connections(descriptors, files, plan.shards)
 }
 
-/// Waits for a failure to log or apply changes of the metadata. The node must then stop serving.
-async fn watch_metadata(service: Rc<MetadataService>, failures: FailureSender) {
-    let Some(group) = service.group() else { return };
-    let error = group.failure().await;
-    failures.send(StartError::of_group(&error).0);
-}
-
-/// Waits until another process replaces this node in the cluster. The node must then stop.
-async fn watch_runs(runs: Option<Rc<Runs>>, failures: FailureSender) {
-    if let Some(runs) = runs {
-        failures.send(runs.displaced().await);
-    }
-}
-
-/// If the commitlog cannot be written any more, no write becomes durable: the node stops, and
-/// flushes the writes that the log held.
-async fn watch_log(engine: Rc<Engine>, failures: FailureSender) {
-    let error = engine.failure().await;
-    failures.send_log_failure(format!("shard {}: {error}", rt::shard::this()));
-}
-
 /// Stops the node, on shard 0. The ports close, pending requests end, the layers stop, and the data
 /// directory is unlocked. The error says what could not be written.
 async fn wind_down(services: Services, phase: Phase) -> Result<(), StopError> {
     if services.stack.try_get().is_none() {
         return Ok(());
     }
-    membership::announce_stop(services.internode).await;
+    wire::announce_stop(services.internode).await;
     phase.enter("ending requests of clients");
     if let Some(clients) = services.clients.try_get() {
         clients.stop().await;
     }
     services.clients.clear();
+    services.node_ops.clear();
     rt::shard::call_all(move || async move { services.server.clear() }).await;
     services.node_events.clear();
     let stopped = stack::stop_in(services.layers, &phase).await;

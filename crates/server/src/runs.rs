@@ -16,7 +16,7 @@ use cluster::metadata::{self, ChangeError, MetadataService, own_node};
 use cluster::raft::Group;
 use cluster::topology::admission::Admission;
 use cluster::topology::join;
-use cluster::topology::runs::{self, KnownNode, RunClaim};
+use cluster::topology::runs::{self, HasLeft, KnownNode, RunClaim};
 use cluster::topology::write_marks::{MarkAnnouncement, WriteMarks};
 use coordinator::Coordinator;
 use engine::Engine;
@@ -57,6 +57,8 @@ enum Standing {
     Accepted,
     /// Another process has replaced this one, or ran with later data. The text is for the operator.
     Displaced(String),
+    /// The cluster has recorded that this node has left. The text is for the operator.
+    Left(String),
 }
 
 /// The result of an attempt to record the run.
@@ -107,7 +109,7 @@ pub async fn check_directory(
         topology.members().filter(|node| node.host != host).map(|node| node.internode()).collect();
     let Some(group) = service.group().filter(|_| !others.is_empty()) else { return Ok(()) };
     let (asked, last) = (others.len(), group.last_index());
-    let answers = runs::ask_others(internode, None, others, ANSWERS).await;
+    let answers = runs::ask_others(internode, None, others, ANSWERS).await.map_err(|HasLeft(why)| StartError(why))?;
     tracing::info!(
         asked,
         answers = answers.len(),
@@ -181,7 +183,7 @@ pub async fn begin(
         let standing = runs.standing.borrow().clone();
         match standing {
             Standing::Accepted => return Ok(()),
-            Standing::Displaced(why) => return Err(StartError(why)),
+            Standing::Displaced(why) | Standing::Left(why) => return Err(StartError(why)),
             Standing::Open if moved_from.is_some() => {}
             Standing::Open if is_majority_down(&group, internode) => {
                 tracing::warn!(
@@ -213,10 +215,20 @@ impl Runs {
     /// Waits until this process must stop, because another process has replaced it. The returned
     /// reason is for the operator.
     pub async fn displaced(&self) -> String {
+        self.wait(|standing| if let Standing::Displaced(why) = standing { Some(why.clone()) } else { None }).await
+    }
+
+    /// Waits until the cluster has recorded that this node has left. The returned text is for the
+    /// operator of a node that was removed.
+    pub async fn left(&self) -> String {
+        self.wait(|standing| if let Standing::Left(why) = standing { Some(why.clone()) } else { None }).await
+    }
+
+    async fn wait(&self, wanted: impl Fn(&Standing) -> Option<String>) -> String {
         let mut standing = self.standing.subscribe();
         loop {
-            if let Standing::Displaced(why) = &*standing.borrow_and_update() {
-                return why.clone();
+            if let Some(why) = wanted(&standing.borrow_and_update()) {
+                return why;
             }
             if standing.changed().await.is_err() {
                 return std::future::pending().await;
@@ -224,8 +236,14 @@ impl Runs {
         }
     }
 
-    fn is_displaced(&self) -> bool {
-        matches!(*self.standing.borrow(), Standing::Displaced(_))
+    /// Ends the comparisons with other members: this node has left the cluster.
+    pub fn leave(&self, why: &str) {
+        self.standing.send_replace(Standing::Left(why.to_owned()));
+    }
+
+    /// Whether this process must stop, or has left the cluster.
+    fn is_over(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Displaced(_) | Standing::Left(_))
     }
 
     fn accept(&self) {
@@ -250,7 +268,12 @@ impl Runs {
     async fn compare(&self, announcement: Option<MarkAnnouncement>) {
         let Some(internode) = self.internode.upgrade() else { return };
         let host = internode.own().host;
-        for known in runs::ask_others(&internode, announcement, others(&internode), ANSWERS).await {
+        let answers = match runs::ask_others(&internode, announcement, others(&internode), ANSWERS).await {
+            Ok(answers) => answers,
+            Err(HasLeft(why)) if self.is_over() => return tracing::debug!(why, "the node has left"),
+            Err(HasLeft(why)) => return self.leave(&why),
+        };
+        for known in answers {
             self.check(host, known.run);
             if let Err(why) = known.check_mark(host, self.admission.marks()) {
                 self.displace(why);
@@ -269,7 +292,7 @@ impl Runs {
     }
 
     fn displace(&self, why: String) {
-        if !self.is_displaced() {
+        if !self.is_over() {
             tracing::error!(why, "another process has replaced this node in the cluster");
             self.standing.send_replace(Standing::Displaced(why));
         }
@@ -298,10 +321,10 @@ impl Runs {
         }
         // The topology's listener has compared the runs, not the write marks.
         self.compare(None).await;
-        if is_elsewhere && !self.is_displaced() {
+        if is_elsewhere && !self.is_over() {
             return self.introduce().await;
         }
-        if self.is_displaced() || !self.name_claim().await {
+        if self.is_over() || !self.name_claim().await {
             return Attempt::Checked;
         }
         let claim = self.claim.clone();
@@ -366,7 +389,7 @@ async fn keep_claiming(runs: Rc<Runs>, group: Rc<Group>) {
             Attempt::Checked => runs.accept(),
             Attempt::Failed => {}
         }
-        if runs.is_displaced() || rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
+        if runs.is_over() || rt::time::timeout(PAUSE, rt::shard::stopping().cancelled()).await.is_ok() {
             return;
         }
     }
@@ -394,7 +417,7 @@ async fn keep_comparing(
 ) {
     let mut seen = written(&group, engines, coordinators).await;
     let (mut asked, mut saved) = (rt::time::now(), rt::time::now());
-    while !runs.is_displaced() {
+    while !runs.is_over() {
         let is_open = *runs.standing.borrow() == Standing::Open;
         let pause = if is_open { PAUSE } else { MARK_EVERY };
         if rt::time::timeout(pause, rt::shard::stopping().cancelled()).await.is_ok() {

@@ -8,6 +8,7 @@ use crate::connection::tls::Tls;
 use crate::layers::{Layers, Stack};
 use crate::metrics::sample::MetricsShards;
 use crate::node_events::NodeEvents;
+use crate::node_ops::NodeOps;
 use crate::report::Report;
 use cql::Processor;
 use rt::shard::PerShard;
@@ -31,6 +32,8 @@ pub struct Services {
     pub(crate) report: PerShard<Report>,
     /// The settings that can be changed while the node runs.
     pub(crate) live: PerShard<Live>,
+    /// Operations on this node as a member of its cluster. On shard 0, until the node stops.
+    pub node_ops: PerShard<NodeOps>,
     /// Held while an administrator's snapshot is taken. On shard 0.
     pub snapshot_turn: PerShard<Semaphore>,
     /// What [`crate::stack::start`] returned. On shard 0, until the node stops.
@@ -48,16 +51,16 @@ impl Deref for Services {
 impl Services {
     /// The services that administration uses.
     pub fn admin(self) -> AdminShards {
-        let Services { layers, clients, snapshot_turn, .. } = self;
+        let Services { layers, clients, node_ops, snapshot_turn, .. } = self;
         let Layers { processor, system, .. } = layers;
         let (cluster, resync) = (layers.cluster(), layers.resync());
-        AdminShards { cluster, resync, processor, settings: system.settings, clients, snapshot_turn }
+        AdminShards { cluster, resync, processor, settings: system.settings, clients, node_ops, snapshot_turn }
     }
 
     /// The services that metrics are read from.
     pub fn metrics(self) -> MetricsShards {
-        let Services { layers, server, .. } = self;
+        let Services { layers, server, node_ops, .. } = self;
         let Layers { coordinator, processor, streams, .. } = layers;
-        MetricsShards { cluster: layers.cluster(), coordinator, processor, server, streams }
+        MetricsShards { cluster: layers.cluster(), coordinator, processor, server, streams, node_ops }
     }
 }

@@ -14,6 +14,7 @@ use crate::old_logs::AfterReplay;
 pub use crate::stack_config::StackConfig;
 pub use crate::start_error::StartError;
 use crate::stopping::{Phase, StopError};
+use crate::wire;
 use cluster::ClusterShards;
 use cluster::metadata::{MetadataLog, MetadataService, PagingKeyPolicy, Recovered, paging_keys};
 use coordinator::hints::HintsSettings;
@@ -320,7 +321,7 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
         metadata.stop().await;
         log = metadata.check_log().await;
         phase.enter("closing connections to other nodes");
-        membership::close(layers.wire).await;
+        wire::close(layers.wire).await;
     }
     phase.enter("syncing hints, stopping flushes and compactions, closing the commitlog");
     let unwritten = rt::shard::call_all(move || async move {

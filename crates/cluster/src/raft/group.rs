@@ -13,7 +13,7 @@ use engine::raft_log::RaftLog;
 use futures_util::future::{Either, select};
 use model::id::HostId;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
-use openraft::{ChangeMembers, EmptyNode, ServerState, SnapshotPolicy};
+use openraft::{EmptyNode, ServerState, SnapshotPolicy};
 use rt::sync::Deadline;
 use rt::task::Task;
 use rt::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const SNAPSHOT_EVERY: u64 = 256;
 /// this length with at least [`KEPT`] entries is also cut.
 pub(super) const LARGE_LOG: u64 = 32 << 20;
 /// The number of entries that stay in the log after a snapshot, for nodes that are slightly behind.
-const KEPT: u64 = 64;
+pub(super) const KEPT: u64 = 64;
 /// The most bytes of these entries. A node that is further behind gets the snapshot.
 const KEPT_BYTES: u64 = 8 << 20;
 /// The size in bytes of the parts in which a snapshot is sent.
@@ -87,7 +87,7 @@ type ReadIndex = Result<Option<super::LogId>, RaftError<Member, CheckIsLeaderErr
 /// The group. On shard 0.
 pub struct Group {
     host: HostId,
-    raft: openraft::Raft<Types>,
+    pub(super) raft: openraft::Raft<Types>,
     pub(super) log: Rc<RaftLog>,
     dir: PathBuf,
     machine: Rc<dyn Machine>,
@@ -534,39 +534,6 @@ impl Group {
             Either::Left((done, _)) => done,
             Either::Right((why, _)) => Err(GroupError::Stuck(why)),
         }
-    }
-
-    /// Adds a node as a learner. Only the leader can.
-    pub async fn add(&self, host: HostId) -> Result<(), GroupError> {
-        if self.members().contains(&host) {
-            return Ok(());
-        }
-        let added = self.raft.add_learner(host.into(), EmptyNode {}, false).await;
-        added.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
-    }
-
-    /// Sets the voters; all must be members. Only the leader can.
-    pub async fn set_voters(&self, voters: &BTreeSet<HostId>) -> Result<(), GroupError> {
-        let voters: BTreeSet<Member> = voters.iter().copied().map(Member::from).collect();
-        // A node that loses its vote stays a learner.
-        let changed = self.raft.change_membership(voters, true).await;
-        changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
-    }
-
-    /// Removes members that are not voters. Only the leader can.
-    pub async fn remove(&self, hosts: &BTreeSet<HostId>) -> Result<(), GroupError> {
-        let members = hosts.iter().copied().map(Member::from).collect();
-        let changed = self.raft.change_membership(ChangeMembers::RemoveNodes(members), true).await;
-        changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
-    }
-
-    /// Whether a member has all of this leader's log, except for at most `KEPT` entries.
-    pub fn has_caught_up(&self, host: HostId) -> bool {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow();
-        let replication = metrics.replication.as_ref();
-        let matched = replication.and_then(|all| all.get(&Member::from(host)).copied().flatten());
-        matched.is_some_and(|matched| matched.index + KEPT >= metrics.last_log_index.unwrap_or(0))
     }
 
     /// Purges entries of the snapshot beyond [`KEPT_BYTES`], and starts a snapshot if one is due.

@@ -22,6 +22,7 @@ mod divergence;
 mod election;
 mod group;
 mod machine;
+mod members;
 mod network;
 mod runtime;
 mod saved;

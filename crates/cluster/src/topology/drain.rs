@@ -6,14 +6,15 @@
 //! tablets per shard. A shard sends and receives a few tablets at a time, so that the others serve
 //! at full speed.
 
-use super::NodeState;
+use super::{Node, NodeState};
 use crate::metadata::{Metadata, Table, builtin};
 use crate::tablets::TabletReplica;
 use crate::tablets::allocator::{Host, add_replica};
 use crate::tablets::strategy::{SIMPLE, racks_of, short_class};
 use crate::tablets::transition::Replicas;
 use model::id::{HostId, TableId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Tablets that a shard sends, and that it receives, at a time.
 const AT_ONCE: usize = 2;
@@ -43,14 +44,18 @@ impl Traffic {
     }
 }
 
-/// The moves that can begin now. None if no node leaves, or if its tablets already move.
-pub fn next_moves(metadata: &Metadata) -> Vec<Move> {
-    let leaving = |host: HostId| metadata.topology.node(host).is_some_and(|node| node.state == NodeState::Leaving);
-    if !metadata.topology.members().any(|node| node.state == NodeState::Leaving) {
+/// The moves that can begin now. None if no node leaves, or if its tablets already move. Nothing
+/// moves from or to a node that is down.
+pub fn next_moves(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Move> {
+    let leaving = |host: HostId| {
+        let is_leaving = |node: &Rc<Node>| node.state == NodeState::Leaving && !down.contains(&host);
+        metadata.topology.node(host).is_some_and(is_leaving)
+    };
+    if !metadata.topology.members().any(|node| leaving(node.host)) {
         return Vec::new();
     }
     let (mut outgoing, mut incoming) = (Traffic::default(), Traffic::default());
-    let mut hosts = hosts(metadata);
+    let mut hosts = hosts(metadata, down);
     for (table, tablet, moving) in metadata.transitions() {
         let old = table.tablets.replicas(tablet);
         old.iter().filter(|replica| !moving.new_replicas.contains(replica)).for_each(|replica| outgoing.add(*replica));
@@ -85,11 +90,14 @@ pub fn next_moves(metadata: &Metadata) -> Vec<Move> {
 }
 
 /// Refuses to let a node leave if one of its tablets has no other place. The error names the table.
-pub fn check_can_leave(metadata: &Metadata, leaving: HostId) -> Result<(), String> {
-    let mut hosts = hosts(metadata);
+pub fn check_can_leave(metadata: &Metadata, leaving: HostId, down: &BTreeSet<HostId>) -> Result<(), String> {
+    let mut hosts = hosts(metadata, down);
     hosts.retain(|host| host.id != leaving);
     if hosts.is_empty() {
-        return Err("no other node can take its tablets".to_owned());
+        return Err(match metadata.topology.owners().any(|node| node.host != leaving) {
+            true => "the other nodes are down: no node can take its tablets".to_owned(),
+            false => "no other node can take its tablets".to_owned(),
+        });
     }
     for table in metadata.tables().filter(|table| !builtin::is_built_in(&table.schema.keyspace)) {
         for tablet in 0..table.tablets.count() {
@@ -97,9 +105,10 @@ pub fn check_can_leave(metadata: &Metadata, leaving: HostId) -> Result<(), Strin
             let Some(place) = replicas.iter().position(|replica| replica.host == leaving) else { continue };
             if moved(metadata, table, &replicas, place, &mut hosts).is_none() {
                 let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+                let down = if down.is_empty() { "" } else { ", start the nodes that are down" };
                 return Err(format!(
-                    "no other node can take a replica of table {keyspace}.{name}: add a node where the keyspace needs one, or lower \
-                     its replication factor"
+                    "no other node can take a replica of table {keyspace}.{name}: add a node where the keyspace needs one{down}, or \
+                     lower its replication factor"
                 ));
             }
         }
@@ -108,14 +117,14 @@ pub fn check_can_leave(metadata: &Metadata, leaving: HostId) -> Result<(), Strin
 }
 
 /// The nodes that can take tablets, with their load.
-fn hosts(metadata: &Metadata) -> Vec<Host> {
-    let host = |node: &std::rc::Rc<super::Node>| Host {
+fn hosts(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Host> {
+    let host = |node: &Rc<Node>| Host {
         id: node.host,
         datacenter: node.datacenter.clone(),
         rack: node.rack.clone(),
         load: metadata.load(node.host, usize::from(node.shards).max(1)),
     };
-    metadata.topology.owners().map(host).collect()
+    metadata.topology.owners().filter(|node| !down.contains(&node.host)).map(host).collect()
 }
 
 /// The replicas after the one at `place` has moved, which adds to the load of its new host. `None`

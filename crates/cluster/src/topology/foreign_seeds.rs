@@ -96,7 +96,7 @@ async fn look(
             Err(NoAnswer::Ever(why)) => {
                 found.insert(seed, why);
             }
-            Ok(_) | Err(NoAnswer::Yet(_) | NoAnswer::Own | NoAnswer::Twin(_)) => {}
+            Ok(_) | Err(NoAnswer::Yet(_) | NoAnswer::Own | NoAnswer::Twin(_) | NoAnswer::Left(_)) => {}
         }
     }
     found

@@ -457,7 +457,7 @@ async fn search_with(
                         DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false },
                     );
                 }
-                Err(NoAnswer::Ever(why)) => return Err(why),
+                Err(NoAnswer::Ever(why) | NoAnswer::Left(why)) => return Err(why),
                 Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {
                     search.lost(address);
                     reasons.insert(address, why);
@@ -494,6 +494,8 @@ pub(super) enum NoAnswer {
     Twin(String),
     /// The question will never be answered: this node belongs to another cluster, or to none.
     Ever(String),
+    /// The cluster has recorded that this node has left.
+    Left(String),
 }
 
 pub(super) async fn ask(
@@ -512,9 +514,10 @@ pub(super) async fn ask(
         CallError::Rejected(rejection) => match rejection.code {
             RejectionCode::Itself => NoAnswer::Own,
             RejectionCode::Twin => NoAnswer::Twin(error.to_string()),
-            RejectionCode::Cluster | RejectionCode::Version | RejectionCode::Left => {
+            RejectionCode::Cluster | RejectionCode::Version => {
                 NoAnswer::Ever(format!("the seed or member at {address}: {error}"))
             }
+            RejectionCode::Left => NoAnswer::Left(format!("{error}: start it with an empty data directory")),
             _ => NoAnswer::Yet(error.to_string()),
         },
         _ => NoAnswer::Yet(error.to_string()),
@@ -577,8 +580,7 @@ async fn join(
                 return Err(format!("node {host} at {address} refuses: {why}"));
             }
             Ok((_, other)) => tracing::info!(%address, answer = ?other, "not admitted yet"),
-            Err(NoAnswer::Ever(why)) => return Err(why),
-            Err(NoAnswer::Twin(why)) => return Err(why),
+            Err(NoAnswer::Ever(why) | NoAnswer::Left(why) | NoAnswer::Twin(why)) => return Err(why),
             Err(NoAnswer::Own) => {}
             Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not admitted yet"),
         }

@@ -6,12 +6,15 @@
 
 use super::drain::{self, Move};
 use super::{Node, NodeState, features};
-use crate::metadata::{ChangeError, Metadata, MetadataService, Op, change};
+use crate::metadata::builtin::is_built_in;
+use crate::metadata::{ChangeError, Metadata, MetadataService, Op, Table, change};
+use crate::raft::Group;
 use crate::tablets::transition::{Stage, Transition, TransitionKind};
 use model::id::HostId;
 use rt::shard::PerShard;
 use rt::sync::Notify;
 use rt::time::{Duration, Instant};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
@@ -24,7 +27,7 @@ const LOG_EVERY: Duration = Duration::from_secs(30);
 
 /// Moves tablets from leaving nodes whenever this node is the leader, until the node stops. On
 /// shard 0.
-pub async fn run(services: PerShard<MetadataService>) {
+pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -> bool) {
     let wake: Rc<Notify> = Rc::default();
     let notify = wake.clone();
     let Some(service) = services.try_get() else { return };
@@ -36,18 +39,24 @@ pub async fn run(services: PerShard<MetadataService>) {
     drop(service);
     while rt::shard::stopping().unless(rt::time::timeout(LOOK, wake.notified())).await.is_some() {
         let Some(service) = services.try_get() else { return };
-        let is_due = service.is_leader() && !drain::next_moves(&service.current()).is_empty();
-        drop(service);
+        let metadata = service.current();
+        let down = down(&metadata, &is_down);
+        let is_due = service.is_leader() && !drain::next_moves(&metadata, &down).is_empty();
+        drop((service, metadata));
         if !is_due {
             continue;
         }
-        let made = change::<(), Infallible, _>(services, |metadata, _| {
-            Ok((drain::next_moves(metadata).into_iter().map(begun).collect(), ()))
+        let made = change::<(), Infallible, _>(services, move |metadata, _| {
+            Ok((drain::next_moves(metadata, &down).into_iter().map(begun).collect(), ()))
         });
         if let Err(error) = made.await {
             tracing::info!(%error, "tablets of a leaving node could not begin to move; retrying");
         }
     }
+}
+
+fn down(metadata: &Metadata, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
+    metadata.topology.members().map(|node| node.host).filter(|host| is_down(*host)).collect()
 }
 
 fn leaving(metadata: &Metadata) -> impl Iterator<Item = &Rc<Node>> {
@@ -61,8 +70,12 @@ fn begun(Move { table, tablet, new }: Move) -> Op {
 }
 
 /// Requests that this node leaves. The error says why it cannot.
-pub async fn request(services: PerShard<MetadataService>) -> Result<(), ChangeError<String>> {
-    change(services, |metadata, info| {
+pub async fn request(
+    services: PerShard<MetadataService>,
+    is_down: impl Fn(HostId) -> bool,
+) -> Result<(), ChangeError<String>> {
+    let down = down(&services.get().current(), is_down);
+    change(services, move |metadata, info| {
         let own = metadata.topology.node(info.host_id).ok_or("this node has not joined")?;
         match own.state {
             NodeState::Normal => {}
@@ -72,7 +85,7 @@ pub async fn request(services: PerShard<MetadataService>) -> Result<(), ChangeEr
         if !metadata.topology.has_feature(features::FILE_STREAM) {
             return Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned());
         }
-        drain::check_can_leave(metadata, info.host_id)?;
+        drain::check_can_leave(metadata, info.host_id, &down)?;
         Ok((vec![in_state(own, NodeState::Leaving)], ()))
     })
     .await
@@ -93,13 +106,8 @@ pub async fn wait_for_last_tablet(services: PerShard<MetadataService>) -> Result
     let mut logged = rt::time::now();
     loop {
         let left = {
-            let service = services.try_get().ok_or("the node is stopping")?;
-            let (metadata, own) = (service.current(), service.info().host_id);
-            let state = metadata.topology.node(own).map(|node| node.state);
-            if state != Some(NodeState::Leaving) {
-                return Err("the request was cancelled".to_owned());
-            }
-            tablets_on(&metadata, own)
+            let service = while_leaving(services)?;
+            tablets_on(&service.current(), service.info().host_id)
         };
         if left == 0 {
             return Ok(());
@@ -118,20 +126,61 @@ fn log(logged: &mut Instant, left: usize) {
     }
 }
 
-/// The number of replicas that a node has or receives.
+/// The number of replicas that a node has or receives. Built-in tables do not count: every node has
+/// them.
 pub fn tablets_on(metadata: &Metadata, host: HostId) -> usize {
-    let of_table = |table: &Rc<crate::metadata::Table>| {
+    let of_table = |table: &Rc<Table>| {
         let tablets = &table.tablets;
         (0..tablets.count()).filter(|tablet| tablets.holders(*tablet).any(|replica| replica.host == host)).count()
     };
-    metadata.tables().map(of_table).sum()
+    metadata.tables().filter(|table| !is_built_in(&table.schema.keyspace)).map(of_table).sum()
+}
+
+/// Whether a node is about to leave: its last tablet has moved. It needs no vote any more.
+pub(super) fn is_about_to_leave(metadata: &Metadata, node: &Node) -> bool {
+    node.state == NodeState::Leaving && tablets_on(metadata, node.host) == 0
+}
+
+/// Waits until this leaving node has no vote in the metadata group, and does not lead it. The error
+/// says why it stays.
+pub async fn wait_for_other_voters(services: PerShard<MetadataService>) -> Result<(), String> {
+    let group = services.try_get().and_then(|service| service.group().cloned()).ok_or("the node is stopping")?;
+    let waited = wait_for_other_leader(services, &group).await;
+    group.set_heartbeats(true);
+    waited
+}
+
+async fn wait_for_other_leader(services: PerShard<MetadataService>, group: &Group) -> Result<(), String> {
+    loop {
+        while_leaving(services)?;
+        if !group.voters().contains(&group.host()) {
+            if group.leader().is_some_and(|leader| leader != group.host()) {
+                return Ok(());
+            }
+            group.set_heartbeats(false);
+        }
+        if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_END)).await.is_none() {
+            return Err("the node is stopping".to_owned());
+        }
+    }
+}
+
+/// The metadata service of this node, which is leaving. The error says why it is not.
+fn while_leaving(services: PerShard<MetadataService>) -> Result<Rc<MetadataService>, String> {
+    let service = services.try_get().ok_or("the node is stopping")?;
+    let state = service.current().topology.node(service.info().host_id).map(|node| node.state);
+    if state == Some(NodeState::Leaving) { Ok(service) } else { Err("the request was cancelled".to_owned()) }
 }
 
 /// Ends the membership of this node. It must have no tablets, and cannot return.
 pub async fn finish(services: PerShard<MetadataService>) -> Result<(), ChangeError<String>> {
     change(services, |metadata, info| {
-        let own = metadata.topology.node(info.host_id).filter(|node| node.state == NodeState::Leaving);
-        let own = own.ok_or("the request was cancelled")?;
+        let own = metadata.topology.node(info.host_id).ok_or("this node has not joined")?;
+        match own.state {
+            NodeState::Leaving => {}
+            NodeState::Left => return Ok((Vec::new(), ())),
+            _ => return Err("the request was cancelled".to_owned()),
+        }
         if tablets_on(metadata, info.host_id) > 0 {
             return Err("this node still has tablets".to_owned());
         }

@@ -11,7 +11,7 @@
 //! log with the records of the other members ([`KnownNode`]).
 
 use super::features::NODE_RUNS;
-use super::join::{JoinRequest, JoinResponse, ask};
+use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use super::write_marks::{MarkAnnouncement, WriteMarks};
 use super::{NodeState, Topology};
 use crate::metadata::{MetadataService, Op};
@@ -142,20 +142,26 @@ pub fn record(topology: &Topology, host: HostId, claim: &RunClaim) -> Result<Opt
     Ok(is_due.then_some(Op::PutRun { host, run: claim.run }))
 }
 
+/// This node has left the cluster, as another node has answered. The text is for the operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HasLeft(pub String);
+
 /// Asks the nodes at these addresses for their records of this node's runs. Returns the answers
-/// that come within `limit`. With `announcement`, the nodes also record this node's write mark.
+/// that come within `limit`. With `announcement`, the nodes also record this node's write mark. An
+/// error if this node has left the cluster.
 pub async fn ask_others(
     internode: &Rc<Internode>,
     announcement: Option<MarkAnnouncement>,
     addresses: BTreeSet<SocketAddr>,
     limit: Duration,
-) -> Vec<KnownNode> {
+) -> Result<Vec<KnownNode>, HasLeft> {
     let question = announcement.map_or(JoinRequest::OwnRuns, JoinRequest::Marked);
     let questions =
         addresses.iter().map(|address| rt::time::timeout(limit, ask(internode, *address, question.clone())));
     let answers = futures_util::future::join_all(questions).await;
     let known = answers.into_iter().filter_map(|answer| match answer {
-        Ok(Ok((_, JoinResponse::Runs(known)))) => Some(known),
+        Ok(Ok((_, JoinResponse::Runs(known)))) => Some(Ok(known)),
+        Ok(Err(NoAnswer::Left(why))) => Some(Err(HasLeft(why))),
         _ => None,
     });
     known.collect()

@@ -4,9 +4,10 @@
 //! It acts only by changes that the group agrees on. So a former leader that does not know of its
 //! replacement cannot do harm.
 
+use super::leave::is_about_to_leave;
 use super::voters::{Candidate, choose};
 use super::{Node, Topology, features};
-use crate::metadata::{MetadataService, Op, change};
+use crate::metadata::{Metadata, MetadataService, Op, change};
 use crate::raft::Group;
 use model::id::HostId;
 use rt::shard::PerShard;
@@ -29,21 +30,22 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
     while rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_err() {
         let Some(service) = services.try_get() else { return };
         let Some(group) = service.group().filter(|group| group.is_leader()).cloned() else { continue };
-        let topology = service.current().topology.clone();
+        let metadata = service.current();
         drop(service);
-        let voters = wanted(&topology, &group, &is_down);
+        let topology = &metadata.topology;
+        let voters = wanted(&metadata, &group, &is_down);
         if voters != group.voters()
             && let Err(error) = group.set_voters(&voters).await
         {
             tracing::info!(%error, "the voters of the metadata group could not be changed; retrying");
         }
-        let gone = left(&topology, &group);
+        let gone = left(topology, &group);
         if !gone.is_empty()
             && let Err(error) = group.remove(&gone).await
         {
             tracing::info!(%error, "nodes that have left could not be removed from the metadata group; retrying");
         }
-        if !features::to_enable(&topology).is_empty() {
+        if !features::to_enable(topology).is_empty() {
             let made = change::<(), Infallible, _>(services, |metadata, _| {
                 let enabled = features::to_enable(&metadata.topology);
                 Ok((if enabled.is_empty() { Vec::new() } else { vec![Op::EnableFeatures(enabled)] }, ()))
@@ -90,14 +92,19 @@ fn left(topology: &Topology, group: &Rc<Group>) -> BTreeSet<HostId> {
     group.members().into_iter().filter(|host| has_left(host) && !voters.contains(host)).collect()
 }
 
-/// The nodes that should be voters.
-fn wanted(topology: &Topology, group: &Rc<Group>, is_down: &impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
+/// The nodes that should be voters. A leaving node keeps its vote until its last tablet has moved.
+fn wanted(metadata: &Metadata, group: &Rc<Group>, is_down: &impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
     let (members, voters) = (group.members(), group.voters());
     let ready = |host: HostId| host == group.host() || voters.contains(&host) || group.has_caught_up(host);
-    let nodes: Vec<_> = topology.members().filter(|node| members.contains(&node.host) && ready(node.host)).collect();
+    let may_vote =
+        |node: &&Rc<Node>| members.contains(&node.host) && ready(node.host) && !is_about_to_leave(metadata, node);
+    let nodes: Vec<_> = metadata.topology.members().filter(may_vote).collect();
     // Removing a dead voter helps only if another node can replace it: a dead voter of five counts
-    // as much as a missing one.
-    let spare = nodes.iter().any(|node| !voters.contains(&node.host) && !is_down(node.host));
+    // as much as a missing one. But without the vote of a leaving node, the dead may be too many.
+    let up = nodes.iter().filter(|node| !is_down(node.host)).count();
+    let is_majority_lost =
+        voters.iter().any(|host| !nodes.iter().any(|node| node.host == *host)) && up * 2 <= nodes.len();
+    let spare = is_majority_lost || nodes.iter().any(|node| !voters.contains(&node.host) && !is_down(node.host));
     let candidates: Vec<Candidate<'_>> = nodes
         .iter()
         .map(|node| candidate(node, &voters, !is_down(node.host) || (voters.contains(&node.host) && !spare)))

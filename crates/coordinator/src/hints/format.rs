@@ -65,6 +65,13 @@ pub fn encode(hint: &Hint) -> Vec<u8> {
     out
 }
 
+/// The hint of one record. `None` if the record is damaged.
+pub fn decode(record: &Bytes) -> Option<Hint> {
+    let (head, body) = (record.get(..RECORD_HEAD)?, record.slice(RECORD_HEAD..));
+    let crc = u32::from_le_bytes(head[4..].try_into().ok()?);
+    (crc == crc32fast::hash(&body)).then(|| parse(&body)).flatten()
+}
+
 /// Opens a file; returns its records, or why the header cannot be read.
 pub fn open(file: &Bytes) -> Result<Records, &'static str> {
     if &file[..] == MAGIC {

@@ -15,6 +15,7 @@
 //! so removed notes are detected, too. This module does not know how hints are sent.
 
 pub mod format;
+mod handed_over;
 mod hint_log;
 mod manifest;
 mod missed;
@@ -386,13 +387,7 @@ impl Hints {
         if self.is_window_over(down_for) {
             return Err(Refused::TooLongDown);
         }
-        let record = format::encode(&Hint { written: rt::time::wall_micros(), number, mutation: mutation.clone() });
-        let waiting: u64 = self.logs.borrow().values().map(|log| log.queued_bytes()).sum();
-        if self.bytes.get() + waiting + record.len() as u64 > self.config.max_bytes {
-            return Err(Refused::Full);
-        }
-        self.log(target).append(&record, self.config.file_bytes).await?;
-        Ok(())
+        self.append(target, &Hint { written: rt::time::wall_micros(), number, mutation: mutation.clone() }).await
     }
 
     fn count(&self, change: impl FnOnce(&mut HintsMetrics)) {

@@ -8,6 +8,7 @@
 pub mod compactions;
 mod extract;
 pub mod hot;
+pub mod node_ops;
 pub mod nodes;
 pub mod operations;
 pub mod process;
@@ -22,6 +23,7 @@ pub mod tablets;
 pub use rest::{AdminState, LogControl, router};
 
 use crate::client_service::ClientService;
+use crate::node_ops::NodeOps;
 use crate::remote::RemoteShards;
 use cluster::ClusterShards;
 use coordinator::resync::ResyncShards;
@@ -43,6 +45,8 @@ pub struct AdminShards {
     pub settings: PerShard<SettingsTable>,
     /// The ports for clients. On shard 0.
     pub clients: PerShard<ClientService>,
+    /// Operations on this node as a member of its cluster. On shard 0.
+    pub node_ops: PerShard<NodeOps>,
     /// Held while a snapshot is taken. On shard 0.
     pub snapshot_turn: PerShard<Semaphore>,
 }

@@ -65,7 +65,6 @@ pub fn router(state: AdminState) -> Router {
         .route("/storage_service/auto_compaction/{keyspace}", post(enable_keyspace).delete(disable_keyspace))
         .route("/storage_service/hostid/local", get(host_id))
         .route("/storage_service/host_id/local", get(host_id))
-        .route("/storage_service/operation_mode", get(operation_mode))
         .route("/storage_service/native_transport", get(native_transport).post(serve_clients).delete(refuse_clients))
         .route("/storage_service/cluster_name", get(cluster_name))
         .route("/storage_service/release_version", get(release_version))
@@ -82,6 +81,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/system/logger/{name}", get(logger).post(set_logger))
         .merge(super::compactions::routes())
         .merge(super::hot::routes())
+        .merge(super::node_ops::routes())
         .merge(super::nodes::routes())
         .merge(super::process::routes())
         .merge(super::ring::routes())
@@ -307,10 +307,6 @@ async fn host_id(State(state): State<AdminState>) -> Json<String> {
     Json(state.host_id.to_string())
 }
 
-async fn operation_mode() -> Json<&'static str> {
-    Json("NORMAL")
-}
-
 async fn native_transport(State(state): State<AdminState>) -> Answer<bool> {
     let serving = state.remote.call(ShardId(0), |services| async move {
         services.clients.try_get().is_some_and(|clients| clients.is_serving())
@@ -321,6 +317,9 @@ async fn native_transport(State(state): State<AdminState>) -> Answer<bool> {
 /// Opens the ports for clients.
 async fn serve_clients(State(state): State<AdminState>) -> Answer {
     let opened = state.remote.call(ShardId(0), |services| async move {
+        if let Some(ops) = services.node_ops.try_get() {
+            ops.check_may_serve().map_err(Refusal::Bad)?;
+        }
         match services.clients.try_get() {
             Some(clients) => clients.start().await.map_err(Refusal::failed),
             None => Err(Refusal::Failed("The node is starting or stopping".to_owned())),

@@ -9,9 +9,6 @@ use cql::guardrails::Guardrail;
 use replica::Class;
 use rt::task::Group;
 
-/// ScyllaDB's number for a node that serves clients.
-const MODE_NORMAL: f64 = 3.0;
-
 macro_rules! families {
     ($( $kind:ident $name:literal $help:literal $read:expr; )+) => {
         /// Every metric, grouped by layer.
@@ -309,7 +306,7 @@ families! {
     counter "scylla_smp_batches_sent" "Batches of messages to other shards." |s| s.runtime.mail_batches_sent;
     counter "scylla_smp_wakes_sent" "Sleeping shards woken." |s| s.runtime.mail_wakes_sent;
 
-    gauges "scylla_node_operation_mode" "Operation mode of the node; 3 is normal." |_, put| put("", MODE_NORMAL);
+    gauge "scylla_node_operation_mode" "Operation mode of the node: 2 joining, 3 normal, 4 leaving, 5 decommissioned, 6 draining, 7 drained." |s| s.mode;
 }
 
 fn violations(sample: &Sample, of: Guardrail) -> u64 {

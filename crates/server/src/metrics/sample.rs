@@ -2,6 +2,7 @@
 
 use crate::connection::latency::{Did, HistogramNumbers};
 use crate::connection::{Server, Transport};
+use crate::node_ops::{NodeOps, mode};
 use crate::protocol::Opcode;
 use cluster::ClusterShards;
 use cluster::observe::ShardStorage;
@@ -28,6 +29,8 @@ pub struct MetricsShards {
     pub server: PerShard<Server<Processor>>,
     /// The streaming of tablets.
     pub streams: PerShard<StreamService>,
+    /// Operations on this node as a member of its cluster. On shard 0.
+    pub node_ops: PerShard<NodeOps>,
 }
 
 /// The metrics of a shard. The values of a layer that does not run yet are zero.
@@ -61,6 +64,8 @@ pub struct Sample {
     pub metadata_stuck: u64,
     /// Failed attempts to apply such a change. On shard 0.
     pub metadata_failures: u64,
+    /// The operation mode of the node, as a number.
+    pub mode: u64,
     /// Other nodes that are up. On shard 0.
     pub nodes_up: u64,
     /// Other nodes that are down. On shard 0.
@@ -113,7 +118,7 @@ pub struct TransportNumbers {
 impl Sample {
     /// The current metrics of this shard, whose memory budget is `memory` bytes.
     pub fn take(shards: MetricsShards, memory: u64) -> Sample {
-        let MetricsShards { cluster, coordinator, processor, server, streams } = shards;
+        let MetricsShards { cluster, coordinator, processor, server, streams, node_ops } = shards;
         let internode = cluster.internode.try_get();
         let nodes = |status| match &internode {
             Some(internode) if rt::shard::this().0 == 0 => {
@@ -140,6 +145,7 @@ impl Sample {
             streams: streams.try_get().map(|streams| streams.metrics()).unwrap_or_default(),
             metadata_stuck: u64::from(trouble.is_some()),
             metadata_failures,
+            mode: node_ops.try_get().map_or_else(|| mode::of_member(cluster.metadata), |ops| ops.mode()) as u64,
             nodes_up: nodes(NodeStatus::Up),
             nodes_down: nodes(NodeStatus::Down),
             internode: internode.as_ref().map(|internode| internode.metrics()).unwrap_or_default(),

@@ -5,8 +5,8 @@ use super::workload::any;
 use crate::layers::LAYERS;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
-use cluster::topology::NodeState;
 use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
+use cluster::topology::{NodeState, leave};
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
 use rt::time::Duration;
@@ -62,7 +62,17 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         if shared.nodes[node].is_stopping() {
             return;
         }
-        if !shared.plan.moving || !shared.is_working() || !shared.nodes[node].is_ready() {
+        if !shared.plan.moving || !shared.nodes[node].is_ready() {
+            continue;
+        }
+        if !shared.is_working() {
+            // Refused unless the node is leaving.
+            let _ = leave::cancel(LAYERS.metadata, own_host()).await;
+            continue;
+        }
+        if any(8) == 0 {
+            let done = begin_or_cancel_leaving().await;
+            shared.tell(|| format!("node {node} leaves or stays: {done:?}"));
             continue;
         }
         let done = if any(5) == 0 { give_up_one().await } else { begin_one(&shared.plan).await };
@@ -91,6 +101,27 @@ async fn begin_one(plan: &Plan) -> Result<(), String> {
     new[leaving] = TabletReplica { host, shard: any(i32::from(shards)) as u16 };
     let begun = migration_driver::begin(LAYERS.metadata, table.schema.id, tablet, TransitionKind::Migration, new).await;
     begun.map_err(|error| error.to_string())
+}
+
+fn own_host() -> HostId {
+    LAYERS.metadata.get().info().host_id
+}
+
+/// Has this node leave, which moves its tablets to the others; or stay, if it is leaving.
+async fn begin_or_cancel_leaving() -> Result<(), String> {
+    let (own, liveness) = (own_host(), LAYERS.internode.try_get().map(|internode| internode.liveness()));
+    let is_leaving = {
+        let metadata = LAYERS.metadata.get().current();
+        metadata.topology.node(own).is_some_and(|node| node.state == NodeState::Leaving)
+    };
+    let done = match is_leaving {
+        true => leave::cancel(LAYERS.metadata, own).await,
+        false => {
+            let is_down = |host| liveness.as_ref().is_some_and(|liveness| liveness.is_down(host));
+            leave::request(LAYERS.metadata, is_down).await
+        }
+    };
+    done.map_err(|error| error.to_string())
 }
 
 async fn give_up_one() -> Result<(), String> {

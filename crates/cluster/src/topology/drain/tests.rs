@@ -52,7 +52,7 @@ fn metadata(places: &str, replication: &[(&str, &str)], tablets: &[&[u8]]) -> Me
 /// The nodes of each tablet after the moves that can begin.
 fn moved(metadata: &Metadata) -> Vec<(u32, Vec<u128>)> {
     let nodes = |one: Move| (one.tablet, one.new.iter().map(|replica| replica.host.0.as_u128()).collect());
-    next_moves(metadata).into_iter().map(nodes).collect()
+    next_moves(metadata, &BTreeSet::new()).into_iter().map(nodes).collect()
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_shard_sends_and_receives_a_few_tablets_at_a_time() {
     let one: &[u8] = &[1];
     let tablets = &[one; 8];
     let mut metadata = metadata("a/1! a/1 a/1 a/1", &[("a", "1")], tablets);
-    let moves = next_moves(&metadata);
+    let moves = next_moves(&metadata, &BTreeSet::new());
     assert_eq!(moves.len(), AT_ONCE, "shard 0 of node 1 sends so many");
     assert_ne!(moves[0].new, moves[1].new, "they go to different nodes");
     for Move { table, tablet, new } in moves {
@@ -80,9 +80,9 @@ fn a_shard_sends_and_receives_a_few_tablets_at_a_time() {
             Transition { kind: TransitionKind::Migration, stage: Stage::Streaming, new_replicas: new, session: None };
         metadata = metadata.with(&[Op::PutTransition(Box::new(moving.written(table, tablet)))]).expect("it fits");
     }
-    assert_eq!(next_moves(&metadata), [], "the others wait");
+    assert_eq!(next_moves(&metadata, &BTreeSet::new()), [], "the others wait");
     metadata = metadata.with(&[Op::EndTransition { table: TABLE, tablet: 0, moved: true }]).expect("it fits");
-    let next = next_moves(&metadata);
+    let next = next_moves(&metadata, &BTreeSet::new());
     assert_eq!(next.iter().map(|one| one.tablet).collect::<Vec<_>>(), [2]);
     assert_eq!(next[0].new[0].host, host(4), "it has no tablet yet");
 }
@@ -90,7 +90,7 @@ fn a_shard_sends_and_receives_a_few_tablets_at_a_time() {
 #[test]
 fn a_node_leaves_only_if_others_can_take_its_tablets() {
     let may_leave = |places: &str, factor: &str, tablets: &[&[u8]]| {
-        check_can_leave(&metadata(places, &[("a", factor)], tablets), host(1))
+        check_can_leave(&metadata(places, &[("a", factor)], tablets), host(1), &BTreeSet::new())
     };
     assert_eq!(may_leave("a/1 a/1 a/1", "2", &[&[1, 2]]), Ok(()));
     assert_eq!(may_leave("a/1 a/1", "1", &[&[2], &[2]]), Ok(()), "it has none");
@@ -99,4 +99,19 @@ fn a_node_leaves_only_if_others_can_take_its_tablets() {
     assert!(may_leave("a/1 a/2 a/2", "['1', '2']", &[&[1, 2]]).is_err(), "no other node is in rack 1");
     assert!(may_leave("a/1 b/1 b/1", "1", &[&[1]]).is_err(), "no other node is in the datacenter");
     assert!(may_leave("a/1 a/1!", "1", &[&[1]]).is_err(), "the other node leaves, too");
+}
+
+#[test]
+fn nothing_moves_from_or_to_a_node_that_is_down() {
+    let metadata = metadata("a/1! a/1 a/1", &[("a", "1")], &[&[1], &[1]]);
+    let to = |down: &[u8]| {
+        let moves = next_moves(&metadata, &down.iter().map(|n| host(*n)).collect());
+        moves.into_iter().map(|one| one.new[0].host).collect::<Vec<_>>()
+    };
+    assert_eq!(to(&[]), [host(2), host(3)]);
+    assert_eq!(to(&[2]), [host(3), host(3)]);
+    assert_eq!(to(&[1]), [], "it cannot send them");
+    let why = |down: &[u8]| check_can_leave(&metadata, host(1), &down.iter().map(|n| host(*n)).collect());
+    assert_eq!(why(&[2]), Ok(()));
+    assert!(why(&[2, 3]).expect_err("both are down").contains("are down"));
 }

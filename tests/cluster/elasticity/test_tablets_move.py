@@ -1,42 +1,11 @@
 """Tablets that move between three nodes as whole files, beside clients, over kill -9 of the source
 and of the target."""
 
-import subprocess
 import threading
 
 import pytest
-from cassandra import ConsistencyLevel as Level
-from cassandra.query import SimpleStatement
-from cluster.trio import eventually, rest
-from launch import binary
-
-ROWS = 3000
-
-
-def admin(node, *words):
-    command = [str(binary()), "admin", "--api", f"{node.address}:10000", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
-def tablets(node):
-    return rest(node, "/cluster/tablets/ks?cf=t")
-
-
-def owners(tablet):
-    return [replica["address"] for replica in tablet["replicas"]]
-
-
-def fill(session):
-    insert = session.prepare("INSERT INTO ks.t (k, c, v) VALUES (?, ?, ?)")
-    insert.consistency_level = Level.QUORUM
-    waiting = [session.execute_async(insert, (k % 100, k, "a" * 20)) for k in range(ROWS)]
-    for one in waiting:
-        one.result()
-
-
-def contents(session):
-    text = SimpleStatement("SELECT k, c, v FROM ks.t", consistency_level=Level.ALL, fetch_size=1000)
-    return {(row.k, row.c): row.v for row in session.execute(text)}
+from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill, owners, tablets
+from cluster.trio import eventually
 
 
 def session_dirs(trio):
@@ -53,34 +22,6 @@ def filled(trio):
     fill(session)
     trio.nodes[0].flush("ks")
     return session
-
-
-class Writer:
-    """Writes new rows until the block ends. `failures` has the errors."""
-
-    def __init__(self, session):
-        self.session = session
-        self.ended = threading.Event()
-        self.failures = []
-        self.rows = 0
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.ended.is_set():
-            text = f"INSERT INTO ks.t (k, c, v) VALUES ({self.rows % 100}, {10**6 + self.rows}, 'live')"
-            try:
-                self.session.execute(SimpleStatement(text, consistency_level=Level.ALL))
-                self.rows += 1
-            except Exception as error:
-                self.failures.append(error)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join()
 
 
 def test_tablets_move_while_clients_write(trio, filled):

@@ -1,0 +1,98 @@
+//! `messina admin decommission`, `drain`: operations on a node as a member of its cluster.
+
+use crate::Failure;
+use crate::api::{Api, Method};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use indicatif::{ProgressBar, ProgressStyle};
+use rt::time::{Duration, Instant};
+use serde_json::Value;
+use std::io::{IsTerminal, stderr};
+use std::sync::mpsc::{self, RecvTimeoutError};
+
+/// The path of the operation, of its progress, and of its end.
+const DECOMMISSION: &str = "/storage_service/decommission";
+/// How often the progress is read.
+const LOOK: Duration = Duration::from_millis(500);
+/// The shortest interval of progress lines, if the output is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// The commands in this file.
+pub fn commands() -> Vec<Command> {
+    let cancel = Arg::new("cancel").long("cancel").action(ArgAction::SetTrue);
+    vec![
+        Command::new("decommission")
+            .about("Makes the node leave its cluster: moves its tablets to other nodes, and waits until it has left")
+            .arg(
+                cancel.help("Cancels a decommission: the node stays, and tablets that have moved stay where they are"),
+            ),
+        Command::new("drain").about("Prepares a stop: closes the ports for clients, and writes memtables to sstables"),
+    ]
+}
+
+/// Whether a command is in this file.
+pub fn is_command(name: &str) -> bool {
+    commands().iter().any(|command| command.get_name() == name)
+}
+
+/// Runs one of these commands.
+pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
+    let answer = match name {
+        "drain" => api.send(Method::Post, "/storage_service/drain")?,
+        _ if arguments.get_flag("cancel") => api.send(Method::Delete, DECOMMISSION)?,
+        _ => decommission(api, as_json)?,
+    };
+    crate::output::print_answer(&answer, as_json, |_| String::new());
+    Ok(())
+}
+
+/// Sends the request, and shows the progress until it is answered.
+#[allow(clippy::disallowed_methods, reason = "the request blocks while its progress is read")]
+fn decommission(api: &Api, is_quiet: bool) -> Result<Value, Failure> {
+    let (sender, answered) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || sender.send(api.send(Method::Post, DECOMMISSION)));
+        let mut shown = Shown::new(is_quiet)?;
+        loop {
+            match answered.recv_timeout(LOOK) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Disconnected) => return Err(Failure::new("the request has ended")),
+                // If the progress cannot be read, the answer to the request says why.
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Ok(progress) = api.get(DECOMMISSION)
+                        && progress["mode"] == "LEAVING"
+                    {
+                        shown.update(progress["tablets"].as_u64().unwrap_or_default());
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// The progress on the terminal, or as lines.
+struct Shown {
+    bar: Option<ProgressBar>,
+    is_quiet: bool,
+    /// When the last line was printed, and the tablets in it.
+    line: Option<(Instant, u64)>,
+}
+
+impl Shown {
+    fn new(is_quiet: bool) -> Result<Shown, Failure> {
+        let style = ProgressStyle::with_template("{bar:40} {pos}/{len} tablets moved, {eta} left");
+        let style = style.map_err(|error| Failure::new(format!("cannot draw a progress bar: {error}")))?;
+        let bar = (!is_quiet && stderr().is_terminal()).then(|| ProgressBar::new(0).with_style(style));
+        Ok(Shown { bar, is_quiet, line: None })
+    }
+
+    fn update(&mut self, left: u64) {
+        if let Some(bar) = &self.bar {
+            let all = bar.length().unwrap_or_default().max(left);
+            bar.set_length(all);
+            bar.set_position(all - left);
+        } else if !self.is_quiet && self.line.is_none_or(|(at, last)| at.elapsed() >= LINE_EVERY && last != left) {
+            self.line = Some((rt::time::now(), left));
+            eprintln!("{left} tablets have not moved yet");
+        }
+    }
+}

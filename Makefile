@@ -1,6 +1,6 @@
 # The targets for work in a checkout. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run cluster build test test-clients test-spark test-apps test-faults soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster bench-paging-cluster bench-goodput bench-streaming
+.PHONY: help run cluster cluster-add build test test-clients test-spark test-apps test-faults soak fuzz forge sim bench-one-node bench-paging bench-storage bench-protocol bench-cluster bench-paging-cluster bench-goodput bench-streaming
 
 MEMORY ?= 2G
 
@@ -12,6 +12,9 @@ run: build ## build a release binary, start a node on 127.0.0.1 with its data in
 
 cluster: build ## build a release binary, start three nodes on 127.0.0.1, .2 and .3 with data in ./data/cluster
 	exec tools/cluster/run
+
+cluster-add: build ## add a node to the cluster that runs (NODE=4 starts one again that was added before)
+	exec tools/cluster/add $(if $(NODE),--node $(NODE))
 
 build: ## build the release binary, target/release/messina
 	cargo build --release -p messina

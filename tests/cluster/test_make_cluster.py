@@ -78,3 +78,28 @@ def test_ctrl_c_also_stops_a_node_that_the_printed_line_started(tmp_path):
     finally:
         running.stop()
     assert again.wait(10) == 0
+
+
+def test_a_node_is_added_and_leaves_again(tmp_path):
+    net = free_net()
+    running = Running(tmp_path, net)
+    add = [RUN.parent / "add", "--data", tmp_path, "--net", net]
+    environment = {**os.environ, "MESSINA_BIN": str(binary())}
+    added = subprocess.Popen(add, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    try:
+        for line in added.stdout:
+            if "is ready" in line:
+                break
+        assert answers_options(f"{net}.4")
+        cluster, session = connect(f"{net}.1")
+        assert {row.rack for row in session.execute("SELECT rack FROM system.cluster_status")} == {"rack1", "rack2", "rack3"}
+        assert len(session.execute("SELECT peer FROM system.peers").all()) == 3
+        cluster.shutdown()
+        left = subprocess.run([binary(), "admin", "decommission", "--api", f"{net}.4"], capture_output=True, text=True, timeout=60)
+        assert left.returncode == 0, left.stderr
+    finally:
+        added.terminate()
+        assert added.wait(60) == 0
+        running.stop()
+    none = subprocess.run([*add[:1], "--data", tmp_path / "none"], capture_output=True, text=True, timeout=30)
+    assert none.returncode == 1 and "make cluster" in none.stderr

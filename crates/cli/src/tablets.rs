@@ -1,4 +1,5 @@
-//! `messina admin move-tablet`, `add-replica`, `del-replica`: changes of a tablet's replicas.
+//! `messina admin move-tablet`, `add-replica`, `del-replica`, `balancing`: changes of tablets'
+//! replicas.
 
 use crate::Failure;
 use crate::api::{self, Api, Method, query};
@@ -26,6 +27,9 @@ pub fn commands() -> Vec<Command> {
             .about("Adds a replica of a tablet on a node, and waits until it is complete")
             .args(tablet())
             .args([to(), shard()]),
+        Command::new("balancing")
+            .about("Shows or sets whether tablets move by themselves to nodes that have fewer")
+            .arg(Arg::new("switch").value_parser(["on", "off"])),
         Command::new("del-replica").about("Removes a replica of a tablet from a node").args(tablet()).arg(from()),
     ]
 }
@@ -38,6 +42,9 @@ pub fn is_command(name: &str) -> bool {
 /// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let text = |name: &str| api::text(arguments, name);
+    if name == "balancing" {
+        return balancing(api, text("switch"), as_json);
+    }
     let token = arguments.get_one::<i64>("token").copied().unwrap_or_default().to_string();
     let shard = arguments.try_get_one::<u16>("shard").ok().flatten().map(u16::to_string).unwrap_or_default();
     let mut values = vec![("ks", text("keyspace")), ("table", text("table")), ("token", &token)];
@@ -57,5 +64,18 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
     };
     let answer = api.send(Method::Post, &format!("{path}{}", query(&values)))?;
     crate::output::print_answer(&answer, as_json, |_| String::new());
+    Ok(())
+}
+
+fn balancing(api: &Api, switch: &str, as_json: bool) -> Result<(), Failure> {
+    const PATH: &str = "/storage_service/tablets/balancing";
+    let answer = match switch {
+        "" => api.get(PATH)?,
+        switch => api.send(Method::Post, &format!("{PATH}?enabled={}", switch == "on"))?,
+    };
+    crate::output::print_answer(&answer, as_json, |answer| match answer.as_bool() {
+        Some(is_on) => if is_on { "on\n" } else { "off\n" }.to_owned(),
+        None => String::new(),
+    });
     Ok(())
 }

@@ -15,10 +15,10 @@ use crate::wire::OpenWire;
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
 use cluster::raft;
 use cluster::topology::admission::Admission;
+use cluster::topology::balancer;
 use cluster::topology::barrier;
 use cluster::topology::foreign_seeds;
 use cluster::topology::join::{self, SearchOutcome};
-use cluster::topology::leave;
 use cluster::topology::locate;
 use cluster::topology::migration_driver::{MigrationDriver, Streaming};
 use cluster::topology::search_progress::SearchProgress;
@@ -291,7 +291,7 @@ pub async fn settle(
     if joins {
         unless_failed(&metadata, topology_coordinator::wait_for_vote(&metadata, &is_down)).await?;
     }
-    rt::task::spawn(leave::run(shards.metadata, is_down.clone())).detach();
+    rt::task::spawn(balancer::run(shards.metadata, is_down.clone())).detach();
     rt::task::spawn(topology_coordinator::run(shards.metadata, is_down)).detach();
     let driver = MigrationDriver::new(shards, streaming);
     rt::task::spawn(driver.run()).detach();

@@ -33,6 +33,20 @@ def fill(session):
         one.result()
 
 
+def fill_table(trio, factor, tablets):
+    """Makes a table with rows on a trio; returns the session to the first node."""
+    trio.keyspace(factor=factor)
+    session = trio.sessions[0]
+    session.execute("CREATE TABLE ks.t (k int, c int, v text, PRIMARY KEY (k, c))"
+                    f" WITH tablets = {{'min_tablet_count': {tablets}, 'max_tablet_count': {tablets}}}")
+    fill(session)
+    return session
+
+
+def members(node):
+    return {one["address"]: one["state"] for one in rest(node, "/cluster/nodes")}
+
+
 def contents(session):
     text = SimpleStatement("SELECT k, c, v FROM ks.t", consistency_level=Level.ALL, fetch_size=1000)
     return {(row.k, row.c): row.v for row in session.execute(text)}

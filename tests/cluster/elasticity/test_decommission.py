@@ -5,7 +5,7 @@ import threading
 import pytest
 from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
-from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill
+from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, members
 from cluster.trio import eventually, rest
 from launch import failed_start
 
@@ -15,20 +15,7 @@ TABLETS = 32
 @pytest.fixture
 def filled(trio):
     """The session to the first of three nodes, with two replicas of each tablet of a table."""
-    return fill_table(trio, factor=2)
-
-
-def fill_table(trio, factor):
-    trio.keyspace(factor=factor)
-    session = trio.sessions[0]
-    session.execute("CREATE TABLE ks.t (k int, c int, v text, PRIMARY KEY (k, c))"
-                    f" WITH tablets = {{'min_tablet_count': {TABLETS}, 'max_tablet_count': {TABLETS}}}")
-    fill(session)
-    return session
-
-
-def members(node):
-    return {one["address"]: one["state"] for one in rest(node, "/cluster/nodes")}
+    return fill_table(trio, factor=2, tablets=TABLETS)
 
 
 def tablets_left(node):
@@ -88,7 +75,7 @@ def test_a_node_leaves_only_if_others_can_take_its_tablets(trio):
 
 
 def test_nodes_leave_until_one_is_left(trio):
-    fill_table(trio, factor=1)
+    fill_table(trio, factor=1, tablets=TABLETS)
     for leaves in (0, 1):
         trio.sessions.forget(leaves)
         done = admin(trio.nodes[leaves], "decommission")
@@ -134,7 +121,7 @@ def test_leaving_can_be_cancelled(trio, filled):
 
 def test_hints_for_a_down_node_outlive_the_node_that_kept_them(trio):
     """At ANY, the hint is the only copy of the write."""
-    fill_table(trio, factor=1)
+    fill_table(trio, factor=1, tablets=TABLETS)
     keeper = trio.sessions[2]
     trio.kill(1)
     trio.wait_down(1)

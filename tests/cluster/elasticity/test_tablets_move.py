@@ -4,7 +4,7 @@ and of the target."""
 import threading
 
 import pytest
-from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill, owners, tablets
+from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, owners, tablets
 from cluster.trio import eventually
 
 
@@ -14,12 +14,11 @@ def session_dirs(trio):
 
 @pytest.fixture
 def filled(trio):
-    """The session to the first node of three that share a table of four tablets."""
-    trio.keyspace(factor=1)
-    session = trio.sessions[0]
-    session.execute("CREATE TABLE ks.t (k int, c int, v text, PRIMARY KEY (k, c))"
-                    " WITH tablets = {'min_tablet_count': 4, 'max_tablet_count': 4}")
-    fill(session)
+    """The session to the first node of three that share a table of four tablets. Tablets move only
+    by request."""
+    off = admin(trio.nodes[0], "balancing", "off")
+    assert off.returncode == 0, off.stderr
+    session = fill_table(trio, factor=1, tablets=4)
     trio.nodes[0].flush("ks")
     return session
 

@@ -229,6 +229,8 @@ pub enum Op {
         /// The run.
         run: NodeRun,
     },
+    /// Lets tablets move by themselves to nodes that have fewer, or not.
+    SetBalancing(bool),
 }
 
 impl Op {
@@ -286,6 +288,7 @@ mod tests {
             ("identify-type", Op::IdentifyType { keyspace: "k".into(), name: "u".into(), identity: table.0 }),
             ("retire-ids", Op::RetireIds { keyspace: "k".into(), table: "t".into(), salt: table.0 }),
             ("put-run", Op::PutRun { host: HostId(table.0), run: NodeRun { number: 300, id: table.0 } }),
+            ("set-balancing", Op::SetBalancing(true)),
         ];
         let lines: Vec<String> = known
             .iter()

@@ -239,6 +239,9 @@ impl Metadata {
         if self.topology.fence() > 0 {
             ops.push(Op::Fence(self.topology.fence()));
         }
+        if !self.topology.is_balancing() {
+            ops.push(Op::SetBalancing(false));
+        }
         ops.extend(self.retired_ids.iter().map(|((keyspace, table), salt)| Op::RetireIds {
             keyspace: keyspace.clone(),
             table: table.clone(),
@@ -338,6 +341,7 @@ impl Metadata {
                 }
             }
             Op::EnableFeatures(features) => self.topology.enable(features),
+            Op::SetBalancing(on) => self.topology.set_balancing(*on),
             Op::RetireIds { keyspace, table, salt } => {
                 Rc::make_mut(&mut self.retired_ids).insert((keyspace.clone(), table.clone()), *salt);
             }

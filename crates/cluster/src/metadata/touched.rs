@@ -36,7 +36,12 @@ impl Touched {
                 }
                 Op::PutKeyspace(_) | Op::PutType(_) | Op::IdentifyType { .. } | Op::DropType { .. } => {}
                 Op::PutPagingKey(_) | Op::DropPagingKey(_) | Op::RetireIds { .. } => {}
-                Op::PutNode(_) | Op::PutRun { .. } | Op::RemoveNode(_) | Op::EnableFeatures(_) | Op::Fence(_) => {}
+                Op::PutNode(_)
+                | Op::PutRun { .. }
+                | Op::RemoveNode(_)
+                | Op::EnableFeatures(_)
+                | Op::Fence(_)
+                | Op::SetBalancing(_) => {}
                 // The schema and the tablets are unchanged.
                 Op::Truncate { .. } => {}
             }

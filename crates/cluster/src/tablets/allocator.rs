@@ -25,7 +25,7 @@ pub struct Host {
 
 impl Host {
     /// The node's tablets and shards, as a fraction.
-    fn fullness(&self) -> (u64, u64) {
+    pub fn fullness(&self) -> (u64, u64) {
         (self.load.iter().map(|load| u64::from(*load)).sum(), self.load.len() as u64)
     }
 }

@@ -1,80 +1,29 @@
 //! A node leaves the cluster: its tablets move to other nodes, then it is no member any more.
 //!
-//! The request is the state of the node in the metadata. So any leader moves the tablets ([`run`],
-//! which plans with [`drain`]), and a node that restarts in between goes on ([`finish`]). Until the
-//! last tablet has moved, the request can be cancelled.
+//! The request is the state of the node in the metadata. So any leader moves the tablets
+//! ([`super::balancer`]), and a node that restarts in between goes on ([`finish`]). Until the node
+//! has left, the request can be cancelled.
 
-use super::drain::{self, Move};
-use super::{Node, NodeState, features};
+use super::{Node, NodeState, balancer, features, planner};
 use crate::metadata::builtin::is_built_in;
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, Table, change};
 use crate::raft::Group;
-use crate::tablets::transition::{Stage, Transition, TransitionKind};
 use model::id::HostId;
 use rt::shard::PerShard;
-use rt::sync::Notify;
 use rt::time::{Duration, Instant};
-use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::rc::Rc;
 
-/// The longest interval between two plans. Usually the end of a move causes one.
-const LOOK: Duration = Duration::from_millis(200);
 /// The interval at which a leaving node looks for its last tablet.
 const LOOK_FOR_END: Duration = Duration::from_millis(20);
 /// The interval of log lines about the progress.
 const LOG_EVERY: Duration = Duration::from_secs(30);
-
-/// Moves tablets from leaving nodes whenever this node is the leader, until the node stops. On
-/// shard 0.
-pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -> bool) {
-    let wake: Rc<Notify> = Rc::default();
-    let notify = wake.clone();
-    let Some(service) = services.try_get() else { return };
-    service.on_change(move |_, now| {
-        if leaving(now).next().is_some() {
-            notify.notify_one();
-        }
-    });
-    drop(service);
-    while rt::shard::stopping().unless(rt::time::timeout(LOOK, wake.notified())).await.is_some() {
-        let Some(service) = services.try_get() else { return };
-        let metadata = service.current();
-        let down = down(&metadata, &is_down);
-        let is_due = service.is_leader() && !drain::next_moves(&metadata, &down).is_empty();
-        drop((service, metadata));
-        if !is_due {
-            continue;
-        }
-        let made = change::<(), Infallible, _>(services, move |metadata, _| {
-            Ok((drain::next_moves(metadata, &down).into_iter().map(begun).collect(), ()))
-        });
-        if let Err(error) = made.await {
-            tracing::info!(%error, "tablets of a leaving node could not begin to move; retrying");
-        }
-    }
-}
-
-fn down(metadata: &Metadata, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
-    metadata.topology.members().map(|node| node.host).filter(|host| is_down(*host)).collect()
-}
-
-fn leaving(metadata: &Metadata) -> impl Iterator<Item = &Rc<Node>> {
-    metadata.topology.members().filter(|node| node.state == NodeState::Leaving)
-}
-
-fn begun(Move { table, tablet, new }: Move) -> Op {
-    let (kind, stage) = (TransitionKind::Migration, Stage::AllowWriteBothReadOld);
-    let begun = Transition { kind, stage, new_replicas: new, session: None };
-    Op::PutTransition(Box::new(begun.written(table, tablet)))
-}
 
 /// Requests that this node leaves. The error says why it cannot.
 pub async fn request(
     services: PerShard<MetadataService>,
     is_down: impl Fn(HostId) -> bool,
 ) -> Result<(), ChangeError<String>> {
-    let down = down(&services.get().current(), is_down);
+    let down = balancer::down(&services.get().current(), is_down);
     change(services, move |metadata, info| {
         let own = metadata.topology.node(info.host_id).ok_or("this node has not joined")?;
         match own.state {
@@ -85,7 +34,7 @@ pub async fn request(
         if !metadata.topology.has_feature(features::FILE_STREAM) {
             return Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned());
         }
-        drain::check_can_leave(metadata, info.host_id, &down)?;
+        planner::check_can_leave(metadata, info.host_id, &down)?;
         Ok((vec![in_state(own, NodeState::Leaving)], ()))
     })
     .await

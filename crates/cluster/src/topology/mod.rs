@@ -6,9 +6,9 @@
 //! is not part of the topology: each node judges that for itself (`internode::Liveness`).
 
 pub mod admission;
+pub mod balancer;
 pub mod barrier;
 pub mod discovery;
-pub mod drain;
 pub mod features;
 pub mod foreign_seeds;
 pub mod join;
@@ -16,6 +16,7 @@ pub mod leave;
 pub mod locate;
 pub mod migration_driver;
 pub(crate) mod node;
+pub mod planner;
 pub mod runs;
 pub mod search_progress;
 pub mod topology_coordinator;
@@ -33,6 +34,8 @@ use std::rc::Rc;
 /// unchanged parts.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Topology {
+    /// Whether an operator has turned off balancing.
+    keeps_uneven: bool,
     nodes: Rc<BTreeMap<HostId, Rc<Node>>>,
     runs: Rc<BTreeMap<HostId, NodeRun>>,
     features: Rc<BTreeSet<String>>,
@@ -121,6 +124,11 @@ impl Topology {
         })
     }
 
+    /// Whether tablets move by themselves to nodes that have fewer.
+    pub fn is_balancing(&self) -> bool {
+        !self.keeps_uneven
+    }
+
     /// The oldest metadata that a request may be based on. Replicas refuse requests with a lower
     /// number.
     pub fn fence(&self) -> u64 {
@@ -130,6 +138,11 @@ impl Topology {
     /// Raises the fence; it never decreases.
     pub(crate) fn raise_fence(&mut self, number: u64) {
         self.fence = self.fence.max(number);
+    }
+
+    /// Turns balancing on or off.
+    pub(crate) fn set_balancing(&mut self, on: bool) {
+        self.keeps_uneven = !on;
     }
 
     /// Adds a node, or replaces its description.

@@ -7,12 +7,12 @@ use super::nodes::{find, members};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
 use axum::extract::State;
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use cluster::metadata::{ChangeError, Metadata};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
-use cluster::topology::migration_driver;
+use cluster::topology::{balancer, migration_driver};
 use model::TableId;
 use model::id::HostId;
 use model::token::Token;
@@ -24,6 +24,7 @@ type Answer = Result<Json<()>, Refusal>;
 /// The paths of this file.
 pub fn routes() -> Router<AdminState> {
     Router::new()
+        .route("/storage_service/tablets/balancing", get(is_balancing).post(set_balancing))
         .route("/storage_service/tablets/move", post(move_tablet))
         .route("/storage_service/tablets/add_replica", post(add_replica))
         .route("/storage_service/tablets/del_replica", post(del_replica))
@@ -52,6 +53,28 @@ struct Change {
     /// The node that gets a replica, and its shard. Without a shard, the one with the fewest
     /// tablets.
     to: Option<(HostId, Option<u16>)>,
+}
+
+#[derive(Deserialize)]
+struct Balancing {
+    enabled: bool,
+}
+
+async fn is_balancing(State(state): State<AdminState>) -> Result<Json<bool>, Refusal> {
+    let is_on = state
+        .remote
+        .call(ShardId(0), |services| async move { services.cluster.metadata.get().current().topology.is_balancing() });
+    Ok(Json(is_on.await.map_err(Refusal::failed)?))
+}
+
+async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Balancing>) -> Answer {
+    let done = state.remote.call(ShardId(0), move |services| async move {
+        balancer::set_balancing(services.cluster.metadata, query.enabled).await
+    });
+    done.await.map_err(Refusal::failed)?.map(Json).map_err(|error| match error {
+        ChangeError::Refused(why) => Refusal::Bad(why),
+        error => Refusal::failed(error),
+    })
 }
 
 async fn move_tablet(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {

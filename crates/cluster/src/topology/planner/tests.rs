@@ -1,4 +1,4 @@
-//! Which tablets move from leaving nodes, and which nodes may leave.
+//! Which tablets move from leaving nodes and to nodes that have fewer, and which nodes may leave.
 
 use super::*;
 use crate::metadata::{KeyspaceDefinition, Op, TableDefinition, TabletsDefinition};
@@ -6,6 +6,7 @@ use crate::tablets::transition::{Stage, Transition, TransitionKind};
 use crate::topology::node::tests::node;
 use model::id::SchemaVersion;
 use model::options::TableOptions;
+use proptest::prelude::*;
 use uuid::Uuid;
 
 const TABLE: TableId = TableId(Uuid::from_u128(7));
@@ -42,6 +43,7 @@ fn metadata(places: &str, replication: &[(&str, &str)], tablets: &[&[u8]]) -> Me
     let replica = |n: &u8| TabletReplica { host: host(*n), shard: 0 };
     let replicas = tablets.iter().map(|tablet| tablet.iter().map(replica).collect()).collect();
     let rest = [
+        Op::EnableFeatures(vec![features::FILE_STREAM.to_owned()]),
         Op::PutKeyspace(keyspace),
         Op::PutTable(Box::new(table)),
         Op::PutTablets(TabletsDefinition { table: TABLE, replicas }),
@@ -59,7 +61,8 @@ fn moved(metadata: &Metadata) -> Vec<(u32, Vec<u128>)> {
 fn replicas_move_within_their_datacenter_and_to_another_rack_than_the_others() {
     let factor = [("a", "2")];
     let tablets: &[&[u8]] = &[&[1, 2], &[2, 3]];
-    assert_eq!(moved(&metadata("a/1 a/2 a/1 a/3 b/1", &factor, tablets)), [], "no node leaves");
+    let stays = metadata("a/1 a/2 a/1 a/3 b/1", &factor, tablets).with(&[Op::SetBalancing(false)]).expect("it fits");
+    assert_eq!(moved(&stays), [], "no node leaves");
     let leaves = metadata("a/1! a/2 a/1 a/3 b/1", &factor, tablets);
     assert_eq!(moved(&leaves), [(0, vec![4, 2])], "rack 2 has a replica, and node 4 has fewer tablets than node 3");
     let listed = metadata("a/1! a/2 a/1 a/3", &[("a", "['1', '2']")], tablets);
@@ -114,4 +117,72 @@ fn nothing_moves_from_or_to_a_node_that_is_down() {
     let why = |down: &[u8]| check_can_leave(&metadata, host(1), &down.iter().map(|n| host(*n)).collect());
     assert_eq!(why(&[2]), Ok(()));
     assert!(why(&[2, 3]).expect_err("both are down").contains("are down"));
+}
+
+/// The tablets of each node, numbered from 1, after all moves; and the number of moves.
+fn settled(mut metadata: Metadata) -> (Vec<usize>, usize) {
+    let mut moved = 0;
+    loop {
+        let moves = next_moves(&metadata, &BTreeSet::new());
+        if moves.is_empty() {
+            break;
+        }
+        for Move { table, tablet, new } in moves {
+            moved += 1;
+            let hosts: BTreeSet<HostId> = new.iter().map(|replica| replica.host).collect();
+            assert_eq!(hosts.len(), new.len(), "no node has two replicas");
+            let moving = Transition {
+                kind: TransitionKind::Migration,
+                stage: Stage::Streaming,
+                new_replicas: new,
+                session: None,
+            };
+            let steps = [
+                Op::PutTransition(Box::new(moving.written(table, tablet))),
+                Op::EndTransition { table, tablet, moved: true },
+            ];
+            metadata = metadata.with(&steps).expect("it fits");
+        }
+    }
+    let count = |n: u8| metadata.load(host(n), 2).iter().sum::<u32>() as usize;
+    ((1..=metadata.topology.len() as u8).map(count).collect(), moved)
+}
+
+#[test]
+fn tablets_move_to_a_node_that_has_joined() {
+    let tablets: Vec<&[u8]> = [1u8, 2, 3, 1, 2, 3, 1, 2].iter().map(std::slice::from_ref).collect();
+    assert_eq!(settled(metadata("a/1 a/1 a/1 a/1", &[("a", "1")], &tablets)), (vec![2, 2, 2, 2], 2));
+    let even = metadata("a/1 a/1 a/1", &[("a", "1")], &tablets);
+    assert_eq!(next_moves(&even, &BTreeSet::new()), [], "nothing moves without need");
+    let off = metadata("a/1 a/1 a/1 a/1", &[("a", "1")], &tablets).with(&[Op::SetBalancing(false)]).expect("it fits");
+    assert_eq!(next_moves(&off, &BTreeSet::new()), []);
+    let down = BTreeSet::from([host(4)]);
+    assert_eq!(next_moves(&metadata("a/1 a/1 a/1 a/1", &[("a", "1")], &tablets), &down), [], "it is down");
+}
+
+#[test]
+fn balancing_keeps_replicas_in_their_places() {
+    let tablets: Vec<&[u8]> = vec![&[1, 2]; 8];
+    assert_eq!(settled(metadata("a/1 a/2 a/1", &[("a", "2")], &tablets)), (vec![4, 8, 4], 4), "rack 2 has one node");
+    assert_eq!(settled(metadata("a/1 a/1 b/1", &[("a", "2")], &tablets)), (vec![8, 8, 0], 0), "another datacenter");
+    let listed = metadata("a/1 a/2 a/3 a/2", &[("a", "['1', '2']")], &tablets);
+    assert_eq!(settled(listed), (vec![8, 4, 0, 4], 4), "rack 3 is not listed");
+}
+
+proptest! {
+    /// Whatever the cluster is like, the moves come to an end; no node has two replicas of a
+    /// tablet, and no rack more than it needs to have.
+    #[test]
+    fn moves_come_to_an_end(
+        racks in prop::collection::vec((0..3u8, any::<bool>()), 2..6),
+        tablets in (0..5u32).prop_flat_map(|n| prop::collection::vec(prop::collection::btree_set(1..3u8, 1..3), 1 << n)),
+    ) {
+        let places: Vec<String> =
+            racks.iter().map(|(rack, leaves)| format!("a/{rack}{}", if *leaves { "!" } else { "" })).collect();
+        let tablets: Vec<Vec<u8>> = tablets.into_iter().map(|nodes| nodes.into_iter().collect()).collect();
+        let tablets: Vec<&[u8]> = tablets.iter().map(Vec::as_slice).collect();
+        let metadata = metadata(&places.join(" "), &[("a", "2")], &tablets);
+        let (_, moved) = settled(metadata);
+        prop_assert!(moved <= tablets.len() * 2 * racks.len() * 4, "{} moves", moved);
+    }
 }

@@ -1,0 +1,77 @@
+//! Begins the moves of tablets that are planned ([`planner`]): away from leaving nodes, and to
+//! nodes that have fewer tablets than others. The migration driver completes them.
+
+use super::features;
+use super::planner::{self, Move};
+use crate::metadata::{ChangeError, Metadata, MetadataService, Op, change};
+use crate::tablets::transition::{Stage, Transition, TransitionKind};
+use model::id::HostId;
+use rt::shard::PerShard;
+use rt::sync::Notify;
+use rt::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+/// The longest interval between two plans: nodes may be up or down again. Usually a change of the
+/// metadata, such as the end of a move, causes a plan.
+const LOOK: Duration = Duration::from_secs(1);
+/// The minimum interval between log lines.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// Begins moves whenever this node is the leader, until the node stops. On shard 0. `is_down` says
+/// which nodes are down.
+pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -> bool) {
+    let wake: Rc<Notify> = Rc::default();
+    let notify = wake.clone();
+    let Some(service) = services.try_get() else { return };
+    service.on_change(move |_, _| notify.notify_one());
+    drop(service);
+    let mut logged: Option<Instant> = None;
+    while rt::shard::stopping().unless(rt::time::timeout(LOOK, wake.notified())).await.is_some() {
+        let Some(service) = services.try_get() else { return };
+        if !service.is_leader() {
+            continue;
+        }
+        let metadata = service.current();
+        let down = down(&metadata, &is_down);
+        let count = planner::next_moves(&metadata, &down).len();
+        drop((service, metadata));
+        if count == 0 {
+            continue;
+        }
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+            logged = Some(rt::time::now());
+            tracing::info!(tablets = count, "tablets begin to move to other nodes");
+        }
+        let made = change::<(), Infallible, _>(services, move |metadata, _| {
+            Ok((planner::next_moves(metadata, &down).into_iter().map(begun).collect(), ()))
+        });
+        if let Err(error) = made.await {
+            tracing::info!(%error, "tablets could not begin to move; retrying");
+        }
+    }
+}
+
+fn begun(Move { table, tablet, new }: Move) -> Op {
+    let (kind, stage) = (TransitionKind::Migration, Stage::AllowWriteBothReadOld);
+    let begun = Transition { kind, stage, new_replicas: new, session: None };
+    Op::PutTransition(Box::new(begun.written(table, tablet)))
+}
+
+/// The members that are down.
+pub(super) fn down(metadata: &Metadata, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
+    metadata.topology.members().map(|node| node.host).filter(|host| is_down(*host)).collect()
+}
+
+/// Lets tablets move by themselves to nodes that have fewer, or not. Moves under way go on.
+pub async fn set_balancing(services: PerShard<MetadataService>, on: bool) -> Result<(), ChangeError<String>> {
+    change(services, move |metadata, _| {
+        if !metadata.topology.has_feature(features::FILE_STREAM) {
+            return Err("a node of the cluster cannot balance tablets yet: upgrade all nodes first".to_owned());
+        }
+        let is_due = metadata.topology.is_balancing() != on;
+        Ok((if is_due { vec![Op::SetBalancing(on)] } else { Vec::new() }, ()))
+    })
+    .await
+}

@@ -1,0 +1,85 @@
+//! Moves all tablets away from leaving nodes. As for new tables, the node whose rack has the fewest
+//! replicas of the tablet is chosen, then the one with the fewest tablets per shard.
+
+use super::{Bounds, Work, hosts, movable};
+use crate::metadata::{Metadata, Table};
+use crate::tablets::TabletReplica;
+use crate::tablets::allocator::{Host, add_replica};
+use crate::tablets::transition::Replicas;
+use crate::topology::NodeState;
+use model::id::HostId;
+use std::collections::BTreeSet;
+
+/// Plans the next moves.
+pub(super) fn plan(work: &mut Work<'_>) {
+    let topology = &work.metadata.topology;
+    let leaving: BTreeSet<HostId> = topology
+        .members()
+        .filter(|node| node.state == NodeState::Leaving && !work.down.contains(&node.host))
+        .map(|node| node.host)
+        .collect();
+    for table in work.tables() {
+        for tablet in (0..table.tablets.count()).filter(|tablet| table.tablets.transition(*tablet).is_none()) {
+            let replicas = table.tablets.replicas(tablet);
+            let Some(place) = replicas.iter().position(|replica| leaving.contains(&replica.host)) else { continue };
+            if !work.outgoing.has_room(replicas[place]) {
+                continue;
+            }
+            let before = work.hosts.clone();
+            let Some(new) = moved(work.metadata, table, replicas, place, &mut work.hosts) else { continue };
+            match work.incoming.has_room(new[place]) {
+                true => work.push(table, tablet, place, new),
+                false => work.hosts = before,
+            }
+        }
+    }
+}
+
+/// Refuses to let a node leave if one of its tablets has no other place. The error names the table.
+pub fn check_can_leave(metadata: &Metadata, leaving: HostId, down: &BTreeSet<HostId>) -> Result<(), String> {
+    let mut hosts = hosts(metadata, down);
+    hosts.retain(|host| host.id != leaving);
+    if hosts.is_empty() {
+        return Err(match metadata.topology.owners().any(|node| node.host != leaving) {
+            true => "the other nodes are down: no node can take its tablets".to_owned(),
+            false => "no other node can take its tablets".to_owned(),
+        });
+    }
+    for table in movable(metadata) {
+        for tablet in 0..table.tablets.count() {
+            // A transition under way may succeed, or be rolled back.
+            let new = table.tablets.transition(tablet).map(|moving| &moving.new_replicas[..]);
+            let ends = [Some(table.tablets.replicas(tablet)), new].into_iter().flatten();
+            let is_stuck = |replicas: &[TabletReplica]| {
+                let place = replicas.iter().position(|replica| replica.host == leaving);
+                place.is_some_and(|place| moved(metadata, table, replicas, place, &mut hosts).is_none())
+            };
+            if ends.into_iter().any(is_stuck) {
+                let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+                let down = if down.is_empty() { "" } else { ", start the nodes that are down" };
+                return Err(format!(
+                    "no other node can take a replica of table {keyspace}.{name}: add a node where the keyspace needs one{down}, or \
+                     lower its replication factor"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The replicas after the one at `place` has moved, which adds to the load of its new host. `None`
+/// if no host can take it.
+fn moved(
+    metadata: &Metadata,
+    table: &Table,
+    replicas: &[TabletReplica],
+    place: usize,
+    hosts: &mut [Host],
+) -> Option<Replicas> {
+    let bounds = Bounds::of(metadata, table, metadata.topology.node(replicas[place].host)?)?;
+    let mut others = Replicas::from_slice(replicas);
+    others.remove(place);
+    let new = add_replica(hosts, |host| bounds.include(host), &others)?;
+    others.insert(place, new);
+    Some(others)
+}

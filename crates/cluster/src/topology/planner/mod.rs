@@ -1,0 +1,157 @@
+//! Which tablets move next, so that nodes leave ([`drain`]), and that all nodes have their part
+//! ([`balance`]). Pure.
+//!
+//! A replica moves within its datacenter, and within its rack if the keyspace lists racks. Racks
+//! have no more replicas of a tablet after a move than they need to have. With `SimpleStrategy` any
+//! node will do. A shard sends and receives a few tablets at a time, so that clients are served at
+//! full speed.
+
+mod balance;
+mod drain;
+
+pub use drain::check_can_leave;
+
+use super::{Node, NodeState, features};
+use crate::metadata::{Metadata, Table, builtin};
+use crate::tablets::TabletReplica;
+use crate::tablets::allocator::Host;
+use crate::tablets::strategy::{SIMPLE, racks_of, short_class};
+use crate::tablets::transition::Replicas;
+use model::id::{HostId, TableId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Tablets that a shard sends, and that it receives, at a time.
+const AT_ONCE: usize = 2;
+
+/// A replica that moves to another node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// The table.
+    pub table: TableId,
+    /// The tablet.
+    pub tablet: u32,
+    /// Its replicas after the move.
+    pub new: Replicas,
+}
+
+/// The moves that can begin now. Nothing moves from or to a node that is down. While a node leaves,
+/// tablets move for that only.
+pub fn next_moves(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Move> {
+    if !metadata.topology.has_feature(features::FILE_STREAM) {
+        return Vec::new();
+    }
+    let mut work = Work::of(metadata, down);
+    match metadata.topology.members().any(|node| node.state == NodeState::Leaving) {
+        true => drain::plan(&mut work),
+        false if metadata.topology.is_balancing() => balance::plan(&mut work),
+        false => {}
+    }
+    work.moves
+}
+
+/// A plan that is being made.
+struct Work<'a> {
+    metadata: &'a Metadata,
+    down: &'a BTreeSet<HostId>,
+    /// The nodes that can take tablets, with their loads after all moves.
+    hosts: Vec<Host>,
+    outgoing: Traffic,
+    incoming: Traffic,
+    moves: Vec<Move>,
+}
+
+/// The numbers of tablets that shards send or receive.
+#[derive(Default)]
+struct Traffic(BTreeMap<(HostId, u16), usize>);
+
+impl Traffic {
+    fn add(&mut self, replica: TabletReplica) {
+        *self.0.entry((replica.host, replica.shard)).or_default() += 1;
+    }
+
+    fn has_room(&self, replica: TabletReplica) -> bool {
+        self.0.get(&(replica.host, replica.shard)).is_none_or(|count| *count < AT_ONCE)
+    }
+}
+
+impl<'a> Work<'a> {
+    /// Nothing is planned yet. Transitions under way count.
+    fn of(metadata: &'a Metadata, down: &'a BTreeSet<HostId>) -> Work<'a> {
+        let (outgoing, incoming) = (Traffic::default(), Traffic::default());
+        let mut work = Work { metadata, down, hosts: hosts(metadata, down), outgoing, incoming, moves: Vec::new() };
+        for (table, tablet, moving) in metadata.transitions() {
+            let old = table.tablets.replicas(tablet);
+            for gone in old.iter().filter(|replica| !moving.new_replicas.contains(replica)) {
+                work.outgoing.add(*gone);
+                work.weigh(*gone, |load| load.saturating_sub(1));
+            }
+            // Their load counts already.
+            moving.pending(old).for_each(|pending| work.incoming.add(pending));
+        }
+        work
+    }
+
+    fn weigh(&mut self, replica: TabletReplica, change: impl FnOnce(u32) -> u32) {
+        let host = self.hosts.iter_mut().find(|host| host.id == replica.host);
+        if let Some(load) = host.and_then(|host| host.load.get_mut(usize::from(replica.shard))) {
+            *load = change(*load);
+        }
+    }
+
+    /// The tables whose tablets move.
+    fn tables(&self) -> impl Iterator<Item = &'a Rc<Table>> + use<'a> {
+        movable(self.metadata)
+    }
+
+    /// Plans a move of a tablet whose replica at `place` goes to another node. The loads are
+    /// already those after the move.
+    fn push(&mut self, table: &Table, tablet: u32, place: usize, new: Replicas) {
+        self.outgoing.add(table.tablets.replicas(tablet)[place]);
+        self.incoming.add(new[place]);
+        self.moves.push(Move { table: table.schema.id, tablet, new });
+    }
+}
+
+/// All tables but the built-in ones, whose replicas every node has.
+fn movable(metadata: &Metadata) -> impl Iterator<Item = &Rc<Table>> {
+    metadata.tables().filter(|table| !builtin::is_built_in(&table.schema.keyspace))
+}
+
+/// The nodes that can take tablets, with their load.
+fn hosts(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Host> {
+    let host = |node: &Rc<Node>| Host {
+        id: node.host,
+        datacenter: node.datacenter.clone(),
+        rack: node.rack.clone(),
+        load: metadata.load(node.host, usize::from(node.shards).max(1)),
+    };
+    metadata.topology.owners().filter(|node| !down.contains(&node.host)).map(host).collect()
+}
+
+/// Where a replica of a table on a node may move, by datacenter and rack.
+#[derive(Clone, Copy)]
+struct Bounds<'a> {
+    datacenter: Option<&'a str>,
+    rack: Option<&'a str>,
+}
+
+impl<'a> Bounds<'a> {
+    /// `None` if the keyspace does not exist.
+    fn of(metadata: &Metadata, table: &Table, from: &'a Node) -> Option<Bounds<'a>> {
+        let options = &metadata.keyspace(&table.schema.keyspace)?.definition.replication;
+        let is_simple = options.get("class").is_some_and(|class| short_class(class) == SIMPLE);
+        let lists_racks = options.get(&from.datacenter).is_some_and(|factor| racks_of(factor).is_some());
+        Some(Bounds {
+            datacenter: (!is_simple).then_some(&*from.datacenter),
+            rack: (!is_simple && lists_racks).then_some(&*from.rack),
+        })
+    }
+
+    fn include(self, host: &Host) -> bool {
+        self.datacenter.is_none_or(|own| own == host.datacenter) && self.rack.is_none_or(|own| own == host.rack)
+    }
+}
+
+#[cfg(test)]
+mod tests;

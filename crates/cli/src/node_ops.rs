@@ -1,7 +1,7 @@
-//! `messina admin decommission`, `drain`: operations on a node as a member of its cluster.
+//! `messina admin decommission`, `removenode`, `excludenode`, `drain`: operations on a node as a member of its cluster.
 
 use crate::Failure;
-use crate::api::{Api, Method};
+use crate::api::{self, Api, Method, query};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::{ProgressBar, ProgressStyle};
 use rt::time::{Duration, Instant};
@@ -25,6 +25,12 @@ pub fn commands() -> Vec<Command> {
             .arg(
                 cancel.help("Cancels a decommission: the node stays, and tablets that have moved stay where they are"),
             ),
+        Command::new("removenode")
+            .about("Removes a node that is down from the cluster, and waits until other nodes have its replicas")
+            .arg(Arg::new("node").required(true).help("Its host id or address")),
+        Command::new("excludenode")
+            .about("Bans nodes that are down, without waiting: their replicas are built once nodes can take them")
+            .arg(Arg::new("nodes").required(true).num_args(1..).help("Their host ids or addresses")),
         Command::new("drain").about("Prepares a stop: closes the ports for clients, and writes memtables to sstables"),
     ]
 }
@@ -38,6 +44,16 @@ pub fn is_command(name: &str) -> bool {
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let answer = match name {
         "drain" => api.send(Method::Post, "/storage_service/drain")?,
+        "removenode" => {
+            let query = query(&[("host_id", api::text(arguments, "node"))]);
+            api.send(Method::Post, &format!("/storage_service/remove_node{query}"))?
+        }
+        "excludenode" => {
+            let nodes: Vec<&str> =
+                arguments.get_many::<String>("nodes").into_iter().flatten().map(String::as_str).collect();
+            let query = query(&[("hosts", &nodes.join(","))]);
+            api.send(Method::Post, &format!("/storage_service/exclude_node{query}"))?
+        }
         _ if arguments.get_flag("cancel") => api.send(Method::Delete, DECOMMISSION)?,
         _ => decommission(api, as_json)?,
     };

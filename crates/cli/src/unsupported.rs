@@ -4,12 +4,8 @@ use crate::Failure;
 use clap::{Arg, Command};
 
 /// The commands, and what to do instead.
-const COMMANDS: &[(&str, &str)] = &[
-    ("repair", "to read the data of a node again from its replicas, run `messina admin resync`; see docs/faults.md"),
-    ("removenode", SEE_LIMITS),
-];
-
-const SEE_LIMITS: &str = "see \"Limits of this release\" in docs/cluster-guide.md";
+const COMMANDS: &[(&str, &str)] =
+    &[("repair", "to read the data of a node again from its replicas, run `messina admin resync`; see docs/faults.md")];
 
 /// The commands, which the help does not list.
 pub fn commands() -> impl Iterator<Item = Command> {
@@ -29,7 +25,7 @@ mod tests {
 
     #[test]
     fn commands_of_nodetool_say_what_to_do_instead() {
-        for command in ["repair -pr ks", "repair", "removenode 1-2 --force"] {
+        for command in ["repair -pr ks", "repair"] {
             let words = ["messina", "admin"].into_iter().chain(command.split(' '));
             let matches = crate::command().try_get_matches_from(words).expect(command);
             let Err(Failure { why, .. }) = crate::admin::run(matches.subcommand().expect("admin").1) else {

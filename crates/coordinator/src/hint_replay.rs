@@ -6,6 +6,7 @@ use super::replica_failure::ReplicaFailure;
 use crate::hints::format::Hint;
 use crate::hints::replay_outcome::{self, ReplayOutcome};
 use crate::hints::{Cause, Delivered, Hints, MissedWrites};
+use cluster::NodeState;
 use model::id::{HostId, TableId};
 use replica::{Class, Context, RateLimitMode, ReplicaError, ReplicaRequest};
 use rt::sync::{Cancel, Deadline};
@@ -58,10 +59,12 @@ impl Coordinator {
     }
 
     /// Passes on the notes about nodes that have left: whoever has copied their tablets misses the
-    /// same writes.
+    /// same writes. The tablets of a removed node were copied from all other replicas.
     async fn pass_on_notes(&self, hints: &Hints) {
         for note in hints.missed().into_iter().filter(|note| self.has_left(note.target)) {
-            for heir in self.holders(note.table) {
+            let state = self.metadata().topology.node(note.target).map(|node| node.state);
+            let heirs = if state == Some(NodeState::Left) { self.holders(note.table) } else { BTreeSet::new() };
+            for heir in heirs {
                 if let Err(error) = hints.take_over_note(MissedWrites { target: heir, ..note }).await {
                     tracing::debug!(%error, "a note about a node that has left is kept");
                     return;

@@ -121,6 +121,11 @@ impl Nodes {
         self.is_own(host) || self.by_host.get(&host).is_some_and(|known| known.down_since.is_none())
     }
 
+    /// Whether a node is a member of the cluster.
+    pub fn is_member(&self, host: HostId) -> bool {
+        self.is_own(host) || self.by_host.contains_key(&host)
+    }
+
     /// How long a node has been down. None: it is up or unknown.
     pub fn down_for(&self, host: HostId, now: Instant) -> Option<Duration> {
         self.by_host.get(&host)?.down_since.map(|since| now.saturating_duration_since(since))

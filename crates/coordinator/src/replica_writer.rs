@@ -232,6 +232,10 @@ impl ReplicaWriter {
         let Some(hints) = self.hints() else { return };
         let nodes = &responses.nodes;
         let Lacking { replica: TabletReplica { host, .. }, message, failure } = lacking;
+        if !nodes.is_member(host) {
+            // Another node takes over its replicas.
+            return;
+        }
         let down_for = nodes.down_for(host, rt::time::now());
         let is_own_disk = host == self.client.host
             && matches!(failure, ReplicaFailure::Refused(ReplicaError::Storage(_) | ReplicaError::Corrupt(_)));

@@ -274,7 +274,8 @@ impl Coordinator {
         // At ANY, a hint suffices.
         let hinted = |replica: &TabletReplica| {
             let hints = self.writer.hints();
-            hints.is_some_and(|hints| hints.are_kept_for(nodes.datacenter_name(replica.host)))
+            let is_kept = |hints: Rc<Hints>| hints.are_kept_for(nodes.datacenter_name(replica.host));
+            nodes.is_member(replica.host) && hints.is_some_and(is_kept)
         };
         if (level != Consistency::Any || !set.replicas.iter().any(hinted))
             && let Err(few) = tracker.check_alive(&copies)
@@ -291,7 +292,8 @@ fn needs_hint(groups: &[WriteGroup], nodes: &Nodes, hints: &Hints) -> bool {
     let now = rt::time::now();
     let gets_hint = |replica: &TabletReplica| {
         let host = replica.host;
-        !nodes.is_alive(host) && hints.would_store(nodes.datacenter_name(host), nodes.down_for(host, now))
+        let is_down = nodes.is_member(host) && !nodes.is_alive(host);
+        is_down && hints.would_store(nodes.datacenter_name(host), nodes.down_for(host, now))
     };
     groups.iter().any(|group| group.replicas.iter().any(gets_hint))
 }

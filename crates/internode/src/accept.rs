@@ -124,7 +124,7 @@ async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, pr
     let compress = config.compression.applies(internode.setting.place(), (&party.datacenter, &party.rack));
     let counters = internode.counters.clone();
     let connection = Connection::new(welcome.version, compress, counters.clone());
-    let _listed = internode.list(&connection);
+    let _listed = internode.list(party.host, &connection);
     let _level = Level::up(&counters.served_connections);
     let frames = Frames::new(welcome.version, config.largest_body);
     let mut role = Serving::new(connection.clone(), party, internode.handlers.clone(), config);

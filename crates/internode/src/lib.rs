@@ -72,6 +72,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+/// Why a connection from a node that has left is closed.
+const LEFT: &str = "the other node has left the cluster";
 /// How long connections may take to close when the node stops.
 const STOP: Duration = Duration::from_secs(5);
 /// How long requests of other nodes may take to finish when the node stops.
@@ -104,8 +106,8 @@ pub struct Internode {
     reporter: RefCell<Option<Reporter>>,
     /// This node has announced that it stops.
     announced: Cell<bool>,
-    /// Incoming connections, so that they can be closed.
-    served: RefCell<HashMap<u64, Rc<Connection>>>,
+    /// Incoming connections with the nodes that opened them, so that they can be closed.
+    served: RefCell<HashMap<u64, (HostId, Rc<Connection>)>>,
     next_served: Cell<u64>,
     /// The number of incoming connections that are in their handshake.
     greeting: Cell<u64>,
@@ -278,7 +280,7 @@ impl Internode {
     }
 
     /// Sets the other nodes, as in the metadata. Closes connections to nodes that have moved or
-    /// left.
+    /// left, and connections from nodes that have left.
     pub fn set_book(&self, book: AddressBook) {
         self.addresses.borrow_mut().state(book);
         self.apply_addresses();
@@ -306,7 +308,13 @@ impl Internode {
     fn apply_addresses(&self) {
         let book = self.addresses.borrow().book();
         let before = self.book.replace(Rc::new(book));
-        let moved = before.moved(&self.book.borrow());
+        let book = self.book();
+        if book.left != before.left {
+            let served = self.served.borrow();
+            let left = served.values().filter(|(host, _)| book.left.contains(host));
+            left.for_each(|(_, connection)| connection.end(LEFT, true));
+        }
+        let moved = before.moved(&book);
         if !moved.is_empty() {
             let why: Arc<str> = "the node has moved or left".into();
             self.take_links(|host| moved.contains(&host)).iter().for_each(|link| link.reset(&why));
@@ -405,10 +413,13 @@ impl Internode {
     }
 
     /// Registers an incoming connection until the returned guard is dropped.
-    fn list(&self, connection: &Rc<Connection>) -> Listed<'_> {
+    fn list(&self, host: HostId, connection: &Rc<Connection>) -> Listed<'_> {
         let id = self.next_served.get();
         self.next_served.set(id + 1);
-        self.served.borrow_mut().insert(id, connection.clone());
+        self.served.borrow_mut().insert(id, (host, connection.clone()));
+        if self.book.borrow().left.contains(&host) {
+            connection.end(LEFT, true);
+        }
         Listed { internode: self, id }
     }
 
@@ -437,7 +448,7 @@ impl Internode {
         let links = std::mem::take(&mut *self.links.borrow_mut());
         let why: Arc<str> = "this node is stopping".into();
         links.values().for_each(|link| link.reset(&why));
-        let served: Vec<Rc<Connection>> = self.served.borrow().values().cloned().collect();
+        let served: Vec<Rc<Connection>> = self.served.borrow().values().map(|(_, served)| served.clone()).collect();
         served.iter().for_each(|connection| connection.end(&why, false));
         if rt::time::timeout(STOP, self.gate.close()).await.is_err() {
             tracing::warn!(connections = self.gate.inside(), "connections to other nodes did not end in time");

@@ -174,7 +174,7 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&OpenInternode>) -
 fn check_can_start(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartError> {
     let metadata = found.recovered.metadata().map_err(StartError::because)?;
     match metadata.topology.node(info.host_id) {
-        Some(known) if known.state == NodeState::Left => Err(StartError(format!(
+        Some(known) if !known.state.is_member() => Err(StartError(format!(
             "node {} has left its cluster and cannot come back: to have this machine join as a new node, start it with an empty data \
              directory",
             info.host_id

@@ -236,6 +236,11 @@ impl Runs {
         }
     }
 
+    /// Asks other members for their records of this node.
+    pub async fn ask(&self) {
+        self.compare(None).await;
+    }
+
     /// Ends the comparisons with other members: this node has left the cluster.
     pub fn leave(&self, why: &str) {
         self.standing.send_replace(Standing::Left(why.to_owned()));

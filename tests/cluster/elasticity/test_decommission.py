@@ -53,7 +53,7 @@ def test_a_node_leaves_while_clients_write(trio, filled):
     assert leaves.metric("scylla_node_operation_mode") == 5
     eventually(lambda: all(members(node) == {one.address: "normal" for one in stays} for node in stays))
     assert [row.rpc_address for row in filled.execute("SELECT rpc_address FROM system.peers")] == [stays[1].address]
-    assert not list(leaves.data_dir.glob("data/ks/t-*/me-*")), "its tablets are removed"
+    eventually(lambda: not list(leaves.data_dir.glob("data/ks/t-*/me-*")))
 
     again = admin(leaves, "decommission")
     assert again.returncode != 0 and "has left the cluster already" in again.stderr

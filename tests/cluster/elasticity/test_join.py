@@ -62,9 +62,9 @@ def test_tablets_follow_a_node_that_joins(trio, fourth):
 
 def test_balancing_can_be_turned_off(trio, fourth):
     fill_table(trio, factor=2, tablets=TABLETS)
+    before = settle(trio)
     off = admin(trio.nodes[1], "balancing", "off")
     assert off.returncode == 0, off.stderr
-    before = counts(trio)
     fourth.start()
     assert settle(trio, fourth) == [*before, 0]
     assert rest(fourth, "/storage_service/tablets/balancing") is False

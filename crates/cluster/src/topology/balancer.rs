@@ -4,7 +4,7 @@
 use super::features;
 use super::planner::{self, Move};
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, change};
-use crate::tablets::transition::{Stage, Transition, TransitionKind};
+use crate::tablets::transition::{Stage, Transition};
 use model::id::HostId;
 use rt::shard::PerShard;
 use rt::sync::Notify;
@@ -53,8 +53,8 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
     }
 }
 
-fn begun(Move { table, tablet, new }: Move) -> Op {
-    let (kind, stage) = (TransitionKind::Migration, Stage::AllowWriteBothReadOld);
+fn begun(Move { table, tablet, new, kind }: Move) -> Op {
+    let stage = Stage::AllowWriteBothReadOld;
     let begun = Transition { kind, stage, new_replicas: new, session: None };
     Op::PutTransition(Box::new(begun.written(table, tablet)))
 }

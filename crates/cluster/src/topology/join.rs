@@ -336,7 +336,7 @@ pub fn admit(
     let mut ops = relocate(topology, node, moved, lost)?;
     check_location(topology, node)?;
     match topology.node(node.host) {
-        Some(known) if known.state == NodeState::Left => {
+        Some(known) if !known.state.is_member() => {
             Err(format!("node {} has left the cluster for good: start it with an empty data directory", node.host))
         }
         Some(known) => {

@@ -44,7 +44,7 @@ use super::barrier::{NotFollowed, barrier};
 use super::features;
 use crate::metadata::{ChangeError, ClusterShards, Metadata, MetadataService, Op, builtin, change};
 use crate::tablets::TabletReplica;
-use crate::tablets::transition::{Next, Replicas, Stage, Transition, TransitionKind};
+use crate::tablets::transition::{Next, Replicas, Set, Stage, Transition, TransitionKind};
 use futures_util::future::LocalBoxFuture;
 use model::id::{HostId, TableId};
 use rt::shard::PerShard;
@@ -235,7 +235,8 @@ impl MigrationDriver {
         let Some(known) = metadata.table_by_id(*table) else { return false };
         let old = known.tablets.replicas(*tablet);
         let to: Replicas = moving.pending(old).collect();
-        if to.is_empty() || !all_are_there(metadata, &to) {
+        let from = sources(metadata, moving, old);
+        if to.is_empty() || from.is_empty() || !all_are_there(metadata, &to) {
             return true;
         }
         let mut copies = self.copies.borrow_mut();
@@ -254,7 +255,6 @@ impl MigrationDriver {
                 }
             }
         }
-        let from = moving.sources(old);
         let what = StreamTask { table: *table, tablet: *tablet, from, to, session };
         let (result, copying) = (Rc::new(RefCell::new(None)), self.copy(what));
         let (done, wake) = (result.clone(), self.wake.clone());
@@ -273,6 +273,22 @@ impl MigrationDriver {
 fn has_copy_on(metadata: &Metadata, (table, tablet, moving): &Seen, nodes: &BTreeSet<HostId>) -> bool {
     let old = metadata.table_by_id(*table).map_or(&[][..], |known| known.tablets.replicas(*tablet));
     old.iter().chain(&moving.new_replicas).any(|replica| nodes.contains(&replica.host))
+}
+
+/// The replicas whose data the pending replicas need, without those on nodes that are no members
+/// any more. Empty if the data cannot be copied.
+fn sources(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> Replicas {
+    let is_member =
+        |replica: &TabletReplica| metadata.topology.node(replica.host).is_some_and(|node| node.state.is_member());
+    moving.sources(old).into_iter().filter(is_member).collect()
+}
+
+/// Whether a transition cannot be completed: a pending replica, or the replica that is still to be
+/// copied, is on a node that is no member any more.
+fn is_hopeless(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> bool {
+    let pending: Replicas = moving.pending(old).collect();
+    let has_to_copy = moving.stage.reads() == Set::Old && !pending.is_empty();
+    !all_are_there(metadata, &pending) || has_to_copy && sources(metadata, moving, old).is_empty()
 }
 
 /// Whether all of these replicas are on nodes that serve.
@@ -300,8 +316,7 @@ fn steps(metadata: &Metadata, number: u64, ready: &[Seen]) -> Vec<Op> {
 fn step(metadata: &Metadata, (table, tablet, seen): &Seen) -> Option<Op> {
     let known = metadata.table_by_id(*table)?;
     let moving = known.tablets.transition(*tablet).filter(|moving| *moving == seen)?;
-    let pending: Replicas = moving.pending(known.tablets.replicas(*tablet)).collect();
-    let given_up = moving.stage.given_up().filter(|_| !all_are_there(metadata, &pending));
+    let given_up = moving.stage.given_up().filter(|_| is_hopeless(metadata, moving, known.tablets.replicas(*tablet)));
     let next = given_up.map_or_else(|| moving.stage.next(), Next::Stage);
     Some(match next {
         Next::Stage(stage) => at_stage(*table, *tablet, moving, stage),

@@ -17,6 +17,7 @@ pub mod locate;
 pub mod migration_driver;
 pub(crate) mod node;
 pub mod planner;
+pub mod remove;
 pub mod runs;
 pub mod search_progress;
 pub mod topology_coordinator;

@@ -15,12 +15,15 @@ pub enum NodeState {
     Leaving,
     /// The node has left the cluster and cannot return.
     Left,
+    /// An operator has removed the node while it was down. Other nodes take over its replicas. It
+    /// cannot return.
+    Removed,
 }
 
 impl NodeState {
     /// Whether a node in this state is a member.
     pub fn is_member(self) -> bool {
-        self != NodeState::Left
+        !matches!(self, NodeState::Left | NodeState::Removed)
     }
 
     /// The name in `system.topology` and in operator tools.
@@ -30,6 +33,7 @@ impl NodeState {
             NodeState::Normal => "normal",
             NodeState::Leaving => "decommissioning",
             NodeState::Left => "left",
+            NodeState::Removed => "removed",
         }
     }
 }

@@ -10,10 +10,10 @@
 //! changes of the metadata. So a member compares its run, its write mark and the end of its Raft
 //! log with the records of the other members ([`KnownNode`]).
 
+use super::Topology;
 use super::features::NODE_RUNS;
 use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use super::write_marks::{MarkAnnouncement, WriteMarks};
-use super::{NodeState, Topology};
 use crate::metadata::{MetadataService, Op};
 use engine::datadir::AnnouncedMark;
 use internode::Internode;
@@ -129,7 +129,7 @@ impl KnownNode {
 
 /// Whether a node has to record its runs: others are in its cluster, and all can read the record.
 fn are_recorded(topology: &Topology, host: HostId) -> bool {
-    let is_member = topology.node(host).is_some_and(|node| node.state != NodeState::Left);
+    let is_member = topology.node(host).is_some_and(|node| node.state.is_member());
     is_member && topology.members().count() > 1 && topology.has_feature(NODE_RUNS)
 }
 

@@ -2,6 +2,8 @@
 //! and the operation mode.
 
 use super::RemoteServices;
+use super::extract::Query;
+use super::nodes::{find, members};
 use super::operations::Refusal;
 use super::rest::AdminState;
 use crate::node_ops::{NodeOps, OpError, OperationMode};
@@ -9,10 +11,12 @@ use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cluster::topology::leave;
+use model::HostId;
 use rt::ShardId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::rc::Rc;
+use uuid::Uuid;
 
 type Answer<T = ()> = Result<Json<T>, Refusal>;
 
@@ -22,6 +26,8 @@ pub fn routes() -> Router<AdminState> {
         .route("/storage_service/operation_mode", get(operation_mode))
         .route("/storage_service/decommission", post(decommission).get(progress).delete(cancel_decommission))
         .route("/storage_service/drain", post(drain))
+        .route("/storage_service/remove_node", post(remove_node))
+        .route("/storage_service/exclude_node", post(exclude_node))
 }
 
 async fn operation_mode(State(state): State<AdminState>) -> Answer<&'static str> {
@@ -50,18 +56,55 @@ async fn progress(State(state): State<AdminState>) -> Answer<Progress> {
 
 /// Answers once the node has left.
 async fn decommission(State(state): State<AdminState>) -> Answer {
-    with_ops(&state.remote, |ops| async move { ops.decommission().await }).await
+    with_ops(&state.remote, |ops| async move { ops.decommission().await }).await.map(Json)
 }
 
 async fn cancel_decommission(State(state): State<AdminState>) -> Answer {
-    with_ops(&state.remote, |ops| async move { ops.cancel_decommission().await }).await
+    with_ops(&state.remote, |ops| async move { ops.cancel_decommission().await }).await.map(Json)
 }
 
 async fn drain(State(state): State<AdminState>) -> Answer {
-    with_ops(&state.remote, |ops| async move { ops.drain().await }).await
+    with_ops(&state.remote, |ops| async move { ops.drain().await }).await.map(Json)
 }
 
-async fn with_ops<Fut>(remote: &RemoteServices, run: impl FnOnce(Rc<NodeOps>) -> Fut + Send + 'static) -> Answer
+/// The node to remove: by host id, or by address. The name is ScyllaDB's.
+#[derive(Deserialize)]
+struct Removed {
+    host_id: String,
+}
+
+/// Answers once other nodes have all replicas of the node.
+async fn remove_node(State(state): State<AdminState>, Query(query): Query<Removed>) -> Answer {
+    let host = host(&state, &query.host_id).await?;
+    with_ops(&state.remote, move |ops| async move { ops.remove(host, true).await }).await.map(Json)
+}
+
+/// The nodes to exclude. The name is ScyllaDB's.
+#[derive(Deserialize)]
+struct Excluded {
+    hosts: String,
+}
+
+async fn exclude_node(State(state): State<AdminState>, Query(query): Query<Excluded>) -> Answer {
+    for name in query.hosts.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let host = host(&state, name).await?;
+        with_ops(&state.remote, move |ops| async move { ops.remove(host, false).await }).await?;
+    }
+    Ok(Json(()))
+}
+
+/// A node by its id or address. A node that was removed has only its id.
+async fn host(state: &AdminState, name: &str) -> Result<HostId, Refusal> {
+    match Uuid::parse_str(name) {
+        Ok(id) => Ok(HostId(id)),
+        Err(_) => Ok(find(&members(&state.remote).await?, Some(name))?.seen.node.host),
+    }
+}
+
+async fn with_ops<Fut>(
+    remote: &RemoteServices,
+    run: impl FnOnce(Rc<NodeOps>) -> Fut + Send + 'static,
+) -> Result<(), Refusal>
 where
     Fut: Future<Output = Result<(), OpError>> + 'static,
 {
@@ -71,9 +114,8 @@ where
             None => Err(OpError::Refused("The node is starting or stopping".to_owned())),
         }
     });
-    match done.await.map_err(Refusal::failed)? {
-        Ok(()) => Ok(Json(())),
-        Err(OpError::Refused(why)) => Err(Refusal::Bad(why)),
-        Err(OpError::Failed(why)) => Err(Refusal::Failed(why)),
-    }
+    done.await.map_err(Refusal::failed)?.map_err(|error| match error {
+        OpError::Refused(why) => Refusal::Bad(why),
+        OpError::Failed(why) => Refusal::Failed(why),
+    })
 }

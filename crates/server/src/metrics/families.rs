@@ -406,7 +406,7 @@ mod tests {
         assert!(out.contains("scylla_transport_cql_errors_total{shard=\"1\",type=\"invalid\"} 3\n"));
         assert!(out.contains("scylla_cql_inserts{shard=\"1\",conditional=\"no\"} 9\n"));
         assert!(out.contains("scylla_query_processor_queries{shard=\"1\",consistency_level=\"QUORUM\"} 4\n"));
-        assert!(out.contains("scylla_node_operation_mode{shard=\"0\"} 3\n"));
+        assert!(out.contains("scylla_node_operation_mode{shard=\"0\"} 0\n"));
         let mut names = std::collections::BTreeSet::new();
         for family in FAMILIES {
             assert!(names.insert(family.name), "{} twice", family.name);

@@ -77,8 +77,12 @@ async fn record_departure(layers: Layers) -> Result<(), String> {
                 return Ok(());
             }
             Err(ChangeError::Refused(why)) => return Err(why),
-            Err(error) => tracing::warn!(%error, "the departure of this node could not be recorded; retrying"),
+            // Others may have closed the connections to this node because it has left.
+            Err(error) => {
+                tracing::info!(%error, "it is unknown whether the departure of this node is recorded; retrying")
+            }
         }
+        runs.ask().await;
         if rt::shard::stopping().unless(rt::time::sleep(PAUSE)).await.is_none() {
             return Err("the node is stopping".to_owned());
         }

@@ -13,7 +13,7 @@ use crate::client_service::ClientService;
 use crate::layers::Layers;
 use crate::wire;
 use cluster::metadata::ChangeError;
-use cluster::topology::{NodeState, leave};
+use cluster::topology::{NodeState, leave, remove};
 use internode::Internode;
 use model::id::HostId;
 use rt::shard::PerShard;
@@ -150,6 +150,23 @@ impl NodeOps {
                 }
                 Err(why)
             }
+        }
+    }
+
+    /// Removes a node that is down, and waits until other nodes have all its replicas. With
+    /// `must_end` false, it does not wait, and other nodes need not be able to take them yet.
+    pub async fn remove(&self, host: HostId, must_end: bool) -> Result<(), OpError> {
+        let metadata = self.layers.metadata;
+        remove::exclude(metadata, host, must_end, is_down(self.layers.internode)).await.map_err(
+            |error| match error {
+                ChangeError::Refused(why) => OpError::Refused(why),
+                error => OpError::Failed(error.to_string()),
+            },
+        )?;
+        tracing::info!(%host, "a node was removed from the cluster: other nodes take over its replicas");
+        match must_end {
+            true => remove::wait_for_last_replica(metadata, host).await.map_err(OpError::Failed),
+            false => Ok(()),
         }
     }
 

@@ -41,7 +41,7 @@ pub fn of_member(services: PerShard<MetadataService>) -> OperationMode {
     match service.current().topology.node(service.info().host_id).map(|node| node.state) {
         Some(NodeState::Joining) => OperationMode::Joining,
         Some(NodeState::Leaving) => OperationMode::Leaving,
-        Some(NodeState::Left) => OperationMode::Decommissioned,
+        Some(NodeState::Left | NodeState::Removed) => OperationMode::Decommissioned,
         Some(NodeState::Normal) | None => OperationMode::Normal,
     }
 }

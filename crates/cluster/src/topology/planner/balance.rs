@@ -9,7 +9,7 @@ use crate::tablets::TabletReplica;
 use crate::tablets::allocator::Host;
 use crate::tablets::transition::Replicas;
 use model::id::HostId;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// A replica that can move: of a table, a tablet, at a place of the tablet's list.
 type Candidate<'a> = (&'a Table, u32, usize);
@@ -19,7 +19,7 @@ pub(super) fn plan(work: &mut Work<'_>) {
     if !is_uneven(&work.hosts) {
         return;
     }
-    let mut on_host: HashMap<HostId, Vec<Candidate<'_>>> = HashMap::new();
+    let mut on_host: BTreeMap<HostId, Vec<Candidate<'_>>> = BTreeMap::new();
     for table in work.tables() {
         for tablet in (0..table.tablets.count()).filter(|tablet| table.tablets.transition(*tablet).is_none()) {
             for (place, replica) in table.tablets.replicas(tablet).iter().enumerate() {
@@ -44,7 +44,7 @@ fn improves(from: &Host, to: &Host) -> bool {
 
 /// Plans the move from the fullest host to the emptiest that can be made. Returns false if there is
 /// none.
-fn push_one(work: &mut Work<'_>, on_host: &mut HashMap<HostId, Vec<Candidate<'_>>>) -> bool {
+fn push_one(work: &mut Work<'_>, on_host: &mut BTreeMap<HostId, Vec<Candidate<'_>>>) -> bool {
     let mut order: Vec<usize> = (0..work.hosts.len()).collect();
     order.sort_by(|a, b| by_fullness(&work.hosts[*a], &work.hosts[*b]));
     for from in order.iter().rev() {

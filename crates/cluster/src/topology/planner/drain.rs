@@ -1,11 +1,9 @@
 //! Moves all tablets away from leaving nodes. As for new tables, the node whose rack has the fewest
 //! replicas of the tablet is chosen, then the one with the fewest tablets per shard.
 
-use super::{Bounds, Work, hosts, movable};
-use crate::metadata::{Metadata, Table};
+use super::{Work, hosts, movable, moved};
+use crate::metadata::Metadata;
 use crate::tablets::TabletReplica;
-use crate::tablets::allocator::{Host, add_replica};
-use crate::tablets::transition::Replicas;
 use crate::topology::NodeState;
 use model::id::HostId;
 use std::collections::BTreeSet;
@@ -65,21 +63,4 @@ pub fn check_can_leave(metadata: &Metadata, leaving: HostId, down: &BTreeSet<Hos
         }
     }
     Ok(())
-}
-
-/// The replicas after the one at `place` has moved, which adds to the load of its new host. `None`
-/// if no host can take it.
-fn moved(
-    metadata: &Metadata,
-    table: &Table,
-    replicas: &[TabletReplica],
-    place: usize,
-    hosts: &mut [Host],
-) -> Option<Replicas> {
-    let bounds = Bounds::of(metadata, table, metadata.topology.node(replicas[place].host)?)?;
-    let mut others = Replicas::from_slice(replicas);
-    others.remove(place);
-    let new = add_replica(hosts, |host| bounds.include(host), &others)?;
-    others.insert(place, new);
-    Some(others)
 }

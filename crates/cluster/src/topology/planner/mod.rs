@@ -1,5 +1,5 @@
-//! Which tablets move next, so that nodes leave ([`drain`]), and that all nodes have their part
-//! ([`balance`]). Pure.
+//! Which tablets move next, so that no replica is lost ([`rebuild`]), nodes leave ([`drain`]), and
+//! all nodes have their part ([`balance`]). Pure.
 //!
 //! A replica moves within its datacenter, and within its rack if the keyspace lists racks. Racks
 //! have no more replicas of a tablet after a move than they need to have. With `SimpleStrategy` any
@@ -8,15 +8,18 @@
 
 mod balance;
 mod drain;
+mod rebuild;
 
 pub use drain::check_can_leave;
+pub use rebuild::check_can_remove;
+pub(super) use rebuild::check_has_others;
 
 use super::{Node, NodeState, features};
 use crate::metadata::{Metadata, Table, builtin};
 use crate::tablets::TabletReplica;
-use crate::tablets::allocator::Host;
+use crate::tablets::allocator::{Host, add_replica};
 use crate::tablets::strategy::{SIMPLE, racks_of, short_class};
-use crate::tablets::transition::Replicas;
+use crate::tablets::transition::{Replicas, TransitionKind};
 use model::id::{HostId, TableId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -33,6 +36,8 @@ pub struct Move {
     pub tablet: u32,
     /// Its replicas after the move.
     pub new: Replicas,
+    /// Whether the replica is copied from the one that moves, or built from the others.
+    pub kind: TransitionKind,
 }
 
 /// The moves that can begin now. Nothing moves from or to a node that is down. While a node leaves,
@@ -42,6 +47,7 @@ pub fn next_moves(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Move> {
         return Vec::new();
     }
     let mut work = Work::of(metadata, down);
+    rebuild::plan(&mut work);
     match metadata.topology.members().any(|node| node.state == NodeState::Leaving) {
         true => drain::plan(&mut work),
         false if metadata.topology.is_balancing() => balance::plan(&mut work),
@@ -109,7 +115,7 @@ impl<'a> Work<'a> {
     fn push(&mut self, table: &Table, tablet: u32, place: usize, new: Replicas) {
         self.outgoing.add(table.tablets.replicas(tablet)[place]);
         self.incoming.add(new[place]);
-        self.moves.push(Move { table: table.schema.id, tablet, new });
+        self.moves.push(Move { table: table.schema.id, tablet, new, kind: TransitionKind::Migration });
     }
 }
 
@@ -151,6 +157,23 @@ impl<'a> Bounds<'a> {
     fn include(self, host: &Host) -> bool {
         self.datacenter.is_none_or(|own| own == host.datacenter) && self.rack.is_none_or(|own| own == host.rack)
     }
+}
+
+/// The replicas after the one at `place` has moved, which adds to the load of its new host. `None`
+/// if no host can take it.
+fn moved(
+    metadata: &Metadata,
+    table: &Table,
+    replicas: &[TabletReplica],
+    place: usize,
+    hosts: &mut [Host],
+) -> Option<Replicas> {
+    let bounds = Bounds::of(metadata, table, metadata.topology.node(replicas[place].host)?)?;
+    let mut others = Replicas::from_slice(replicas);
+    others.remove(place);
+    let new = add_replica(hosts, |host| bounds.include(host), &others)?;
+    others.insert(place, new);
+    Some(others)
 }
 
 #[cfg(test)]

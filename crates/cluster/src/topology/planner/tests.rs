@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::metadata::{KeyspaceDefinition, Op, TableDefinition, TabletsDefinition};
-use crate::tablets::transition::{Stage, Transition, TransitionKind};
+use crate::tablets::transition::{Stage, Transition};
 use crate::topology::node::tests::node;
 use model::id::SchemaVersion;
 use model::options::TableOptions;
@@ -15,12 +15,16 @@ fn host(n: u8) -> HostId {
     HostId(Uuid::from_u128(n.into()))
 }
 
-/// Nodes of two shards by `datacenter/rack`, with `!` for a leaving one, numbered from 1; and a
-/// table with tablets on these nodes, replicas on shard 0.
+/// Nodes of two shards by `datacenter/rack`, with `!` for a leaving one and `-` for a removed one,
+/// numbered from 1; and a table with tablets on these nodes, replicas on shard 0.
 fn metadata(places: &str, replication: &[(&str, &str)], tablets: &[&[u8]]) -> Metadata {
     let nodes = places.split(' ').zip(1..).map(|(place, n)| {
-        let (datacenter, rack) = place.trim_end_matches('!').split_once('/').expect("a datacenter and a rack");
-        let state = if place.ends_with('!') { NodeState::Leaving } else { NodeState::Normal };
+        let (datacenter, rack) = place.trim_end_matches(['!', '-']).split_once('/').expect("a datacenter and a rack");
+        let state = match place.as_bytes().last() {
+            Some(b'!') => NodeState::Leaving,
+            Some(b'-') => NodeState::Removed,
+            _ => NodeState::Normal,
+        };
         Op::PutNode(Box::new(crate::topology::Node { state, ..node(n, datacenter, rack) }))
     });
     let class = [("class".to_owned(), "NetworkTopologyStrategy".to_owned())];
@@ -78,9 +82,8 @@ fn a_shard_sends_and_receives_a_few_tablets_at_a_time() {
     let moves = next_moves(&metadata, &BTreeSet::new());
     assert_eq!(moves.len(), AT_ONCE, "shard 0 of node 1 sends so many");
     assert_ne!(moves[0].new, moves[1].new, "they go to different nodes");
-    for Move { table, tablet, new } in moves {
-        let moving =
-            Transition { kind: TransitionKind::Migration, stage: Stage::Streaming, new_replicas: new, session: None };
+    for Move { table, tablet, new, kind } in moves {
+        let moving = Transition { kind, stage: Stage::Streaming, new_replicas: new, session: None };
         metadata = metadata.with(&[Op::PutTransition(Box::new(moving.written(table, tablet)))]).expect("it fits");
     }
     assert_eq!(next_moves(&metadata, &BTreeSet::new()), [], "the others wait");
@@ -119,6 +122,28 @@ fn nothing_moves_from_or_to_a_node_that_is_down() {
     assert!(why(&[2, 3]).expect_err("both are down").contains("are down"));
 }
 
+#[test]
+fn replicas_of_removed_nodes_are_built_from_all_others() {
+    let metadata = metadata("a/1- a/2 a/3 a/1", &[("a", "3")], &[&[1, 2, 3], &[2, 3, 4]]);
+    let moves = next_moves(&metadata, &BTreeSet::new());
+    let new: Vec<HostId> = moves[0].new.iter().map(|replica| replica.host).collect();
+    assert_eq!((moves.len(), moves[0].tablet, moves[0].kind), (1, 0, TransitionKind::Rebuild));
+    assert_eq!(new, [host(4), host(2), host(3)]);
+    assert_eq!(next_moves(&metadata, &BTreeSet::from([host(2)])), [], "it would wait for node 2");
+}
+
+#[test]
+fn a_node_is_removed_only_if_others_have_and_can_take_its_replicas() {
+    let check = |places: &str, factor: &str, tablets: &[&[u8]]| {
+        check_can_remove(&metadata(places, &[("a", factor)], tablets), host(1), &BTreeSet::from([host(1)]))
+    };
+    assert_eq!(check("a/1 a/1 a/1", "2", &[&[1, 2]]), Ok(()));
+    assert!(check("a/1 a/1 a/1", "1", &[&[1]]).expect_err("it is lost").contains("only replica"));
+    assert!(check("a/1 a/1 a/1-", "2", &[&[1, 3]]).expect_err("both are removed").contains("only replica"));
+    let why = check("a/1 a/1", "2", &[&[1, 2]]).expect_err("a node has one replica");
+    assert!(why.contains("table ks.t") && why.contains("excludenode"), "{why}");
+}
+
 /// The tablets of each node, numbered from 1, after all moves; and the number of moves.
 fn settled(mut metadata: Metadata) -> (Vec<usize>, usize) {
     let mut moved = 0;
@@ -127,16 +152,11 @@ fn settled(mut metadata: Metadata) -> (Vec<usize>, usize) {
         if moves.is_empty() {
             break;
         }
-        for Move { table, tablet, new } in moves {
+        for Move { table, tablet, new, kind } in moves {
             moved += 1;
             let hosts: BTreeSet<HostId> = new.iter().map(|replica| replica.host).collect();
             assert_eq!(hosts.len(), new.len(), "no node has two replicas");
-            let moving = Transition {
-                kind: TransitionKind::Migration,
-                stage: Stage::Streaming,
-                new_replicas: new,
-                session: None,
-            };
+            let moving = Transition { kind, stage: Stage::Streaming, new_replicas: new, session: None };
             let steps = [
                 Op::PutTransition(Box::new(moving.written(table, tablet))),
                 Op::EndTransition { table, tablet, moved: true },

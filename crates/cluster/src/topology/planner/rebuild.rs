@@ -1,0 +1,76 @@
+//! Builds the replicas of removed nodes on other nodes, from all replicas that are left: one alone
+//! may lack what a majority has acknowledged.
+
+use super::{Move, Work, hosts, movable, moved};
+use crate::metadata::{Metadata, Table};
+use crate::tablets::TabletReplica;
+use crate::tablets::transition::TransitionKind;
+use model::id::HostId;
+use std::collections::BTreeSet;
+
+/// Plans the next replicas. A tablet waits while another node with a replica is down.
+pub(super) fn plan(work: &mut Work<'_>) {
+    let metadata = work.metadata;
+    if metadata.topology.nodes().all(|node| node.state.is_member()) {
+        return;
+    }
+    let is_member = |host: HostId| metadata.topology.node(host).is_some_and(|node| node.state.is_member());
+    for table in work.tables() {
+        for tablet in (0..table.tablets.count()).filter(|tablet| table.tablets.transition(*tablet).is_none()) {
+            let replicas = table.tablets.replicas(tablet);
+            let Some(place) = replicas.iter().position(|replica| !is_member(replica.host)) else { continue };
+            let can_copy = replicas.iter().any(|replica| is_member(replica.host));
+            if !can_copy || replicas.iter().any(|replica| work.down.contains(&replica.host)) {
+                continue;
+            }
+            let before = work.hosts.clone();
+            let Some(new) = moved(metadata, table, replicas, place, &mut work.hosts) else { continue };
+            if !work.incoming.has_room(new[place]) {
+                work.hosts = before;
+                continue;
+            }
+            work.incoming.add(new[place]);
+            work.moves.push(Move { table: table.schema.id, tablet, new, kind: TransitionKind::Rebuild });
+        }
+    }
+}
+
+/// Refuses the removal of a node if a tablet has no other replica, or no other node can take the
+/// replica. The error names the table.
+pub fn check_can_remove(metadata: &Metadata, removed: HostId, down: &BTreeSet<HostId>) -> Result<(), String> {
+    check_has_others(metadata, removed)?;
+    let mut hosts = hosts(metadata, down);
+    hosts.retain(|host| host.id != removed);
+    let mut is_stuck = |table: &Table, replicas: &[TabletReplica]| {
+        let place = replicas.iter().position(|replica| replica.host == removed);
+        place.is_some_and(|place| moved(metadata, table, replicas, place, &mut hosts).is_none())
+    };
+    for table in movable(metadata) {
+        if (0..table.tablets.count()).any(|tablet| is_stuck(table, table.tablets.replicas(tablet))) {
+            let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+            return Err(format!(
+                "no other node can take a replica of table {keyspace}.{name}: add a node first; or exclude the node \
+                 (`messina admin excludenode`): then its replicas are built once a node can take them"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to give up a node that has the only replica of a tablet. The error names the table.
+pub(crate) fn check_has_others(metadata: &Metadata, removed: HostId) -> Result<(), String> {
+    let is_member = |host: HostId| metadata.topology.node(host).is_some_and(|node| node.state.is_member());
+    for table in movable(metadata) {
+        for tablet in 0..table.tablets.count() {
+            let replicas = table.tablets.replicas(tablet);
+            let has_it = replicas.iter().any(|replica| replica.host == removed);
+            if has_it && !replicas.iter().any(|replica| replica.host != removed && is_member(replica.host)) {
+                let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+                return Err(format!(
+                    "the node has the only replica of a tablet of table {keyspace}.{name}: start the node again, or drop the table"
+                ));
+            }
+        }
+    }
+    Ok(())
+}

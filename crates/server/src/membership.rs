@@ -15,6 +15,7 @@ use crate::wire::OpenWire;
 use cluster::metadata::{self, ChangeError, MetadataLog, MetadataService, Op, Recovered, own_node};
 use cluster::raft;
 use cluster::topology::admission::Admission;
+use cluster::topology::admit;
 use cluster::topology::balancer;
 use cluster::topology::barrier;
 use cluster::topology::foreign_seeds;
@@ -31,6 +32,7 @@ use coordinator::resync::ResyncShards;
 use engine::datadir::InventoryKeeper;
 use futures_util::future::{Either, select};
 use internode::{Identity, Internode, InternodeConfig, InternodeListener};
+use model::HostId;
 use replica::Replica;
 use rt::shard::PerShard;
 use rt::sync::Deadline;
@@ -76,13 +78,15 @@ pub struct ClusterSettings {
     pub change_timeout: Duration,
     /// What the node waits for while it looks for its cluster.
     pub progress: SearchProgress,
+    /// `replace_node_first_boot`.
+    pub replaces: Option<HostId>,
 }
 
 impl Default for ClusterSettings {
     fn default() -> Self {
         let change_timeout = Duration::from_secs(60);
         let (hints, progress) = (HintsSettings::default(), SearchProgress::default());
-        ClusterSettings { hints_directory: None, hints, change_timeout, progress }
+        ClusterSettings { hints_directory: None, hints, change_timeout, progress, replaces: None }
     }
 }
 
@@ -158,7 +162,12 @@ pub async fn open_metadata(config: &StackConfig, wire: Option<&OpenInternode>) -
     }
     let own = own_node(info, NodeState::Joining);
     let seeds = wire.seeds.find(own.internode(), &wire.progress).await;
-    match join::search(&wire.admission, &wire.internode, &own, seeds, &wire.progress).await.map_err(StartError)? {
+    let replaces = config.cluster.as_ref().and_then(|cluster| cluster.settings.replaces);
+    let searched = join::search(&wire.admission, &wire.internode, &own, replaces, seeds, &wire.progress).await;
+    match searched.map_err(StartError)? {
+        SearchOutcome::Nothing if replaces.is_some() => Err(StartError(
+            "replace_node_first_boot is set, and there is no cluster at the seeds: set `seeds` to addresses of its members".to_owned(),
+        )),
         SearchOutcome::Nothing => begins().await,
         SearchOutcome::Cluster(nodes) => {
             internode::publish_book(wire.internode.shards(), join::address_book(nodes.iter())).await;
@@ -315,7 +324,7 @@ async fn keep_announcing(service: &MetadataService) {
             });
             let own = own_node(info, state);
             let is_to_announce = known.is_none_or(|known| **known != own && known.state.is_member());
-            join::check_location(&metadata.topology, &own)?;
+            admit::check_location(&metadata.topology, &own)?;
             Ok((if is_to_announce { vec![Op::PutNode(Box::new(own))] } else { Vec::new() }, ()))
         });
         match made.await {

@@ -80,6 +80,7 @@ pub fn cluster_settings(config: &Config) -> ClusterSettings {
         hints_directory: config.hints_directory.clone(),
         hints: hints_settings(config),
         change_timeout: config.group0_raft_op_timeout_in_ms.0,
+        replaces: config.replace_node_first_boot,
         ..ClusterSettings::default()
     }
 }

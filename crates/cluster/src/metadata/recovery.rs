@@ -250,7 +250,7 @@ pub async fn open_log(data_dir: &Path, info: &NodeInfo) -> Result<(MetadataLog, 
         return Err(OpenError::Features(missing));
     }
     let own = own_node(info, NodeState::Normal);
-    topology::join::check_location(&metadata.topology, &own).map_err(OpenError::Moved)?;
+    topology::admit::check_location(&metadata.topology, &own).map_err(OpenError::Moved)?;
     if opened.is_alone() {
         let ops = own_affairs(&metadata, info)?;
         if !ops.is_empty() {

@@ -6,14 +6,15 @@
 //! all metadata. A node must not be admitted twice under two identities, nor with an address that
 //! another node has.
 
+use super::Node;
 use super::admission::Admission;
+use super::admit::{NotAdmitted, admit, check_unchanged, has_lost_metadata, place, relocate, replace};
 use super::discovery::{Discovery, DiscoveryAnswer, Verdict};
 use super::runs::{self, KnownNode, RunClaim};
 use super::search_progress::{SearchProgress, waits_for};
-use super::whereabouts::{lost, may_be_elsewhere, moved, reached_at};
+use super::whereabouts::{down, lost, may_be_elsewhere, moved, reached_at};
 use super::write_marks::MarkAnnouncement;
-use super::{Node, NodeState, Topology, features};
-use crate::metadata::{ChangeError, MetadataService, Op, change};
+use crate::metadata::{ChangeError, MetadataService, change};
 use bytes::Bytes;
 use internode::{
     AddressBook, CallError, Caller, Internode, Party, PeerAddress, Refusal, RefusalCode, RejectionCode, Verb,
@@ -25,7 +26,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// The version of the messages.
@@ -58,6 +59,8 @@ pub(super) enum JoinRequest {
     OwnRuns,
     /// Announces the write mark of the sender, and asks for the receiver's records of its runs.
     Marked(MarkAnnouncement),
+    /// Asks for admission in the place of a dead member.
+    Replace(Box<Node>, HostId),
 }
 
 /// The response to a [`JoinRequest`]. Append-only.
@@ -132,9 +135,12 @@ async fn answer(admission: &Admission, caller: Caller, request: JoinRequest) -> 
             }
             JoinResponse::Runs(KnownNode::of(caller.host, member, &admission.marks))
         }
-        (JoinRequest::Join(node), member) => answer_applicant(admission, caller, member, *node, None).await,
+        (JoinRequest::Join(node), member) => answer_applicant(admission, caller, member, *node, None, None).await,
         (JoinRequest::Return(node, claim), member) => {
-            answer_applicant(admission, caller, member, *node, Some(claim)).await
+            answer_applicant(admission, caller, member, *node, Some(claim), None).await
+        }
+        (JoinRequest::Replace(node, dead), member) => {
+            answer_applicant(admission, caller, member, *node, None, Some(dead)).await
         }
     }
 }
@@ -145,23 +151,25 @@ async fn answer_applicant(
     member: Option<Rc<MetadataService>>,
     node: Node,
     claim: Option<RunClaim>,
+    replaces: Option<HostId>,
 ) -> JoinResponse {
     let Some(service) = member else { return JoinResponse::Later("the node is not part of a cluster yet".into()) };
     if !admission.is_open() {
         return JoinResponse::Later("the node is starting".into());
     }
     match node.host == caller.host {
-        true => admit_node(admission, &service, node, claim).await,
+        true => admit_node(admission, &service, node, claim, replaces).await,
         false => JoinResponse::Refused("a node can only ask for itself".into()),
     }
 }
 
-/// Admits a node, if this node is the leader.
+/// Admits a node, if this node is the leader. `replaces`: a dead member that the node replaces.
 async fn admit_node(
     admission: &Admission,
     service: &Rc<MetadataService>,
     node: Node,
     claim: Option<RunClaim>,
+    replaces: Option<HostId>,
 ) -> JoinResponse {
     let Some(group) = service.group() else { return JoinResponse::Later("this is not the right shard".into()) };
     let host = node.host;
@@ -201,9 +209,14 @@ async fn admit_node(
     }
     let replaced = topology.with_address_of(&node).map(|other| other.host).filter(|other| lost.contains(other));
     let seen = place(&topology, host);
+    let down = down(internode.as_ref(), &topology);
     let made = change(admission.shards.metadata, move |metadata, _| {
         check_unchanged(seen, place(&metadata.topology, host), host)?;
-        let mut ops = admit(&metadata.topology, &node, &moved, &lost).map_err(NotAdmitted::Ever)?;
+        let (mut ops, topology) = match replaces {
+            Some(dead) => replace(metadata, &node, dead, &down)?,
+            None => (Vec::new(), metadata.topology.clone()),
+        };
+        ops.extend(admit(&topology, &node, &moved, &lost).map_err(NotAdmitted::Ever)?);
         if let Some(claim) = &claim {
             ops.extend(runs::record(&metadata.topology, host, claim).map_err(NotAdmitted::Ever)?);
         }
@@ -228,6 +241,9 @@ async fn admit_node(
     match group.add(host).await {
         Ok(()) => {
             tracing::info!(%host, "a node joins the cluster");
+            if let Some(dead) = replaces {
+                tracing::info!(%host, %dead, "the node replaces a dead one, whose replicas are built on other nodes");
+            }
             if let Some(replaced) = replaced {
                 tracing::warn!(%host, %replaced, "the node takes the address of a member that never finished joining and is down: that member has left the cluster");
             }
@@ -235,145 +251,6 @@ async fn admit_node(
         }
         Err(error) => JoinResponse::Later(error.to_string()),
     }
-}
-
-/// Why a node is not admitted.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-enum NotAdmitted {
-    /// It may be admitted later.
-    #[error("{0}")]
-    Yet(String),
-    /// It will never be admitted.
-    #[error("{0}")]
-    Ever(String),
-}
-
-/// The address of a node in the metadata.
-fn place(topology: &Topology, host: HostId) -> Option<SocketAddr> {
-    topology.node(host).map(|node| node.internode())
-}
-
-/// Two nodes with one host id may ask at the same time. The leader checked whether the member still
-/// answers at `seen`, its address in the metadata at that time. If its address is another one
-/// `now`, the check must be repeated.
-fn check_unchanged(seen: Option<SocketAddr>, now: Option<SocketAddr>, host: HostId) -> Result<(), NotAdmitted> {
-    match now {
-        now if now == seen => Ok(()),
-        Some(now) => Err(NotAdmitted::Yet(format!("a node with the id {host} was admitted a moment ago, at {now}"))),
-        None => Err(NotAdmitted::Yet(format!("node {host} was removed a moment ago"))),
-    }
-}
-
-/// Why a full member that has lost its metadata cannot join again. It may only vote again with its
-/// last votes: with older votes it could vote twice in one term.
-fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<String> {
-    let known = topology.node(node.host)?;
-    let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
-    (is_full && node.state == NodeState::Joining).then(|| {
-        format!(
-            "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its \
-             data directory is missing or empty. The directory holds the node's votes: restore it exactly as it was when the node \
-             stopped. An older copy, such as a backup, is unsafe: the node could vote twice. If there is no exact copy, replace \
-             the node: leave it stopped, and start a new node with an empty data directory at another address. Sstables of the old \
-             node can be loaded into the cluster with `messina admin refresh`",
-            node.host
-        )
-    })
-}
-
-/// The changes of addresses that make room for a node's address. If the member with this address
-/// was located elsewhere, it gets that address, which may displace a further member. A `lost`
-/// member is marked as left instead: the node at its address may be the same machine with an empty
-/// disk. An error if the other member may still use the address.
-fn relocate(
-    topology: &Topology,
-    node: &Node,
-    moved: &BTreeMap<HostId, SocketAddr>,
-    lost: &BTreeSet<HostId>,
-) -> Result<Vec<Op>, String> {
-    let (mut ops, mut placed) = (Vec::new(), BTreeSet::from([node.host]));
-    let mut newcomer = node.clone();
-    while let Some(other) = topology.with_address_of(&newcomer).filter(|other| !placed.contains(&other.host)) {
-        let address = newcomer.internode();
-        let Some(now_at) = moved.get(&other.host).filter(|now_at| **now_at != address) else {
-            // The metadata may have changed since the member was found to be lost.
-            if lost.contains(&other.host) && other.state == NodeState::Joining {
-                ops.push(Op::PutNode(Box::new(Node { state: NodeState::Left, ..(**other).clone() })));
-                return Ok(ops);
-            }
-            return Err(format!(
-                "the address {address} belongs to node {}, a member of the cluster: use another address",
-                other.host
-            ));
-        };
-        let follows = |own: IpAddr| if own == other.broadcast_address { now_at.ip() } else { own };
-        newcomer = Node {
-            broadcast_address: now_at.ip(),
-            storage_port: now_at.port(),
-            rpc_address: follows(other.rpc_address),
-            listen_address: follows(other.listen_address),
-            ..(**other).clone()
-        };
-        placed.insert(other.host);
-        ops.push(Op::PutNode(Box::new(newcomer.clone())));
-    }
-    Ok(ops)
-}
-
-/// Whether a node may be admitted, and the changes for that. `moved`: members that were located at
-/// other addresses than those in the metadata. `lost`: members that have not finished joining and
-/// are down.
-pub fn admit(
-    topology: &Topology,
-    node: &Node,
-    moved: &BTreeMap<HostId, SocketAddr>,
-    lost: &BTreeSet<HostId>,
-) -> Result<Vec<Op>, String> {
-    let missing = features::missing(topology, &node.features);
-    if !missing.is_empty() {
-        return Err(format!("the cluster uses features that this release does not have: {}", missing.join(", ")));
-    }
-    let mut ops = relocate(topology, node, moved, lost)?;
-    check_location(topology, node)?;
-    match topology.node(node.host) {
-        Some(known) if !known.state.is_member() => {
-            Err(format!("node {} has left the cluster for good: start it with an empty data directory", node.host))
-        }
-        Some(known) => {
-            let again = Node { state: known.state, ..node.clone() };
-            if **known != again {
-                ops.push(Op::PutNode(Box::new(again)));
-            }
-            Ok(ops)
-        }
-        None => {
-            ops.push(Op::PutNode(Box::new(Node { state: NodeState::Joining, ..node.clone() })));
-            Ok(ops)
-        }
-    }
-}
-
-/// Refuses a change of a node's datacenter or rack. Replicas are placed by them, so after a move
-/// LOCAL_QUORUM reads could miss rows that LOCAL_QUORUM writes acknowledged. Only a node that is
-/// not a member yet, or is the only node, may change them. The error is for the operator of the
-/// node.
-pub fn check_location(topology: &Topology, node: &Node) -> Result<(), String> {
-    let Some(known) = topology.node(node.host).filter(|known| known.state.is_member() && topology.len() > 1) else {
-        return Ok(());
-    };
-    for (what, key, saved, configured) in
-        [("DC", "datacenter", &known.datacenter, &node.datacenter), ("rack", "rack", &known.rack, &node.rack)]
-    {
-        if saved != configured {
-            return Err(format!(
-                "Saved {what} name \"{saved}\" is not equal to the {what} name \"{configured}\" specified by the configuration: node {} \
-                 has joined as datacenter {}, rack {}, and a member of a cluster cannot move. Set `{key}` back to \"{saved}\", or start a \
-                 new node with an empty data directory in the other place",
-                node.host, known.datacenter, known.rack
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// The addresses of the nodes for internode.
@@ -404,19 +281,21 @@ pub enum SearchOutcome {
     Cluster(Vec<Node>),
 }
 
-/// Searches for a cluster from `seeds`, and has this node admitted if there is one. On shard 0,
+/// Searches for a cluster from `seeds`, and has this node admitted if there is one, in the place of
+/// the dead member `replaces` if given. On shard 0,
 /// while [`serve`] answers questions. Returns an error if the cluster refuses. Continues for as
 /// long as no node answers.
 pub async fn search(
     admission: &Admission,
     internode: &Rc<Internode>,
     own: &Node,
+    replaces: Option<HostId>,
     seeds: Vec<SocketAddr>,
     progress: &SearchProgress,
 ) -> Result<SearchOutcome, String> {
     progress.set(Some("it looks for its cluster at its seeds".to_owned()));
     admission.searching.replace(Some(Discovery::new(own.host, own.internode(), seeds)));
-    let found = search_with(internode, own, &admission.searching, progress).await;
+    let found = search_with(internode, (own, replaces), &admission.searching, progress).await;
     admission.searching.take();
     progress.set(None);
     found
@@ -424,7 +303,7 @@ pub async fn search(
 
 async fn search_with(
     internode: &Rc<Internode>,
-    own: &Node,
+    (own, replaces): (&Node, Option<HostId>),
     searching: &RefCell<Option<Discovery>>,
     progress: &SearchProgress,
 ) -> Result<SearchOutcome, String> {
@@ -467,7 +346,7 @@ async fn search_with(
         let verdict = search().verdict();
         match verdict {
             Verdict::Begin => return Ok(SearchOutcome::Nothing),
-            Verdict::Join(members) => match join(internode, own, None, members).await {
+            Verdict::Join(members) => match join(internode, own, None, replaces, members).await {
                 Ok(Some(nodes)) => return Ok(SearchOutcome::Cluster(nodes)),
                 Ok(None) => {}
                 Err(why) => return Err(why),
@@ -503,7 +382,7 @@ pub(super) async fn ask(
     address: SocketAddr,
     request: JoinRequest,
 ) -> Result<(Party, JoinResponse), NoAnswer> {
-    let is_admission = matches!(request, JoinRequest::Join(_) | JoinRequest::Return(..));
+    let is_admission = matches!(request, JoinRequest::Join(_) | JoinRequest::Return(..) | JoinRequest::Replace(..));
     let limit = if is_admission { ADMISSION } else { QUESTION };
     if matches!(request, JoinRequest::Locate(_)) {
         // A recent failure says nothing about the present.
@@ -539,7 +418,7 @@ pub async fn introduce(
         return Ok(true);
     }
     // The other members know whether another node with this id exists, and name the leader.
-    if join(internode, own, Some(claim), members).await?.is_some() {
+    if join(internode, own, Some(claim), None, members).await?.is_some() {
         return Ok(true);
     }
     // This node may be the leader itself: it restarted before the others elected another one, and
@@ -547,7 +426,7 @@ pub async fn introduce(
     if let Some(service) = admission.shards.metadata.try_get()
         && service.group().is_some_and(|group| group.is_leader())
     {
-        match admit_node(admission, &service, own.clone(), Some(claim.clone())).await {
+        match admit_node(admission, &service, own.clone(), Some(claim.clone()), None).await {
             JoinResponse::Welcome(_) => return Ok(true),
             JoinResponse::Refused(why) => return Err(why),
             other => tracing::info!(answer = ?other, "this node is the leader, and is not admitted yet"),
@@ -561,11 +440,13 @@ async fn join(
     internode: &Rc<Internode>,
     own: &Node,
     claim: Option<&RunClaim>,
+    replaces: Option<HostId>,
     members: BTreeSet<SocketAddr>,
 ) -> Result<Option<Vec<Node>>, String> {
-    let request = || match claim {
-        Some(claim) => JoinRequest::Return(Box::new(own.clone()), claim.clone()),
-        None => JoinRequest::Join(Box::new(own.clone())),
+    let request = || match (claim, replaces) {
+        (Some(claim), _) => JoinRequest::Return(Box::new(own.clone()), claim.clone()),
+        (None, Some(dead)) => JoinRequest::Replace(Box::new(own.clone()), dead),
+        (None, None) => JoinRequest::Join(Box::new(own.clone())),
     };
     let mut to_ask: Vec<SocketAddr> = members.into_iter().collect();
     let mut asked = BTreeSet::new();

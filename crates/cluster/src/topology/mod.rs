@@ -6,6 +6,7 @@
 //! is not part of the topology: each node judges that for itself (`internode::Liveness`).
 
 pub mod admission;
+pub mod admit;
 pub mod balancer;
 pub mod barrier;
 pub mod discovery;

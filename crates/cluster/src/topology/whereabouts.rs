@@ -94,3 +94,10 @@ pub(super) fn lost(internode: Option<&Rc<Internode>>, service: &MetadataService)
     let (topology, liveness) = (service.current().topology.clone(), internode.liveness());
     topology.lost_while_joining(|host| liveness.is_down(host))
 }
+
+/// Members that are down, as seen by this node.
+pub(super) fn down(internode: Option<&Rc<Internode>>, topology: &Topology) -> BTreeSet<HostId> {
+    let Some(internode) = internode else { return BTreeSet::new() };
+    let liveness = internode.liveness();
+    topology.members().map(|node| node.host).filter(|host| liveness.is_down(*host)).collect()
+}

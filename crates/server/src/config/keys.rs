@@ -14,6 +14,7 @@ use super::source::Sources;
 use coordinator::hints::KeptFor;
 use cql::api::Consistency;
 use cql::guardrails::Restriction;
+use model::HostId;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -234,6 +235,10 @@ settings! {
         /// address may run on a copy of the member's data directory. Set it to the same value on
         /// all nodes.
         address_change_delay_in_ms ["address_change_delay"] ("1s" to "1d"): Millis = millis(30_000);
+        /// The host id of a dead node that this node replaces when it starts for the first time. The
+        /// new node has the datacenter and rack of the dead one, and any address. Later starts
+        /// ignore the setting.
+        replace_node_first_boot: Option<HostId> = None;
         /// The connections between nodes that are compressed with lz4: `none`, `dc` (between
         /// datacenters), `all`. Data that does not get shorter is sent uncompressed.
         internode_compression: InternodeCompression = InternodeCompression::default();

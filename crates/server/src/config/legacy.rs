@@ -27,7 +27,6 @@ pub const WITHOUT_EFFECT: &[(&str, &[&str])] = &[
             "prefer_local",
             "replace_address",
             "replace_address_first_boot",
-            "replace_node_first_boot",
             "listen_on_broadcast_address",
         ],
     ),

@@ -1,9 +1,11 @@
 //! Values of settings: parses YAML and the command line, and formats values.
 
+use model::HostId;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// A value as it is in the file or on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -187,6 +189,19 @@ impl Setting for PathBuf {
 
     fn show(&self) -> String {
         self.display().to_string()
+    }
+}
+
+impl Setting for HostId {
+    const WANTED: &'static str = "a host id";
+    const KIND: &'static str = "string";
+
+    fn from_word(word: &str) -> Option<Self> {
+        Uuid::parse_str(word).ok().map(HostId)
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::layers::LAYERS;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
 use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
-use cluster::topology::{NodeState, leave};
+use cluster::topology::{NodeState, balancer, leave};
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
 use rt::time::Duration;
@@ -49,9 +49,11 @@ pub fn stop() {
     LAYERS.streaming.clear();
 }
 
-/// Whether a tablet is moving, according to this node's metadata.
+/// Whether a tablet is moving, or may begin to, according to this node's metadata.
 pub fn is_moving() -> bool {
-    LAYERS.metadata.get().current().transitions().next().is_some()
+    let metadata = LAYERS.metadata.get().current();
+    let leaves = metadata.topology.members().any(|node| node.state == NodeState::Leaving);
+    metadata.transitions().next().is_some() || metadata.topology.is_balancing() || leaves
 }
 
 /// Moves tablets, and aborts some moves, while clients work and until the node stops. Runs on shard
@@ -62,21 +64,23 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         if shared.nodes[node].is_stopping() {
             return;
         }
-        if !shared.plan.moving || !shared.nodes[node].is_ready() {
+        if !shared.nodes[node].is_ready() {
             continue;
         }
         if !shared.is_working() {
-            // Refused unless the node is leaving.
-            let _ = leave::cancel(LAYERS.metadata, own_host()).await;
+            end_moves().await;
             continue;
         }
-        if any(8) == 0 {
-            let done = begin_or_cancel_leaving().await;
-            shared.tell(|| format!("node {node} leaves or stays: {done:?}"));
+        if !shared.plan.moving {
             continue;
         }
-        let done = if any(5) == 0 { give_up_one().await } else { begin_one(&shared.plan).await };
-        shared.tell(|| format!("node {node} has a tablet moved: {done:?}"));
+        let (what, done) = match any(16) {
+            0 | 1 => ("leaves or stays", begin_or_cancel_leaving().await),
+            2 => ("turns balancing on or off", set_balancing(any(2) == 0).await),
+            3..=5 => ("gives up a move", give_up_one().await),
+            _ => ("moves a tablet", begin_one(&shared.plan).await),
+        };
+        shared.tell(|| format!("node {node} {what}: {done:?}"));
     }
 }
 
@@ -101,6 +105,17 @@ async fn begin_one(plan: &Plan) -> Result<(), String> {
     new[leaving] = TabletReplica { host, shard: any(i32::from(shards)) as u16 };
     let begun = migration_driver::begin(LAYERS.metadata, table.schema.id, tablet, TransitionKind::Migration, new).await;
     begun.map_err(|error| error.to_string())
+}
+
+/// Has no more tablets move. A failure is repeated.
+async fn end_moves() {
+    // Refused unless the node is leaving.
+    let _ = leave::cancel(LAYERS.metadata, own_host()).await;
+    let _ = set_balancing(false).await;
+}
+
+async fn set_balancing(on: bool) -> Result<(), String> {
+    balancer::set_balancing(LAYERS.metadata, on).await.map_err(|error| error.to_string())
 }
 
 fn own_host() -> HostId {

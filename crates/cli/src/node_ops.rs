@@ -1,4 +1,5 @@
-//! `messina admin decommission`, `removenode`, `excludenode`, `drain`: operations on a node as a member of its cluster.
+//! `messina admin decommission`, `removenode`, `excludenode`, `drain`: operations on nodes as
+//! members of their cluster.
 
 use crate::Failure;
 use crate::api::{self, Api, Method, query};

@@ -45,11 +45,11 @@ pub(super) fn has_lost_metadata(topology: &Topology, node: &Node) -> Option<Stri
     let is_full = matches!(known.state, NodeState::Normal | NodeState::Leaving);
     (is_full && node.state == NodeState::Joining).then(|| {
         format!(
-            "node {} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its \
+            "node {0} is a member of this cluster already, but starts without the cluster's metadata: the directory `raft` of its \
              data directory is missing or empty. The directory holds the node's votes: restore it exactly as it was when the node \
              stopped. An older copy, such as a backup, is unsafe: the node could vote twice. If there is no exact copy, replace \
-             the node: leave it stopped, and start a new node with an empty data directory at another address. Sstables of the old \
-             node can be loaded into the cluster with `messina admin refresh`",
+             the node: leave it stopped, and start a new node with an empty data directory and `replace_node_first_boot: {0}`. \
+             Sstables of the old node can be loaded into the cluster with `messina admin refresh`",
             node.host
         )
     })

@@ -235,8 +235,8 @@ settings! {
         /// address may run on a copy of the member's data directory. Set it to the same value on
         /// all nodes.
         address_change_delay_in_ms ["address_change_delay"] ("1s" to "1d"): Millis = millis(30_000);
-        /// The host id of a dead node that this node replaces when it starts for the first time. The
-        /// new node has the datacenter and rack of the dead one, and any address. Later starts
+        /// The host id of a dead node that this node replaces when it starts for the first time.
+        /// The new node has the datacenter and rack of the dead one, and any address. Later starts
         /// ignore the setting.
         replace_node_first_boot: Option<HostId> = None;
         /// The connections between nodes that are compressed with lz4: `none`, `dc` (between

@@ -231,6 +231,14 @@ pub enum Op {
     },
     /// Lets tablets move by themselves to nodes that have fewer, or not.
     SetBalancing(bool),
+    /// The replication options that a keyspace gets once its tablets have the replicas for them.
+    /// `None`: no more.
+    PutWantedReplication {
+        /// The keyspace.
+        keyspace: String,
+        /// The options.
+        replication: Option<OptionMap>,
+    },
 }
 
 impl Op {
@@ -289,6 +297,10 @@ mod tests {
             ("retire-ids", Op::RetireIds { keyspace: "k".into(), table: "t".into(), salt: table.0 }),
             ("put-run", Op::PutRun { host: HostId(table.0), run: NodeRun { number: 300, id: table.0 } }),
             ("set-balancing", Op::SetBalancing(true)),
+            ("put-wanted-replication", {
+                let replication = Some(OptionMap::from([("dc1".to_owned(), "3".to_owned())]));
+                Op::PutWantedReplication { keyspace: "k".into(), replication }
+            }),
         ];
         let lines: Vec<String> = known
             .iter()

@@ -13,6 +13,7 @@ use crate::tablets::transition::{Replicas, Stage, Transition, TransitionKind};
 use crate::tablets::{TabletMap, TabletReplica};
 use crate::topology::Topology;
 use model::id::{HostId, TableId};
+use model::options::OptionMap;
 use model::schema::{Column, ColumnKind, DroppedColumn, TableSchema};
 use model::types::limits::{self, Extent, MAX_TABLE_NODES};
 use model::types::parse::Room;
@@ -52,6 +53,9 @@ pub enum MetadataError {
 pub struct Keyspace {
     /// Its definition.
     pub definition: KeyspaceDefinition,
+    /// The replication options that it gets once its tablets have the replicas for them. Until
+    /// then, levels count by its definition.
+    pub wanted_replication: Option<OptionMap>,
     /// Its tables by name.
     pub tables: SharedMap<String, Rc<Table>>,
     /// Its types by name.
@@ -263,6 +267,7 @@ impl Metadata {
                 None => {
                     let keyspace = Keyspace {
                         definition: definition.clone(),
+                        wanted_replication: None,
                         tables: SharedMap::default(),
                         types: BTreeMap::new(),
                         type_identities: BTreeMap::new(),
@@ -270,6 +275,9 @@ impl Metadata {
                     self.keyspaces.insert(definition.name.clone(), Rc::new(keyspace));
                 }
             },
+            Op::PutWantedReplication { keyspace, replication } => {
+                self.edit(keyspace, |keyspace| keyspace.wanted_replication = replication.clone())?;
+            }
             Op::DropKeyspace(name) => {
                 let keyspace =
                     self.keyspaces.remove(name).ok_or_else(|| MetadataError::Broken(format!("no keyspace {name}")))?;

@@ -35,6 +35,7 @@ impl Touched {
                     }
                 }
                 Op::PutKeyspace(_) | Op::PutType(_) | Op::IdentifyType { .. } | Op::DropType { .. } => {}
+                Op::PutWantedReplication { .. } => {}
                 Op::PutPagingKey(_) | Op::DropPagingKey(_) | Op::RetireIds { .. } => {}
                 Op::PutNode(_)
                 | Op::PutRun { .. }

@@ -1,5 +1,5 @@
-//! Begins the moves of tablets that are planned ([`planner`]): away from leaving nodes, and to
-//! nodes that have fewer tablets than others. The migration driver completes them.
+//! Begins the moves of tablets that are planned ([`planner`]): away from leaving nodes, to nodes
+//! that have fewer tablets than others, and for the replicas that keyspaces ask for. The migration driver completes them.
 
 use super::features;
 use super::planner::{self, Move};
@@ -36,16 +36,18 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
         let metadata = service.current();
         let down = down(&metadata, &is_down);
         let count = planner::next_moves(&metadata, &down).len();
+        let is_due = count > 0 || !planner::replication_is_due(&metadata).is_empty();
         drop((service, metadata));
-        if count == 0 {
+        if !is_due {
             continue;
         }
-        if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+        if count > 0 && logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
             logged = Some(rt::time::now());
             tracing::info!(tablets = count, "tablets begin to move to other nodes");
         }
         let made = change::<(), Infallible, _>(services, move |metadata, _| {
-            Ok((planner::next_moves(metadata, &down).into_iter().map(begun).collect(), ()))
+            let moves = planner::next_moves(metadata, &down).into_iter().map(begun);
+            Ok((moves.chain(planner::replication_is_due(metadata)).collect(), ()))
         });
         if let Err(error) = made.await {
             tracing::info!(%error, "tablets could not begin to move; retrying");

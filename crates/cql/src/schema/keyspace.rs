@@ -14,6 +14,7 @@ use cluster::metadata::{Keyspace, KeyspaceDefinition, NodeInfo, Op, builtin};
 use cluster::placement;
 use cluster::tablets::allocator::{self, Host};
 use cluster::tablets::strategy::{Replication, check_racks, copies, rack_list, racks_by_datacenter, racks_of};
+use cluster::topology::features;
 use model::options::OptionMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +80,7 @@ pub(super) fn alter(
     };
     let properties = Properties::new(&statement.options)?;
     let mut definition = keyspace.definition.clone();
-    let mut warnings = Vec::new();
+    let (mut warnings, mut wanted) = (Vec::new(), None);
     let hosts = placement::hosts(metadata, node);
     if let Some(options) = properties.map_with_racks("replication")? {
         let everywhere = options.get(FACTOR).cloned();
@@ -89,13 +90,21 @@ pub(super) fn alter(
             check_step(&definition.replication, &altered, &hosts)?;
             check_racks_step(&definition.replication, &altered)?;
         }
-        if hosts.len() > 1 && !keyspace.tables.is_empty() && !is_built_in {
-            check_change(&definition.replication, &altered, &hosts)?;
-            check_placement(keyspace, &altered, &hosts)?;
-        }
-        definition.replication = altered;
+        let before = std::mem::replace(&mut definition.replication, altered);
         warnings.extend(guardrails.check_replication(&definition)?);
         warnings.extend(too_few_nodes(&definition, &hosts));
+        if hosts.len() > 1 && !keyspace.tables.is_empty() && !is_built_in {
+            let altered = definition.replication.clone();
+            match change_of_replicas(metadata, keyspace, &altered, &hosts)? {
+                None => check_placement(keyspace, &altered, &hosts)?,
+                // Levels count as before until the replicas are there.
+                Some(Replicas::More) => {
+                    definition.replication = before;
+                    wanted = Some(altered);
+                }
+                Some(Replicas::Fewer) => wanted = Some(altered),
+            }
+        }
     }
     if let Some(durable) = properties.boolean("durable_writes")? {
         definition.durable_writes = durable;
@@ -108,7 +117,8 @@ pub(super) fn alter(
     }
     check_others(&properties)?;
     check_rack_lists(&definition, &hosts)?;
-    let ops = vec![Op::PutKeyspace(definition)];
+    let wanted = wanted.map(|wanted| Op::PutWantedReplication { keyspace: name.to_owned(), replication: Some(wanted) });
+    let ops = std::iter::once(Op::PutKeyspace(definition)).chain(wanted).collect();
     Ok(PlannedChange::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
@@ -380,18 +390,51 @@ fn check_step(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(
     }
 }
 
-/// Refuses a change that alters the replicas of a keyspace with tables: data cannot be moved to new
-/// replicas yet. A change that only writes the same replication differently is allowed.
-fn check_change(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
+/// How the number of replicas of a keyspace's tablets changes.
+enum Replicas {
+    More,
+    Fewer,
+}
+
+/// Whether a change alters the replicas of a keyspace with tables, and how. An error if there are
+/// not enough nodes, or another such change is under way. A change that only writes the same
+/// replication differently alters none. The replicas of a change that is taken back are fewer.
+fn change_of_replicas(
+    metadata: &Metadata,
+    keyspace: &Keyspace,
+    altered: &OptionMap,
+    hosts: &[Host],
+) -> Result<Option<Replicas>, Error> {
     let racks = placement::racks(hosts);
     let of = |options| Replication::of(options, racks.keys().copied());
-    let after = of(after).map_err(|error| Error::Configuration(error.to_string()))?;
-    if of(before).as_ref() == Ok(&after) {
-        return Ok(());
+    let after = of(altered).map_err(|error| Error::Configuration(error.to_string()))?;
+    let (before, wanted) = (of(&keyspace.definition.replication), keyspace.wanted_replication.as_ref().map(of));
+    let is_same = before.as_ref() == Ok(&after);
+    match wanted {
+        None if is_same => return Ok(None),
+        Some(_) if is_same => return Ok(Some(Replicas::Fewer)),
+        Some(wanted) if wanted.as_ref() != Ok(&after) => {
+            let name = &keyspace.definition.name;
+            return Err(Error::invalid(format!(
+                "The replication of keyspace {name} is being changed already: wait for the end, or alter it back"
+            )));
+        }
+        _ => {}
     }
-    let nodes = allocator::nodes_by_datacenter(hosts);
-    after.check(&nodes).map_err(|error| Error::Configuration(error.to_string()))?;
-    Err(Error::not_supported("changing how many copies there are of the tables of a keyspace"))
+    after.check(&allocator::nodes_by_datacenter(hosts)).map_err(|error| Error::Configuration(error.to_string()))?;
+    if !racks_by_datacenter(altered).is_empty() || !racks_by_datacenter(&keyspace.definition.replication).is_empty() {
+        return Err(Error::not_supported("changing how many copies there are in a list of racks"));
+    }
+    if !metadata.topology.has_feature(features::FILE_STREAM) {
+        let why = "A node of the cluster cannot stream tablets yet: upgrade all nodes first";
+        return Err(Error::Configuration(why.to_owned()));
+    }
+    let total = |replication: &Replication| match replication {
+        Replication::Simple(factor) => *factor,
+        Replication::ByDatacenter(factors) => factors.values().sum(),
+    };
+    let is_more = before.is_ok_and(|before| total(&before) < total(&after));
+    Ok(Some(if is_more { Replicas::More } else { Replicas::Fewer }))
 }
 
 /// A warning that there are too few nodes for the replication. A single node accepts any factor,

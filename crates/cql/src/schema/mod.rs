@@ -36,6 +36,12 @@ use cluster::metadata::{ChangeError, NodeInfo, Op};
 use cluster::{Metadata, MetadataService};
 use coordinator::Coordinator;
 use rt::shard::PerShard;
+use rt::time::Duration;
+
+/// The interval at which ALTER KEYSPACE looks for its replicas.
+const LOOK_FOR_REPLICAS: Duration = Duration::from_millis(20);
+/// The interval of log lines while it waits.
+const LOG_EVERY: Duration = Duration::from_secs(30);
 
 /// The change of the metadata that a statement makes.
 #[derive(Debug, Default)]
@@ -108,8 +114,31 @@ pub async fn execute(
         ChangeError::Metadata(error) => Error::Server(error.to_string()),
         ChangeError::Storage(why) => Error::Server(format!("the schema change could not be applied: {why}")),
     })?;
+    if let Statement::AlterKeyspace(altered) = &statement {
+        wait_for_replicas(service, altered.name.as_str()).await?;
+    }
     let kind = change.map_or(AnswerKind::Void, AnswerKind::SchemaChange);
     Ok(Answer { warnings, ..Answer::new(kind) })
+}
+
+/// Waits until the tablets of a keyspace have the replicas that it asks for. The change goes on
+/// without its client.
+async fn wait_for_replicas(service: &MetadataService, keyspace: &str) -> Result<(), Error> {
+    let is_due = || service.current().keyspace(keyspace).is_some_and(|known| known.wanted_replication.is_some());
+    let mut logged = rt::time::now();
+    while is_due() {
+        if logged.elapsed() >= LOG_EVERY {
+            logged = rt::time::now();
+            tracing::info!(
+                keyspace,
+                "ALTER KEYSPACE waits until all tablets have their replicas; nodes that are down delay it"
+            );
+        }
+        if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_REPLICAS)).await.is_none() {
+            return Err(Error::Server("the node is stopping; the change of the replication goes on".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// Replaces the bind marker by its value.

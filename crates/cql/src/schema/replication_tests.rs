@@ -29,7 +29,7 @@ fn answer(world: &mut World, text: &str) -> String {
 }
 
 #[test]
-fn replication_of_tables_can_be_said_otherwise_and_not_changed() {
+fn the_replication_of_tables_changes_by_one_replica_at_a_time() {
     rt::block_on(async {
         let mut world = cluster(&["a", "a", "a", "b", "b"]);
         world
@@ -46,21 +46,33 @@ fn replication_of_tables_can_be_said_otherwise_and_not_changed() {
             assert_eq!(answer(&mut world, &alter(options)), expected, "{options}");
         }
         world.run("CREATE TABLE two.t (k int PRIMARY KEY)").unwrap();
-        let not_yet = "changing how many copies there are of the tables of a keyspace is not supported yet";
+        let busy = "The replication of keyspace two is being changed already: wait for the end, or alter it back";
         let unknown = "Unrecognized strategy option {c} passed to org.apache.cassandra.locator.NetworkTopologyStrategy for keyspace two";
         for (options, expected) in [
             ("'a': 3, 'b': 2", "ok 1"),
             ("'b': 2, 'a': 3", "ok 1"),
-            ("'a': 2, 'b': 2", not_yet),
-            ("'a': 3, 'b': 1", not_yet),
             ("'a': 2, 'b': 1", one_step),
             ("'a': 1, 'b': 2", one_step),
             ("'a': 4, 'b': 2", "Datacenter a doesn't have enough nodes for replication_factor=4"),
             ("'a': 3, 'b': 2, 'c': 1", unknown),
             ("'a': 'many'", "Replication factor must be numeric and non-negative, found 'many'"),
+            // Levels count fewer replicas at once.
+            ("'a': 2, 'b': 2", "ok 2"),
+            ("'a': 2, 'b': 1", busy),
+            ("'a': 2, 'b': 2", "ok 2"),
         ] {
             assert_eq!(answer(&mut world, &alter(options)), expected, "{options}");
         }
+        let factor = |world: &World| world.metadata.keyspace("two").unwrap().definition.replication["a"].clone();
+        assert_eq!(factor(&world), "2");
+        let end = [Op::PutWantedReplication { keyspace: "two".into(), replication: None }];
+        world.metadata = Rc::new(world.metadata.with(&end).unwrap());
+        // Levels count more replicas only once they are there.
+        for (options, expected) in [("'a': 3, 'b': 2", "ok 2"), ("'a': 3, 'b': 2", "ok 2"), ("'a': 2, 'b': 3", busy)] {
+            assert_eq!(answer(&mut world, &alter(options)), expected, "{options}");
+            assert_eq!(factor(&world), "2");
+        }
+        assert_eq!(answer(&mut world, &alter("'a': 2, 'b': 2")), "ok 2", "it is taken back");
     });
 }
 

@@ -6,6 +6,10 @@ use crate::metadata::definition::{Op, TabletsDefinition, TypeDefinition};
 /// The operations that make a keyspace and its types.
 pub(super) fn keyspace_ops(keyspace: &Keyspace) -> Vec<Op> {
     let mut ops = vec![Op::PutKeyspace(keyspace.definition.clone())];
+    ops.extend(keyspace.wanted_replication.iter().map(|replication| Op::PutWantedReplication {
+        keyspace: keyspace.definition.name.clone(),
+        replication: Some(replication.clone()),
+    }));
     for user_type in types_in_order(keyspace) {
         ops.push(Op::PutType(TypeDefinition {
             keyspace: user_type.keyspace.clone(),

@@ -145,7 +145,8 @@ fn a_dead_member_is_replaced_in_its_place_only() {
     let known = metadata.with(&ops).expect("the steps fit");
     let known = known.with(&[Op::EnableFeatures(vec![features::FILE_STREAM.to_owned()])]).expect("it fits");
     let dead = known.topology.nodes().next().expect("a node").clone();
-    let new = Node { state: NodeState::Joining, ..node(9, &dead.datacenter, &dead.rack) };
+    let features = vec![features::FILE_STREAM.to_owned()];
+    let new = Node { state: NodeState::Joining, features, ..node(9, &dead.datacenter, &dead.rack) };
     let down = BTreeSet::from([dead.host]);
     let (ops, after) = replace(&known, &new, dead.host, &down).expect("it is dead");
     assert_eq!(ops, [Op::PutNode(Box::new(Node { state: NodeState::Removed, ..(*dead).clone() }))]);

@@ -1,5 +1,6 @@
-//! Which tablets move next, so that no replica is lost ([`rebuild`]), nodes leave ([`drain`]), and
-//! all nodes have their part ([`balance`]). Pure.
+//! Which tablets move next, so that no replica is lost ([`rebuild`]), tablets have as many replicas
+//! as their keyspaces ask for ([`factor`]), nodes leave ([`drain`]), and all nodes have their part
+//! ([`balance`]). Pure.
 //!
 //! A replica moves within its datacenter, and within its rack if the keyspace lists racks. Racks
 //! have no more replicas of a tablet after a move than they need to have. With `SimpleStrategy` any
@@ -8,9 +9,11 @@
 
 mod balance;
 mod drain;
+mod factor;
 mod rebuild;
 
 pub use drain::check_can_leave;
+pub use factor::replication_is_due;
 pub use rebuild::check_can_remove;
 pub(super) use rebuild::check_has_others;
 
@@ -27,7 +30,7 @@ use std::rc::Rc;
 /// Tablets that a shard sends, and that it receives, at a time.
 const AT_ONCE: usize = 2;
 
-/// A replica that moves to another node.
+/// A change of a tablet's replicas by one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
     /// The table.
@@ -36,7 +39,7 @@ pub struct Move {
     pub tablet: u32,
     /// Its replicas after the move.
     pub new: Replicas,
-    /// Whether the replica is copied from the one that moves, or built from the others.
+    /// Whether a replica is copied from the one that moves, or built from the others.
     pub kind: TransitionKind,
 }
 
@@ -48,6 +51,7 @@ pub fn next_moves(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Move> {
     }
     let mut work = Work::of(metadata, down);
     rebuild::plan(&mut work);
+    factor::plan(&mut work);
     match metadata.topology.members().any(|node| node.state == NodeState::Leaving) {
         true => drain::plan(&mut work),
         false if metadata.topology.is_balancing() => balance::plan(&mut work),

@@ -144,6 +144,45 @@ fn a_node_is_removed_only_if_others_have_and_can_take_its_replicas() {
     assert!(why.contains("table ks.t") && why.contains("excludenode"), "{why}");
 }
 
+/// The nodes of the only tablet after all changes of its replicas, and the operations that are due
+/// then.
+fn replicas_after(mut metadata: Metadata) -> (Vec<u128>, usize) {
+    while let Some(Move { table, tablet, new, kind }) = next_moves(&metadata, &BTreeSet::new()).pop() {
+        assert!(replication_is_due(&metadata).is_empty(), "not before all tablets have their replicas");
+        let moving = Transition { kind, stage: Stage::Streaming, new_replicas: new, session: None };
+        metadata = metadata.with(&[Op::PutTransition(Box::new(moving.written(table, tablet)))]).expect("it fits");
+        assert!(replication_is_due(&metadata).is_empty(), "a replica is being made");
+        metadata = metadata.with(&[Op::EndTransition { table, tablet, moved: true }]).expect("it fits");
+    }
+    let table = metadata.table_by_id(TABLE).expect("the table");
+    let hosts = table.tablets.replicas(0).iter().map(|replica| replica.host.0.as_u128()).collect();
+    (hosts, replication_is_due(&metadata).len())
+}
+
+#[test]
+fn a_tablet_gets_the_replicas_that_its_keyspace_asks_for() {
+    let cluster = |factor, tablet: &[u8]| metadata("a/1 a/2 a/2 a/3", &[("a", factor)], &[tablet]);
+    assert_eq!(replicas_after(cluster("3", &[1])), (vec![1, 2, 4], 0), "one in each rack");
+    assert_eq!(replicas_after(cluster("1", &[2])), (vec![2], 0));
+    assert_eq!(replicas_after(cluster("2", &[1, 2, 3])), (vec![1, 2], 0), "rack 2 has two");
+    let off = cluster("3", &[1]).with(&[Op::SetBalancing(false)]).expect("it fits");
+    assert_eq!(replicas_after(off.clone()), (vec![1], 0), "an operator moves replicas");
+    let wanted = |factor: &str| Op::PutWantedReplication {
+        keyspace: "ks".into(),
+        replication: Some(
+            [("class", "NetworkTopologyStrategy"), ("a", factor)].map(|(a, b)| (a.into(), b.into())).into(),
+        ),
+    };
+    assert_eq!(
+        replicas_after(off.with(&[wanted("2")]).expect("it fits")),
+        (vec![1, 2], 2),
+        "ALTER KEYSPACE asks for it"
+    );
+    let fewer = cluster("1", &[1, 2]).with(&[wanted("1")]).expect("it fits");
+    assert_eq!(replicas_after(fewer), (vec![1], 2));
+    assert_eq!(replicas_after(metadata("a/1 a/1", &[("a", "3")], &[&[1]])).0, [1, 2], "as many as there are nodes");
+}
+
 /// The tablets of each node, numbered from 1, after all moves; and the number of moves.
 fn settled(mut metadata: Metadata) -> (Vec<usize>, usize) {
     let mut moved = 0;

@@ -46,28 +46,36 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
     let answer = match name {
         "drain" => api.send(Method::Post, "/storage_service/drain")?,
         "removenode" => {
-            let query = query(&[("host_id", api::text(arguments, "node"))]);
-            api.send(Method::Post, &format!("/storage_service/remove_node{query}"))?
+            let node = api::text(arguments, "node");
+            if node.is_empty() {
+                return Err(Failure::new("name the node by its host id or address"));
+            }
+            let path = format!("/storage_service/remove_node{}", query(&[("host_id", node)]));
+            shown(api, &path, as_json, |_| true)?
         }
         "excludenode" => {
             let nodes: Vec<&str> =
                 arguments.get_many::<String>("nodes").into_iter().flatten().map(String::as_str).collect();
+            if nodes.iter().any(|node| node.trim().is_empty()) {
+                return Err(Failure::new("name the nodes by their host ids or addresses"));
+            }
             let query = query(&[("hosts", &nodes.join(","))]);
             api.send(Method::Post, &format!("/storage_service/exclude_node{query}"))?
         }
         _ if arguments.get_flag("cancel") => api.send(Method::Delete, DECOMMISSION)?,
-        _ => decommission(api, as_json)?,
+        _ => shown(api, DECOMMISSION, as_json, |progress| progress["mode"] == "LEAVING")?,
     };
     crate::output::print_answer(&answer, as_json, |_| String::new());
     Ok(())
 }
 
-/// Sends the request, and shows the progress until it is answered.
+/// Sends a request, and shows its progress, which has the same path, until it is answered. `counts`
+/// says whether the progress is that of the request.
 #[allow(clippy::disallowed_methods, reason = "the request blocks while its progress is read")]
-fn decommission(api: &Api, is_quiet: bool) -> Result<Value, Failure> {
+fn shown(api: &Api, path: &str, is_quiet: bool, counts: impl Fn(&Value) -> bool) -> Result<Value, Failure> {
     let (sender, answered) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || sender.send(api.send(Method::Post, DECOMMISSION)));
+        scope.spawn(move || sender.send(api.send(Method::Post, path)));
         let mut shown = Shown::new(is_quiet)?;
         loop {
             match answered.recv_timeout(LOOK) {
@@ -75,10 +83,11 @@ fn decommission(api: &Api, is_quiet: bool) -> Result<Value, Failure> {
                 Err(RecvTimeoutError::Disconnected) => return Err(Failure::new("the request has ended")),
                 // If the progress cannot be read, the answer to the request says why.
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Ok(progress) = api.get(DECOMMISSION)
-                        && progress["mode"] == "LEAVING"
+                    if let Ok(progress) = api.get(path)
+                        && counts(&progress)
                     {
                         shown.update(progress["tablets"].as_u64().unwrap_or_default());
+                        shown.explain(progress["waits_for"].as_str());
                     }
                 }
             }
@@ -92,6 +101,8 @@ struct Shown {
     is_quiet: bool,
     /// When the last line was printed, and the tablets in it.
     line: Option<(Instant, u64)>,
+    /// What was last said to prevent progress.
+    reason: String,
 }
 
 impl Shown {
@@ -99,7 +110,7 @@ impl Shown {
         let style = ProgressStyle::with_template("{bar:40} {pos}/{len} tablets moved, {eta} left");
         let style = style.map_err(|error| Failure::new(format!("cannot draw a progress bar: {error}")))?;
         let bar = (!is_quiet && stderr().is_terminal()).then(|| ProgressBar::new(0).with_style(style));
-        Ok(Shown { bar, is_quiet, line: None })
+        Ok(Shown { bar, is_quiet, line: None, reason: String::new() })
     }
 
     fn update(&mut self, left: u64) {
@@ -110,6 +121,22 @@ impl Shown {
         } else if !self.is_quiet && self.line.is_none_or(|(at, last)| at.elapsed() >= LINE_EVERY && last != left) {
             self.line = Some((rt::time::now(), left));
             eprintln!("{left} tablets have not moved yet");
+        }
+    }
+
+    /// Says what prevents progress, once for each reason.
+    fn explain(&mut self, reason: Option<&str>) {
+        let reason = reason.unwrap_or_default();
+        if reason == self.reason {
+            return;
+        }
+        self.reason = reason.to_owned();
+        if reason.is_empty() || self.is_quiet {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => bar.println(reason),
+            None => eprintln!("{reason}"),
         }
     }
 }

@@ -59,6 +59,9 @@ def test_a_node_leaves_while_clients_write(trio, filled):
     assert again.returncode != 0 and "has left the cluster already" in again.stderr
     serves = admin(leaves, "enablebinary")
     assert serves.returncode != 0 and "has left the cluster" in serves.stderr
+    for words in (("decommission", "--cancel"), ("removenode", stays[0].address), ("balancing", "off")):
+        late = admin(leaves, *words)
+        assert late.returncode != 0 and "has left the cluster already" in late.stderr, words
     leaves.stop()
     assert "cannot come back" in str(failed_start(leaves))
     assert len(contents(trio.sessions[1])) == ROWS + writer.rows
@@ -107,6 +110,8 @@ def test_leaving_can_be_cancelled(trio, filled):
     leaves = trio.nodes[2]
     leaving = Decommission(leaves)
     eventually(lambda: mode(leaves) == "LEAVING")
+    drained = admin(leaves, "drain")
+    assert drained.returncode != 0 and "is leaving the cluster" in drained.stderr
     cancelled = admin(leaves, "decommission", "--cancel")
     done = leaving.result()
     assert cancelled.returncode == 0, cancelled.stderr
@@ -132,6 +137,25 @@ def test_hints_for_a_down_node_outlive_the_node_that_kept_them(trio):
     assert done.returncode == 0, done.stderr
     trio.nodes[1].start()
     eventually(lambda: len(contents(trio.sessions[0])) == ROWS + 100)
+
+
+def test_what_a_leaving_node_waits_for_is_shown(trio, filled):
+    """Its tablets go to the first two nodes. One of them stops after the request."""
+    leaves = trio.nodes[2]
+    with trio.nodes[1].standing_still():
+        trio.wait_down(1)
+        refused = admin(leaves, "decommission")
+        assert refused.returncode != 0 and "start the nodes that are down" in refused.stderr
+    trio.wait_up(1)
+    leaving = Decommission(leaves)
+    eventually(lambda: mode(leaves) == "LEAVING")
+    with trio.nodes[1].standing_still():
+        trio.wait_down(1)
+        shown = rest(leaves, "/storage_service/decommission")
+        assert shown["mode"] == "DECOMMISSIONED" or "down" in shown["waits_for"], shown
+    done = leaving.result()
+    assert done.returncode == 0, done.stderr
+    assert len(contents(filled)) == ROWS
 
 
 def test_a_drained_node_has_nothing_to_replay(trio, filled):

@@ -59,6 +59,9 @@ def test_what_cannot_be_removed(trio):
         (("removenode", trio.nodes[0].address), "is up"),
         (("removenode", "00000000-0000-0000-0000-000000000001"), "is not known"),
         (("removenode", "10.9.9.9"), "is not known"),
+        (("removenode", ""), "name the node"),
+        (("excludenode", name, " "), "name the nodes"),
+        (("excludenode", name, "10.9.9.9"), "is not known"),
         (("removenode", name), "has the only replica of a tablet of table ks.t"),
         (("excludenode", name), "has the only replica of a tablet of table ks.t"),
     ]:

@@ -410,7 +410,7 @@ async fn keep_removing(service: Rc<MetadataService>, mut pause: Duration) {
 
 /// Removes the data of dropped tables and of tablets that moved away: on every shard, then the
 /// tables' directories.
-async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
+pub(super) async fn remove_once(service: &Rc<MetadataService>) -> Result<(), String> {
     let removals = &service.leading().following.removals;
     let Ok(_turn) = removals.turn.acquire().await else { return Ok(()) };
     let tables = removals.tables.borrow().clone();

@@ -1,6 +1,7 @@
 //! Tablets and tables that leave a shard, and tablets that come to it: the engine removes the data
 //! of the former, and a coming tablet begins empty.
 
+use super::follow::remove_once;
 use super::service::{MetadataService, finished};
 use super::state::Table;
 use engine::{EngineError, TabletRange};
@@ -34,6 +35,12 @@ impl MetadataService {
         let mut known = self.left.borrow_mut();
         let fresh: Vec<Left> = left.into_iter().filter(|left| !known.contains(left)).collect();
         known.extend(fresh);
+    }
+
+    /// Removes the data that this node no longer owns, which is otherwise done in the background.
+    /// On shard 0.
+    pub async fn finish_removals(self: &Rc<Self>) -> Result<(), String> {
+        remove_once(self).await
     }
 
     /// Removes the data that this shard no longer owns. Completes even if the caller stops waiting.

@@ -163,13 +163,13 @@ pub(super) fn replace(
     let known =
         known.ok_or_else(|| NotAdmitted::Ever(format!("node {dead}, which is to be replaced, is not known")))?;
     match known.state {
-        NodeState::Removed => return Ok((Vec::new(), topology)),
         NodeState::Left => {
             let why =
                 format!("node {dead} has left the cluster, and needs no replacement: remove replace_node_first_boot");
             return Err(NotAdmitted::Ever(why));
         }
-        NodeState::Joining | NodeState::Normal | NodeState::Leaving => {}
+        NodeState::Removed if topology.node(node.host).is_some() => return Ok((Vec::new(), topology)),
+        NodeState::Removed | NodeState::Joining | NodeState::Normal | NodeState::Leaving => {}
     }
     if (&known.datacenter, &known.rack) != (&node.datacenter, &node.rack) {
         return Err(NotAdmitted::Ever(format!(
@@ -177,6 +177,11 @@ pub(super) fn replace(
              datacenter {}, rack {}",
             known.datacenter, known.rack, node.datacenter, node.rack
         )));
+    }
+    if known.state == NodeState::Removed {
+        let host = node.host;
+        tracing::warn!(%host, %dead, "the node that is to be replaced was removed or replaced before: the new one is a further member");
+        return Ok((Vec::new(), topology));
     }
     if !topology.has_feature(features::FILE_STREAM) {
         return Err(NotAdmitted::Yet(

@@ -1,5 +1,6 @@
 //! Begins the moves of tablets that are planned ([`planner`]): away from leaving nodes, to nodes
-//! that have fewer tablets than others, and for the replicas that keyspaces ask for. The migration driver completes them.
+//! that have fewer tablets than others, and for the replicas that keyspaces ask for. The migration
+//! driver completes them.
 
 use super::features;
 use super::planner::{self, Move};

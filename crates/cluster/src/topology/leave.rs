@@ -51,28 +51,43 @@ pub async fn cancel(services: PerShard<MetadataService>, host: HostId) -> Result
 }
 
 /// Waits until this node has no tablets any more. The error says why it stays.
-pub async fn wait_for_last_tablet(services: PerShard<MetadataService>) -> Result<(), String> {
+pub async fn wait_for_last_tablet(
+    services: PerShard<MetadataService>,
+    is_down: impl Fn(HostId) -> bool,
+) -> Result<(), String> {
     let mut logged = rt::time::now();
     loop {
-        let left = {
+        {
             let service = while_leaving(services)?;
-            tablets_on(&service.current(), service.info().host_id)
-        };
-        if left == 0 {
-            return Ok(());
+            let (metadata, own) = (service.current(), service.info().host_id);
+            if tablets_on(&metadata, own) == 0 {
+                return Ok(());
+            }
+            log(&mut logged, &metadata, own, &is_down);
         }
-        log(&mut logged, left);
         if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_END)).await.is_none() {
             return Err("the node is stopping".to_owned());
         }
     }
 }
 
-fn log(logged: &mut Instant, left: usize) {
-    if logged.elapsed() >= LOG_EVERY {
-        *logged = rt::time::now();
-        tracing::info!(tablets = left, "this node leaves the cluster: tablets that have not moved yet");
+/// Logs now and then how many replicas of a node are left, and what they wait for.
+pub(super) fn log(logged: &mut Instant, metadata: &Metadata, host: HostId, is_down: impl Fn(HostId) -> bool) {
+    if logged.elapsed() < LOG_EVERY {
+        return;
     }
+    *logged = rt::time::now();
+    let tablets = tablets_on(metadata, host);
+    match waits_for(metadata, host, is_down) {
+        Some(why) => tracing::warn!(%host, tablets, why, "replicas of a node have not moved yet"),
+        None => tracing::info!(%host, tablets, "replicas of a node have not moved yet"),
+    }
+}
+
+/// Why replicas of a node that leaves or was removed cannot move now. `None` if nothing prevents
+/// it.
+pub fn waits_for(metadata: &Metadata, host: HostId, is_down: impl Fn(HostId) -> bool) -> Option<String> {
+    planner::waits_for(metadata, host, &balancer::down(metadata, is_down))
 }
 
 /// The number of replicas that a node has or receives. Built-in tables do not count: every node has

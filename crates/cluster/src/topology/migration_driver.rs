@@ -106,6 +106,14 @@ pub enum MoveError {
 /// A tablet and its transition, as read from the metadata.
 type Seen = (TableId, u32, Transition);
 
+/// A tablet that can advance.
+struct Ready {
+    seen: Seen,
+    /// Whether its transition is to be rolled back. Otherwise the work of its stage is done. Nodes
+    /// may leave or stay while the barrier waits, so the next step must know which of the two.
+    is_given_up: bool,
+}
+
 /// A running streaming task, with its result once it has ended.
 type Copy = (Task<()>, Rc<RefCell<Option<Result<(), String>>>>);
 
@@ -171,7 +179,7 @@ impl MigrationDriver {
             let seen: Vec<Seen> =
                 moving.map(|(table, tablet, moving)| (table.schema.id, tablet, moving.clone())).collect();
             self.cancel_stale_copies(&metadata);
-            let ready: Vec<Seen> = seen.into_iter().filter(|seen| self.is_done(&metadata, seen)).collect();
+            let ready: Vec<Ready> = seen.into_iter().filter_map(|seen| self.ready(&metadata, seen)).collect();
             (metadata.number, ready)
         };
         if ready.is_empty() {
@@ -190,7 +198,7 @@ impl MigrationDriver {
 
     /// The members that are down, as seen by this node, and the tablets that can proceed without
     /// them. An error if no tablet can.
-    fn without_those_down(&self, ready: Vec<Seen>) -> Result<(BTreeSet<HostId>, Vec<Seen>), NotFollowed> {
+    fn without_those_down(&self, ready: Vec<Ready>) -> Result<(BTreeSet<HostId>, Vec<Ready>), NotFollowed> {
         let metadata = self.shards.metadata.get().current();
         let liveness = self.shards.internode.try_get().map(|internode| internode.liveness());
         let Some(liveness) = liveness else {
@@ -198,7 +206,7 @@ impl MigrationDriver {
         };
         let members = metadata.topology.members().map(|node| node.host);
         let down: BTreeSet<HostId> = members.filter(|host| liveness.is_down(*host)).collect();
-        let ready: Vec<Seen> = ready.into_iter().filter(|seen| !has_copy_on(&metadata, seen, &down)).collect();
+        let ready: Vec<Ready> = ready.into_iter().filter(|one| !has_copy_on(&metadata, &one.seen, &down)).collect();
         match ready.is_empty() {
             true => Err(NotFollowed(down.into_iter().map(|host| (host, "it is down".into())).collect())),
             false => Ok((down, ready)),
@@ -229,16 +237,22 @@ impl MigrationDriver {
         !lately
     }
 
+    /// A tablet that is to be rolled back, or whose stage's work is done. `None`: neither.
+    fn ready(&self, metadata: &Metadata, seen: Seen) -> Option<Ready> {
+        let is_given_up = is_given_up(metadata, &seen);
+        (is_given_up || self.is_done(metadata, &seen)).then_some(Ready { seen, is_given_up })
+    }
+
     /// Whether the work of a stage is done. Starts the streaming if the stage needs it.
     fn is_done(&self, metadata: &Metadata, (table, tablet, moving): &Seen) -> bool {
         let (Some(session), true) = (moving.session, moving.stage.copies()) else { return true };
         let Some(known) = metadata.table_by_id(*table) else { return false };
         let old = known.tablets.replicas(*tablet);
         let to: Replicas = moving.pending(old).collect();
-        let from = sources(metadata, moving, old);
-        if to.is_empty() || from.is_empty() || !all_are_there(metadata, &to) {
+        if to.is_empty() {
             return true;
         }
+        let from = sources(metadata, moving, old);
         let mut copies = self.copies.borrow_mut();
         if let Some((_, result)) = copies.get(&session) {
             let result = result.borrow().clone();
@@ -291,6 +305,13 @@ fn is_hopeless(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) 
     !all_are_there(metadata, &pending) || has_to_copy && sources(metadata, moving, old).is_empty()
 }
 
+/// Whether a transition is to be rolled back.
+fn is_given_up(metadata: &Metadata, (table, tablet, moving): &Seen) -> bool {
+    let known = metadata.table_by_id(*table);
+    let is_lost = |old: &[TabletReplica]| is_hopeless(metadata, moving, old);
+    moving.stage.given_up().is_some() && known.is_some_and(|known| is_lost(known.tablets.replicas(*tablet)))
+}
+
 /// Whether all of these replicas are on nodes that serve.
 fn all_are_there(metadata: &Metadata, replicas: &[TabletReplica]) -> bool {
     let is_there = |replica: &TabletReplica| {
@@ -302,22 +323,26 @@ fn all_are_there(metadata: &Metadata, replicas: &[TabletReplica]) -> bool {
 /// The operations that raise the fence and advance tablets, which were read from the metadata of
 /// `number`. Empty if another leader has raised the fence further meanwhile: a tablet may have
 /// finished and begun another transition that looks the same.
-fn steps(metadata: &Metadata, number: u64, ready: &[Seen]) -> Vec<Op> {
+fn steps(metadata: &Metadata, number: u64, ready: &[Ready]) -> Vec<Op> {
     if metadata.topology.fence() > number {
         return Vec::new();
     }
-    let steps: Vec<Op> = ready.iter().filter_map(|seen| step(metadata, seen)).collect();
+    let steps: Vec<Op> = ready.iter().filter_map(|one| step(metadata, one)).collect();
     let fence = (!steps.is_empty()).then_some(Op::Fence(number));
     fence.into_iter().chain(steps).collect()
 }
 
 /// The operation that advances a tablet. `None` if the tablet's transition has changed since it was
-/// read.
-fn step(metadata: &Metadata, (table, tablet, seen): &Seen) -> Option<Op> {
+/// read, or if the reason for its rollback has passed: then its data may not have been copied.
+fn step(metadata: &Metadata, Ready { seen: (table, tablet, seen), is_given_up }: &Ready) -> Option<Op> {
     let known = metadata.table_by_id(*table)?;
     let moving = known.tablets.transition(*tablet).filter(|moving| *moving == seen)?;
     let given_up = moving.stage.given_up().filter(|_| is_hopeless(metadata, moving, known.tablets.replicas(*tablet)));
-    let next = given_up.map_or_else(|| moving.stage.next(), Next::Stage);
+    let next = match given_up {
+        Some(back) => Next::Stage(back),
+        None if *is_given_up => return None,
+        None => moving.stage.next(),
+    };
     Some(match next {
         Next::Stage(stage) => at_stage(*table, *tablet, moving, stage),
         Next::Moved => Op::EndTransition { table: *table, tablet: *tablet, moved: true },

@@ -47,12 +47,18 @@ pub async fn exclude(
 }
 
 /// Waits until no tablet has a replica on a node any more. An error if this node stops.
-pub async fn wait_for_last_replica(services: PerShard<MetadataService>, host: HostId) -> Result<(), String> {
+pub async fn wait_for_last_replica(
+    services: PerShard<MetadataService>,
+    host: HostId,
+    is_down: impl Fn(HostId) -> bool,
+) -> Result<(), String> {
+    let mut logged = rt::time::now();
     loop {
         let metadata = services.try_get().ok_or("the node is stopping")?.current();
         if leave::tablets_on(&metadata, host) == 0 {
             return Ok(());
         }
+        leave::log(&mut logged, &metadata, host, &is_down);
         drop(metadata);
         if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_END)).await.is_none() {
             return Err("the node is stopping".to_owned());

@@ -97,7 +97,8 @@ impl Processor {
                     return Err(Error::not_supported("This statement"));
                 }
                 let drop_time = attributes.timestamp(env, rt::time::wall_micros(), false)?;
-                // ALTER KEYSPACE waits for tablets, whose moves wait until older metadata are unused.
+                // ALTER KEYSPACE waits for tablets. Their moves wait until older metadata are
+                // unused.
                 request.release_metadata();
                 let (service, clocks) = (self.coordinator.metadata_service(), self.shards.coordinator);
                 Box::pin(schema::execute(service, clocks, statement, drop_time, &config.guardrails)).await

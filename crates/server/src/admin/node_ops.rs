@@ -6,7 +6,7 @@ use super::extract::Query;
 use super::nodes::{find, members};
 use super::operations::Refusal;
 use super::rest::AdminState;
-use crate::node_ops::{NodeOps, OpError, OperationMode};
+use crate::node_ops::{NodeOps, OpError, OperationMode, is_down};
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -26,7 +26,7 @@ pub fn routes() -> Router<AdminState> {
         .route("/storage_service/operation_mode", get(operation_mode))
         .route("/storage_service/decommission", post(decommission).get(progress).delete(cancel_decommission))
         .route("/storage_service/drain", post(drain))
-        .route("/storage_service/remove_node", post(remove_node))
+        .route("/storage_service/remove_node", post(remove_node).get(progress_of_removal))
         .route("/storage_service/exclude_node", post(exclude_node))
 }
 
@@ -37,19 +37,31 @@ async fn operation_mode(State(state): State<AdminState>) -> Answer<&'static str>
     Ok(Json(mode.await.map_err(Refusal::failed)?.name()))
 }
 
-/// How far this node is in leaving its cluster.
+/// How far a node is in leaving its cluster, or in being removed.
 #[derive(Serialize)]
 struct Progress {
+    /// The operation mode of this node.
     mode: &'static str,
-    /// The replicas of tablets that this node still has.
+    /// The replicas of tablets that the node still has.
     tablets: usize,
+    /// Why they do not move, if something prevents it.
+    waits_for: Option<String>,
 }
 
 async fn progress(State(state): State<AdminState>) -> Answer<Progress> {
-    let progress = state.remote.call(ShardId(0), |services| async move {
-        let service = services.cluster.metadata.get();
-        let mode = services.node_ops.try_get().map_or(OperationMode::Normal, |ops| ops.mode()).name();
-        Progress { mode, tablets: leave::tablets_on(&service.current(), service.info().host_id) }
+    progress_of(&state.remote, HostId(state.host_id)).await
+}
+
+async fn progress_of_removal(State(state): State<AdminState>, Query(query): Query<Removed>) -> Answer<Progress> {
+    progress_of(&state.remote, host(&state, &query.host_id).await?).await
+}
+
+async fn progress_of(remote: &RemoteServices, host: HostId) -> Answer<Progress> {
+    let progress = remote.call(ShardId(0), move |services| async move {
+        let (metadata, ops) = (services.cluster.metadata.get().current(), services.node_ops.try_get());
+        let mode = ops.map_or(OperationMode::Normal, |ops| ops.mode()).name();
+        let waits_for = leave::waits_for(&metadata, host, is_down(services.cluster.internode));
+        Progress { mode, tablets: leave::tablets_on(&metadata, host), waits_for }
     });
     Ok(Json(progress.await.map_err(Refusal::failed)?))
 }
@@ -86,8 +98,12 @@ struct Excluded {
 }
 
 async fn exclude_node(State(state): State<AdminState>, Query(query): Query<Excluded>) -> Answer {
-    for name in query.hosts.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        let host = host(&state, name).await?;
+    // All names are checked before the first node is banned.
+    let mut hosts = Vec::new();
+    for name in query.hosts.split(',') {
+        hosts.push(host(&state, name).await?);
+    }
+    for host in hosts {
         with_ops(&state.remote, move |ops| async move { ops.remove(host, false).await }).await?;
     }
     Ok(Json(()))
@@ -95,6 +111,10 @@ async fn exclude_node(State(state): State<AdminState>, Query(query): Query<Exclu
 
 /// A node by its id or address. A node that was removed has only its id.
 async fn host(state: &AdminState, name: &str) -> Result<HostId, Refusal> {
+    let name = name.trim();
+    if name.is_empty() {
+        return Err(Refusal::Bad("The host id or address of a node must be given".to_owned()));
+    }
     match Uuid::parse_str(name) {
         Ok(id) => Ok(HostId(id)),
         Err(_) => Ok(find(&members(&state.remote).await?, Some(name))?.seen.node.host),

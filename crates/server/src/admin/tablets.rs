@@ -6,6 +6,7 @@ use super::extract::Query;
 use super::nodes::{find, members};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
+use crate::node_ops::OpError;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -69,6 +70,9 @@ async fn is_balancing(State(state): State<AdminState>) -> Result<Json<bool>, Ref
 
 async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Balancing>) -> Answer {
     let done = state.remote.call(ShardId(0), move |services| async move {
+        if let Some(Err(OpError::Refused(why))) = services.node_ops.try_get().map(|ops| ops.check_is_member()) {
+            return Err(ChangeError::Refused(why));
+        }
         balancer::set_balancing(services.cluster.metadata, query.enabled).await
     });
     done.await.map_err(Refusal::failed)?.map(Json).map_err(|error| match error {

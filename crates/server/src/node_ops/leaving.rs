@@ -5,6 +5,7 @@
 //! store more. The node gives up its vote before it is recorded as left: from then on others reject
 //! it, and a group of two voters needs both to agree.
 
+use super::is_down;
 use crate::layers::Layers;
 use crate::wire;
 use cluster::metadata::ChangeError;
@@ -22,12 +23,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Leaves the cluster, as the metadata request. `end_requests` closes the ports for clients. The
 /// error says why the node stays.
 pub async fn leave(layers: Layers, end_requests: impl AsyncFnOnce()) -> Result<(), String> {
-    leave::wait_for_last_tablet(layers.metadata).await?;
+    leave::wait_for_last_tablet(layers.metadata, is_down(layers.internode)).await?;
     tracing::info!("this node has no tablets any more: it ends the requests of clients and hands over its hints");
     end_requests().await;
     deliver_hints(layers).await;
     hand_over(layers).await?;
     leave::wait_for_other_voters(layers.metadata).await?;
+    // The files of tablets that have moved are removed in the background, by the metadata service.
+    layers.metadata.get().finish_removals().await?;
     record_departure(layers).await?;
     close(layers).await;
     Ok(())
@@ -57,7 +60,7 @@ async fn hand_over(layers: Layers) -> Result<(), String> {
         if rt::shard::stopping().unless(rt::time::sleep(PAUSE)).await.is_none() {
             return Err("the node is stopping".to_owned());
         }
-        leave::wait_for_last_tablet(layers.metadata).await?;
+        leave::wait_for_last_tablet(layers.metadata, is_down(layers.internode)).await?;
     }
     Ok(())
 }

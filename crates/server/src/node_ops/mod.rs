@@ -30,6 +30,15 @@ pub enum OpError {
     Failed(String),
 }
 
+impl OpError {
+    fn of_change(error: ChangeError<String>) -> OpError {
+        match error {
+            ChangeError::Refused(why) => OpError::Refused(why),
+            error => OpError::Failed(error.to_string()),
+        }
+    }
+}
+
 /// The result of leaving, once there is one.
 type Outcome = Option<Result<(), String>>;
 
@@ -64,6 +73,14 @@ impl NodeOps {
         }
     }
 
+    /// An error if this node has left the cluster: it can change nothing there any more.
+    pub fn check_is_member(&self) -> Result<(), OpError> {
+        match self.mode() {
+            OperationMode::Decommissioned => Err(OpError::Refused("This node has left the cluster already".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
     /// Continues what a restart has interrupted: a leaving node leaves.
     pub fn resume(self: &Rc<Self>) {
         let service = self.layers.metadata.get();
@@ -77,20 +94,12 @@ impl NodeOps {
     /// Makes this node leave its cluster, and returns once it has left. Several callers wait for
     /// the same end.
     pub async fn decommission(self: &Rc<Self>) -> Result<(), OpError> {
-        match self.mode() {
-            OperationMode::Decommissioned => {
-                return Err(OpError::Refused("This node has left the cluster already".to_owned()));
-            }
-            OperationMode::Draining | OperationMode::Drained => {
-                return Err(OpError::Refused("This node is drained: restart it first".to_owned()));
-            }
-            _ => {}
+        self.check_is_member()?;
+        if matches!(self.mode(), OperationMode::Draining | OperationMode::Drained) {
+            return Err(OpError::Refused("This node is drained: restart it first".to_owned()));
         }
         let metadata = self.layers.metadata;
-        leave::request(metadata, is_down(self.layers.internode)).await.map_err(|error| match error {
-            ChangeError::Refused(why) => OpError::Refused(why),
-            error => OpError::Failed(error.to_string()),
-        })?;
+        leave::request(metadata, is_down(self.layers.internode)).await.map_err(OpError::of_change)?;
         let mut end = self.start_leaving();
         let ended = end.wait_for(Option::is_some).await.map(|ended| ended.clone());
         let ended = ended.ok().flatten().unwrap_or_else(|| Err("the node is stopping".to_owned()));
@@ -99,6 +108,7 @@ impl NodeOps {
 
     /// Cancels leaving. Tablets that have moved stay where they are.
     pub async fn cancel_decommission(&self) -> Result<(), OpError> {
+        self.check_is_member()?;
         let metadata = self.layers.metadata;
         let own = metadata.get().info().host_id;
         leave::cancel(metadata, own).await.map_err(|error| match error {
@@ -143,7 +153,7 @@ impl NodeOps {
             }
             Err(why) => {
                 // The ports may be closed already.
-                if let Some(clients) = clients.filter(|_| was_serving && !rt::shard::stopping().is_cancelled())
+                if let Some(clients) = clients.filter(|_| was_serving && self.check_may_serve().is_ok())
                     && let Err(error) = clients.start().await
                 {
                     tracing::error!(%error, "the ports for clients cannot be opened again");
@@ -156,16 +166,12 @@ impl NodeOps {
     /// Removes a node that is down, and waits until other nodes have all its replicas. With
     /// `must_end` false, it does not wait, and other nodes need not be able to take them yet.
     pub async fn remove(&self, host: HostId, must_end: bool) -> Result<(), OpError> {
-        let metadata = self.layers.metadata;
-        remove::exclude(metadata, host, must_end, is_down(self.layers.internode)).await.map_err(
-            |error| match error {
-                ChangeError::Refused(why) => OpError::Refused(why),
-                error => OpError::Failed(error.to_string()),
-            },
-        )?;
+        self.check_is_member()?;
+        let Layers { metadata, internode, .. } = self.layers;
+        remove::exclude(metadata, host, must_end, is_down(internode)).await.map_err(OpError::of_change)?;
         tracing::info!(%host, "a node was removed from the cluster: other nodes take over its replicas");
         match must_end {
-            true => remove::wait_for_last_replica(metadata, host).await.map_err(OpError::Failed),
+            true => remove::wait_for_last_replica(metadata, host, is_down(internode)).await.map_err(OpError::Failed),
             false => Ok(()),
         }
     }
@@ -174,6 +180,10 @@ impl NodeOps {
     /// flushes all memtables, so that the next start has nothing to replay.
     pub async fn drain(&self) -> Result<(), OpError> {
         self.check_may_serve().map_err(OpError::Refused)?;
+        if self.mode() == OperationMode::Leaving {
+            let why = "This node is leaving the cluster: wait for the end, or cancel it (decommission --cancel)";
+            return Err(OpError::Refused(why.to_owned()));
+        }
         self.mode.set(Some(OperationMode::Draining));
         if let Some(clients) = self.clients.try_get() {
             clients.stop().await;
@@ -188,7 +198,7 @@ impl NodeOps {
 }
 
 /// Which nodes are down, as seen by this node.
-fn is_down(internodes: PerShard<Internode>) -> impl Fn(HostId) -> bool {
+pub(crate) fn is_down(internodes: PerShard<Internode>) -> impl Fn(HostId) -> bool {
     let liveness = internodes.try_get().map(|internode| internode.liveness());
     move |host| liveness.as_ref().is_some_and(|liveness| liveness.is_down(host))
 }

@@ -95,9 +95,10 @@ fn steps_follow_what_is_there() {
 fn follow_what_is_there() {
     let to_third = [replica(1, 0), replica(3, 0)];
     let metadata = metadata().with(&[begun(0, Stage::WriteBothReadOld, &to_third)]).unwrap();
-    let seen = |metadata: &Metadata| -> Seen {
+    let seen = |metadata: &Metadata| -> Ready {
         let (table, tablet, moving) = metadata.transitions().next().expect("one moves");
-        (table.schema.id, tablet, moving.clone())
+        let seen = (table.schema.id, tablet, moving.clone());
+        Ready { is_given_up: is_given_up(metadata, &seen), seen }
     };
     let now = seen(&metadata);
     let Some(Op::PutTransition(next)) = step(&metadata, &now) else { panic!("there is a next stage") };
@@ -111,6 +112,10 @@ fn follow_what_is_there() {
     gone.state = NodeState::Left;
     let without = copying.with(&[Op::PutNode(Box::new(gone))]).unwrap();
     let Some(Op::PutTransition(next)) = step(&without, &seen(&without)) else { panic!("there is a next stage") };
+    assert_eq!(next.stage, "cleanup_target");
+    // While the barrier waits, a leaving node may stay, or one that served may leave.
+    assert!(step(&copying, &seen(&without)).is_none(), "nothing was copied to it");
+    let Some(Op::PutTransition(next)) = step(&without, &seen(&copying)) else { panic!("there is a next stage") };
     assert_eq!(next.stage, "cleanup_target");
     for (stage, moved) in [(Stage::EndMigration, true), (Stage::RevertMigration, false)] {
         let last = metadata.with(&[begun(0, stage, &to_third)]).unwrap();
@@ -139,7 +144,7 @@ fn a_leader_that_was_overtaken_does_nothing() {
     let looked = 7;
     let metadata = metadata().with(&[begun(0, Stage::UseNew, &[replica(1, 0), replica(3, 0)])]).unwrap();
     let (table, tablet, moving) = metadata.transitions().next().expect("one moves");
-    let ready = [(table.schema.id, tablet, moving.clone())];
+    let ready = [Ready { seen: (table.schema.id, tablet, moving.clone()), is_given_up: false }];
     for (fence, expected) in [(looked - 1, 2), (looked, 2), (looked + 1, 0)] {
         let fenced = metadata.with(&[Op::Fence(fence)]).unwrap();
         let steps = steps(&fenced, looked, &ready);

@@ -11,11 +11,13 @@ mod balance;
 mod drain;
 mod factor;
 mod rebuild;
+mod waiting;
 
 pub use drain::check_can_leave;
 pub use factor::replication_is_due;
 pub use rebuild::check_can_remove;
 pub(super) use rebuild::check_has_others;
+pub use waiting::waits_for;
 
 use super::{Node, NodeState, features};
 use crate::metadata::{Metadata, Table, builtin};

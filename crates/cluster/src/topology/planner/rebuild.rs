@@ -4,7 +4,7 @@
 use super::{Move, Work, hosts, movable, moved};
 use crate::metadata::{Metadata, Table};
 use crate::tablets::TabletReplica;
-use crate::tablets::transition::TransitionKind;
+use crate::tablets::transition::{Set, TransitionKind};
 use model::id::HostId;
 use std::collections::BTreeSet;
 
@@ -46,7 +46,12 @@ pub fn check_can_remove(metadata: &Metadata, removed: HostId, down: &BTreeSet<Ho
         place.is_some_and(|place| moved(metadata, table, replicas, place, &mut hosts).is_none())
     };
     for table in movable(metadata) {
-        if (0..table.tablets.count()).any(|tablet| is_stuck(table, table.tablets.replicas(tablet))) {
+        // A transition under way may succeed, or be rolled back.
+        let ends = |tablet| {
+            let new = table.tablets.transition(tablet).map(|moving| &moving.new_replicas[..]);
+            [Some(table.tablets.replicas(tablet)), new].into_iter().flatten()
+        };
+        if (0..table.tablets.count()).flat_map(ends).any(|replicas| is_stuck(table, replicas)) {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
             return Err(format!(
                 "no other node can take a replica of table {keyspace}.{name}: add a node first; or exclude the node \
@@ -62,9 +67,19 @@ pub(crate) fn check_has_others(metadata: &Metadata, removed: HostId) -> Result<(
     let is_member = |host: HostId| metadata.topology.node(host).is_some_and(|node| node.state.is_member());
     for table in movable(metadata) {
         for tablet in 0..table.tablets.count() {
-            let replicas = table.tablets.replicas(tablet);
-            let has_it = replicas.iter().any(|replica| replica.host == removed);
-            if has_it && !replicas.iter().any(|replica| replica.host != removed && is_member(replica.host)) {
+            let has_it = table.tablets.holders(tablet).any(|replica| replica.host == removed);
+            let is_left = |replicas: &[TabletReplica]| {
+                replicas.iter().any(|replica| replica.host != removed && is_member(replica.host))
+            };
+            let old = table.tablets.replicas(tablet);
+            let is_kept = match table.tablets.transition(tablet) {
+                // The old replicas serve no more, and may lack the last writes.
+                Some(moving) if moving.stage.reads() == Set::New && moving.stage.given_up().is_none() => {
+                    is_left(&moving.new_replicas)
+                }
+                _ => is_left(old),
+            };
+            if has_it && !is_kept {
                 let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
                 return Err(format!(
                     "the node has the only replica of a tablet of table {keyspace}.{name}: start the node again, or drop the table"

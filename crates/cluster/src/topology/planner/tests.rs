@@ -142,6 +142,20 @@ fn a_node_is_removed_only_if_others_have_and_can_take_its_replicas() {
     assert!(check("a/1 a/1 a/1-", "2", &[&[1, 3]]).expect_err("both are removed").contains("only replica"));
     let why = check("a/1 a/1", "2", &[&[1, 2]]).expect_err("a node has one replica");
     assert!(why.contains("table ks.t") && why.contains("excludenode"), "{why}");
+    // Node 1 receives the only replica, from node 2.
+    let moving = |stage| {
+        let new_replicas = [TabletReplica { host: host(1), shard: 0 }].into_iter().collect();
+        let moving = Transition { kind: TransitionKind::Migration, stage, new_replicas, session: None };
+        let known = metadata("a/1 a/1 a/1", &[("a", "1")], &[&[2]]);
+        let known = known.with(&[Op::PutTransition(Box::new(moving.written(TABLE, 0)))]).expect("it fits");
+        check_can_remove(&known, host(1), &BTreeSet::from([host(1)]))
+    };
+    for stage in [Stage::AllowWriteBothReadOld, Stage::Streaming, Stage::WriteBothReadNew, Stage::CleanupTarget] {
+        assert_eq!(moving(stage), Ok(()), "{stage:?} is rolled back");
+    }
+    for stage in [Stage::UseNew, Stage::Cleanup, Stage::EndMigration] {
+        assert!(moving(stage).is_err(), "at {stage:?} node 2 may lack writes");
+    }
 }
 
 /// The nodes of the only tablet after all changes of its replicas, and the operations that are due

@@ -1,0 +1,49 @@
+//! What the replicas of a node wait for, that leaves or was removed.
+
+use super::{hosts, movable, moved};
+use crate::metadata::{Metadata, Table};
+use model::id::HostId;
+use std::collections::BTreeSet;
+
+/// Why replicas of a node cannot move to, or be built on, other nodes now, and the way out. `None`
+/// if nothing prevents it.
+pub fn waits_for(metadata: &Metadata, host: HostId, down: &BTreeSet<HostId>) -> Option<String> {
+    let mut hosts = hosts(metadata, down);
+    hosts.retain(|known| known.id != host);
+    let is_member = metadata.topology.node(host).is_some_and(|node| node.state.is_member());
+    if is_member && down.contains(&host) {
+        return Some(format!("node {host} itself is down: start it, or remove it (`messina admin removenode`)"));
+    }
+    for table in movable(metadata) {
+        for tablet in 0..table.tablets.count() {
+            let mut holders = table.tablets.holders(tablet);
+            if !holders.any(|replica| replica.host == host) {
+                continue;
+            }
+            let replicas = table.tablets.replicas(tablet);
+            let is_moving = table.tablets.transition(tablet).is_some();
+            // A removed replica is built from all others, and a move waits for all of them.
+            let dead = table.tablets.holders(tablet).find(|replica| down.contains(&replica.host));
+            if let Some(dead) = dead.filter(|_| is_moving || !is_member) {
+                return Some(needs(table, dead.host));
+            }
+            let place = replicas.iter().position(|replica| replica.host == host);
+            let is_stuck = place.is_some_and(|place| moved(metadata, table, replicas, place, &mut hosts).is_none());
+            if !is_moving && is_stuck {
+                let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+                return Some(format!(
+                    "no other node can take a replica of table {keyspace}.{name}: add a node, or lower the replication factor"
+                ));
+            }
+        }
+    }
+    None
+}
+
+fn needs(table: &Table, dead: HostId) -> String {
+    let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+    format!(
+        "node {dead}, which is down, takes part in the move of a tablet of table {keyspace}.{name}: start it, or, if it will not come \
+         back, run `messina admin excludenode {dead}`"
+    )
+}

@@ -87,7 +87,7 @@ fn options<'a>(metadata: &'a Metadata, table: &Table) -> Option<&'a OptionMap> {
 /// The numbers of replicas that a table should have. `None` if its keyspace cannot be understood.
 fn target(metadata: &Metadata, table: &Table) -> Option<Replication> {
     let datacenters: BTreeSet<&str> = metadata.topology.owners().map(|node| &*node.datacenter).collect();
-    Replication::of(options(metadata, table)?, datacenters.into_iter()).ok()
+    Replication::of(options(metadata, table)?, datacenters).ok()
 }
 
 fn total(replication: &Replication) -> u32 {

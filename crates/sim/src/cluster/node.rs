@@ -178,7 +178,8 @@ async fn watch(shared: Rc<Shared>, node: usize) {
 /// Makes the keyspace and the tables. Other nodes do the same at once. Clients start afterwards.
 async fn make_tables(shared: Rc<Shared>, node: usize) {
     // Waits for all nodes, as operators do, because tables are placed on the nodes that exist.
-    while LAYERS.metadata.get().current().topology.owners().count() < shared.nodes.len() {
+    let has_joined = |node: &&Rc<cluster::topology::Node>| node.state != NodeState::Joining;
+    while LAYERS.metadata.get().current().topology.members().filter(has_joined).count() < shared.nodes.len() {
         rt::time::sleep(LOOK).await;
         if shared.nodes[node].is_stopping() {
             return;

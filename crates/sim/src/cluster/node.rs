@@ -12,6 +12,7 @@ use super::truncations::KEYS;
 use super::workload::{COUNTERS, Read, any, setup};
 use crate::layers::LAYERS;
 use cluster::metadata::Table;
+use cluster::topology;
 use coordinator::hints::{Hints, HintsConfig};
 use cql::api::Consistency;
 use engine::Engine;
@@ -178,7 +179,7 @@ async fn watch(shared: Rc<Shared>, node: usize) {
 /// Makes the keyspace and the tables. Other nodes do the same at once. Clients start afterwards.
 async fn make_tables(shared: Rc<Shared>, node: usize) {
     // Waits for all nodes, as operators do, because tables are placed on the nodes that exist.
-    let has_joined = |node: &&Rc<cluster::topology::Node>| node.state != NodeState::Joining;
+    let has_joined = |node: &&Rc<topology::Node>| node.state != topology::NodeState::Joining;
     while LAYERS.metadata.get().current().topology.members().filter(has_joined).count() < shared.nodes.len() {
         rt::time::sleep(LOOK).await;
         if shared.nodes[node].is_stopping() {

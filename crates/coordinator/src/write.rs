@@ -292,7 +292,7 @@ fn needs_hint(groups: &[WriteGroup], nodes: &Nodes, hints: &Hints) -> bool {
     let now = rt::time::now();
     let gets_hint = |replica: &TabletReplica| {
         let host = replica.host;
-        let is_down = nodes.is_member(host) && !nodes.is_alive(host);
+        let is_down = !nodes.is_alive(host) && nodes.is_member(host);
         is_down && hints.would_store(nodes.datacenter_name(host), nodes.down_for(host, now))
     };
     groups.iter().any(|group| group.replicas.iter().any(gets_hint))

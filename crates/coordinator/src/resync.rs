@@ -136,7 +136,7 @@ async fn here(shards: ResyncShards) -> Vec<MissedWrites> {
     let metadata = service.current();
     let is_there = |one: &MissedWrites| {
         let table = one.table.is_none_or(|table| metadata.table_by_id(table).is_some());
-        table && metadata.topology.node(one.target).is_some_and(|node| node.state.is_member())
+        table && metadata.topology.is_member(one.target)
     };
     known.into_iter().filter(is_there).collect()
 }

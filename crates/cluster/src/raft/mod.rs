@@ -6,7 +6,8 @@
 //!
 //! Reading order:
 //!
-//! - The group uses [`Machine`] and [`Transport`]. [`Group`] is its interface.
+//! - The group uses [`Machine`] and [`Transport`]. [`Group`] is its interface; `members` has its
+//!   learners and voters.
 //! - `stored` has the stored and sent forms of entries, votes and snapshots.
 //! - `store` adapts openraft's log to the engine's, `machine` its state machine to [`Machine`].
 //!   `saved` orders snapshots and log purges.

@@ -183,11 +183,7 @@ pub(super) fn replace(
         tracing::warn!(%host, %dead, "the node that is to be replaced was removed or replaced before: the new one is a further member");
         return Ok((Vec::new(), topology));
     }
-    if !topology.has_feature(features::FILE_STREAM) {
-        return Err(NotAdmitted::Yet(
-            "a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned(),
-        ));
-    }
+    features::check_streaming(&topology).map_err(NotAdmitted::Yet)?;
     if !down.contains(&dead) {
         return Err(NotAdmitted::Yet(format!("node {dead}, which is to be replaced, is up: stop it first")));
     }

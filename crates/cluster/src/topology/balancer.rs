@@ -4,13 +4,12 @@
 
 use super::features;
 use super::planner::{self, Move};
-use crate::metadata::{ChangeError, Metadata, MetadataService, Op, change};
+use crate::metadata::{ChangeError, MetadataService, Op, change};
 use crate::tablets::transition::{Stage, Transition};
 use model::id::HostId;
 use rt::shard::PerShard;
 use rt::sync::Notify;
 use rt::time::{Duration, Instant};
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::rc::Rc;
 
@@ -35,7 +34,7 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
             continue;
         }
         let metadata = service.current();
-        let down = down(&metadata, &is_down);
+        let down = metadata.topology.down(&is_down);
         let count = planner::next_moves(&metadata, &down).len();
         let is_due = count > 0 || !planner::replication_is_due(&metadata).is_empty();
         drop((service, metadata));
@@ -62,17 +61,10 @@ fn begun(Move { table, tablet, new, kind }: Move) -> Op {
     Op::PutTransition(Box::new(begun.written(table, tablet)))
 }
 
-/// The members that are down.
-pub(super) fn down(metadata: &Metadata, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
-    metadata.topology.members().map(|node| node.host).filter(|host| is_down(*host)).collect()
-}
-
 /// Lets tablets move by themselves to nodes that have fewer, or not. Moves under way go on.
 pub async fn set_balancing(services: PerShard<MetadataService>, on: bool) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
-        if !metadata.topology.has_feature(features::FILE_STREAM) {
-            return Err("a node of the cluster cannot balance tablets yet: upgrade all nodes first".to_owned());
-        }
+        features::check_streaming(&metadata.topology)?;
         let is_due = metadata.topology.is_balancing() != on;
         Ok((if is_due { vec![Op::SetBalancing(on)] } else { Vec::new() }, ()))
     })

@@ -58,6 +58,14 @@ pub fn reporting_shards(topology: &Topology) -> u64 {
     }
 }
 
+/// Refuses to begin what streams tablets, until all members can.
+pub(super) fn check_streaming(topology: &Topology) -> Result<(), String> {
+    match topology.has_feature(FILE_STREAM) {
+        true => Ok(()),
+        false => Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned()),
+    }
+}
+
 /// The features of this release.
 pub fn supported() -> Vec<String> {
     SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM]).map(str::to_owned).collect()

@@ -4,7 +4,7 @@
 //! ([`super::balancer`]), and a node that restarts in between goes on ([`finish`]). Until the node
 //! has left, the request can be cancelled.
 
-use super::{Node, NodeState, balancer, features, planner};
+use super::{Node, NodeState, features, planner};
 use crate::metadata::builtin::is_built_in;
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, Table, change};
 use crate::raft::Group;
@@ -23,7 +23,7 @@ pub async fn request(
     services: PerShard<MetadataService>,
     is_down: impl Fn(HostId) -> bool,
 ) -> Result<(), ChangeError<String>> {
-    let down = balancer::down(&services.get().current(), is_down);
+    let down = services.get().current().topology.down(is_down);
     change(services, move |metadata, info| {
         let own = metadata.topology.node(info.host_id).ok_or("this node has not joined")?;
         match own.state {
@@ -31,9 +31,7 @@ pub async fn request(
             NodeState::Leaving => return Ok((Vec::new(), ())),
             state => return Err(format!("this node cannot leave: its state is {}", state.name())),
         }
-        if !metadata.topology.has_feature(features::FILE_STREAM) {
-            return Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned());
-        }
+        features::check_streaming(&metadata.topology)?;
         planner::check_can_leave(metadata, info.host_id, &down)?;
         Ok((vec![in_state(own, NodeState::Leaving)], ()))
     })
@@ -87,7 +85,7 @@ pub(super) fn log(logged: &mut Instant, metadata: &Metadata, host: HostId, is_do
 /// Why replicas of a node that leaves or was removed cannot move now. `None` if nothing prevents
 /// it.
 pub fn waits_for(metadata: &Metadata, host: HostId, is_down: impl Fn(HostId) -> bool) -> Option<String> {
-    planner::waits_for(metadata, host, &balancer::down(metadata, is_down))
+    planner::waits_for(metadata, host, &metadata.topology.down(is_down))
 }
 
 /// The number of replicas that a node has or receives. Built-in tables do not count: every node has

@@ -204,8 +204,7 @@ impl MigrationDriver {
         let Some(liveness) = liveness else {
             return Ok((BTreeSet::new(), ready));
         };
-        let members = metadata.topology.members().map(|node| node.host);
-        let down: BTreeSet<HostId> = members.filter(|host| liveness.is_down(*host)).collect();
+        let down = metadata.topology.down(|host| liveness.is_down(host));
         let ready: Vec<Ready> = ready.into_iter().filter(|one| !has_copy_on(&metadata, &one.seen, &down)).collect();
         match ready.is_empty() {
             true => Err(NotFollowed(down.into_iter().map(|host| (host, "it is down".into())).collect())),
@@ -292,8 +291,7 @@ fn has_copy_on(metadata: &Metadata, (table, tablet, moving): &Seen, nodes: &BTre
 /// The replicas whose data the pending replicas need, without those on nodes that are no members
 /// any more. Empty if the data cannot be copied.
 fn sources(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> Replicas {
-    let is_member =
-        |replica: &TabletReplica| metadata.topology.node(replica.host).is_some_and(|node| node.state.is_member());
+    let is_member = |replica: &TabletReplica| metadata.topology.is_member(replica.host);
     moving.sources(old).into_iter().filter(is_member).collect()
 }
 
@@ -373,9 +371,7 @@ pub async fn begin(
 ) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         check(metadata, table, tablet, kind, &new_replicas)?;
-        if !metadata.topology.has_feature(features::FILE_STREAM) {
-            return Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned());
-        }
+        features::check_streaming(&metadata.topology)?;
         debug_assert!(!new_replicas.is_empty(), "a tablet moves to some node");
         let (stage, new_replicas) = (Stage::AllowWriteBothReadOld, new_replicas.clone());
         let begun = Transition { kind, stage, new_replicas, session: None };

@@ -4,6 +4,10 @@
 //! [`Topology`] lists the nodes, with views by datacenter and rack. [`features`] decides which
 //! features all members have. [`voters`] chooses the voters of the Raft group. Whether a node is up
 //! is not part of the topology: each node judges that for itself (`internode::Liveness`).
+//!
+//! A node comes by [`join`] (which nodes are admitted: [`admit`]), and goes by [`leave`], or by
+//! [`remove`] if it is dead. [`planner`] decides which tablets move, [`balancer`] begins the moves,
+//! and [`migration_driver`] completes them.
 
 pub mod admission;
 pub mod admit;
@@ -65,6 +69,16 @@ impl Topology {
     pub fn lost_while_joining(&self, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
         let joining = self.members().filter(|node| node.state == NodeState::Joining).map(|node| node.host);
         joining.filter(|host| is_down(*host)).collect()
+    }
+
+    /// The members that are down.
+    pub fn down(&self, is_down: impl Fn(HostId) -> bool) -> BTreeSet<HostId> {
+        self.members().map(|node| node.host).filter(|host| is_down(*host)).collect()
+    }
+
+    /// Whether a node is a member.
+    pub fn is_member(&self, host: HostId) -> bool {
+        self.node(host).is_some_and(|node| node.state.is_member())
     }
 
     /// The node with an id.

@@ -4,7 +4,7 @@
 //! From then on no barrier waits for it. Its replicas are built on other nodes by the leader
 //! ([`super::balancer`]), as soon as nodes can take them.
 
-use super::{Node, NodeState, balancer, features, leave, planner};
+use super::{Node, NodeState, features, leave, planner};
 use crate::metadata::{ChangeError, MetadataService, Op, change};
 use model::id::HostId;
 use rt::shard::PerShard;
@@ -21,7 +21,7 @@ pub async fn exclude(
     must_end: bool,
     is_down: impl Fn(HostId) -> bool,
 ) -> Result<(), ChangeError<String>> {
-    let down = balancer::down(&services.get().current(), is_down);
+    let down = services.get().current().topology.down(is_down);
     change(services, move |metadata, info| {
         let node = metadata.topology.node(host).ok_or_else(|| format!("node {host} is not known"))?;
         match node.state {
@@ -34,9 +34,7 @@ pub async fn exclude(
                 "node {host} is up: it can leave by itself (`messina admin decommission` on that node)"
             ));
         }
-        if !metadata.topology.has_feature(features::FILE_STREAM) {
-            return Err("a node of the cluster cannot stream tablets yet: upgrade all nodes first".to_owned());
-        }
+        features::check_streaming(&metadata.topology)?;
         planner::check_has_others(metadata, host)?;
         if must_end {
             planner::check_can_remove(metadata, host, &down)?;

@@ -99,5 +99,5 @@ pub(super) fn lost(internode: Option<&Rc<Internode>>, service: &MetadataService)
 pub(super) fn down(internode: Option<&Rc<Internode>>, topology: &Topology) -> BTreeSet<HostId> {
     let Some(internode) = internode else { return BTreeSet::new() };
     let liveness = internode.liveness();
-    topology.members().map(|node| node.host).filter(|host| liveness.is_down(*host)).collect()
+    topology.down(|host| liveness.is_down(host))
 }

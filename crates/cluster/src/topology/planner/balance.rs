@@ -7,7 +7,7 @@ use super::{Bounds, Work};
 use crate::metadata::Table;
 use crate::tablets::TabletReplica;
 use crate::tablets::allocator::Host;
-use crate::tablets::transition::Replicas;
+use crate::tablets::transition::{Replicas, TransitionKind};
 use model::id::HostId;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) fn plan(work: &mut Work<'_>) {
     }
     let mut on_host: BTreeMap<HostId, Vec<Candidate<'_>>> = BTreeMap::new();
     for table in work.tables() {
-        for tablet in (0..table.tablets.count()).filter(|tablet| table.tablets.transition(*tablet).is_none()) {
+        for tablet in (0..table.tablets.count()).filter(|tablet| work.is_idle(table, *tablet)) {
             for (place, replica) in table.tablets.replicas(tablet).iter().enumerate() {
                 on_host.entry(replica.host).or_default().push((table, tablet, place));
             }
@@ -62,13 +62,9 @@ fn push_one(work: &mut Work<'_>, on_host: &mut BTreeMap<HostId, Vec<Candidate<'_
             let (table, tablet, place) = candidates.swap_remove(best);
             let mut new = Replicas::from_slice(table.tablets.replicas(tablet));
             let old = std::mem::replace(&mut new[place], target);
-            // The other replicas of the tablet stay for now.
-            on_host.values_mut().for_each(|known| {
-                known.retain(|(other, number, _)| other.schema.id != table.schema.id || *number != tablet);
-            });
             work.weigh(old, |load| load.saturating_sub(1));
             work.weigh(target, |load| load + 1);
-            work.push(table, tablet, place, new);
+            work.push(table, tablet, TransitionKind::Migration, new);
             return true;
         }
     }
@@ -105,7 +101,8 @@ fn may_move(work: &Work<'_>, (table, tablet, place): Candidate<'_>, to: &Host) -
             .filter(|node| node.datacenter == datacenter && node.rack == rack)
             .count()
     };
-    bounds.is_some_and(|bounds| bounds.include(to))
+    work.is_idle(table, tablet)
+        && bounds.is_some_and(|bounds| bounds.include(to))
         && work.outgoing.has_room(replicas[place])
         && others().all(|host| host != to.id && !work.down.contains(&host))
         && in_rack(&to.datacenter, &to.rack) <= in_rack(&from.datacenter, &from.rack)

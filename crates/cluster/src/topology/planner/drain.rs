@@ -4,6 +4,8 @@
 use super::{Work, hosts, movable, moved};
 use crate::metadata::Metadata;
 use crate::tablets::TabletReplica;
+use crate::tablets::allocator::Host;
+use crate::tablets::transition::TransitionKind;
 use crate::topology::NodeState;
 use model::id::HostId;
 use std::collections::BTreeSet;
@@ -17,17 +19,13 @@ pub(super) fn plan(work: &mut Work<'_>) {
         .map(|node| node.host)
         .collect();
     for table in work.tables() {
-        for tablet in (0..table.tablets.count()).filter(|tablet| table.tablets.transition(*tablet).is_none()) {
+        for tablet in 0..table.tablets.count() {
             let replicas = table.tablets.replicas(tablet);
             let Some(place) = replicas.iter().position(|replica| leaving.contains(&replica.host)) else { continue };
-            if !work.outgoing.has_room(replicas[place]) {
-                continue;
-            }
-            let before = work.hosts.clone();
-            let Some(new) = moved(work.metadata, table, replicas, place, &mut work.hosts) else { continue };
-            match work.incoming.has_room(new[place]) {
-                true => work.push(table, tablet, place, new),
-                false => work.hosts = before,
+            if work.is_idle(table, tablet) && work.outgoing.has_room(replicas[place]) {
+                let metadata = work.metadata;
+                let choose = |hosts: &mut [Host]| moved(metadata, table, replicas, place, hosts);
+                work.place(table, tablet, TransitionKind::Migration, choose);
             }
         }
     }

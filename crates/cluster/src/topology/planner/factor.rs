@@ -2,7 +2,7 @@
 //! after ALTER KEYSPACE, or for a table that was created while there were too few nodes. Without a
 //! pending ALTER KEYSPACE, this is part of balancing: an operator who moves replicas turns it off.
 
-use super::{Move, Work};
+use super::Work;
 use crate::metadata::{Keyspace, KeyspaceDefinition, Metadata, Op, Table};
 use crate::tablets::TabletReplica;
 use crate::tablets::allocator::{Host, add_replica};
@@ -28,29 +28,26 @@ pub(super) fn plan(work: &mut Work<'_>) {
             continue;
         }
         let Some(replication) = target(metadata, table) else { continue };
-        for tablet in (0..table.tablets.count()).filter(|tablet| table.tablets.transition(*tablet).is_none()) {
+        for tablet in 0..table.tablets.count() {
             let replicas = table.tablets.replicas(tablet);
-            if !is_asked && replicas.len() as u32 == total(&replication) {
+            if !is_asked && replicas.len() as u32 == total(&replication) || !work.is_idle(table, tablet) {
                 continue;
             }
             let Some(change) = next_change(metadata, &replication, replicas) else { continue };
             let is_there = |replica: &TabletReplica| {
-                let node = metadata.topology.node(replica.host);
-                node.is_some_and(|node| node.state.is_member()) && !work.down.contains(&replica.host)
+                metadata.topology.is_member(replica.host) && !work.down.contains(&replica.host)
             };
             if !replicas.iter().all(is_there) {
                 continue;
             }
-            let new = match change {
-                Change::Add(datacenter) => added(work, table, replicas, datacenter.as_deref()),
+            work.place(table, tablet, TransitionKind::Rebuild, |hosts| match change {
+                Change::Add(datacenter) => added(metadata, table, replicas, datacenter.as_deref(), hosts),
                 Change::Remove(place) => {
                     let mut rest = Replicas::from_slice(replicas);
                     rest.remove(place);
                     Some(rest)
                 }
-            };
-            let Some(new) = new else { continue };
-            work.moves.push(Move { table: table.schema.id, tablet, new, kind: TransitionKind::Rebuild });
+            });
         }
     }
 }
@@ -140,10 +137,16 @@ fn surplus(
     places.iter().copied().max_by_key(|place| (in_rack(place), *place)).map(Change::Remove)
 }
 
-/// The replicas with one more. `None` if no node can take it now.
-fn added(work: &mut Work<'_>, table: &Table, replicas: &[TabletReplica], datacenter: Option<&str>) -> Option<Replicas> {
-    let racks = datacenter.and_then(|name| racks_of(options(work.metadata, table)?.get(name)?));
-    let topology = &work.metadata.topology;
+/// The replicas with one more, which adds to the load of its host. `None` if no host can take it.
+fn added(
+    metadata: &Metadata,
+    table: &Table,
+    replicas: &[TabletReplica],
+    datacenter: Option<&str>,
+    hosts: &mut [Host],
+) -> Option<Replicas> {
+    let racks = datacenter.and_then(|name| racks_of(options(metadata, table)?.get(name)?));
+    let topology = &metadata.topology;
     let is_taken = |rack: &str| {
         let in_rack = |replica: &TabletReplica| {
             topology.node(replica.host).is_some_and(|node| Some(&*node.datacenter) == datacenter && node.rack == rack)
@@ -154,12 +157,6 @@ fn added(work: &mut Work<'_>, table: &Table, replicas: &[TabletReplica], datacen
         let is_listed = racks.as_ref().is_none_or(|racks| racks.contains(&host.rack) && !is_taken(&host.rack));
         datacenter.is_none_or(|name| name == host.datacenter) && is_listed
     };
-    let before = work.hosts.clone();
-    let new = add_replica(&mut work.hosts, takes_part, replicas)?;
-    if !work.incoming.has_room(new) {
-        work.hosts = before;
-        return None;
-    }
-    work.incoming.add(new);
+    let new = add_replica(hosts, takes_part, replicas)?;
     Some(replicas.iter().copied().chain([new]).collect())
 }

@@ -71,6 +71,8 @@ struct Work<'a> {
     outgoing: Traffic,
     incoming: Traffic,
     moves: Vec<Move>,
+    /// The tablets of `moves`.
+    planned: BTreeSet<(TableId, u32)>,
 }
 
 /// The numbers of tablets that shards send or receive.
@@ -90,8 +92,15 @@ impl Traffic {
 impl<'a> Work<'a> {
     /// Nothing is planned yet. Transitions under way count.
     fn of(metadata: &'a Metadata, down: &'a BTreeSet<HostId>) -> Work<'a> {
-        let (outgoing, incoming) = (Traffic::default(), Traffic::default());
-        let mut work = Work { metadata, down, hosts: hosts(metadata, down), outgoing, incoming, moves: Vec::new() };
+        let mut work = Work {
+            metadata,
+            down,
+            hosts: hosts(metadata, down),
+            outgoing: Traffic::default(),
+            incoming: Traffic::default(),
+            moves: Vec::new(),
+            planned: BTreeSet::new(),
+        };
         for (table, tablet, moving) in metadata.transitions() {
             let old = table.tablets.replicas(tablet);
             for gone in old.iter().filter(|replica| !moving.new_replicas.contains(replica)) {
@@ -116,12 +125,40 @@ impl<'a> Work<'a> {
         movable(self.metadata)
     }
 
-    /// Plans a move of a tablet whose replica at `place` goes to another node. The loads are
-    /// already those after the move.
-    fn push(&mut self, table: &Table, tablet: u32, place: usize, new: Replicas) {
-        self.outgoing.add(table.tablets.replicas(tablet)[place]);
-        self.incoming.add(new[place]);
-        self.moves.push(Move { table: table.schema.id, tablet, new, kind: TransitionKind::Migration });
+    /// Whether a tablet is in no transition, and none is planned for it.
+    fn is_idle(&self, table: &Table, tablet: u32) -> bool {
+        table.tablets.transition(tablet).is_none() && !self.planned.contains(&(table.schema.id, tablet))
+    }
+
+    /// Plans new replicas of a tablet, which `choose` adds to the loads of their hosts. Plans
+    /// nothing if it finds none, or if their shards receive enough tablets already.
+    fn place(
+        &mut self,
+        table: &Table,
+        tablet: u32,
+        kind: TransitionKind,
+        choose: impl FnOnce(&mut [Host]) -> Option<Replicas>,
+    ) {
+        let old = table.tablets.replicas(tablet);
+        let Some(new) = choose(&mut self.hosts) else { return };
+        let added: Replicas = new.iter().filter(|replica| !old.contains(replica)).copied().collect();
+        if !added.iter().all(|replica| self.incoming.has_room(*replica)) {
+            added.iter().for_each(|replica| self.weigh(*replica, |load| load.saturating_sub(1)));
+            return;
+        }
+        self.push(table, tablet, kind, new);
+    }
+
+    /// Plans new replicas of a tablet. The loads are already those after the move.
+    fn push(&mut self, table: &Table, tablet: u32, kind: TransitionKind, new: Replicas) {
+        let old = table.tablets.replicas(tablet);
+        // Only a replica that moves is copied from its node alone.
+        if kind == TransitionKind::Migration {
+            old.iter().filter(|replica| !new.contains(replica)).for_each(|gone| self.outgoing.add(*gone));
+        }
+        new.iter().filter(|replica| !old.contains(replica)).for_each(|added| self.incoming.add(*added));
+        self.planned.insert((table.schema.id, tablet));
+        self.moves.push(Move { table: table.schema.id, tablet, new, kind });
     }
 }
 

@@ -1,9 +1,10 @@
 //! Builds the replicas of removed nodes on other nodes, from all replicas that are left: one alone
 //! may lack what a majority has acknowledged.
 
-use super::{Move, Work, hosts, movable, moved};
+use super::{Work, hosts, movable, moved};
 use crate::metadata::{Metadata, Table};
 use crate::tablets::TabletReplica;
+use crate::tablets::allocator::Host;
 use crate::tablets::transition::{Set, TransitionKind};
 use model::id::HostId;
 use std::collections::BTreeSet;
@@ -14,23 +15,20 @@ pub(super) fn plan(work: &mut Work<'_>) {
     if metadata.topology.nodes().all(|node| node.state.is_member()) {
         return;
     }
-    let is_member = |host: HostId| metadata.topology.node(host).is_some_and(|node| node.state.is_member());
+    let is_member = |host: HostId| metadata.topology.is_member(host);
     for table in work.tables() {
-        for tablet in (0..table.tablets.count()).filter(|tablet| table.tablets.transition(*tablet).is_none()) {
+        for tablet in 0..table.tablets.count() {
             let replicas = table.tablets.replicas(tablet);
             let Some(place) = replicas.iter().position(|replica| !is_member(replica.host)) else { continue };
             let can_copy = replicas.iter().any(|replica| is_member(replica.host));
-            if !can_copy || replicas.iter().any(|replica| work.down.contains(&replica.host)) {
+            if !can_copy
+                || !work.is_idle(table, tablet)
+                || replicas.iter().any(|replica| work.down.contains(&replica.host))
+            {
                 continue;
             }
-            let before = work.hosts.clone();
-            let Some(new) = moved(metadata, table, replicas, place, &mut work.hosts) else { continue };
-            if !work.incoming.has_room(new[place]) {
-                work.hosts = before;
-                continue;
-            }
-            work.incoming.add(new[place]);
-            work.moves.push(Move { table: table.schema.id, tablet, new, kind: TransitionKind::Rebuild });
+            let choose = |hosts: &mut [Host]| moved(metadata, table, replicas, place, hosts);
+            work.place(table, tablet, TransitionKind::Rebuild, choose);
         }
     }
 }
@@ -64,7 +62,7 @@ pub fn check_can_remove(metadata: &Metadata, removed: HostId, down: &BTreeSet<Ho
 
 /// Refuses to give up a node that has the only replica of a tablet. The error names the table.
 pub(crate) fn check_has_others(metadata: &Metadata, removed: HostId) -> Result<(), String> {
-    let is_member = |host: HostId| metadata.topology.node(host).is_some_and(|node| node.state.is_member());
+    let is_member = |host: HostId| metadata.topology.is_member(host);
     for table in movable(metadata) {
         for tablet in 0..table.tablets.count() {
             let has_it = table.tablets.holders(tablet).any(|replica| replica.host == removed);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 pub fn waits_for(metadata: &Metadata, host: HostId, down: &BTreeSet<HostId>) -> Option<String> {
     let mut hosts = hosts(metadata, down);
     hosts.retain(|known| known.id != host);
-    let is_member = metadata.topology.node(host).is_some_and(|node| node.state.is_member());
+    let is_member = metadata.topology.is_member(host);
     if is_member && down.contains(&host) {
         return Some(format!("node {host} itself is down: start it, or remove it (`messina admin removenode`)"));
     }

@@ -3,9 +3,10 @@
 //! [`protocol`] encodes and decodes frames (pure). [`connection`] is the loop that reads requests,
 //! passes them to the query processor and writes answers. [`events`] sends events to clients.
 //! [`config`] has the settings. [`admin`] and [`metrics`] serve administration and metrics over
-//! [`http`]. [`stack`] starts and stops the layers of a node, and [`membership`] joins its cluster.
-//! [`node`] opens the ports and runs a node; [`client_service`] has the ports for clients,
-//! [`stopping`] the time limit of a stop. [`memory`] divides the node's memory.
+//! [`http`]. [`stack`] starts and stops the layers of a node, [`membership`] joins its cluster, and
+//! [`node_ops`] makes it leave. [`node`] opens the ports and runs a node; [`client_service`] has
+//! the ports for clients, [`stopping`] the time limit of a stop. [`memory`] divides the node's
+//! memory.
 //!
 //! This crate contains no query and no storage logic.
 

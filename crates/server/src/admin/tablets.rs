@@ -1,11 +1,11 @@
 //! Moving tablets, and adding and removing their replicas, under ScyllaDB's paths. Each request
 //! waits until the transition of the tablet is over.
 
-use super::RemoteServices;
 use super::extract::Query;
 use super::nodes::{find, members};
 use super::operations::{self, Refusal};
 use super::rest::AdminState;
+use super::{AdminShards, RemoteServices};
 use crate::node_ops::OpError;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -70,9 +70,7 @@ async fn is_balancing(State(state): State<AdminState>) -> Result<Json<bool>, Ref
 
 async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Balancing>) -> Answer {
     let done = state.remote.call(ShardId(0), move |services| async move {
-        if let Some(Err(OpError::Refused(why))) = services.node_ops.try_get().map(|ops| ops.check_is_member()) {
-            return Err(ChangeError::Refused(why));
-        }
+        check_is_member(services).map_err(ChangeError::Refused)?;
         balancer::set_balancing(services.cluster.metadata, query.enabled).await
     });
     done.await.map_err(Refusal::failed)?.map(Json).map_err(|error| match error {
@@ -97,6 +95,14 @@ async fn del_replica(State(state): State<AdminState>, Query(query): Query<Parame
     carry_out(&state.remote, query, Change { kind: TransitionKind::Rebuild, from: Some(from), to: None }).await
 }
 
+/// An error if this node has left the cluster.
+fn check_is_member(services: AdminShards) -> Result<(), String> {
+    match services.node_ops.try_get().map(|ops| ops.check_is_member()) {
+        Some(Err(OpError::Refused(why) | OpError::Failed(why))) => Err(why),
+        Some(Ok(())) | None => Ok(()),
+    }
+}
+
 /// The node with the address or id that a parameter has.
 async fn host(state: &AdminState, parameter: &str, name: Option<&str>) -> Result<HostId, Refusal> {
     let name = name.filter(|name| !name.is_empty());
@@ -109,6 +115,7 @@ async fn carry_out(remote: &RemoteServices, of: Parameters, change: Change) -> A
     let table = tables.first().ok_or_else(|| Refusal::Bad(format!("Can't find a column family {}", of.table)))?.id;
     let token = Token(of.token);
     let done = remote.call(ShardId(0), move |services| async move {
+        check_is_member(services).map_err(Refusal::Bad)?;
         let services = services.cluster.metadata;
         let (tablet, new) = {
             let metadata = services.get().current();

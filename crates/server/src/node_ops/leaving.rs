@@ -17,6 +17,8 @@ use rt::time::Duration;
 /// How long hints for nodes that are up may take to be delivered. Afterwards other nodes take them
 /// over.
 const DELIVERY: Duration = Duration::from_secs(60);
+/// The interval at which undelivered hints are looked for.
+const LOOK: Duration = Duration::from_millis(50);
 /// The pause between attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -29,8 +31,11 @@ pub async fn leave(layers: Layers, end_requests: impl AsyncFnOnce()) -> Result<(
     deliver_hints(layers).await;
     hand_over(layers).await?;
     leave::wait_for_other_voters(layers.metadata).await?;
-    // The files of tablets that have moved are removed in the background, by the metadata service.
-    layers.metadata.get().finish_removals().await?;
+    // The metadata service removes files of tablets that have moved, in the background, and ends
+    // now.
+    if let Err(why) = layers.metadata.get().finish_removals().await {
+        tracing::warn!(why, "files of tablets that have moved away are left in the data directory");
+    }
     record_departure(layers).await?;
     close(layers).await;
     Ok(())
@@ -42,7 +47,7 @@ async fn deliver_hints(layers: Layers) {
         let Some(coordinator) = layers.coordinator.try_get() else { return };
         while coordinator.has_deliverable_hints() {
             coordinator.replay_hints().await;
-            if rt::shard::stopping().unless(rt::time::sleep(PAUSE / 20)).await.is_none() {
+            if rt::shard::stopping().unless(rt::time::sleep(LOOK)).await.is_none() {
                 return;
             }
         }

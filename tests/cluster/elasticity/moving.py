@@ -25,6 +25,10 @@ def owners(tablet):
     return [replica["address"] for replica in tablet["replicas"]]
 
 
+def all_owners(node):
+    return {owner for tablet in tablets(node) for owner in owners(tablet)}
+
+
 def fill(session):
     insert = session.prepare("INSERT INTO ks.t (k, c, v) VALUES (?, ?, ?)")
     insert.consistency_level = Level.QUORUM
@@ -41,6 +45,18 @@ def fill_table(trio, factor, tablets):
                     f" WITH tablets = {{'min_tablet_count': {tablets}, 'max_tablet_count': {tablets}}}")
     fill(session)
     return session
+
+
+def host_id(node):
+    return rest(node, "/storage_service/hostid/local")
+
+
+def kill(trio, n):
+    """Kills a node, waits until the others have noticed, and returns its host id."""
+    name = host_id(trio.nodes[n])
+    trio.kill(n)
+    trio.wait_down(n)
+    return name
 
 
 def members(node):

@@ -1,22 +1,11 @@
 """Nodes that join a cluster with data: they serve at once, and tablets come to them beside
 clients."""
 
-import pytest
 from cassandra import ConsistencyLevel as Level
 from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, members, owners, tablets
 from cluster.trio import Sessions, eventually, rest
-from launch import Node, free_address
 
 TABLETS = 32
-
-
-@pytest.fixture
-def fourth(tmp_path, trio):
-    """A node that is not started, in the rack of the first."""
-    node = Node(shards=1, memory="256M", data_dir=tmp_path / "fourth", address=free_address(),
-                config={"seeds": f"'{trio.nodes[0].address}'", "rack": "r0"})
-    yield node
-    node.close()
 
 
 def counts(trio, *others):

@@ -1,38 +1,18 @@
 """Nodes that are removed while they are down: others build their replicas, and they cannot come
 back."""
 
-import pytest
 from cassandra import ConsistencyLevel as Level
-from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, members, owners, tablets
+from cluster.elasticity.moving import ROWS, Writer, admin, all_owners, contents, fill_table, host_id, kill, members
 from cluster.trio import eventually, rest
-from launch import Node, failed_start, free_address
+from launch import failed_start
 
 TABLETS = 16
-
-
-@pytest.fixture
-def fourth(tmp_path, trio):
-    """A node that is not started."""
-    node = Node(shards=1, memory="256M", data_dir=tmp_path / "fourth", address=free_address(),
-                config={"seeds": f"'{trio.nodes[0].address},{trio.nodes[2].address}'", "rack": "r0"})
-    yield node
-    node.close()
-
-
-def host_id(node):
-    return rest(node, "/storage_service/hostid/local")
-
-
-def all_owners(node):
-    return {owner for tablet in tablets(node) for owner in owners(tablet)}
 
 
 def test_a_dead_node_is_removed_while_clients_write(trio, fourth):
     fourth.start()
     session = fill_table(trio, factor=3, tablets=TABLETS)
-    dead, name = trio.nodes[1], host_id(trio.nodes[1])
-    trio.kill(1)
-    trio.wait_down(1)
+    dead, name = trio.nodes[1], kill(trio, 1)
     with Writer(session, Level.QUORUM) as writer:
         done = admin(trio.nodes[2], "removenode", name)
     assert done.returncode == 0, done.stderr
@@ -51,9 +31,7 @@ def test_what_cannot_be_removed(trio):
     session = fill_table(trio, factor=1, tablets=TABLETS)
     session.execute("CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}")
     session.execute("CREATE TABLE three.t (k int PRIMARY KEY)")
-    name = host_id(trio.nodes[1])
-    trio.kill(1)
-    trio.wait_down(1)
+    name = kill(trio, 1)
     for words, why in [
         (("removenode", trio.nodes[2].address), "is up"),
         (("removenode", trio.nodes[0].address), "is up"),
@@ -75,9 +53,7 @@ def test_what_cannot_be_removed(trio):
 
 def test_replicas_of_an_excluded_node_are_built_once_a_node_can_take_them(trio, fourth):
     session = fill_table(trio, factor=3, tablets=TABLETS)
-    name = host_id(trio.nodes[1])
-    trio.kill(1)
-    trio.wait_down(1)
+    name = kill(trio, 1)
     done = admin(trio.nodes[0], "excludenode", name)
     assert done.returncode == 0, done.stderr
     with Writer(session, Level.QUORUM) as writer:
@@ -104,9 +80,7 @@ def test_a_removed_node_that_comes_back_ends(trio, fourth):
 def test_a_removal_goes_on_without_the_node_that_was_asked(trio, fourth):
     fourth.start()
     session = fill_table(trio, factor=3, tablets=TABLETS)
-    name = host_id(trio.nodes[1])
-    trio.kill(1)
-    trio.wait_down(1)
+    name = kill(trio, 1)
     done = admin(trio.nodes[2], "excludenode", name)
     assert done.returncode == 0, done.stderr
     trio.kill(2)

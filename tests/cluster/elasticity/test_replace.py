@@ -2,15 +2,11 @@
 
 import pytest
 from cassandra import ConsistencyLevel as Level
-from cluster.elasticity.moving import ROWS, Writer, contents, fill_table, members, owners, tablets
+from cluster.elasticity.moving import ROWS, Writer, all_owners, contents, fill_table, kill, members, owners, tablets
 from cluster.trio import Sessions, eventually, rest
 from launch import Node, failed_start, free_address
 
 TABLETS = 16
-
-
-def host_id(node):
-    return rest(node, "/storage_service/hostid/local")
 
 
 def newcomer(trio, tmp_path, dead, address=None, rack=None, **config):
@@ -22,16 +18,14 @@ def newcomer(trio, tmp_path, dead, address=None, rack=None, **config):
 @pytest.mark.parametrize("place", ["another address", "the same address"])
 def test_a_new_node_replaces_a_dead_one_while_clients_write(trio, tmp_path, place):
     session = fill_table(trio, factor=3, tablets=TABLETS)
-    dead = host_id(trio.nodes[1])
-    trio.kill(1)
-    trio.wait_down(1)
+    dead = kill(trio, 1)
     address = trio.nodes[1].address if place == "the same address" else None
     new = newcomer(trio, tmp_path, 1, address, replace_node_first_boot=dead)
     try:
         with Writer(session, Level.QUORUM) as writer:
             new.start()
             stay = {trio.nodes[0].address, trio.nodes[2].address, new.address}
-            eventually(lambda: {owner for tablet in tablets(new) for owner in owners(tablet)} == stay, 60)
+            eventually(lambda: all_owners(new) == stay, 60)
             eventually(lambda: sum(len(owners(tablet)) for tablet in tablets(new)) == 3 * TABLETS, 60)
         assert not writer.failures, writer.failures[:3]
         assert set(members(new)) == stay
@@ -47,9 +41,7 @@ def test_a_new_node_replaces_a_dead_one_while_clients_write(trio, tmp_path, plac
 
 def test_what_cannot_be_replaced(trio, tmp_path):
     fill_table(trio, factor=3, tablets=TABLETS)
-    dead = host_id(trio.nodes[1])
-    trio.kill(1)
-    trio.wait_down(1)
+    dead = kill(trio, 1)
     for config, why in [
         ({"replace_node_first_boot": "00000000-0000-0000-0000-000000000001"}, "is not known"),
         ({"replace_node_first_boot": dead, "rack": "r7"}, "the new node must be there, too"),

@@ -63,6 +63,19 @@ def test_what_cannot_be_altered(trio):
     assert copies(trio.nodes[0]) == {3}
 
 
+def test_a_change_that_waits_for_a_dead_node_is_taken_back(trio):
+    session = fill_table(trio, factor=1, tablets=TABLETS)
+    trio.kill(1)
+    trio.wait_down(1)
+    waits = session.execute_async(
+        "ALTER KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
+    eventually(lambda: copies(trio.nodes[0]) == {1, 2})
+    assert factor(session) == "1"
+    alter(trio.sessions[2], 1)
+    waits.result()
+    assert copies(trio.nodes[0]) == {1} and factor(session) == "1"
+
+
 def test_a_change_goes_on_after_kill9_of_the_node_that_was_asked(trio):
     session = fill_table(trio, factor=1, tablets=64)
     asked = trio.sessions[1].execute_async(

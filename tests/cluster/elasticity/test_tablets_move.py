@@ -4,8 +4,10 @@ and of the target."""
 import threading
 
 import pytest
+from cassandra import ConsistencyLevel as Level
+from cassandra.query import SimpleStatement
 from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, owners, tablets
-from cluster.trio import eventually
+from cluster.trio import eventually, rest
 
 
 def session_dirs(trio):
@@ -64,6 +66,22 @@ def test_replicas_are_added_and_removed(trio, filled):
     ]:
         refused = admin(trio.nodes[0], *words)
         assert refused.returncode != 0 and why in refused.stderr, (words, refused.stderr)
+
+
+def test_a_dropped_table_is_removed_at_once_while_tablets_leave(trio, filled):
+    """Files of tablets that have left are removed in the background."""
+    filled.execute("CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}")
+    node = trio.nodes[0]
+    for n, tablet in enumerate(tablets(node)):
+        filled.execute(f"CREATE TABLE three.t{n} (k int PRIMARY KEY)")
+        filled.execute(SimpleStatement(f"INSERT INTO three.t{n} (k) VALUES (1)", consistency_level=Level.ALL))
+        source = next(at for at, one in enumerate(trio.nodes) if one.address == owners(tablet)[0])
+        target = trio.nodes[(source + 1) % 3].address
+        moved = admin(node, "move-tablet", "ks", "t", tablet["last_token"], owners(tablet)[0], target)
+        assert moved.returncode == 0, moved.stderr
+        trio.sessions[source].execute(f"DROP TABLE three.t{n}")
+        names = [snapshot["key"] for snapshot in rest(trio.nodes[source], "/storage_service/snapshots")]
+        assert any(name.endswith(f"-t{n}") for name in names), names
 
 
 @pytest.mark.parametrize("victim", ["source", "target"])

@@ -364,24 +364,29 @@ impl AllShards {
         let waits = !dropped.is_empty();
         let fresh = dropped.into_iter().map(|dropped| Removal { dropped, failed_before: false });
         removals.tables.borrow_mut().extend(fresh);
-        if removals.repeats.get() {
-            removals.more.set(true);
-            return;
-        }
         if !waits {
-            removals.repeats.set(true);
-            rt::task::spawn(keep_removing(service.clone(), Duration::ZERO)).detach();
+            repeat(service, Duration::ZERO);
             return;
         }
+        // Tablets that have left may be removed at the same time: that keeps no drop waiting.
         let removed = rt::time::timeout(REMOVAL_WAIT, remove_once(service)).await;
-        if !matches!(removed, Ok(Ok(()))) && !removals.repeats.replace(true) {
+        if !matches!(removed, Ok(Ok(()))) {
             // An interrupted removal may leave sstables in the directory.
             removals.tables.borrow_mut().iter_mut().for_each(|removal| removal.failed_before = true);
             if let Ok(Err(why)) = removed {
                 tracing::warn!(why, "dropped data cannot be removed from the disk; retrying");
             }
-            rt::task::spawn(keep_removing(service.clone(), REMOVE_AGAIN)).detach();
+            repeat(service, REMOVE_AGAIN);
         }
+    }
+}
+
+/// Has removals repeated in the background, which begins after `pause` unless it has begun already.
+fn repeat(service: &Rc<MetadataService>, pause: Duration) {
+    let removals = &service.leading().following.removals;
+    match removals.repeats.replace(true) {
+        true => removals.more.set(true),
+        false => rt::task::spawn(keep_removing(service.clone(), pause)).detach(),
     }
 }
 
@@ -397,7 +402,7 @@ async fn keep_removing(service: Rc<MetadataService>, mut pause: Duration) {
         following.removals.more.set(false);
         match remove_once(&service).await {
             Ok(()) if !following.removals.more.get() => break,
-            Ok(()) => {}
+            Ok(()) => pause = Duration::ZERO,
             Err(why) if logged_at.elapsed() >= LOG_EVERY => {
                 logged_at = rt::time::now();
                 tracing::warn!(why, "dropped data still cannot be removed from the disk; retrying");

@@ -93,7 +93,11 @@ def test_the_node(rest, running, filled):
     assert gossip["addrs"] == running.address and gossip["is_alive"] and states[12] == str(local.host_id) and states[3] == local.data_center
     for kind in ("pending", "sent", "dropped", "respond_pending", "respond_completed"):
         assert rest.get(f"/messaging_service/messages/{kind}") == []
-    assert rest.get("/stream_manager/") == []
+    assert rest.get("/stream_manager/") == rest.get("/cluster/moves") == []
+    assert rest.get("/stream_manager/metrics/incoming") == rest.get("/stream_manager/metrics/outgoing") == 0
+    assert rest.get("/storage_service/stream_throughput") == 0
+    assert rest.ask("POST", "/storage_service/quiesce_topology") is None
+    rest.refused("POST", "/storage_service/rebuild?source_dc=dc1", 400, "all replicas")
 
 
 def test_tokens(rest, running, filled):

@@ -1,7 +1,7 @@
 //! `messina admin`: commands for a running node, through its REST interface.
 
 use crate::api::{Api, Method, query, quoted};
-use crate::{Failure, cluster, compactions, hot, node_ops, resync, tablets, unsupported};
+use crate::{Failure, cluster, compactions, hot, node_ops, resync, streams, tablets, unsupported};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -72,6 +72,7 @@ pub fn command() -> Command {
         .subcommand(hot::command())
         .subcommand(resync::command())
         .subcommands(node_ops::commands())
+        .subcommands(streams::commands())
         .subcommands(tablets::commands())
         .subcommands(unsupported::commands())
 }
@@ -99,6 +100,9 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     if tablets::is_command(name) {
         return tablets::run(&api, name, arguments, json);
+    }
+    if streams::is_command(name) {
+        return streams::run(&api, name, arguments, json);
     }
     if name == resync::NAME {
         return resync::run(&api, arguments, json);

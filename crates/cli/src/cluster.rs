@@ -2,8 +2,8 @@
 //! `getendpoints`, `gossipinfo`, `version`: commands about the cluster and the node in it.
 
 use crate::api::{self, Api, query, quoted};
-use crate::{Failure, nodestatus};
-use clap::{Arg, ArgMatches, Command};
+use crate::{Failure, moves, nodestatus};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -18,8 +18,16 @@ pub fn commands() -> Vec<Command> {
             .about("Shows the tokens of the nodes, or the tablets of a table with the nodes of their first replicas")
             .args([Arg::new("keyspace").requires("table").help("The table's keyspace"), table()]),
         Command::new("tablets")
-            .about("Shows the tablets of a table, with the nodes and shards of their replicas")
-            .args([keyspace(), table().required(true)]),
+            .about("Shows the tablets of a table, with the nodes and shards of their replicas; or those that move")
+            .args([
+                keyspace().required(false).required_unless_present("watch").requires("table"),
+                table(),
+                Arg::new("watch")
+                    .long("watch")
+                    .action(ArgAction::SetTrue)
+                    .conflicts_with("keyspace")
+                    .help("Shows the tablets of all tables that are moving, until none is"),
+            ]),
         Command::new("describering")
             .about("Shows the owners of token ranges, of a table or of the ring that clients see")
             .args([keyspace(), table()]),
@@ -42,6 +50,9 @@ pub fn is_command(name: &str) -> bool {
 /// Runs one of these commands.
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let text = |name: &str| api::text(arguments, name);
+    if name == "tablets" && arguments.get_flag("watch") {
+        return moves::watch(api, as_json);
+    }
     let (answer, shown): (Value, fn(&Value) -> String) = match name {
         "status" => (api.get("/cluster/nodes")?, nodestatus::text),
         "info" => (info(api)?, fields),
@@ -117,7 +128,8 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn plain_text(value: &Value) -> String {
+/// A value as text, without quotes.
+pub fn plain_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

@@ -1,5 +1,5 @@
-//! `messina admin decommission`, `removenode`, `excludenode`, `drain`: operations on nodes as
-//! members of their cluster.
+//! `messina admin decommission`, `removenode`, `excludenode`, `rebuild`, `drain`: operations on
+//! nodes as members of their cluster.
 
 use crate::Failure;
 use crate::api::{self, Api, Method, query};
@@ -32,6 +32,9 @@ pub fn commands() -> Vec<Command> {
         Command::new("excludenode")
             .about("Bans nodes that are down, without waiting: their replicas are built once nodes can take them")
             .arg(Arg::new("nodes").required(true).num_args(1..).help("Their host ids or addresses")),
+        Command::new("rebuild")
+            .about("Reads all tables of the node again from all their replicas, after it has lost data")
+            .arg(Arg::new("source-dc").help("Not supported: all replicas are read").hide(true)),
         Command::new("drain").about("Prepares a stop: closes the ports for clients, and writes memtables to sstables"),
     ]
 }
@@ -45,6 +48,10 @@ pub fn is_command(name: &str) -> bool {
 pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let answer = match name {
         "drain" => api.send(Method::Post, "/storage_service/drain")?,
+        "rebuild" => {
+            let from = query(&[("source_dc", api::text(arguments, "source-dc"))]);
+            api.send(Method::Post, &format!("/storage_service/rebuild{from}"))?
+        }
         "removenode" => {
             let node = api::text(arguments, "node");
             if node.is_empty() {

@@ -38,7 +38,8 @@ fn short(node: &Value) -> String {
     format!("{}{state}", if node["up"] == true { 'U' } else { 'D' })
 }
 
-fn size(bytes: u64) -> String {
+/// Bytes in the largest unit that fits.
+pub fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
     while value >= 1024.0 && unit + 1 < units.len() {

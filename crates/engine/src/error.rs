@@ -70,6 +70,17 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
+    /// A file of a tablet can only be streamed as mutations: another database wrote it.
+    #[error("{path} can only be streamed as mutations: {why}")]
+    OnlyAsMutations {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// What another node sends of a streamed tablet is not what a reader of it returns.
+    #[error("the mutations of a streamed tablet are wrong: {0}")]
+    WrongMutations(&'static str),
     /// The other node describes the files of a streamed tablet incorrectly, with the reason.
     #[error("the files of a streamed tablet are not described correctly: {0}")]
     Layout(String),

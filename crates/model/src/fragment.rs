@@ -63,3 +63,32 @@ impl Fragment {
             }
     }
 }
+
+/// Checks that fragments come in the order of a stream: starts, static rows, rows, changes and
+/// ends. It does not compare keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StreamOrder {
+    /// Before a partition.
+    #[default]
+    Between,
+    /// After the start of a partition.
+    Head,
+    /// After its static row, or in its rows.
+    Rows,
+}
+
+impl StreamOrder {
+    /// Takes the next fragment. False if it must not come here.
+    pub fn take(&mut self, fragment: &Fragment) -> bool {
+        *self = match (fragment, *self) {
+            (Fragment::PartitionStart { .. }, StreamOrder::Between) => StreamOrder::Head,
+            (Fragment::Static(_), StreamOrder::Head) => StreamOrder::Rows,
+            (Fragment::Row { .. } | Fragment::Change { .. }, StreamOrder::Head | StreamOrder::Rows) => {
+                StreamOrder::Rows
+            }
+            (Fragment::PartitionEnd, StreamOrder::Head | StreamOrder::Rows) => StreamOrder::Between,
+            _ => return false,
+        };
+        true
+    }
+}

@@ -16,7 +16,7 @@ use crate::read::{Replica, storage_error};
 use crate::request::{Context, ReadCommand};
 use bytes::Bytes;
 use engine::LARGE;
-use model::fragment::Fragment;
+use model::fragment::{Fragment, StreamOrder};
 use model::key::ClusteringCut;
 
 /// The bytes of fragments after which a part ends, however few rows a page would have.
@@ -34,23 +34,8 @@ pub struct FragmentPage {
 /// Whether a reader could return these fragments: starts, static rows, rows, changes and ends are
 /// in the right order.
 pub fn is_well_formed(fragments: &[Fragment]) -> bool {
-    #[derive(PartialEq)]
-    enum At {
-        Between,
-        Head,
-        Rows,
-    }
-    let mut at = At::Between;
-    for fragment in fragments {
-        at = match (fragment, at) {
-            (Fragment::PartitionStart { .. }, At::Between) => At::Head,
-            (Fragment::Static(_), At::Head) => At::Rows,
-            (Fragment::Row { .. } | Fragment::Change { .. }, At::Head | At::Rows) => At::Rows,
-            (Fragment::PartitionEnd, At::Head | At::Rows) => At::Between,
-            _ => return false,
-        };
-    }
-    true
+    let mut order = StreamOrder::default();
+    fragments.iter().all(|fragment| order.take(fragment))
 }
 
 impl Replica {

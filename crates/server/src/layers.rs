@@ -66,8 +66,8 @@ impl Layers {
 
     /// The layers that a change of a setting reaches.
     pub fn live_shards(self) -> LiveShards {
-        let Layers { engine, metadata, replica, coordinator, processor, .. } = self;
-        LiveShards { engine, metadata, replica, coordinator, processor }
+        let Layers { engine, metadata, replica, coordinator, processor, streams, .. } = self;
+        LiveShards { engine, metadata, replica, coordinator, processor, streams }
     }
 
     /// The layers that a resync uses.

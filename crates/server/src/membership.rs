@@ -43,7 +43,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
-use streaming::{StreamService, TabletStreamer};
+use streaming::{StreamService, StreamSettings, TabletStreamer};
 
 /// How long an admitted node may take to receive the metadata of the cluster.
 const LEARN: Duration = Duration::from_secs(120);
@@ -268,8 +268,13 @@ pub async fn claim_run(
 
 /// Starts the streaming of tablets from and to this node. A streamer that is set already is kept.
 /// On shard 0.
-pub async fn start_streaming(shards: ClusterShards, streamer: PerShard<Streaming>, services: PerShard<StreamService>) {
-    streaming::start(shards, services).await;
+pub async fn start_streaming(
+    shards: ClusterShards,
+    streamer: PerShard<Streaming>,
+    services: PerShard<StreamService>,
+    settings: StreamSettings,
+) {
+    streaming::start(shards, services, settings).await;
     if streamer.try_get().is_none() {
         streamer.set(Rc::new(Streaming(Rc::new(TabletStreamer { shards, services }))));
     }

@@ -52,9 +52,10 @@ impl Services {
     /// The services that administration uses.
     pub fn admin(self) -> AdminShards {
         let Services { layers, clients, node_ops, snapshot_turn, .. } = self;
-        let Layers { processor, system, .. } = layers;
+        let Layers { processor, system, streams, .. } = layers;
         let (cluster, resync) = (layers.cluster(), layers.resync());
-        AdminShards { cluster, resync, processor, settings: system.settings, clients, node_ops, snapshot_turn }
+        let settings = system.settings;
+        AdminShards { cluster, resync, processor, settings, streams, clients, node_ops, snapshot_turn }
     }
 
     /// The services that metrics are read from.

@@ -39,6 +39,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use streaming::StreamSettings;
 
 /// The schema may take 1/32 of the memory.
 const SCHEMA_PART: u64 = 32;
@@ -124,6 +125,12 @@ pub fn hot_settings(config: &Config) -> HotSettings {
         patience: config.hot_partition_wait_threshold_in_ms.0,
         in_metrics: config.hot_partitions_in_metrics as usize,
     }
+}
+
+/// How tablets are streamed.
+pub fn stream_settings(config: &Config) -> StreamSettings {
+    let bytes_per_second = config.stream_io_throughput_mb_per_sec.0;
+    StreamSettings { whole_files: config.enable_file_stream, bytes_per_second }
 }
 
 fn large_rows(config: &Config) -> Thresholds {
@@ -300,7 +307,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
     rt::task::spawn(paging_keys::keep(layers.metadata, policy)).detach();
     if let Some(wire) = wire {
         membership::keep_hints(&metadata, layers.coordinator, layers.inventory, &config).await?;
-        membership::start_streaming(layers.cluster(), layers.streaming, layers.streams).await;
+        membership::start_streaming(layers.cluster(), layers.streaming, layers.streams, config.streaming).await;
         membership::settle(layers.cluster(), layers.streaming, &wire, joins).await?;
         wire.keep(layers.wire);
     }

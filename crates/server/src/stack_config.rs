@@ -11,6 +11,7 @@ use model::id::HostId;
 use replica::ReplicaConfig;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use streaming::StreamSettings;
 
 /// The parameters of the layers of a node.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct StackConfig {
     pub replica: ReplicaConfig,
     /// The limit of compaction's writes on one shard, in bytes per second; 0 for no limit.
     pub compaction_throughput: u64,
+    /// How tablets are streamed.
+    pub streaming: StreamSettings,
     /// The maximum number of sstable files that one shard keeps open; 0 for its share of the
     /// process's descriptors.
     pub open_files: usize,
@@ -96,6 +99,7 @@ impl StackConfig {
             tombstone_warn_threshold: u64::MAX,
             replica: ReplicaConfig::with_memory(memory_per_shard),
             compaction_throughput: 0,
+            streaming: StreamSettings::default(),
             open_files: 0,
             language: cql::Config::default(),
         }

@@ -1,4 +1,4 @@
-//! Moves tablets between nodes as whole sstable files.
+//! Moves tablets between nodes: as whole sstable files, or else as mutations.
 //!
 //! The leader's migration driver asks the shard of each pending replica to receive its tablet
 //! ([`TabletStreamer`]). That shard asks the sources for a description of their files, pulls the
@@ -12,18 +12,31 @@
 //! request of an abandoned attempt therefore has no effect, however late it arrives. When the
 //! session has ended, its work is cancelled and its files are removed (`sessions`).
 //!
+//! A tablet is streamed as mutations if a source has files that only it can use, or if file
+//! streaming is off. The source reads fragments (`mutation_source`), and the receiver writes them
+//! into sstables of its own (`mutation_receiver`). Sessions and the end are the same.
+//!
 //! An attempt that fails is repeated by the leader. It continues where the last one ended: the
 //! receiver keeps what has arrived, in memory while it runs, and on disk over a restart.
 //!
-//! Reading order: `message`, `source`, `receiver`, `sessions`, `streamer`, `metrics`.
+//! Reading order: `message`, `source`, `receiver`, `mutation_page`, `mutation_source`,
+//! `mutation_receiver`, `sessions`, `streamer`, `settings`, `throttle`, `progress`, `metrics`.
 
 mod message;
 mod metrics;
+mod mutation_page;
+mod mutation_receiver;
+mod mutation_source;
+mod progress;
 mod receiver;
 mod sessions;
+mod settings;
 mod source;
 mod streamer;
+mod throttle;
 
 pub use metrics::StreamMetrics;
+pub use progress::StreamProgress;
 pub use sessions::{StreamService, start};
+pub use settings::StreamSettings;
 pub use streamer::TabletStreamer;

@@ -2,6 +2,7 @@
 
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
+use engine::streaming::StreamedSstable;
 use model::id::TableId;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -35,8 +36,7 @@ pub enum Request {
         /// The replicas to receive it from, all of them.
         from: Vec<TabletReplica>,
     },
-    /// From the receiver to a source: flush and pin the tablet. Answered with the list of
-    /// [`engine::streaming::StreamedSstable`].
+    /// From the receiver to a source: flush and pin the tablet. Answered with a [`PinAnswer`].
     Pin(TabletSession),
     /// From the receiver to a source: send a range of the files. Answered with the bytes.
     Read {
@@ -51,6 +51,27 @@ pub enum Request {
         /// What ends before this byte is durable on the receiver, and may be released.
         received: u64,
     },
+    /// From the receiver to a source: send a page of the tablet's mutations. Answered with a
+    /// [`MutationPage`](crate::mutation_page::MutationPage).
+    ReadMutations {
+        /// The tablet and the session.
+        what: TabletSession,
+        /// The receiver's attempt. Its pages are from one reader.
+        attempt: Uuid,
+        /// Page 0 begins behind this serialised partition key.
+        after: Option<Vec<u8>>,
+        /// The number of the page.
+        number: u64,
+    },
+}
+
+/// The answer to [`Request::Pin`]. Append-only: the stored form is the index in this list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PinAnswer {
+    /// The files are pinned.
+    Files(Vec<StreamedSstable>),
+    /// The tablet must be streamed as mutations, for this reason.
+    OnlyAsMutations(String),
 }
 
 impl Request {
@@ -69,6 +90,14 @@ impl Request {
             Some((format, _)) => Err(format!("format {format} of streaming requests is not known")),
             None => Err("an empty request".to_owned()),
         }
+    }
+}
+
+impl PinAnswer {
+    /// The answer of these bytes.
+    pub fn decode(bytes: &[u8]) -> Result<PinAnswer, String> {
+        let (answer, rest) = postcard::take_from_bytes(bytes).map_err(|error| error.to_string())?;
+        if rest.is_empty() { Ok(answer) } else { Err("bytes after the answer".to_owned()) }
     }
 }
 
@@ -93,7 +122,7 @@ mod tests {
     use super::*;
     use model::id::HostId;
 
-    fn requests() -> [Request; 3] {
+    fn requests() -> [Request; 4] {
         let (session, table) = (Uuid::from_u128(3), TableId(Uuid::from_u128(1)));
         let what = TabletSession { table, tablet: 2, session, epoch: 4, number: 300 };
         let from = vec![TabletReplica { host: HostId(Uuid::from_u128(5)), shard: 6 }];
@@ -101,6 +130,7 @@ mod tests {
             Request::Receive { what, from },
             Request::Pin(what),
             Request::Read { session, epoch: 4, start: 1000, end: 2000, received: 7 },
+            Request::ReadMutations { what, attempt: table.0, after: Some(vec![9, 8]), number: 5 },
         ]
     }
 
@@ -110,8 +140,9 @@ mod tests {
         let what = [id(1), vec![2], id(3), vec![4, 0xac, 0x02]].concat();
         let expected = [
             [vec![1, 0], what.clone(), vec![1], id(5), vec![6]].concat(),
-            [vec![1, 1], what].concat(),
+            [vec![1, 1], what.clone()].concat(),
             [vec![1, 2], id(3), vec![4, 0xe8, 0x07, 0xd0, 0x0f, 7]].concat(),
+            [vec![1, 3], what, id(1), vec![1, 2, 9, 8, 5]].concat(),
         ];
         for (request, bytes) in requests().iter().zip(expected) {
             assert_eq!(request.encode(), bytes, "{request:?}");

@@ -1,12 +1,13 @@
 //! The receiver of a session: pulls the files of a tablet from its sources.
 
-use crate::message::{Request, TabletSession};
+use crate::message::{PinAnswer, Request, TabletSession};
 use crate::metrics::{Counters, add};
+use crate::settings::Settings;
 use bytes::Bytes;
 use cluster::ClusterShards;
 use cluster::tablets::TabletReplica;
-use engine::EngineError;
-use engine::streaming::{AttachedFiles, Incoming, StreamTarget, StreamedSstable};
+use engine::streaming::{ArrivedSource, AttachedFiles, Direction, Incoming, StreamTarget};
+use engine::{Engine, EngineError};
 use futures_util::{StreamExt, stream};
 use internode::{CallError, Peer, Verb};
 use model::id::HostId;
@@ -25,8 +26,8 @@ const CHUNK: u64 = 1 << 20;
 const WINDOW: usize = 4;
 /// How long a source may take to flush and pin a tablet.
 const PIN: Duration = Duration::from_secs(600);
-/// How long a source may take to send a chunk.
-const READ: Duration = Duration::from_secs(30);
+/// How long a source may take to send a chunk. Its throttle may have it wait.
+const READ: Duration = Duration::from_secs(3600);
 
 /// Why an attempt failed.
 #[derive(Debug, Error)]
@@ -43,19 +44,23 @@ pub(crate) enum ReceiveError {
     /// The tablet must not be received any more, or not yet.
     #[error("{0}")]
     Refused(String),
+    /// The tablet must be streamed as mutations, for this reason.
+    #[error("{0}")]
+    OnlyAsMutations(String),
 }
 
 /// The tablets that a shard receives.
 pub(crate) struct Receiver {
     shards: ClusterShards,
-    counters: Rc<Counters>,
+    pub counters: Rc<Counters>,
+    pub settings: Rc<Settings>,
     /// What earlier attempts have received, by session, source and epoch.
     arrived: RefCell<BTreeMap<(Uuid, HostId, u64), Incoming>>,
 }
 
 impl Receiver {
-    pub fn new(shards: ClusterShards, counters: Rc<Counters>) -> Receiver {
-        Receiver { shards, counters, arrived: RefCell::default() }
+    pub fn new(shards: ClusterShards, counters: Rc<Counters>, settings: Rc<Settings>) -> Receiver {
+        Receiver { shards, counters, settings, arrived: RefCell::default() }
     }
 
     /// Receives a tablet from all of these sources, and makes it readable on this shard.
@@ -68,9 +73,7 @@ impl Receiver {
         }
         let mut all = Vec::new();
         for source in from {
-            let mut incoming = self.pull(&what, *source).await?;
-            incoming.finish().await?;
-            all.push(incoming);
+            all.push(self.receive_from(&what, *source).await?);
         }
         // Holds the metadata until the files are attached: the barrier at the session's end waits
         // for that.
@@ -84,7 +87,36 @@ impl Receiver {
         Ok(attached)
     }
 
-    fn check(&self, what: &TabletSession) -> Result<(), ReceiveError> {
+    async fn receive_from(&self, what: &TabletSession, source: TabletReplica) -> Result<ArrivedSource, ReceiveError> {
+        let pulled = match self.settings.whole_files.get() {
+            true => self.pull(what, source).await,
+            false => Err(ReceiveError::OnlyAsMutations("enable_file_stream is false".to_owned())),
+        };
+        let why = match pulled {
+            Err(ReceiveError::OnlyAsMutations(why)) => why,
+            pulled => return Ok(pulled?.finish().await?),
+        };
+        if self.counters.streams.begin(what, Direction::In, source.host, None) {
+            tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, source = %source.host,
+                why, "a tablet is streamed as mutations");
+        }
+        // What has arrived of the files is removed.
+        let arrived = self.arrived.borrow_mut().remove(&(what.session, source.host, what.epoch));
+        drop(arrived);
+        self.receive_mutations(what, source).await
+    }
+
+    pub fn engine(&self) -> Rc<Engine> {
+        self.shards.engine.get()
+    }
+
+    /// The session, with the number of the current metadata.
+    pub fn now(&self, what: &TabletSession) -> TabletSession {
+        TabletSession { number: self.shards.metadata.get().number(), ..*what }
+    }
+
+    /// Whether the session is still open.
+    pub fn check(&self, what: &TabletSession) -> Result<(), ReceiveError> {
         what.check(&self.shards.metadata.get().current()).map_err(ReceiveError::Refused)
     }
 
@@ -92,9 +124,9 @@ impl Receiver {
     async fn pull(&self, what: &TabletSession, source: TabletReplica) -> Result<Incoming, ReceiveError> {
         let place = (what.session, source.host, what.epoch);
         let kept = self.arrived.borrow_mut().remove(&place);
-        let (engine, number) = (self.shards.engine.get(), self.shards.metadata.get().number());
-        let sstables = match self.pin(TabletSession { number, ..*what }, source).await {
-            Ok(sstables) => sstables,
+        let sstables = match self.pin(self.now(what), source).await {
+            Ok(PinAnswer::Files(sstables)) => sstables,
+            Ok(PinAnswer::OnlyAsMutations(why)) => return Err(ReceiveError::OnlyAsMutations(why)),
             Err(error) => {
                 // What has arrived is still valid.
                 if let Some(kept) = kept {
@@ -105,8 +137,10 @@ impl Receiver {
         };
         let mut incoming = match kept {
             Some(kept) if kept.is_of(&sstables) => kept,
-            _ => engine.receive(target_of(what), source.host, &sstables).await?,
+            _ => self.engine().receive(target_of(what), source.host, &sstables).await?,
         };
+        let files = (sstables.len() as u64, incoming.layout().total());
+        self.counters.streams.begin(what, Direction::In, source.host, Some(files));
         match self.pull_missing(what, source, &mut incoming).await {
             Ok(()) => Ok(incoming),
             Err(error @ ReceiveError::Engine(_)) => Err(error),
@@ -117,9 +151,9 @@ impl Receiver {
         }
     }
 
-    async fn pin(&self, what: TabletSession, source: TabletReplica) -> Result<Vec<StreamedSstable>, ReceiveError> {
+    async fn pin(&self, what: TabletSession, source: TabletReplica) -> Result<PinAnswer, ReceiveError> {
         let answer = self.call(source, Request::Pin(what), PIN).await?;
-        postcard::from_bytes(&answer).map_err(|error| ReceiveError::Answer(source.host, error.to_string()))
+        PinAnswer::decode(&answer).map_err(|why| ReceiveError::Answer(source.host, why))
     }
 
     /// Pulls the missing chunks, several at a time, and stores them in order.
@@ -129,11 +163,15 @@ impl Receiver {
         source: TabletReplica,
         incoming: &mut Incoming,
     ) -> Result<(), ReceiveError> {
-        let chunks: Vec<Range<u64>> = incoming.missing().into_iter().flat_map(chunks).collect();
+        let missing = incoming.missing();
+        let left = missing.iter().map(|range| range.end - range.start).sum();
+        self.counters.streams.set_left(what.session, Direction::In, source.host, left);
+        let chunks: Vec<Range<u64>> = missing.into_iter().flat_map(chunks).collect();
         let received = std::cell::Cell::new(incoming.durable_before());
         let reads = chunks.into_iter().map(|Range { start, end }| {
             let (session, epoch, received) = (what.session, what.epoch, &received);
             async move {
+                self.settings.throttle.wait(end - start).await;
                 let request = Request::Read { session, epoch, start, end, received: received.get() };
                 let bytes = self.call(source, request, READ).await?;
                 match bytes.len() as u64 == end - start {
@@ -147,13 +185,14 @@ impl Receiver {
             let bytes = bytes?;
             self.check(what)?;
             add(&self.counters.incoming_bytes, bytes.len() as u64);
+            self.counters.streams.add(what.session, Direction::In, source.host, bytes.len() as u64);
             incoming.push(bytes).await?;
             received.set(incoming.durable_before());
         }
         Ok(())
     }
 
-    async fn call(&self, to: TabletReplica, request: Request, within: Duration) -> Result<Bytes, ReceiveError> {
+    pub async fn call(&self, to: TabletReplica, request: Request, within: Duration) -> Result<Bytes, ReceiveError> {
         let internode = self.shards.internode.try_get();
         let internode = internode.ok_or_else(|| ReceiveError::Refused("this node is alone".to_owned()))?;
         let peer = Peer { host: to.host, shard: to.shard };
@@ -170,7 +209,7 @@ impl Receiver {
     }
 }
 
-fn target_of(what: &TabletSession) -> StreamTarget {
+pub(crate) fn target_of(what: &TabletSession) -> StreamTarget {
     let TabletSession { table, tablet, session, epoch, .. } = *what;
     StreamTarget { table, tablet, session, epoch }
 }

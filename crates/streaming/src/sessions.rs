@@ -2,8 +2,12 @@
 
 use crate::message::{Request, TabletSession};
 use crate::metrics::{Counters, StreamMetrics, add};
+use crate::mutation_source::{MutationSource, Part};
+use crate::progress::StreamProgress;
 use crate::receiver::Receiver;
+use crate::settings::{Settings, StreamSettings};
 use crate::source::Source;
+use crate::throttle::Throttle;
 use bytes::Bytes;
 use cluster::ClusterShards;
 use cluster::metadata::Metadata;
@@ -16,16 +20,19 @@ use rt::Pieces;
 use rt::shard::PerShard;
 use rt::sync::{Cancel, Deadline};
 use rt::task::{Group, Task};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// Streams the tablets of one shard.
 pub struct StreamService {
     shards: ClusterShards,
     counters: Rc<Counters>,
+    settings: Rc<Settings>,
     source: Source,
+    mutations: MutationSource,
     receiver: Rc<Receiver>,
     /// The tablets that are being received, by session.
     running: RefCell<BTreeMap<Uuid, Rc<Receiving>>>,
@@ -40,16 +47,27 @@ struct Receiving {
 
 impl StreamService {
     /// The service of this shard.
-    pub fn new(shards: ClusterShards) -> Rc<StreamService> {
-        let counters: Rc<Counters> = Rc::default();
-        let source = Source::new(shards, counters.clone());
-        let receiver = Rc::new(Receiver::new(shards, counters.clone()));
-        Rc::new(StreamService { shards, counters, source, receiver, running: RefCell::default() })
+    fn new(shards: ClusterShards, settings: Settings) -> Rc<StreamService> {
+        let (counters, settings): (Rc<Counters>, _) = (Rc::default(), Rc::new(settings));
+        let source = Source::new(shards, counters.clone(), settings.clone());
+        let mutations = MutationSource::new(shards, counters.clone(), settings.clone());
+        let receiver = Rc::new(Receiver::new(shards, counters.clone(), settings.clone()));
+        Rc::new(StreamService { shards, counters, settings, source, mutations, receiver, running: RefCell::default() })
+    }
+
+    /// Changes the settings of this shard.
+    pub fn set(&self, settings: StreamSettings) {
+        self.settings.set(settings);
     }
 
     /// The counters so far.
     pub fn metrics(&self) -> StreamMetrics {
         self.counters.read()
+    }
+
+    /// The tablets that this shard sends or receives now.
+    pub fn progress(&self) -> Vec<StreamProgress> {
+        self.counters.streams.list()
     }
 
     /// Answers requests of other nodes.
@@ -68,12 +86,15 @@ impl StreamService {
                 received.map(|_| Pieces::default()).map_err(Refusal::failed)
             }
             Request::Pin(what) => {
-                let sstables = self.source.pin(what, caller.deadline).await?;
-                let answer = postcard::to_stdvec(&sstables).map_err(Refusal::failed)?;
+                let pinned = self.source.pin(what, &caller).await?;
+                let answer = postcard::to_stdvec(&pinned).map_err(Refusal::failed)?;
                 Ok(Pieces::from(Bytes::from(answer)))
             }
             Request::Read { session, epoch, start, end, received } => {
-                self.source.read(session, epoch, start..end, received).await
+                self.source.read((session, epoch), start..end, received, caller.host).await
+            }
+            Request::ReadMutations { what, attempt, after, number } => {
+                self.mutations.read(Part { what, attempt, after: after.map(Bytes::from), number }, &caller).await
             }
         }
     }
@@ -137,14 +158,16 @@ impl StreamService {
                 receiving.ended.cancel();
             }
             self.receiver.end(session);
+            self.counters.streams.end(session);
             self.source.end(session);
+            self.mutations.end(session);
         }
     }
 }
 
 /// Starts the streaming services of all shards. First removes the files of sessions that have ended
 /// while the node was down. To be called on shard 0, with the metadata and the transport set.
-pub async fn start(shards: ClusterShards, services: PerShard<StreamService>) {
+pub async fn start(shards: ClusterShards, services: PerShard<StreamService>, settings: StreamSettings) {
     let metadata = shards.metadata.get().current();
     for table in metadata.tables() {
         let swept =
@@ -152,12 +175,17 @@ pub async fn start(shards: ClusterShards, services: PerShard<StreamService>) {
         warn_of(swept.map(drop));
     }
     drop(metadata);
-    let set = move || async move {
-        let service = StreamService::new(shards);
-        if let Some(internode) = shards.internode.try_get() {
-            service.serve(&internode);
+    let throttle = Arc::new(Throttle::new());
+    let set = move || {
+        let throttle = throttle.clone();
+        async move {
+            let service = StreamService::new(shards, Settings { whole_files: Cell::new(true), throttle });
+            service.set(settings);
+            if let Some(internode) = shards.internode.try_get() {
+                service.serve(&internode);
+            }
+            services.set(service);
         }
-        services.set(service);
     };
     rt::shard::call_all(set).await;
     shards.metadata.get().on_change(move |before, now| {

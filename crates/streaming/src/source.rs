@@ -1,13 +1,14 @@
 //! The source of a session: pins the files of a tablet, and sends their bytes.
 
-use crate::message::TabletSession;
+use crate::message::{PinAnswer, TabletSession};
 use crate::metrics::{Counters, add};
+use crate::settings::Settings;
 use cluster::ClusterShards;
-use engine::streaming::{Pinned, StreamedSstable};
-use internode::{Refusal, RefusalCode};
-use model::id::TableId;
+use engine::EngineError;
+use engine::streaming::{Direction, Pinned};
+use internode::{Caller, Refusal, RefusalCode};
+use model::id::{HostId, TableId};
 use rt::Pieces;
-use rt::sync::Deadline;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,25 +30,33 @@ struct PinnedTablet {
 pub(crate) struct Source {
     shards: ClusterShards,
     counters: Rc<Counters>,
+    settings: Rc<Settings>,
     /// By session.
     pinned: RefCell<BTreeMap<Uuid, PinnedTablet>>,
 }
 
 impl Source {
-    pub fn new(shards: ClusterShards, counters: Rc<Counters>) -> Source {
-        Source { shards, counters, pinned: RefCell::default() }
+    pub fn new(shards: ClusterShards, counters: Rc<Counters>, settings: Rc<Settings>) -> Source {
+        Source { shards, counters, settings, pinned: RefCell::default() }
     }
 
     /// Pins the files of a tablet.
-    pub async fn pin(&self, what: TabletSession, until: Deadline) -> Result<Vec<StreamedSstable>, Refusal> {
+    pub async fn pin(&self, what: TabletSession, caller: &Caller) -> Result<PinAnswer, Refusal> {
         let service = self.shards.metadata.get();
-        if !service.wait_for_number(what.number, until).await {
+        if !service.wait_for_number(what.number, caller.deadline).await {
             return Err(Refusal::new(RefusalCode::Late, "this node has not followed the metadata"));
         }
         what.check(&service.current()).map_err(Refusal::failed)?;
+        if !self.settings.whole_files.get() {
+            return self.refuse_files(&what, "enable_file_stream is false on the source".to_owned()).await;
+        }
         let engine = self.shards.engine.get();
-        let pinned = engine.pin_tablet(what.table, what.tablet, what.session, what.epoch).await;
-        let pinned = pinned.map_err(Refusal::failed)?;
+        let pinned = match engine.pin_tablet(what.table, what.tablet, what.session, what.epoch).await {
+            Err(error @ EngineError::OnlyAsMutations { .. }) => {
+                return self.refuse_files(&what, error.to_string()).await;
+            }
+            pinned => pinned.map_err(Refusal::failed)?,
+        };
         if let Err(why) = what.check(&service.current()) {
             // The session's files were removed at its end, and have been made again since.
             self.unpin(what.table, what.session, what.epoch).await;
@@ -57,12 +66,21 @@ impl Source {
         let TabletSession { table, epoch, .. } = what;
         let bytes = pinned.layout().total();
         let known = self.pinned.borrow_mut().insert(what.session, PinnedTablet { table, epoch, files: pinned });
+        let files = Some((sstables.len() as u64, bytes));
+        self.counters.streams.begin(&what, Direction::Out, caller.host, files);
         // Each attempt of the receiver asks again.
         if known.is_none_or(|known| known.epoch != epoch) {
             tracing::info!(session = %what.session, %table, tablet = what.tablet, sstables = sstables.len(), bytes,
                 "the files of a tablet are pinned for another node");
         }
-        Ok(sstables)
+        Ok(PinAnswer::Files(sstables))
+    }
+
+    /// Removes what was pinned for the session.
+    async fn refuse_files(&self, what: &TabletSession, why: String) -> Result<PinAnswer, Refusal> {
+        self.end(what.session);
+        self.unpin(what.table, what.session, what.epoch).await;
+        Ok(PinAnswer::OnlyAsMutations(why))
     }
 
     async fn unpin(&self, table: TableId, session: Uuid, epoch: u64) {
@@ -71,8 +89,14 @@ impl Source {
         }
     }
 
-    /// Reads a range of pinned files.
-    pub async fn read(&self, session: Uuid, epoch: u64, range: Range<u64>, received: u64) -> Result<Pieces, Refusal> {
+    /// Reads a range of files that are pinned for a session and an epoch.
+    pub async fn read(
+        &self,
+        (session, epoch): (Uuid, u64),
+        range: Range<u64>,
+        received: u64,
+        receiver: HostId,
+    ) -> Result<Pieces, Refusal> {
         let known = self.pinned.borrow().get(&session).filter(|own| own.epoch == epoch).cloned();
         let known = known.ok_or_else(|| Refusal::failed(format!("session {session} has no files here")))?;
         let PinnedTablet { table, files: pinned, .. } = known;
@@ -80,16 +104,18 @@ impl Source {
             return Err(Refusal::malformed("no such range of the files"));
         }
         pinned.release_before(received.min(range.start)).await.map_err(Refusal::failed)?;
+        self.settings.throttle.wait(range.end - range.start).await;
         let bytes = match pinned.read(range).await {
             Ok(bytes) => bytes,
             Err(error) => {
-                // The files may be gone or damaged. The next attempt pins the tablet anew.
+                // The files may be gone or damaged. The next attempt pins the tablet again.
                 self.end(session);
                 self.unpin(table, session, epoch).await;
                 return Err(Refusal::failed(error));
             }
         };
         add(&self.counters.outgoing_bytes, bytes.len() as u64);
+        self.counters.streams.add(session, Direction::Out, receiver, bytes.len() as u64);
         Ok(bytes)
     }
 

@@ -64,6 +64,10 @@ const LOOK: Duration = Duration::from_millis(200);
 const LOOK_FOR_END: Duration = Duration::from_millis(10);
 /// The minimum interval between equal log lines.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// The pause before a tablet is streamed again after a failure. It doubles with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// The time limit of a barrier. After that the driver begins a new barrier.
 const BARRIER: Duration = Duration::from_secs(30);
 
@@ -123,6 +127,8 @@ pub struct MigrationDriver {
     streaming: PerShard<Streaming>,
     /// Streaming tasks by session.
     copies: RefCell<BTreeMap<Uuid, Copy>>,
+    /// How often streaming has failed, by session.
+    failures: RefCell<BTreeMap<Uuid, u32>>,
     /// When the failure to stream a tablet was last logged.
     reported: RefCell<BTreeMap<(TableId, u32), Instant>>,
     /// Notified when a tablet may be able to advance.
@@ -132,8 +138,8 @@ pub struct MigrationDriver {
 impl MigrationDriver {
     /// A driver that streams with `streaming`, once that is set on shard 0.
     pub fn new(shards: ClusterShards, streaming: PerShard<Streaming>) -> Rc<MigrationDriver> {
-        let (copies, reported, wake) = (RefCell::default(), RefCell::default(), Rc::default());
-        Rc::new(MigrationDriver { shards, streaming, copies, reported, wake })
+        let (copies, failures, reported) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Rc::new(MigrationDriver { shards, streaming, copies, failures, reported, wake: Rc::default() })
     }
 
     /// Advances tablets whenever this node is the leader, until the node stops. On shard 0.
@@ -216,6 +222,7 @@ impl MigrationDriver {
     fn cancel_stale_copies(&self, metadata: &Metadata) {
         self.reported.borrow_mut().retain(|_, reported| reported.elapsed() < REPORT_EVERY);
         self.copies.borrow_mut().retain(|session, _| metadata.session_is_open(*session));
+        self.failures.borrow_mut().retain(|session, _| metadata.session_is_open(*session));
     }
 
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
@@ -225,8 +232,8 @@ impl MigrationDriver {
         }
     }
 
-    /// Whether to log that a tablet could not be streamed. It is retried several times a second, so
-    /// the log line is limited to one per [`REPORT_EVERY`].
+    /// Whether to log that a tablet could not be streamed. It is retried soon, so the log line is
+    /// limited to one per [`REPORT_EVERY`].
     fn report_is_due(&self, table: TableId, tablet: u32) -> bool {
         let mut reported = self.reported.borrow_mut();
         let lately = reported.get(&(table, tablet)).is_some_and(|reported| reported.elapsed() < REPORT_EVERY);
@@ -263,15 +270,17 @@ impl MigrationDriver {
                         let (keyspace, name) = (&known.schema.keyspace, &known.schema.name);
                         tracing::warn!(keyspace, table = name, tablet, why, "a tablet could not be copied; retrying");
                     }
+                    *self.failures.borrow_mut().entry(session).or_default() += 1;
                     copies.remove(&session);
-                    return false;
                 }
             }
         }
         let what = StreamTask { table: *table, tablet: *tablet, from, to, session };
         let (result, copying) = (Rc::new(RefCell::new(None)), self.copy(what));
         let (done, wake) = (result.clone(), self.wake.clone());
+        let pause = pause_after(self.failures.borrow().get(&session).copied().unwrap_or_default());
         let task = rt::task::spawn(async move {
+            rt::time::sleep(pause).await;
             let copied = copying.await;
             *done.borrow_mut() = Some(copied);
             wake.notify_one();
@@ -279,6 +288,14 @@ impl MigrationDriver {
         debug_assert!(!copies.contains_key(&session), "a session copies a tablet once at a time");
         copies.insert(session, (task, result));
         false
+    }
+}
+
+/// The pause before the next attempt to stream a tablet.
+fn pause_after(failures: u32) -> Duration {
+    match failures {
+        0 => Duration::ZERO,
+        _ => FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_PAUSE),
     }
 }
 

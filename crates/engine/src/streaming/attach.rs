@@ -4,7 +4,7 @@
 //! directory of the table, unsealed: a crash before the seal leaves the session's files. The seal
 //! and what follows are those of a [load](crate::Engine::seal_loaded).
 
-use super::incoming::{Arrived, Incoming};
+use super::arrived::{Arrived, ArrivedSource};
 use super::session_dir::{self, Direction};
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -63,7 +63,7 @@ impl Engine {
     pub async fn attach_streamed<G: 'static>(
         &self,
         target: StreamTarget,
-        arrived: Vec<Incoming>,
+        arrived: Vec<ArrivedSource>,
         enter: impl FnOnce() -> Result<G, String> + 'static,
     ) -> Result<AttachedFiles, EngineError> {
         let table = self.table_or_error(target.table)?;
@@ -169,7 +169,7 @@ impl Engine {
     }
 }
 
-fn tablet_of(table: &Table, target: StreamTarget) -> Result<Rc<Tablet>, EngineError> {
+pub(super) fn tablet_of(table: &Table, target: StreamTarget) -> Result<Rc<Tablet>, EngineError> {
     let tablets = table.tablets();
     let tablet = tablets.iter().find(|own| own.id == target.tablet);
     tablet.cloned().ok_or_else(|| target.refused(format!("it is not on shard {}", rt::shard::this().0)))
@@ -187,11 +187,11 @@ async fn is_in_use(table: &Table, generation: Generation) -> Result<bool, Engine
 fn fresh_ones<'a>(
     table: &Table,
     target: StreamTarget,
-    arrived: &'a [Incoming],
+    arrived: &'a [ArrivedSource],
 ) -> Result<Vec<Arrived<'a>>, EngineError> {
     let mut known: BTreeSet<Generation> =
         tablet_of(table, target)?.sstables().iter().map(|own| own.generation()).collect();
-    let all = arrived.iter().flat_map(Incoming::sstables);
+    let all = arrived.iter().flat_map(ArrivedSource::sstables);
     Ok(all.filter(|one| known.insert(one.place.generation)).collect())
 }
 
@@ -227,9 +227,9 @@ async fn mark_attached(dir: &Path) -> Result<(), EngineError> {
 }
 
 /// Removes what has arrived from all sources.
-async fn remove_sources(arrived: &[Incoming]) -> Result<(), EngineError> {
-    for incoming in arrived {
-        remove_tree(incoming.dir()).await?;
+async fn remove_sources(arrived: &[ArrivedSource]) -> Result<(), EngineError> {
+    for source in arrived {
+        remove_tree(&source.dir).await?;
     }
     Ok(())
 }

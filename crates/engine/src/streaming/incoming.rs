@@ -5,6 +5,7 @@
 //! its TOC.txt is written: so what has one is complete, also after a crash. A later attempt does
 //! not ask for it again ([`Incoming::missing`]).
 
+use super::arrived::ArrivedSource;
 use super::attach::StreamTarget;
 use super::layout::{SMALL_FILE, StreamLayout, StreamedFile, StreamedSstable};
 use super::session_dir;
@@ -69,12 +70,6 @@ enum Content {
     Large(Box<SequentialWriter>),
 }
 
-/// An sstable of a source that has arrived.
-pub(super) struct Arrived<'a> {
-    pub place: SstablePath,
-    pub files: &'a [StreamedFile],
-}
-
 /// An sstable that has arrived and is being made durable.
 struct Sealing {
     task: Task<Result<(), EngineError>>,
@@ -131,11 +126,6 @@ impl Engine {
 }
 
 impl Incoming {
-    /// The directory in which the sstables arrive.
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Whether these are the sstables that this attempt receives.
     pub fn is_of(&self, sstables: &[StreamedSstable]) -> bool {
         StreamLayout::new(sstables).is_ok_and(|layout| layout == self.layout)
@@ -144,14 +134,6 @@ impl Incoming {
     /// All sstables that end before this place are durable.
     pub fn durable_before(&self) -> u64 {
         self.durable
-    }
-
-    /// The sstables of this source.
-    pub(super) fn sstables(&self) -> impl Iterator<Item = Arrived<'_>> {
-        self.layout.generations().iter().enumerate().map(|(index, generation)| Arrived {
-            place: SstablePath::new(&self.dir, *generation),
-            files: &self.layout.files()[self.layout.files_of(index)],
-        })
     }
 
     /// The order of the bytes.
@@ -183,13 +165,7 @@ impl Incoming {
     }
 
     async fn check_room(&self) -> Result<(), EngineError> {
-        let needed: u64 = self.missing().iter().map(|range| range.end - range.start).sum();
-        let (_, free) = rt::fs::disk_space(&self.dir).await.map_err(EngineError::io(&self.dir))?;
-        if free >= needed {
-            return Ok(());
-        }
-        let why = format!("the tablet needs {} MiB more, and {} MiB are free", needed.div_ceil(1 << 20), free >> 20);
-        Err(EngineError::io(&self.dir)(std::io::Error::new(std::io::ErrorKind::StorageFull, why)))
+        check_room(&self.dir, self.missing().iter().map(|range| range.end - range.start).sum()).await
     }
 
     /// Advances over sstables that have arrived.
@@ -334,10 +310,10 @@ impl Incoming {
     ///
     /// # Errors
     /// [`EngineError::Layout`] if something is missing.
-    pub async fn finish(&mut self) -> Result<(), EngineError> {
+    pub async fn finish(mut self) -> Result<ArrivedSource, EngineError> {
         self.make_durable().await?;
         match self.position() == self.layout.total() {
-            true => Ok(()),
+            true => Ok(ArrivedSource { dir: self.dir, layout: self.layout }),
             false => {
                 let (arrived, total) = (self.position(), self.layout.total());
                 Err(EngineError::Layout(format!("{arrived} of {total} bytes have arrived")))
@@ -346,11 +322,14 @@ impl Incoming {
     }
 }
 
-impl Arrived<'_> {
-    /// The bytes of all files.
-    pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.len).sum()
+/// An error if a disk has no room for so many bytes.
+pub(super) async fn check_room(dir: &Path, needed: u64) -> Result<(), EngineError> {
+    let (_, free) = rt::fs::disk_space(dir).await.map_err(EngineError::io(dir))?;
+    if free >= needed {
+        return Ok(());
     }
+    let why = format!("the tablet needs {} MiB more, and {} MiB are free", needed.div_ceil(1 << 20), free >> 20);
+    Err(EngineError::io(dir)(std::io::Error::new(std::io::ErrorKind::StorageFull, why)))
 }
 
 fn place_of(dir: &Path, layout: &StreamLayout, file: StreamedFile) -> SstablePath {

@@ -7,6 +7,10 @@
 //! writes them ([`Incoming`]). When all have arrived, the sstables become part of the tablet in one
 //! durable step ([`Engine::attach_streamed`](crate::Engine::attach_streamed)).
 //!
+//! A tablet can be streamed as mutations instead: its fragments come from an ordinary reader of the
+//! source, and the receiver writes sstables of its own ([`IncomingMutations`]). That is slower, but
+//! it needs no common file format: for sstables of other databases, or if file streaming is off.
+//!
 //! All files of a session are in directories of its own, below `streaming` in the directory of the
 //! table: `out-<session>` on the source, `in-<session>` on the receiver. They outlive a restart, so
 //! a repeated attempt continues. They are removed when the session has ended
@@ -15,14 +19,18 @@
 //! Sstables keep their generations, which are unique in the cluster. So what a tablet already has
 //! is not attached again.
 
+mod arrived;
 mod attach;
 mod incoming;
+mod incoming_mutations;
 mod layout;
 mod outgoing;
 mod session_dir;
 
+pub use arrived::ArrivedSource;
 pub use attach::{AttachedFiles, StreamTarget};
 pub use incoming::Incoming;
+pub use incoming_mutations::IncomingMutations;
 pub use layout::{Span, StreamLayout, StreamedFile, StreamedSstable};
-pub use outgoing::Pinned;
+pub use outgoing::{Pinned, TabletSize};
 pub use session_dir::Direction;

@@ -30,6 +30,15 @@ const FILE: &str = "sstables.json";
 const KIND: &str = "streamed-sstables";
 const FORMAT: u32 = 1;
 
+/// The size of a tablet's sstables, all of them together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TabletSize {
+    /// Partitions. One in several sstables counts several times.
+    pub partitions: u64,
+    /// Bytes on disk.
+    pub bytes: u64,
+}
+
 /// The sstables of a tablet, pinned for one session.
 pub struct Pinned {
     dir: PathBuf,
@@ -48,7 +57,8 @@ impl Engine {
     /// of this shard. The sstables have no data of an earlier epoch.
     ///
     /// # Errors
-    /// [`EngineError::NotStreamable`] if an sstable is damaged, or was written by another database.
+    /// [`EngineError::NotStreamable`] if an sstable is damaged.
+    /// [`EngineError::OnlyAsMutations`] if another database wrote an sstable.
     /// [`EngineError::Cancelled`] if the table is being truncated.
     pub async fn pin_tablet(
         &self,
@@ -82,7 +92,23 @@ impl Engine {
         .await
     }
 
-    /// Removes what is pinned for a session, so that the next [`Engine::pin_tablet`] pins anew.
+    /// The size of a tablet's sstables. `None` if it is not on this shard.
+    pub fn size_of_tablet(&self, id: TableId, tablet: u32) -> Option<TabletSize> {
+        let own = self.table(id)?.tablets().iter().find(|own| own.id == tablet)?.sstables();
+        Some(TabletSize { partitions: own.iter().map(|one| one.partitions()).sum(), bytes: own.disk_bytes() })
+    }
+
+    /// Flushes what a tablet has in memory now.
+    ///
+    /// # Errors
+    /// [`EngineError::Cancelled`] if the tablet is not on this shard.
+    pub async fn flush_one_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
+        let table = self.table_or_error(id)?;
+        let own = table.tablets().iter().find(|own| own.id == tablet).cloned();
+        self.flush_tablet(&table, &own.ok_or(EngineError::Cancelled)?).await
+    }
+
+    /// Removes what is pinned for a session, so that the next [`Engine::pin_tablet`] pins again.
     pub async fn unpin_tablet(&self, id: TableId, session: Uuid, epoch: u64) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         remove_tree(&session_dir::path(&table.dir, Direction::Out, session, epoch)).await
@@ -112,7 +138,9 @@ async fn link(own: &Attached, dir: &Path) -> Result<StreamedSstable, EngineError
         return Err(not_streamable(from, "it is damaged".to_owned()));
     }
     let files = match own.sstable.files_to_send().await {
-        Err(sstable::Error::Unsupported(why)) => return Err(not_streamable(from, why)),
+        Err(sstable::Error::Unsupported(why)) => {
+            return Err(EngineError::OnlyAsMutations { path: from.path(Component::Data), why });
+        }
         files => files?,
     };
     let to = SstablePath::new(dir, from.generation);

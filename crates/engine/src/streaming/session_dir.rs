@@ -45,6 +45,12 @@ pub(super) fn from_source(table_dir: &Path, session: Uuid, epoch: u64, source: H
     path(table_dir, Direction::In, session, epoch).join(source.0.simple().to_string())
 }
 
+/// The directory of a session for the sstables that this node writes from the mutations of one
+/// source.
+pub(super) fn of_mutations(table_dir: &Path, session: Uuid, epoch: u64, source: HostId) -> PathBuf {
+    path(table_dir, Direction::In, session, epoch).join(format!("{}-mutations", source.0.simple()))
+}
+
 /// Creates a directory of a session durably, in the directory of its table.
 pub(super) async fn make(table_dir: &Path, dir: &Path) -> Result<(), EngineError> {
     rt::fs::create_dir_all(dir).await.map_err(EngineError::io(dir))?;

@@ -15,30 +15,30 @@ use std::rc::Rc;
 use uuid::Uuid;
 
 /// The tablet that moves, of four.
-const TABLET: u32 = 1;
-const SESSION: Uuid = Uuid::from_u128(0x5E55);
-const KEYS: i32 = 40;
+pub const TABLET: u32 = 1;
+pub const SESSION: Uuid = Uuid::from_u128(0x5E55);
+pub const KEYS: i32 = 40;
 
-fn host(n: u128) -> HostId {
+pub fn host(n: u128) -> HostId {
     HostId(Uuid::from_u128(n))
 }
 
-fn config_of(dir: &Path, n: u128) -> EngineConfig {
+pub fn config_of(dir: &Path, n: u128) -> EngineConfig {
     EngineConfig { host_id: host(n), ..config(dir, 32 << 20) }
 }
 
-fn target() -> StreamTarget {
+pub fn target() -> StreamTarget {
     StreamTarget { table: still(0).id, tablet: TABLET, session: SESSION, epoch: 0 }
 }
 
-fn own_keys() -> impl Iterator<Item = i32> {
+pub fn own_keys() -> impl Iterator<Item = i32> {
     let range = tablets(4)[TABLET as usize].range.clone();
     (0..KEYS).filter(move |k| range.contains(&key(*k)))
 }
 
 /// An engine with the tablet in several sstables: small ones, and one with files of more than a
 /// chunk.
-async fn source(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
+pub async fn source(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
     let engine = open(config_of(dir, 1), schema, &tablets(4)).await;
     for round in 0..3 {
         for k in 0..KEYS {
@@ -57,7 +57,7 @@ async fn source(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
 }
 
 /// An engine that is about to receive the tablet, with newer writes.
-async fn receiver(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
+pub async fn receiver(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
     let all = tablets(4);
     let engine = open(config_of(dir, 2), schema, &all[2..]).await;
     engine.add_tablet(schema.id, all[TABLET as usize].clone()).await.unwrap();
@@ -88,12 +88,12 @@ async fn move_tablet(source: &Engine, receiver: &Engine) -> Result<AttachedFiles
     let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await?;
     let missing = incoming.missing();
     transfer(&pinned, &mut incoming, &missing, 100_000).await?;
-    incoming.finish().await?;
-    receiver.attach_streamed(target(), vec![incoming], || Ok(())).await
+    let arrived = incoming.finish().await?;
+    receiver.attach_streamed(target(), vec![arrived], || Ok(())).await
 }
 
 /// The rows of the tablet.
-async fn tablet(engine: &Engine, schema: &TableSchema) -> Seen {
+pub async fn tablet(engine: &Engine, schema: &TableSchema) -> Seen {
     let mut seen = all(engine, schema).await;
     seen.retain(|k, _| own_keys().any(|own| own == *k));
     seen
@@ -107,7 +107,7 @@ fn contents(dir: &Path, layout: &StreamLayout) -> BTreeMap<String, Vec<u8>> {
     named.filter(|(name, _)| is_own(name)).map(|(name, path)| (name, std::fs::read(path).unwrap())).collect()
 }
 
-fn dir_of(root: &Path) -> std::path::PathBuf {
+pub fn dir_of(root: &Path) -> std::path::PathBuf {
     crate::support::table_files::table_dir(root)
 }
 
@@ -187,8 +187,8 @@ fn an_attempt_that_was_cut_continues() {
             let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
             let missing = incoming.missing();
             if missing.is_empty() {
-                incoming.finish().await.unwrap();
-                receiver.attach_streamed(target(), vec![incoming], || Ok(())).await.unwrap();
+                let arrived = incoming.finish().await.unwrap();
+                receiver.attach_streamed(target(), vec![arrived], || Ok(())).await.unwrap();
                 break;
             }
             // Two connections in this attempt. The second continues where the first was cut.
@@ -244,8 +244,8 @@ fn damage_on_the_way_is_never_loaded() {
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
         incoming.push(whole).await.unwrap();
         assert!(matches!(incoming.push(vec![0].into()).await, Err(EngineError::Layout(_))), "too many bytes");
-        incoming.finish().await.unwrap();
-        receiver.attach_streamed(target(), vec![incoming], || Ok(())).await.unwrap();
+        let arrived = incoming.finish().await.unwrap();
+        receiver.attach_streamed(target(), vec![arrived], || Ok(())).await.unwrap();
         assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
         receiver.stop().await;
         source.stop().await;
@@ -264,11 +264,11 @@ fn damage_of_what_has_arrived_is_noticed_and_mended() {
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
         transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
-        incoming.finish().await.unwrap();
+        let arrived = incoming.finish().await.unwrap();
         let session = dir_of(&to).join(format!("streaming/in-{}/epoch-0", SESSION.simple()));
         let dir = std::fs::read_dir(session).unwrap().next().unwrap().unwrap().path();
         crate::support::table_files::damage(&crate::support::table_files::files(&dir, "-Filter.db")[0]);
-        let attached = receiver.attach_streamed(target(), vec![incoming], || Ok(())).await;
+        let attached = receiver.attach_streamed(target(), vec![arrived], || Ok(())).await;
         assert!(matches!(attached, Err(EngineError::Sstable(_))), "{attached:?}");
         assert_eq!(tablet(&receiver, &schema).await, Seen::new());
         assert_eq!(move_tablet(&source, &receiver).await.unwrap().sstables, 4);
@@ -314,9 +314,9 @@ fn a_session_that_has_ended_is_not_marked() {
         let mut incoming = receiver.receive(ended, host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
         transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
-        incoming.finish().await.unwrap();
+        let arrived = incoming.finish().await.unwrap();
         receiver.remove_session(&schema, ended.session).await.unwrap();
-        let attached = receiver.attach_streamed(ended, vec![incoming], || Ok(())).await.unwrap();
+        let attached = receiver.attach_streamed(ended, vec![arrived], || Ok(())).await.unwrap();
         assert_eq!(attached, AttachedFiles::default(), "the tablet has all of them");
         assert_eq!(receiver.session_dirs(&schema).await.unwrap(), [(Direction::In, SESSION)]);
         receiver.stop().await;
@@ -336,11 +336,11 @@ fn truncated_data_does_not_return() {
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
         transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
-        incoming.finish().await.unwrap();
+        let arrived = incoming.finish().await.unwrap();
 
         let now = rt::time::wall_micros();
         receiver.truncate_at(schema.id, 7, now).await.unwrap();
-        let attached = receiver.attach_streamed(target(), vec![incoming], || Ok(())).await;
+        let attached = receiver.attach_streamed(target(), vec![arrived], || Ok(())).await;
         assert!(matches!(attached, Err(EngineError::Cancelled)), "{attached:?}");
         assert_eq!(all(&receiver, &schema).await, Seen::new());
         source.truncate_at(schema.id, 7, now).await.unwrap();
@@ -354,8 +354,8 @@ fn truncated_data_does_not_return() {
             receiver.receive(StreamTarget { epoch: 7, ..target() }, host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
         transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
-        incoming.finish().await.unwrap();
-        receiver.attach_streamed(StreamTarget { epoch: 7, ..target() }, vec![incoming], || Ok(())).await.unwrap();
+        let arrived = incoming.finish().await.unwrap();
+        receiver.attach_streamed(StreamTarget { epoch: 7, ..target() }, vec![arrived], || Ok(())).await.unwrap();
         assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
         receiver.abandon().await;
         let receiver = open(config_of(&to, 2), &schema, &tablets(4)[1..]).await;
@@ -401,11 +401,11 @@ fn what_does_not_belong_to_the_tablet_is_refused() {
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
         transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
-        incoming.finish().await.unwrap();
-        let attached = receiver.attach_streamed(target(), vec![incoming], || Ok(())).await;
+        let arrived = incoming.finish().await.unwrap();
+        let attached = receiver.attach_streamed(target(), vec![arrived], || Ok(())).await;
         let error = attached.expect_err("it is another tablet").to_string();
         assert!(error.contains("keys outside"), "{error}");
-        let mut incoming = receiver
+        let incoming = receiver
             .receive(StreamTarget { session: Uuid::from_u128(7), ..target() }, host(1), pinned.sstables())
             .await
             .unwrap();

@@ -32,6 +32,7 @@ use std::slice::from_ref;
 
 pub use arrivals::{decode_arrivals, decode_others, encode_arrivals, encode_others};
 pub use header::Header;
+pub use parts::{decode_fragments, encode_fragments};
 
 /// The version of requests and responses that this release writes and reads.
 pub const VERSION: u8 = 1;

@@ -1,16 +1,24 @@
 //! The wire form of a part for reconciliation: a list of fragments, each `u8 kind, fields`, and the
 //! position up to which they are complete.
 
+use super::VERSION;
 use super::codec::{Reader, Writer};
 use super::command::{read_position, write_position};
 use crate::fragments::{FragmentPage, is_well_formed};
+use bytes::Bytes;
 use model::fragment::Fragment;
 use model::key::{Clustering, ClusteringCut, DecoratedKey, MAX_KEY_BYTES};
-use model::row::Row;
+use model::row::{Malformed, Row};
 use model::time::{Seconds, Timestamp, Tombstone};
+use rt::Pieces;
 
 pub(super) fn write(part: &FragmentPage, out: &mut Writer) {
-    out.list(&part.fragments, |out, fragment| match fragment {
+    write_fragments(&part.fragments, out);
+    out.option(part.last.as_ref(), |out, position| write_position(position, out));
+}
+
+fn write_fragments(fragments: &[Fragment], out: &mut Writer) {
+    out.list(fragments, |out, fragment| match fragment {
         Fragment::PartitionStart { key, tombstone } => {
             out.u8(0);
             out.bytes(&key.key);
@@ -33,11 +41,16 @@ pub(super) fn write(part: &FragmentPage, out: &mut Writer) {
         }
         Fragment::PartitionEnd => out.u8(4),
     });
-    out.option(part.last.as_ref(), |out, position| write_position(position, out));
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<FragmentPage> {
-    let fragments = reader.list(|reader| {
+    let fragments = read_fragments(reader)?;
+    let last = reader.option(read_position)?;
+    is_well_formed(&fragments).then_some(FragmentPage { fragments, last })
+}
+
+fn read_fragments(reader: &mut Reader<'_>) -> Option<Vec<Fragment>> {
+    reader.list(|reader| {
         Some(match reader.u8()? {
             0 => {
                 let key = reader.bytes().filter(|key| key.len() <= MAX_KEY_BYTES)?;
@@ -52,9 +65,21 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<FragmentPage> {
             4 => Fragment::PartitionEnd,
             _ => return None,
         })
-    })?;
-    let last = reader.option(read_position)?;
-    is_well_formed(&fragments).then_some(FragmentPage { fragments, last })
+    })
+}
+
+/// Encodes a part of a stream of fragments.
+pub fn encode_fragments(fragments: &[Fragment]) -> Pieces {
+    let mut out = Writer::framed(VERSION);
+    write_fragments(fragments, &mut out);
+    out.finish()
+}
+
+/// Decodes what [`encode_fragments`] has encoded. Each row is well-formed. The order of the
+/// fragments is not checked, because the stream may have begun earlier.
+pub fn decode_fragments(bytes: &Bytes) -> Result<Vec<Fragment>, Malformed> {
+    let mut reader = Reader::framed(std::slice::from_ref(bytes), VERSION).ok_or(Malformed("fragments"))?;
+    read_fragments(&mut reader).ok_or(Malformed("fragments"))
 }
 
 fn read_row(reader: &mut Reader<'_>) -> Option<Row> {
@@ -81,7 +106,6 @@ mod tests {
     use crate::request::ReplicaAnswer;
     use crate::wire::header::Report;
     use crate::wire::{Response, decode_response, encode_response};
-    use bytes::Bytes;
     use model::ColumnId;
     use model::row::{Cell, Marker, RowBuilder};
 
@@ -160,6 +184,17 @@ mod tests {
         assert_eq!(decoded, response);
         let own = whole.as_ptr_range();
         assert!(matches!(decoded.result, Ok(ReplicaAnswer::Page(page)) if own.contains(&page.body.as_ptr())));
+    }
+
+    #[test]
+    fn a_part_that_begins_within_a_partition_comes_back() {
+        let mut fragments = part().fragments;
+        fragments.drain(..2);
+        let bytes = encode_fragments(&fragments).join();
+        assert_eq!(decode_fragments(&bytes).expect("it is well-formed"), fragments);
+        for len in 0..bytes.len() {
+            assert!(decode_fragments(&bytes.slice(..len)).is_err(), "cut at {len}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod rest;
 pub mod ring;
 pub mod slow_query;
 pub mod snapshots;
+pub mod streams;
 pub mod table_stats;
 pub mod tables;
 pub mod tablets;
@@ -31,6 +32,7 @@ use cql::Processor;
 use cql::system::SettingsTable;
 use rt::shard::PerShard;
 use rt::sync::Semaphore;
+use streaming::StreamService;
 
 /// The services that administration uses, by a handle for each.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,8 @@ pub struct AdminShards {
     pub processor: PerShard<Processor>,
     /// The settings.
     pub settings: PerShard<SettingsTable>,
+    /// The streaming of tablets.
+    pub streams: PerShard<StreamService>,
     /// The ports for clients. On shard 0.
     pub clients: PerShard<ClientService>,
     /// Operations on this node as a member of its cluster. On shard 0.

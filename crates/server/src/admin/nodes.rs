@@ -15,6 +15,7 @@ use axum::{Json, Router};
 use cluster::observe::{Member, SNITCH, members};
 use cluster::{Node, NodeState};
 use coordinator::hints::MissedWrites;
+use model::HostId;
 use rt::ShardId;
 use rt::task::Group;
 use serde::Deserialize;
@@ -32,6 +33,7 @@ pub fn routes() -> Router<AdminState> {
     Router::new()
         .route("/cluster/nodes", get(all))
         .route("/cluster/missed/{node}", post(resync).delete(forget_missed))
+        .route("/storage_service/rebuild", post(rebuild))
         .route("/storage_service/host_id", get(host_ids))
         .route("/storage_service/load_map", get(load_map))
         .route("/storage_service/nodes/joining", get(joining))
@@ -117,12 +119,30 @@ async fn resync(
     Query(query): Query<Forced>,
 ) -> Answer<Vec<String>> {
     let host = find(&members(&state.remote).await?, Some(&node))?.seen.node.host;
-    let done = state.remote.call(ShardId(0), move |services| async move {
-        let task =
-            rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(services.resync, host, query.force));
+    resync_node(&state.remote, host, query.force).await
+}
+
+async fn resync_node(remote: &RemoteServices, host: HostId, force: bool) -> Answer<Vec<String>> {
+    let done = remote.call(ShardId(0), move |services| async move {
+        let task = rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(services.resync, host, force));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
     });
     Ok(Json(done.await.map_err(Refusal::failed)?.map_err(Refusal::Failed)?))
+}
+
+/// Where the data is read from. The name is ScyllaDB's.
+#[derive(Deserialize)]
+struct Rebuilt {
+    source_dc: Option<String>,
+}
+
+/// Reads all tables of this node again from all their replicas, after it has lost data.
+async fn rebuild(State(state): State<AdminState>, Query(query): Query<Rebuilt>) -> Answer<()> {
+    if query.source_dc.is_some_and(|name| !name.is_empty()) {
+        let why = "A datacenter cannot be chosen: a rebuild reads all replicas, because one alone may lack writes";
+        return Err(Refusal::Bad(why.to_owned()));
+    }
+    resync_node(&state.remote, HostId(state.host_id), true).await.map(|_| Json(()))
 }
 
 /// Removes the missed writes of a node, because an operator says that it has them.

@@ -39,7 +39,6 @@ pub fn routes() -> Router<AdminState> {
         .route("/storage_service/is_initialized", get(yes))
         .route("/storage_service/join_ring", get(yes))
         .route("/storage_service/metrics/exceptions", get(zero))
-        .route("/storage_service/stream_throughput", get(zero))
         .route("/storage_service/compaction_throughput", get(compaction_throughput))
         .route("/storage_service/data_file_locations", get(data_directories))
         .route("/storage_service/commitlog", get(log_directory))
@@ -120,7 +119,7 @@ async fn sstable_version() -> Json<&'static str> {
 }
 
 /// A setting of `system.config` as JSON; `None` if there is none of that name.
-async fn setting_of(remote: &RemoteServices, name: String) -> Result<Option<Value>, Refusal> {
+pub(super) async fn setting_of(remote: &RemoteServices, name: String) -> Result<Option<Value>, Refusal> {
     let found = remote.call(ShardId(0), move |services| async move {
         let table = services.settings.try_get()?;
         table.0.list().into_iter().find(|setting| setting.name == name).map(|setting| setting.value)

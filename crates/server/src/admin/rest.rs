@@ -87,6 +87,7 @@ pub fn router(state: AdminState) -> Router {
         .merge(super::ring::routes())
         .merge(super::slow_query::routes())
         .merge(super::tables::routes())
+        .merge(super::streams::routes())
         .merge(super::tablets::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)

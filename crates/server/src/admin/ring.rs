@@ -50,8 +50,6 @@ pub fn routes() -> Router<AdminState> {
         .route("/messaging_service/messages/dropped", nothing())
         .route("/messaging_service/messages/respond_pending", nothing())
         .route("/messaging_service/messages/respond_completed", nothing())
-        .route("/stream_manager", nothing())
-        .route("/stream_manager/", nothing())
 }
 
 /// One entry of a map, as this interface writes maps.

@@ -161,6 +161,12 @@ settings! {
         auto_snapshot: bool = true;
         /// The maximum write rate of compaction on all shards together, per second. 0: no limit.
         compaction_throughput_mb_per_sec ["compaction_throughput"]: MiB = Size(0);
+        /// Whether tablets move between nodes as whole sstable files. `false`: as mutations, which
+        /// is slower. Tablets with sstables of other databases always move as mutations.
+        enable_file_stream: bool = true;
+        /// The maximum rate at which this node streams tablets, to and from all others together,
+        /// per second. 0: no limit.
+        stream_io_throughput_mb_per_sec ["stream_io_throughput"]: MiB = Size(0);
         /// A larger partition is logged when its sstable is written, and listed in
         /// `system.large_partitions`.
         compaction_large_partition_warning_threshold_mb: MiB = Size(1000 << 20);

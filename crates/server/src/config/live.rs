@@ -9,7 +9,9 @@ use super::keys::{Config, KEYS, Key, find};
 use super::setting::Raw;
 use super::source::{DEFAULT, Source};
 use super::{file, fixed};
-use crate::stack::{hints_settings, hot_settings, language, large_data_thresholds, large_limits, page_limits};
+use crate::stack::{
+    hints_settings, hot_settings, language, large_data_thresholds, large_limits, page_limits, stream_settings,
+};
 use cluster::MetadataService;
 use coordinator::Coordinator;
 use cql::Processor;
@@ -20,6 +22,7 @@ use rt::ShardId;
 use rt::shard::PerShard;
 use std::cell::RefCell;
 use std::rc::Rc;
+use streaming::StreamService;
 
 /// The services that a change of a setting reaches, by a handle for each.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +37,8 @@ pub struct LiveShards {
     pub coordinator: PerShard<Coordinator>,
     /// The query processor.
     pub processor: PerShard<Processor>,
+    /// The streaming of tablets.
+    pub streams: PerShard<StreamService>,
 }
 
 /// Applies a changed value to the services of this shard.
@@ -71,6 +76,8 @@ const LIVE: &[(&str, ApplySetting)] = &[
     ("hot_partition_protection", apply_hot_partitions),
     ("hot_partition_wait_threshold_in_ms", apply_hot_partitions),
     ("hot_partitions_in_metrics", apply_hot_partitions),
+    ("enable_file_stream", apply_streaming),
+    ("stream_io_throughput_mb_per_sec", apply_streaming),
     ("hinted_handoff_enabled", apply_hints),
     ("max_hint_window_in_ms", apply_hints),
     ("hinted_handoff_throttle_in_kb", apply_hints),
@@ -111,6 +118,13 @@ fn apply_hints(shards: LiveShards, config: &Config) {
 
 fn apply_hot_partitions(shards: LiveShards, config: &Config) {
     shards.replica.get().set_hot_partitions(hot_settings(config));
+}
+
+fn apply_streaming(shards: LiveShards, config: &Config) {
+    // A node without others may have none.
+    if let Some(streams) = shards.streams.try_get() {
+        streams.set(stream_settings(config));
+    }
 }
 
 fn apply_governor(_: LiveShards, config: &Config) {

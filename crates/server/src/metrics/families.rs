@@ -241,9 +241,10 @@ families! {
     counter "scylla_compaction_manager_read_bytes" "Bytes read by compactions." |s| s.storage.engine.compacted_bytes_in;
     counter "scylla_compaction_manager_written_bytes" "Bytes written by compactions." |s| s.storage.engine.compacted_bytes_out;
 
-    counter "scylla_streaming_total_incoming_bytes" "Bytes of sstable files received from other nodes." |s| s.streams.incoming_bytes;
-    counter "scylla_streaming_total_outgoing_bytes" "Bytes of sstable files sent to other nodes." |s| s.streams.outgoing_bytes;
+    counter "scylla_streaming_total_incoming_bytes" "Bytes of tablets received from other nodes." |s| s.streams.incoming_bytes;
+    counter "scylla_streaming_total_outgoing_bytes" "Bytes of tablets sent to other nodes." |s| s.streams.outgoing_bytes;
     counter "scylla_streaming_received_tablets" "Tablets received from other nodes." |s| s.streams.received_tablets;
+    gauges "scylla_streaming_finished_percentage" "Finished part, from 0 to 1, of the files that arrive from other nodes; 1 if none arrive." |s, put| put("", s.streams.finished);
     counter "scylla_streaming_failed_attempts" "Attempts to receive a tablet that failed; they are repeated." |s| s.streams.failed_attempts;
 
     gauge "scylla_rpc_client_count" "Connections to shards of other nodes." |s| s.internode.connections;

@@ -7,7 +7,8 @@
 //!
 //! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read,
 //! `rate_limit_bounds` and `raft_safety` all the time, `acked_writes_survive`, `schema_agrees`,
-//! `refused_is_not_done` and `replicas_converge` at the end.
+//! `refused_is_not_done`, `moves_end`, `tablet_owned_once`, `copies_as_asked` and
+//! `replicas_converge` at the end.
 
 pub mod client;
 pub mod counters;
@@ -17,6 +18,7 @@ pub mod limited;
 pub mod moves;
 pub mod nemesis;
 pub mod node;
+pub mod ownership;
 pub mod pages;
 pub mod rate_limits;
 pub mod schema_oracle;
@@ -254,7 +256,7 @@ impl Simulation {
             self.check_limits()?;
         }
         self.rest()?;
-        self.run_until(ARRIVED, "tablets on the move arrive", |simulation| {
+        self.run_until(ARRIVED, "moves_end is broken: tablets on the move arrive", |simulation| {
             simulation.shared.nodes.iter().all(|node| !node.moving.get())
         })?;
         self.ask(0, Command::Read).map_err(|why| format!("acked_writes_survive: {why}"))?;
@@ -379,7 +381,10 @@ impl Simulation {
         }
         for ((table, tablet), all) in &copies {
             if all.len() != self.shared.plan.copies {
-                return Err(format!("tablet {tablet} of {table} has {} copies", all.len()));
+                return Err(format!(
+                    "copies_as_asked is broken: tablet {tablet} of {table} has {} replicas",
+                    all.len()
+                ));
             }
             let lengths: Vec<_> = all.iter().map(|(node, rows)| (node, rows.len())).collect();
             if all.iter().any(|(_, rows)| rows != &all[0].1) {

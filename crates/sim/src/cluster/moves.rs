@@ -11,7 +11,7 @@ use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
 use rt::time::Duration;
 use std::rc::Rc;
-use streaming::TabletStreamer;
+use streaming::{StreamSettings, TabletStreamer};
 
 /// Tables whose tablets move.
 const TABLES: [&str; 2] = ["t", "n"];
@@ -74,9 +74,10 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         if !shared.plan.moving {
             continue;
         }
-        let (what, done) = match any(16) {
+        let (what, done) = match any(18) {
             0 | 1 => ("leaves or stays", begin_or_cancel_leaving().await),
             2 => ("turns balancing on or off", set_balancing(any(2) == 0).await),
+            16 | 17 => ("turns file streaming on or off", set_file_streaming(any(2) == 0).await),
             3..=5 => ("gives up a move", give_up_one().await),
             _ => ("moves a tablet", begin_one(&shared.plan).await),
         };
@@ -137,6 +138,13 @@ async fn begin_or_cancel_leaving() -> Result<(), String> {
         }
     };
     done.map_err(|error| error.to_string())
+}
+
+/// Has this node stream tablets as files, or as mutations.
+async fn set_file_streaming(whole_files: bool) -> Result<(), String> {
+    let settings = StreamSettings { whole_files, ..StreamSettings::default() };
+    LAYERS.streams.call_all(move |streams| async move { streams.set(settings) }).await;
+    Ok(())
 }
 
 async fn give_up_one() -> Result<(), String> {

@@ -6,6 +6,7 @@ use super::emptied;
 use super::history::{EVERY, PARTITIONS};
 use super::limited;
 use super::moves;
+use super::ownership;
 use super::pages;
 use super::shared::{Canary, Command, NodeState, Report, Shared};
 use super::truncations::KEYS;
@@ -419,6 +420,7 @@ async fn report() -> Result<Report, String> {
         }
     }
     crate::node::permits_returned().await?;
+    ownership::check().await?;
     Ok(report)
 }
 

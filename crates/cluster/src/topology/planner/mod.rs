@@ -17,7 +17,7 @@ pub use drain::check_can_leave;
 pub use factor::replication_is_due;
 pub use rebuild::check_can_remove;
 pub(super) use rebuild::check_has_others;
-pub use waiting::waits_for;
+pub use waiting::{move_waits_for, waits_for};
 
 use super::{Node, NodeState, features};
 use crate::metadata::{Metadata, Table, builtin};
@@ -60,6 +60,14 @@ pub fn next_moves(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Move> {
         false => {}
     }
     work.moves
+}
+
+/// Whether no tablet moves, and none will unless something changes.
+pub fn is_quiet(metadata: &Metadata, down: &BTreeSet<HostId>) -> bool {
+    metadata.transitions().next().is_none()
+        && !metadata.topology.members().any(|node| matches!(node.state, NodeState::Joining | NodeState::Leaving))
+        && replication_is_due(metadata).is_empty()
+        && next_moves(metadata, down).is_empty()
 }
 
 /// A plan that is being made.

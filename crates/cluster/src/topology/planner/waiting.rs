@@ -40,6 +40,13 @@ pub fn waits_for(metadata: &Metadata, host: HostId, down: &BTreeSet<HostId>) -> 
     None
 }
 
+/// Why the move of a tablet does not go on, and the way out. `None` if nothing prevents it.
+pub fn move_waits_for(table: &Table, tablet: u32, down: &BTreeSet<HostId>) -> Option<String> {
+    table.tablets.transition(tablet)?;
+    let dead = table.tablets.holders(tablet).find(|replica| down.contains(&replica.host))?;
+    Some(needs(table, dead.host))
+}
+
 fn needs(table: &Table, dead: HostId) -> String {
     let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
     format!(

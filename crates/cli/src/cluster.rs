@@ -2,6 +2,7 @@
 //! `getendpoints`, `gossipinfo`, `version`: commands about the cluster and the node in it.
 
 use crate::api::{self, Api, query, quoted};
+use crate::output::plain_text;
 use crate::{Failure, moves, nodestatus};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json};
@@ -126,11 +127,6 @@ fn cluster(api: &Api) -> Result<Value, Failure> {
 
 fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-/// A value as text, without quotes.
-pub fn plain_text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn joined(values: &Value) -> String {

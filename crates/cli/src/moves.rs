@@ -2,8 +2,8 @@
 
 use crate::Failure;
 use crate::api::Api;
-use crate::cluster::plain_text;
 use crate::nodestatus::size;
+use crate::output::plain_text;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use rt::time::Duration;
 use serde_json::Value;

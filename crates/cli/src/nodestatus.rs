@@ -1,6 +1,7 @@
 //! The output of `messina admin status`: the nodes by datacenter, like `nodetool status`.
 
 use crate::columns;
+use crate::output::plain_text;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,21 +12,17 @@ type Column = (&'static str, fn(&Value) -> String);
 
 const COLUMNS: [Column; 8] = [
     ("--", short),
-    ("Address", |node| word(&node["address"])),
+    ("Address", |node| plain_text(&node["address"])),
     ("Load", |node| node["load"].as_u64().map_or("?".to_owned(), size)),
     ("Tablets", |node| node["tablets"].to_string()),
-    ("Host ID", |node| word(&node["host_id"])),
-    ("Rack", |node| word(&node["rack"])),
+    ("Host ID", |node| plain_text(&node["host_id"])),
+    ("Rack", |node| plain_text(&node["rack"])),
     ("Shards", |node| node["shards"].to_string()),
     ("Notes", |node| notes(node).join("; ")),
 ];
 
 /// The difference of clocks that is reported, in microseconds.
 const SKEW: i64 = 500_000;
-
-fn word(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
 
 /// Two letters: up or down, and normal, joining or leaving.
 fn short(node: &Value) -> String {
@@ -66,7 +63,7 @@ fn notes(node: &Value) -> Vec<String> {
             1 => "of 1 table".to_owned(),
             count => format!("of {count} tables"),
         };
-        let (why, host) = (word(&missed["why"]), word(&node["host_id"]));
+        let (why, host) = (plain_text(&missed["why"]), plain_text(&node["host_id"]));
         notes.push(format!(
             "misses writes {tables} that hint replay will not deliver, for {why}: run `messina admin resync {host}`"
         ));
@@ -81,11 +78,11 @@ fn notes(node: &Value) -> Vec<String> {
 pub fn text(nodes: &Value) -> String {
     let mut datacenters: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
     for node in nodes.as_array().into_iter().flatten() {
-        datacenters.entry(word(&node["datacenter"])).or_default().push(node);
+        datacenters.entry(plain_text(&node["datacenter"])).or_default().push(node);
     }
     let mut out = String::new();
     for (name, mut nodes) in datacenters {
-        nodes.sort_by_key(|node| word(&node["address"]).parse::<IpAddr>().ok());
+        nodes.sort_by_key(|node| plain_text(&node["address"]).parse::<IpAddr>().ok());
         let title = format!("Datacenter: {name}");
         let _ = writeln!(out, "{title}\n{}", "=".repeat(title.chars().count()));
         out.push_str("Status=Up/Down\n|/ State=Normal/Leaving/Joining\n");

@@ -18,6 +18,11 @@ macro_rules! complain {
     ($($part:tt)*) => { $crate::output::print_error(format_args!("{}\n", format_args!($($part)*))) };
 }
 
+/// A value as text, without quotes.
+pub fn plain_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Prints the answer of a node: as JSON, or as text. Every command of `messina admin` prints its
 /// JSON here, also if the answer is `null`.
 pub fn print_answer(answer: &Value, as_json: bool, text: impl FnOnce(&Value) -> String) {

@@ -3,6 +3,7 @@
 
 use crate::Failure;
 use crate::api::{Api, Method, quoted};
+use crate::output::plain_text;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
@@ -44,7 +45,7 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
 
 /// The text for one node.
 fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> String {
-    let tables: String = list(answer).iter().map(|table| format!("{}\n", word(table))).collect();
+    let tables: String = list(answer).iter().map(|table| format!("{}\n", plain_text(table))).collect();
     let is_noted = missing(nodes).iter().any(|one| one["address"] == node || one["host_id"] == node);
     match (tables.is_empty(), is_noted) {
         (true, false) if is_forgotten => format!("no missed writes are recorded for {node}\n"),
@@ -62,11 +63,11 @@ fn all(nodes: &Value, resync: impl Fn(&str) -> Result<Value, Failure>, as_json: 
     }
     for node in &chosen {
         // Uses the host id, because two nodes may have swapped their addresses.
-        let (host, address) = (word(&node["host_id"]), word(&node["address"]));
+        let (host, address) = (plain_text(&node["host_id"]), plain_text(&node["address"]));
         match resync(&host) {
             Ok(answer) => {
                 if !as_json {
-                    let tables: Vec<String> = list(&answer).iter().map(word).collect();
+                    let tables: Vec<String> = list(&answer).iter().map(plain_text).collect();
                     say!(
                         "{address}: {}",
                         if tables.is_empty() { "no table had to be read".into() } else { tables.join(", ") }
@@ -95,10 +96,6 @@ fn missing(nodes: &Value) -> Vec<&Value> {
 
 fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn word(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 
 use crate::Failure;
 use crate::api::{Api, Method, query};
-use crate::cluster::plain_text;
 use crate::nodestatus::size;
+use crate::output::plain_text;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::{Value, json};
 use std::fmt::Write;

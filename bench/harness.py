@@ -15,9 +15,11 @@ BENCH_PRIORITY             scheduling priority (default -15; use 10 for a trial 
 """
 
 import argparse
+import collections
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import statistics
@@ -37,6 +39,9 @@ PRIORITY = os.environ.get("BENCH_PRIORITY", "-15")
 KEPT = ["ops_per_s", "rows_per_s", "value_mb_per_s", "latency_us", "errors", "corrupt", "missing", "client_cpu_cores", "server_cpu_cores",
         "other_cpu_cores", "server_rss_mib", "seconds"]
 WRONG = ("errors", "corrupt", "missing")
+# Lines of callgrind: a function, or one that it calls; and the first characters of a cost.
+FUNCTION, COSTS = re.compile(r"(c?)fn=\((\d+)\)(?: (.*))?"), tuple("0123456789+-*")
+ALLOCATOR = re.compile("_?mi_")
 COMPARE = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
 
 
@@ -271,16 +276,37 @@ def fio(bench, seconds, *words, cpus=None):
 
 
 def callgrind(bench, *words):
-    """The instructions and the report of one run of hot-path."""
+    """The instructions and the report of one run of hot-path. `outside_allocator` of the report has the
+    instructions without those of the allocator: how full its pages are by chance decides about
+    hundreds of them for each request."""
     scratch = DATA / "callgrind.out"
     environment = dict(os.environ, TMPDIR=str(DATA), MESSINA_NO_IO_URING="1")
     done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={scratch}", os.environ["HOT_PATH_BIN"], *map(str, words)],
                           capture_output=True, text=True, env=environment)
     if done.returncode:
         bench.fail(f"hot-path {words} failed: {done.stdout[-500:]} {done.stderr[-2000:]}")
-    counted = next(line.split(":")[1] for line in scratch.read_text().splitlines() if line.startswith(("summary:", "totals:")))
+    counted = instructions(scratch.read_text())
     scratch.unlink()
-    return int(counted.split()[0]), json.loads(done.stdout.splitlines()[-1])
+    outside = sum(count for name, count in counted.items() if not ALLOCATOR.match(name))
+    return sum(counted.values()), json.loads(done.stdout.splitlines()[-1]) | {"outside_allocator": outside}
+
+
+def instructions(profile):
+    """The instructions of each function in the output of callgrind, without those that it calls."""
+    names, counted, current, is_call = {}, collections.Counter(), None, False
+    for line in profile.splitlines():
+        if found := FUNCTION.match(line):
+            number, name = found.group(2, 3)
+            names.setdefault(number, name)
+            current = current if found.group(1) else number
+        elif line.startswith("calls="):
+            is_call = True
+        elif line[:1] in COSTS:
+            # The line after a call has what the callee took.
+            if not is_call:
+                counted[current] += int(line.split()[1])
+            is_call = False
+    return {names[number]: count for number, count in counted.items()}
 
 
 def median(values):

@@ -31,7 +31,7 @@ use std::rc::Rc;
 use tracker::{Operation, Tracker};
 
 /// One of so many operations is sampled, on average.
-const GAP: u32 = 32;
+const GAP: u32 = 48;
 
 /// The longest key that is kept, in bytes. So memory is bounded.
 const LONGEST_KEY: usize = 1024;

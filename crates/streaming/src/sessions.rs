@@ -31,7 +31,7 @@ pub struct StreamService {
     shards: ClusterShards,
     counters: Rc<Counters>,
     settings: Rc<Settings>,
-    source: Source,
+    source: Rc<Source>,
     mutations: MutationSource,
     receiver: Rc<Receiver>,
     /// The tablets that are being received, by session.
@@ -49,7 +49,7 @@ impl StreamService {
     /// The service of this shard.
     fn new(shards: ClusterShards, settings: Settings) -> Rc<StreamService> {
         let (counters, settings): (Rc<Counters>, _) = (Rc::default(), Rc::new(settings));
-        let source = Source::new(shards, counters.clone(), settings.clone());
+        let source = Rc::new(Source::new(shards, counters.clone(), settings.clone()));
         let mutations = MutationSource::new(shards, counters.clone(), settings.clone());
         let receiver = Rc::new(Receiver::new(shards, counters.clone(), settings.clone()));
         Rc::new(StreamService { shards, counters, settings, source, mutations, receiver, running: RefCell::default() })

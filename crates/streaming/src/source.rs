@@ -40,13 +40,29 @@ impl Source {
         Source { shards, counters, settings, pinned: RefCell::default() }
     }
 
-    /// Pins the files of a tablet.
-    pub async fn pin(&self, what: TabletSession, caller: &Caller) -> Result<PinAnswer, Refusal> {
+    /// Pins the files of a tablet. It goes on if the caller stops waiting: what it makes after the
+    /// end of the session must be removed.
+    pub async fn pin(self: &Rc<Self>, what: TabletSession, caller: &Caller) -> Result<PinAnswer, Refusal> {
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, caller.deadline).await {
             return Err(Refusal::new(RefusalCode::Late, "this node has not followed the metadata"));
         }
         what.check(&service.current()).map_err(Refusal::failed)?;
+        let (own, receiver) = (self.clone(), caller.host);
+        let pinning = rt::task::spawn(async move {
+            let answer = own.pin_files(what, receiver).await;
+            match what.check(&own.shards.metadata.get().current()) {
+                Ok(()) => answer,
+                Err(why) => {
+                    own.remove_files(&what).await;
+                    Err(Refusal::failed(why))
+                }
+            }
+        });
+        pinning.await.unwrap_or_else(|_| Err(Refusal::failed("this node is stopping")))
+    }
+
+    async fn pin_files(&self, what: TabletSession, receiver: HostId) -> Result<PinAnswer, Refusal> {
         if !self.settings.whole_files.get() {
             return self.refuse_files(&what, "enable_file_stream is false on the source".to_owned()).await;
         }
@@ -57,23 +73,34 @@ impl Source {
             }
             pinned => pinned.map_err(Refusal::failed)?,
         };
-        if let Err(why) = what.check(&service.current()) {
-            // The session's files were removed at its end, and have been made again since.
-            self.unpin(what.table, what.session, what.epoch).await;
-            return Err(Refusal::failed(why));
-        }
+        what.check(&self.shards.metadata.get().current()).map_err(Refusal::failed)?;
         let sstables = pinned.sstables().to_vec();
         let TabletSession { table, epoch, .. } = what;
         let bytes = pinned.layout().total();
         let known = self.pinned.borrow_mut().insert(what.session, PinnedTablet { table, epoch, files: pinned });
         let files = Some((sstables.len() as u64, bytes));
-        self.counters.streams.begin(&what, Direction::Out, caller.host, files);
+        self.counters.streams.begin(&what, Direction::Out, receiver, files);
         // Each attempt of the receiver asks again.
         if known.is_none_or(|known| known.epoch != epoch) {
             tracing::info!(session = %what.session, %table, tablet = what.tablet, sstables = sstables.len(), bytes,
                 "the files of a tablet are pinned for another node");
         }
         Ok(PinAnswer::Files(sstables))
+    }
+
+    /// Removes the files of a session that has ended, unless its table was truncated: then the
+    /// session is still open.
+    async fn remove_files(&self, what: &TabletSession) {
+        let (schema, is_open) = {
+            let metadata = self.shards.metadata.get().current();
+            let table = metadata.table_by_id(what.table).map(|table| table.schema.clone());
+            (table, metadata.session_is_open(what.session))
+        };
+        if let Some(schema) = schema.filter(|_| !is_open)
+            && let Err(error) = self.shards.engine.get().remove_session(&schema, what.session).await
+        {
+            tracing::warn!(session = %what.session, %error, "the pinned files of a tablet cannot be removed");
+        }
     }
 
     /// Removes what was pinned for the session.

@@ -60,7 +60,8 @@ impl Body {
         Ok(&self.bytes[start..self.at])
     }
 
-    #[inline]
+    // Otherwise it depends on the rest of the crate whether it is inlined.
+    #[inline(always)]
     fn slice(&mut self, n: usize) -> Result<Bytes, Error> {
         let start = self.at;
         self.take(n)?;

@@ -29,7 +29,7 @@ pub use directory::{
 pub use file::{File, OpenOptions, open};
 pub(crate) use huge::keep as keep_huge_pages;
 pub(crate) use io::{Io, blocking};
-pub use sequential::SequentialWriter;
+pub use sequential::{SequentialWriter, WriteBuffers};
 pub use way_out::{way_out, way_out_of_new_dir};
 
 use crate::group::Group;

@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// Bytes of one request.
 const CHUNK: u64 = 1 << 20;
 /// Requests in flight to one source.
-const WINDOW: usize = 4;
+const WINDOW: usize = 6;
 /// How long a source may take to flush and pin a tablet.
 const PIN: Duration = Duration::from_secs(600);
 /// How long a source may take to send a chunk. Its throttle may have it wait.

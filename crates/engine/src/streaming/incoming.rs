@@ -16,7 +16,7 @@ use crate::table_dir::names_in;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{LocalBoxFuture, try_join_all};
 use model::HostId;
-use rt::fs::{IoClass, OpenOptions, SequentialWriter};
+use rt::fs::{IoClass, OpenOptions, SequentialWriter, WriteBuffers};
 use rt::task::Task;
 use sstable::{Arrival, Component, FileCheck, SstablePath};
 use std::collections::{BTreeSet, VecDeque};
@@ -28,6 +28,8 @@ use std::rc::Rc;
 const MOST_UNWRITTEN: u64 = 16 << 20;
 /// So many sstables may wait to be durable.
 const MOST_UNSEALED: usize = 64;
+/// The disk is kept busy while bytes arrive.
+const LARGE_FILE: WriteBuffers = WriteBuffers { bytes: 512 << 10, behind: 4 };
 /// Bytes after which all that has arrived is made durable, so that the source can release it.
 const CHECKPOINT: u64 = 256 << 20;
 
@@ -224,7 +226,7 @@ impl Incoming {
             true => Content::Small(BytesMut::with_capacity(file.len as usize)),
             false => {
                 let path = place.path(file.component);
-                let writer = SequentialWriter::create(&path, IoClass::Background).await;
+                let writer = SequentialWriter::create_with(&path, IoClass::Background, LARGE_FILE).await;
                 Content::Large(Box::new(writer.map_err(EngineError::io(path))?))
             }
         };

@@ -1,7 +1,7 @@
 //! Writes a file once, from start to end, bypassing the page cache.
 //!
-//! Bytes are collected in aligned buffers, and up to [`WRITES_BEHIND`] of these are written in the
-//! background. Space is reserved ahead. `finish` pads the tail, truncates the file to its true
+//! Bytes are collected in aligned buffers, and some of these are written in the background
+//! ([`WriteBuffers`]). Space is reserved ahead. `finish` pads the tail, truncates the file to its true
 //! length and makes it durable. A writer that is dropped leaves a file with unspecified contents:
 //! the caller removes it.
 
@@ -13,10 +13,21 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-/// Size of one write, in bytes.
-const CHUNK: usize = 256 << 10;
-/// Concurrent writes per writer.
-const WRITES_BEHIND: usize = 2;
+/// The memory of a writer: `behind + 1` buffers of `bytes` each.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteBuffers {
+    /// Size of one write, in bytes.
+    pub bytes: usize,
+    /// Concurrent writes.
+    pub behind: usize,
+}
+
+impl Default for WriteBuffers {
+    fn default() -> Self {
+        WriteBuffers { bytes: 256 << 10, behind: 2 }
+    }
+}
+
 /// Space is reserved in steps of this many bytes.
 const RESERVE: u64 = 8 << 20;
 
@@ -24,6 +35,7 @@ const RESERVE: u64 = 8 << 20;
 pub struct SequentialWriter {
     file: File,
     class: IoClass,
+    buffers: WriteBuffers,
     buffer: AlignedBuf,
     /// The position of `buffer` in the file.
     flushed: u64,
@@ -35,11 +47,17 @@ pub struct SequentialWriter {
 impl SequentialWriter {
     /// Creates the file at `path`, which must not exist, and a writer at its start.
     pub async fn create(path: &Path, class: IoClass) -> io::Result<Self> {
+        Self::create_with(path, class, WriteBuffers::default()).await
+    }
+
+    /// As [`SequentialWriter::create`], with other buffers.
+    pub async fn create_with(path: &Path, class: IoClass, buffers: WriteBuffers) -> io::Result<Self> {
         let file = open(path, &OpenOptions { direct: true, ..OpenOptions::create_new() }).await?;
         Ok(Self {
             file,
             class,
-            buffer: AlignedBuf::with_capacity(CHUNK),
+            buffers,
+            buffer: AlignedBuf::with_capacity(buffers.bytes),
             flushed: 0,
             reserved: 0,
             in_flight: VecDeque::new(),
@@ -68,7 +86,7 @@ impl SequentialWriter {
     async fn write_buffer(&mut self) -> io::Result<()> {
         debug_assert!(self.buffer.len().is_multiple_of(ALIGN), "only the last write may be padded");
         debug_assert!(self.flushed.is_multiple_of(ALIGN as u64), "direct writes begin at a block of the disk");
-        while self.in_flight.len() >= WRITES_BEHIND {
+        while self.in_flight.len() >= self.buffers.behind {
             self.wait_for_one().await?;
         }
         let end = self.flushed + self.buffer.len() as u64;
@@ -81,7 +99,7 @@ impl SequentialWriter {
                 spare.clear();
                 spare
             }
-            None => AlignedBuf::with_capacity(CHUNK),
+            None => AlignedBuf::with_capacity(self.buffers.bytes),
         };
         let full = std::mem::replace(&mut self.buffer, next);
         let (file, class, at) = (self.file.clone(), self.class, self.flushed);

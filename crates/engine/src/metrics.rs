@@ -23,6 +23,7 @@ pub(crate) struct Counts {
     pub moves: Cell<u64>,
     pub compaction_failures: Cell<u64>,
     pub compactions_running: Cell<u64>,
+    pub streams_running: Cell<u64>,
     pub compacted_bytes_in: Cell<u64>,
     pub compacted_bytes_out: Cell<u64>,
     pub replayed: Cell<u64>,

@@ -10,7 +10,7 @@ use crate::mutation_page::MutationPage;
 use crate::settings::Settings;
 use bytes::Bytes;
 use cluster::ClusterShards;
-use engine::streaming::{Direction, TabletSize};
+use engine::streaming::{Direction, Streaming, TabletSize};
 use engine::{ReadError, ReadOptions, Reader};
 use internode::{Caller, Refusal, RefusalCode};
 use model::id::HostId;
@@ -42,6 +42,7 @@ struct OpenReader {
     attempt: Uuid,
     /// The next page, and its number. `None` while a page is being sent, or after the last one.
     next: Option<(u64, Task<Result<ReadPage, ReadError>>)>,
+    _streaming: Streaming,
 }
 
 /// A page, and the reader of what follows it.
@@ -79,7 +80,8 @@ impl MutationSource {
         let place = (what.session, caller.host);
         let next = match number {
             0 => {
-                self.open.borrow_mut().insert(place, OpenReader { attempt, next: None });
+                let _streaming = self.shards.engine.get().begin_streaming();
+                self.open.borrow_mut().insert(place, OpenReader { attempt, next: None, _streaming });
                 self.begin(what, after, caller.host).await?
             }
             _ => self.next(place, attempt, number)?,

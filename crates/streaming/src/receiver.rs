@@ -71,6 +71,7 @@ impl Receiver {
         if engine.is_attached(target).await? {
             return Ok(AttachedFiles::default());
         }
+        let _streaming = engine.begin_streaming();
         let mut all = Vec::new();
         for source in from {
             all.push(self.receive_from(&what, *source).await?);

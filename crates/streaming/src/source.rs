@@ -5,7 +5,7 @@ use crate::metrics::{Counters, add};
 use crate::settings::Settings;
 use cluster::ClusterShards;
 use engine::EngineError;
-use engine::streaming::{Direction, Pinned};
+use engine::streaming::{Direction, Pinned, Streaming};
 use internode::{Caller, Refusal, RefusalCode};
 use model::id::{HostId, TableId};
 use rt::Pieces;
@@ -24,6 +24,7 @@ struct PinnedTablet {
     /// The epoch of the table.
     epoch: u64,
     files: Rc<Pinned>,
+    _streaming: Rc<Streaming>,
 }
 
 /// The pinned tablets of a shard.
@@ -77,7 +78,8 @@ impl Source {
         let sstables = pinned.sstables().to_vec();
         let TabletSession { table, epoch, .. } = what;
         let bytes = pinned.layout().total();
-        let known = self.pinned.borrow_mut().insert(what.session, PinnedTablet { table, epoch, files: pinned });
+        let own = PinnedTablet { table, epoch, files: pinned, _streaming: Rc::new(engine.begin_streaming()) };
+        let known = self.pinned.borrow_mut().insert(what.session, own);
         let files = Some((sstables.len() as u64, bytes));
         self.counters.streams.begin(&what, Direction::Out, receiver, files);
         // Each attempt of the receiver asks again.

@@ -34,3 +34,25 @@ pub use incoming_mutations::IncomingMutations;
 pub use layout::{Span, StreamLayout, StreamedFile, StreamedSstable};
 pub use outgoing::{Pinned, TabletSize};
 pub use session_dir::Direction;
+
+use crate::engine::Engine;
+use crate::metrics::{Counters, add};
+
+/// Work for streamed tablets. While there is some, maintenance requests its share of the shard's
+/// time, within what the governor allows.
+pub struct Streaming(Counters);
+
+impl Engine {
+    /// Work for a streamed tablet begins. It ends when the result is dropped.
+    pub fn begin_streaming(&self) -> Streaming {
+        add(&self.counters().streams_running, 1);
+        self.compactions().wake_share();
+        Streaming(self.counters().clone())
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.0.streams_running.set(self.0.streams_running.get() - 1);
+    }
+}

@@ -1,6 +1,7 @@
 """Rate limits on three nodes: the excess is refused at every level, the limit holds for all nodes together, no refusal leaves a hint, and
 accepted writes are on all replicas."""
 
+import contextlib
 import math
 import re
 import threading
@@ -12,6 +13,7 @@ from cassandra import ConsistencyLevel as Level
 from cassandra.protocol import ConfigurationException
 from cassandra.query import SimpleStatement
 from cluster.trio import NODES, eventually
+from wire import ERROR, Wire
 
 LEVELS = (Level.ONE, Level.QUORUM, Level.ALL)
 BURST = 300
@@ -149,3 +151,26 @@ def test_a_refusal_leaves_no_hint_for_a_node_that_is_down(trio):
                 assert not write(trio.sessions[node], level, f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)")
     found = [float(value) for node in trio.nodes[:2] for value in re.findall(r"^scylla_hints_manager_written\{.*\} (\S+)$", node.metrics(), re.M)]
     assert found and sum(found) == 0
+
+
+def test_a_refusal_leaves_no_hint_for_a_node_that_does_not_answer(trio):
+    """The connections are to any shards of a node, so that for half of the keys the replicas decide: two refuse, and the third stands still. The
+    refused rows must be nowhere later."""
+    trio.keyspace()
+    session = trio.sessions[0]
+    session.execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH per_partition_rate_limit = {'max_writes_per_second': 0}")
+    by_replicas = 0
+    with contextlib.ExitStack() as open_until_the_end:
+        wires = [open_until_the_end.enter_context(Wire(trio.nodes[1].address, timeout=30)) for _ in range(4)]
+        with trio.nodes[2].standing_still():
+            for k in range(40):
+                for n, wire in enumerate(wires):
+                    answer = wire.query(f"INSERT INTO ks.t (k, v) VALUES ({len(wires) * k + n}, 1)", consistency=Level.QUORUM)
+                    assert answer.opcode == ERROR and "rate limit" in answer.message, answer
+                    by_replicas += "rejected by replicas" in answer.message
+            # The requests to the third replica end.
+            # Then the requests to the third replica have ended: their connections are closed.
+            trio.wait_down(2)
+    assert by_replicas > 10
+    assert hints(trio) == 0
+    eventually(lambda: not list(session.execute(at(Level.ALL, "SELECT k FROM ks.t"))))

@@ -78,6 +78,9 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
         _ => (api.get("/storage_service/release_version")?, plain),
     };
     crate::output::print_answer(&answer, as_json, shown);
+    if name == "status" && !as_json && api.get("/storage_service/tablets/balancing")? == Value::Bool(false) {
+        say!("Tablet balancing is off: nodes that join get no tablets (`messina admin balancing on`)");
+    }
     Ok(())
 }
 

@@ -49,7 +49,9 @@ fn of_one(nodes: &Value, node: &str, answer: &Value, is_forgotten: bool) -> Stri
     let is_noted = missing(nodes).iter().any(|one| one["address"] == node || one["host_id"] == node);
     match (tables.is_empty(), is_noted) {
         (true, false) if is_forgotten => format!("no missed writes are recorded for {node}\n"),
-        (true, false) => format!("no missed writes are recorded for {node}: nothing was read\n"),
+        (true, false) => {
+            format!("no missed writes are recorded for {node}: nothing was read (`--force` reads all its tables)\n")
+        }
         (true, true) if !is_forgotten => format!("no table had to be read for {node}\n"),
         _ => tables,
     }
@@ -128,7 +130,10 @@ mod tests {
     #[test]
     fn it_is_said_if_nothing_is_noted() {
         let none = json!([]);
-        assert_eq!(of_one(&nodes(), "b", &none, false), "no missed writes are recorded for b: nothing was read\n");
+        assert_eq!(
+            of_one(&nodes(), "b", &none, false),
+            "no missed writes are recorded for b: nothing was read (`--force` reads all its tables)\n"
+        );
         assert_eq!(of_one(&nodes(), "2", &Value::Null, true), "no missed writes are recorded for 2\n");
         assert_eq!(of_one(&nodes(), "3", &none, false), "no table had to be read for 3\n");
         assert_eq!(of_one(&nodes(), "a", &Value::Null, true), "");

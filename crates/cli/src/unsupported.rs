@@ -4,8 +4,10 @@ use crate::Failure;
 use clap::{Arg, Command};
 
 /// The commands, and what to do instead.
-const COMMANDS: &[(&str, &str)] =
-    &[("repair", "to read the data of a node again from its replicas, run `messina admin resync`; see docs/faults.md")];
+const COMMANDS: &[(&str, &str)] = &[(
+    "repair",
+    "to bring a node the writes that it missed, run `messina admin resync NODE`; to read all data of a node again from its replicas, run `messina admin rebuild` on it; see docs/faults.md",
+)];
 
 /// The commands, which the help does not list.
 pub fn commands() -> impl Iterator<Item = Command> {

@@ -127,7 +127,9 @@ impl ReplicaWriter {
                 // repeated.
                 return self.lacks(responses, Lacking { replica, message, failure }, &context).await;
             }
-            by_hint &= failure.may_pass();
+            // The other replicas may refuse the write: then there must be no hint.
+            let waits = decides && hints.is_some() && failure.may_pass();
+            by_hint &= failure.may_pass() && !waits;
             if !by_hint && class != FailureClass::Failed {
                 responses.change(replica, &groups, ResponseTracker::absent);
             } else if let ReplicaFailure::Refused(ReplicaError::RateLimited(refused)) = &failure {
@@ -141,8 +143,13 @@ impl ReplicaWriter {
                 responses.failures.borrow_mut().push((node, failure.why()));
                 responses.change(replica, &groups, ResponseTracker::failed);
             }
-            if replica.host == self.client.host || !failure.may_pass() {
-                return self.lacks(responses, Lacking { replica, message, failure }, &context).await;
+            if waits || replica.host == self.client.host || !failure.may_pass() {
+                self.lacks(responses, Lacking { replica, message, failure }, &context).await;
+                // After the end of the request, nothing else keeps this hint.
+                if waits && !responses.is_open.get() {
+                    self.hint_unanswered(responses, context.metadata_number).await;
+                }
+                return;
             }
             responses.begin_hint();
         }
@@ -189,22 +196,32 @@ impl ReplicaWriter {
         responses.end_hint();
     }
 
-    /// Keeps the hints for replicas that are down, if a write failed and no rate limit refused it:
-    /// some replicas may have it.
-    pub fn hint_down(self: &Rc<Self>, responses: &Rc<WriteResponses>, context: &Context) {
-        let is_down = |lacking: &Lacking| matches!(lacking.failure, ReplicaFailure::Send(SendError::Down(_)));
-        if responses.rate_limited.get().is_some() || !responses.lacking.borrow().iter().any(is_down) {
+    /// Keeps hints after a write has failed: see [`ReplicaWriter::hint_unanswered`].
+    pub fn hint_after_failure(self: &Rc<Self>, responses: &Rc<WriteResponses>, context: &Context) {
+        let is_due = responses.lacking.borrow().iter().any(|lacking| self.is_unanswered(lacking));
+        if is_due && responses.rate_limited.get().is_none() {
+            let (writer, responses, number) = (self.clone(), responses.clone(), context.metadata_number);
+            rt::task::spawn(async move { writer.hint_unanswered(&responses, number).await }).detach();
+        }
+    }
+
+    /// Whether another node did not respond, or is down.
+    fn is_unanswered(&self, lacking: &Lacking) -> bool {
+        let is_down = matches!(lacking.failure, ReplicaFailure::Send(SendError::Down(_)));
+        lacking.replica.host != self.client.host && (is_down || lacking.failure.may_pass())
+    }
+
+    /// Keeps the hints for replicas that did not respond or are down, if a write failed and no rate
+    /// limit refused it: some replicas may have it.
+    async fn hint_unanswered(&self, responses: &WriteResponses, number: u64) {
+        if responses.rate_limited.get().is_some() {
             return;
         }
-        let (writer, responses, number) = (self.clone(), responses.clone(), context.metadata_number);
-        let hints = async move {
-            for lacking in responses.lacking.take().into_iter().filter(is_down) {
-                let message = lacking.message.clone();
-                let _in_flight = writer.in_flight(&message);
-                writer.hint_one(&responses, lacking, number).await;
-            }
-        };
-        rt::task::spawn(hints).detach();
+        for lacking in responses.lacking.take().into_iter().filter(|lacking| self.is_unanswered(lacking)) {
+            let message = lacking.message.clone();
+            let _in_flight = self.in_flight(&message);
+            self.hint_one(responses, lacking, number).await;
+        }
     }
 
     /// Sends a write, which is accepted now, to a replica that refused it by a rate limit. The

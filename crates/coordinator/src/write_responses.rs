@@ -255,7 +255,7 @@ impl Coordinator {
         let outcome = options.context.deadline.limit(responses.outcome()).await;
         responses.is_open.set(false);
         if !matches!(outcome, Ok(Outcome::Reached | Outcome::Outdated)) {
-            self.writer.hint_down(&responses, &options.context);
+            self.writer.hint_after_failure(&responses, &options.context);
         }
         let (required, received, failures) = responses.worst();
         match outcome {

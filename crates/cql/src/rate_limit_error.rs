@@ -134,8 +134,14 @@ impl Display for Json<'_> {
             write!(f, "{c}")?;
         }
         let excess = &refused.excess;
-        write!(f, "\",\"rejected_by\":\"{}\",\"unit\":\"{unit}\"", self.0.rejected_by())?;
-        write!(f, ",\"limit_per_second\":{},\"observed\":{}", excess.limit, excess.observed)?;
+        write!(f, "\",\"rejected_by\":\"{}\"", self.0.rejected_by())?;
+        match refused.by {
+            LimitedBy::Protection => write!(f, ",\"reason\":\"hot_partition_protection\"")?,
+            _ => {
+                let (limit, observed) = (excess.limit, excess.observed);
+                write!(f, ",\"unit\":\"{unit}\",\"limit_per_second\":{limit},\"observed\":{observed}")?;
+            }
+        }
         write!(f, ",\"retry_after_ms\":{}}}", excess.retry_after_ms)
     }
 }

@@ -28,7 +28,7 @@ fn saturated(number: u64) -> u32 {
 
 /// A jitter from the draw of the decision. Its low bits are used: the high ones are larger than
 /// usual in a refusal.
-fn jitter_ms(draw: u32) -> u32 {
+pub(crate) fn jitter_ms(draw: u32) -> u32 {
     ((u64::from(draw & 0xffff) * WINDOW_MS) >> 16) as u32
 }
 

@@ -6,7 +6,7 @@
 //! ([`Context::may_be_protected_against`]).
 
 use crate::error::{LimitedBy, RateLimited, ReplicaError};
-use crate::excess::Excess;
+use crate::excess::{Excess, jitter_ms};
 use crate::hot::tracker::Operation;
 use crate::hot::{HotPartition, HotSettings, MOST_RECORDINGS, PartitionId, TabletLoad, TopPartitions};
 use crate::limiter::{LimitKind, hash};
@@ -83,12 +83,14 @@ impl Drop for RecordingPermit {
     }
 }
 
-/// When a client should try again, in ms: the load of the shard is judged again by then.
+/// When a client should try again at the earliest, in ms: the load of the shard is judged again by
+/// then.
 const RETRY_AFTER_MS: u32 = 1_000;
 
 /// The refusal of an operation of a hot partition.
 fn refusal(id: PartitionId, kind: LimitKind) -> RateLimited {
-    let excess = Excess { retry_after_ms: RETRY_AFTER_MS, ..Excess::default() };
+    let retry_after_ms = RETRY_AFTER_MS + jitter_ms(rt::random::u64() as u32);
+    let excess = Excess { retry_after_ms, ..Excess::default() };
     RateLimited { kind, table: id.table, by: LimitedBy::Protection, partition: hash(id.token, kind), excess }
 }
 

@@ -268,6 +268,17 @@ impl From<StopError> for NodeError {
     }
 }
 
+/// A warning if clients on other machines are given an address that is not this machine's for them.
+fn client_address_warning(config: &Config) -> Option<String> {
+    let own = config.broadcast_address.unwrap_or(config.listen_address);
+    let announced = config.broadcast_rpc_address.unwrap_or(config.rpc_address);
+    (announced.is_loopback() && !own.is_loopback()).then(|| {
+        format!(
+            "rpc_address is {announced}: drivers on other machines cannot use it, although other nodes reach this              one at {own}. Set rpc_address, or broadcast_rpc_address"
+        )
+    })
+}
+
 /// Runs a node until a signal or a failure ends it. `ready` is called with the lines for the
 /// operator once clients are served.
 pub fn run(
@@ -285,7 +296,8 @@ pub fn run(
         }
     }
     let of_memory = memory_warning(config.memory, rt::host::memory_limit().map_err(because)?);
-    for warning in log_size_warning(&plan.config, plan.shards).into_iter().chain(of_memory) {
+    let warnings = log_size_warning(&plan.config, plan.shards).into_iter().chain(of_memory);
+    for warning in warnings.chain(client_address_warning(config)) {
         tracing::warn!("{warning}");
     }
     check_threads(plan.shards, rt::host::startable_threads, rt::host::thread_limits)?;

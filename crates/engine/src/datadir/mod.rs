@@ -206,7 +206,13 @@ impl DataDir {
             if before.is_none() && fs::read_dir(&part).await.is_ok_and(|entries| !entries.is_empty()) {
                 return Err(DataDirError::NoStamp(path.to_path_buf()));
             }
-            fs::create_dir_all(&part).await.map_err(failed(&part))?;
+            // What a directory with data lacks is found missing later.
+            if is_new || fs::is_there(&part).await.map_err(failed(&part))? {
+                fs::create_dir_all(&part).await.map_err(failed(&part))?;
+            }
+        }
+        if before.is_none() {
+            tracing::info!(dir = %path.display(), "the data directory is new and empty");
         }
         fs::sync_dir(path).await.map_err(failed(path))?;
         let stamp = match &before {

@@ -1,9 +1,9 @@
 //! Writes a file once, from start to end, bypassing the page cache.
 //!
 //! Bytes are collected in aligned buffers, and some of these are written in the background
-//! ([`WriteBuffers`]). Space is reserved ahead. `finish` pads the tail, truncates the file to its true
-//! length and makes it durable. A writer that is dropped leaves a file with unspecified contents:
-//! the caller removes it.
+//! ([`WriteBuffers`]). Space is reserved ahead. `finish` pads the tail, truncates the file to its
+//! true length and makes it durable. A writer that is dropped leaves a file with unspecified
+//! contents: the caller removes it.
 
 use super::IoClass;
 use super::buffer::{ALIGN, AlignedBuf};

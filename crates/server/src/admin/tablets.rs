@@ -151,6 +151,9 @@ fn replicas_after(
         replicas.remove(place);
     }
     if let Some((host, shard)) = change.to {
+        if replicas.iter().any(|replica| replica.host == host) {
+            return Err(format!("node {host} has a replica of the tablet already"));
+        }
         let shard = match shard {
             Some(shard) => shard,
             None => idlest_shard(metadata, host).ok_or_else(|| format!("node {host} is not known"))?,

@@ -231,6 +231,13 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.broadcast_address.is_none() && !usable(config.listen_address) {
         return conflict("listen_address listens everywhere: set broadcast_address to the address for other nodes");
     }
+    let own = config.broadcast_address.unwrap_or(config.listen_address);
+    if let Some(seed) = config.seeds.addresses().find(|seed| own.is_loopback() && !seed.is_loopback()) {
+        return conflict(&format!(
+            "listen_address is {own}, at which only this machine reaches this node, and the seed {seed} is another \
+             machine: set listen_address (and rpc_address for clients) to an address of this machine"
+        ));
+    }
     config.server_encryption_options.files().map_err(ConfigError::Conflict)?;
     let encrypted = config.client_encryption_options.files().map_err(ConfigError::Conflict)?.is_some();
     let mut ports: Vec<(&str, IpAddr, u16)> = vec![
@@ -466,6 +473,7 @@ mod tests {
             ("broadcast_address: 224.0.0.1", "at which other nodes reach this one"),
             ("listen_address: 0.0.0.0", "set broadcast_address"),
             ("listen_address: '::'", "set broadcast_address"),
+            ("seeds: 10.1.2.3", "set listen_address (and rpc_address for clients)"),
             ("seeds: ',,'", "IP addresses or host names"),
             ("paging_key_rotation_period: 0", "paging_key_rotation_period: 0us is out of range: at least 1s"),
             ("read_request_timeout_in_ms: 0", "out of range: from 10ms to 365d"),

@@ -20,6 +20,14 @@ enum Host {
 }
 
 impl Seeds {
+    /// The seeds that are addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.0.iter().filter_map(|(host, _)| match host {
+            Host::Address(address) => Some(*address),
+            Host::Name(_) => None,
+        })
+    }
+
     /// Whether there are no seeds: the node stays alone.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -69,11 +69,18 @@ fn streams_text(answer: &Value) -> String {
         let (done, total) = (number("current_bytes"), number("total_bytes"));
         let (peer, name) = (plain_text(&session["peer"]), plain_text(&file["file_name"]));
         let shard = &stream["shard"];
+        let failure = stream["last_failure"].as_str().map(|why| format!(", failed and is retried: {why}"));
+        let failure = failure.unwrap_or_default();
         let _ = match stream["as_mutations"].as_bool() {
-            Some(true) => writeln!(out, "{words} {peer}: {name}, shard {shard}: {} as mutations", size(done)),
+            Some(true) => writeln!(out, "{words} {peer}: {name}, shard {shard}: {} as mutations{failure}", size(done)),
             _ => {
                 let percent = (done * 100).checked_div(total).unwrap_or(100);
-                writeln!(out, "{words} {peer}: {name}, shard {shard}: {} of {} ({percent} %)", size(done), size(total))
+                writeln!(
+                    out,
+                    "{words} {peer}: {name}, shard {shard}: {} of {} ({percent} %){failure}",
+                    size(done),
+                    size(total)
+                )
             }
         };
     }

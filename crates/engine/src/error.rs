@@ -147,6 +147,11 @@ impl EngineError {
         may_pass(source)
     }
 
+    /// Whether an sstable is damaged.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, EngineError::Sstable(sstable::Error::Corrupt(_)))
+    }
+
     /// Whether sstables were not replaced or loaded, and a restart will not do it either.
     pub fn changed_nothing(&self) -> bool {
         matches!(self, EngineError::Replacement(crate::deletion_log::DeletionLogError::NotBegun { .. }))
@@ -206,4 +211,11 @@ pub enum ReadError {
     /// An sstable could not be read, or is corrupt.
     #[error(transparent)]
     Sstable(#[from] sstable::Error),
+}
+
+impl ReadError {
+    /// Whether an sstable is damaged.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, ReadError::Sstable(sstable::Error::Corrupt(_)))
+    }
 }

@@ -71,13 +71,15 @@ pub enum RefusalCode {
     Malformed = 4,
     /// The node has too much work.
     Overloaded = 5,
+    /// The data that the request needs is damaged. Another attempt would fail as well.
+    Damaged = 6,
 }
 
 impl RefusalCode {
     /// Decodes the number of a code; unknown numbers become `Failed`.
     pub fn from_code(code: u8) -> RefusalCode {
-        use RefusalCode::{Failed, Late, Malformed, Overloaded, Stopping, UnknownVerb};
-        let known = [Failed, UnknownVerb, Stopping, Late, Malformed, Overloaded];
+        use RefusalCode::{Damaged, Failed, Late, Malformed, Overloaded, Stopping, UnknownVerb};
+        let known = [Failed, UnknownVerb, Stopping, Late, Malformed, Overloaded, Damaged];
         known.into_iter().find(|known| *known as u8 == code).unwrap_or(Failed)
     }
 }

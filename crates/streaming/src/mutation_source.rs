@@ -87,7 +87,8 @@ impl MutationSource {
             _ => self.next(place, attempt, number)?,
         };
         let read = next.await.map_err(|_| Refusal::failed("this node is stopping"))?;
-        let ReadPage { page, reader } = read.map_err(Refusal::failed)?;
+        let code = |error: &ReadError| if error.is_damage() { RefusalCode::Damaged } else { RefusalCode::Failed };
+        let ReadPage { page, reader } = read.map_err(|error| Refusal::new(code(&error), error))?;
         // The reader may have been opened before the table was truncated.
         what.check(&service.current()).map_err(Refusal::failed)?;
         if !page.is_last

@@ -26,6 +26,8 @@ pub struct StreamProgress {
     pub done: u64,
     /// The bytes of all files. `None` if it is streamed as mutations.
     pub total: Option<u64>,
+    /// Why the last attempt failed, on the receiver.
+    pub failure: Option<String>,
 }
 
 type Key = (Uuid, Direction, HostId);
@@ -40,13 +42,16 @@ impl OpenStreams {
     pub fn begin(&self, what: &TabletSession, direction: Direction, peer: HostId, files: Option<(u64, u64)>) -> bool {
         let TabletSession { session, table, tablet, .. } = *what;
         let (sstables, total) = files.map_or((0, None), |(sstables, total)| (sstables, Some(total)));
-        let begun = StreamProgress { session, direction, peer, table, tablet, sstables, done: 0, total };
+        let begun = StreamProgress { session, direction, peer, table, tablet, sstables, done: 0, total, failure: None };
         let key = (session, direction, peer);
         let mut all = self.0.borrow_mut();
         // A repeated attempt continues with the same files.
         let is_new = all.get(&key).is_none_or(|known| known.total != total);
         if is_new {
             all.insert(key, begun);
+        } else if let Some(known) = all.get_mut(&key).filter(|_| total.is_none()) {
+            // It begins behind what is sealed.
+            known.done = 0;
         }
         is_new
     }
@@ -62,6 +67,18 @@ impl OpenStreams {
     pub fn set_left(&self, session: Uuid, direction: Direction, peer: HostId, left: u64) {
         if let Some(known) = self.0.borrow_mut().get_mut(&(session, direction, peer)) {
             known.done = known.total.unwrap_or_default().saturating_sub(left);
+        }
+    }
+
+    /// An attempt to receive a tablet failed.
+    pub fn failed(&self, session: Uuid, why: &str) {
+        for (_, known) in self
+            .0
+            .borrow_mut()
+            .iter_mut()
+            .filter(|((own, direction, _), _)| *own == session && *direction == Direction::In)
+        {
+            known.failure = Some(why.to_owned());
         }
     }
 

@@ -9,7 +9,7 @@ use cluster::tablets::TabletReplica;
 use engine::streaming::{ArrivedSource, AttachedFiles, Direction, Incoming, StreamTarget};
 use engine::{Engine, EngineError};
 use futures_util::{StreamExt, stream};
-use internode::{CallError, Peer, Verb};
+use internode::{CallError, Peer, RefusalCode, Verb};
 use model::id::HostId;
 use rt::sync::Deadline;
 use rt::time::Duration;
@@ -38,7 +38,10 @@ pub(crate) enum ReceiveError {
     /// A source has answered something else.
     #[error("node {0} has answered {1}")]
     Answer(HostId, String),
-    /// The files could not be stored, or are damaged.
+    /// The data of a source is damaged.
+    #[error("the tablet is damaged on node {0}: {1}")]
+    Damaged(HostId, String),
+    /// The files could not be stored.
     #[error("{0}")]
     Engine(#[from] EngineError),
     /// The tablet must not be received any more, or not yet.
@@ -144,6 +147,9 @@ impl Receiver {
         self.counters.streams.begin(what, Direction::In, source.host, Some(files));
         match self.pull_missing(what, source, &mut incoming).await {
             Ok(()) => Ok(incoming),
+            Err(ReceiveError::Engine(error)) if error.is_damage() => {
+                Err(ReceiveError::Damaged(source.host, error.to_string()))
+            }
             Err(error @ ReceiveError::Engine(_)) => Err(error),
             Err(error) => {
                 self.arrived.borrow_mut().insert(place, incoming);
@@ -198,7 +204,12 @@ impl Receiver {
         let internode = internode.ok_or_else(|| ReceiveError::Refused("this node is alone".to_owned()))?;
         let peer = Peer { host: to.host, shard: to.shard };
         let answer = internode.call(peer, Verb::Stream, request.encode().into(), Deadline::after(within)).await;
-        answer.map_err(|error| ReceiveError::Source(to.host, error))
+        answer.map_err(|error| match error {
+            CallError::Refused(refusal) if refusal.code == RefusalCode::Damaged => {
+                ReceiveError::Damaged(to.host, refusal.text.to_string())
+            }
+            error => ReceiveError::Source(to.host, error),
+        })
     }
 
     /// Forgets a session that has ended. `sessions` removes its files.

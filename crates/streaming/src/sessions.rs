@@ -4,7 +4,7 @@ use crate::message::{Request, TabletSession};
 use crate::metrics::{Counters, StreamMetrics, add};
 use crate::mutation_source::{MutationSource, Part};
 use crate::progress::StreamProgress;
-use crate::receiver::Receiver;
+use crate::receiver::{ReceiveError, Receiver};
 use crate::settings::{Settings, StreamSettings};
 use crate::source::Source;
 use crate::throttle::Throttle;
@@ -12,9 +12,10 @@ use bytes::Bytes;
 use cluster::ClusterShards;
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
+use cluster::topology::migration_driver::StreamError;
 use engine::EngineError;
 use engine::streaming::AttachedFiles;
-use internode::{Caller, Internode, Refusal, Verb};
+use internode::{Caller, Internode, Refusal, RefusalCode, Verb};
 use model::schema::TableSchema;
 use rt::Pieces;
 use rt::shard::PerShard;
@@ -40,7 +41,7 @@ pub struct StreamService {
 
 /// A running attempt. Several requests may wait for it.
 struct Receiving {
-    result: RefCell<Option<Result<AttachedFiles, String>>>,
+    result: RefCell<Option<Result<AttachedFiles, StreamError>>>,
     ended: Cancel,
     task: RefCell<Option<Task<()>>>,
 }
@@ -83,7 +84,9 @@ impl StreamService {
         match Request::decode(&body).map_err(Refusal::malformed)? {
             Request::Receive { what, from } => {
                 let received = self.receive(what, from, caller.deadline).await;
-                received.map(|_| Pieces::default()).map_err(Refusal::failed)
+                received.map(|_| Pieces::default()).map_err(|StreamError { why, is_damage }| {
+                    Refusal::new(if is_damage { RefusalCode::Damaged } else { RefusalCode::Failed }, why)
+                })
             }
             Request::Pin(what) => {
                 let pinned = self.source.pin(what, &caller).await?;
@@ -106,10 +109,10 @@ impl StreamService {
         what: TabletSession,
         from: Vec<TabletReplica>,
         until: Deadline,
-    ) -> Result<AttachedFiles, String> {
+    ) -> Result<AttachedFiles, StreamError> {
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, until).await {
-            return Err("this node has not followed the metadata".to_owned());
+            return Err("this node has not followed the metadata".into());
         }
         let known = self.running.borrow().get(&what.session).cloned();
         let receiving = known.unwrap_or_else(|| self.begin(what, from));
@@ -120,7 +123,7 @@ impl StreamService {
         if running.get(&what.session).is_some_and(is_own) {
             running.remove(&what.session);
         }
-        result.unwrap_or_else(|| Err(format!("session {} has ended", what.session)))
+        result.unwrap_or_else(|| Err(format!("session {} has ended", what.session).into()))
     }
 
     fn begin(&self, what: TabletSession, from: Vec<TabletReplica>) -> Rc<Receiving> {
@@ -136,9 +139,15 @@ impl StreamService {
                     tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, sstables, bytes,
                         took = ?begun.elapsed(), "a tablet has been received");
                 }
-                Err(_) => add(&counters.failed_attempts, 1),
+                Err(error) => {
+                    add(&counters.failed_attempts, 1);
+                    counters.streams.failed(what.session, &error.to_string());
+                }
             }
-            own.result.replace(Some(received.map_err(|error| error.to_string())));
+            own.result.replace(Some(received.map_err(|error| StreamError {
+                why: error.to_string(),
+                is_damage: matches!(error, ReceiveError::Damaged(..)),
+            })));
             own.ended.cancel();
         });
         receiving.task.replace(Some(task));

@@ -72,7 +72,7 @@ impl Source {
             Err(error @ EngineError::OnlyAsMutations { .. }) => {
                 return self.refuse_files(&what, error.to_string()).await;
             }
-            pinned => pinned.map_err(Refusal::failed)?,
+            pinned => pinned.map_err(refusal)?,
         };
         what.check(&self.shards.metadata.get().current()).map_err(Refusal::failed)?;
         let sstables = pinned.sstables().to_vec();
@@ -140,7 +140,7 @@ impl Source {
                 // The files may be gone or damaged. The next attempt pins the tablet again.
                 self.end(session);
                 self.unpin(table, session, epoch).await;
-                return Err(Refusal::failed(error));
+                return Err(refusal(error));
             }
         };
         add(&self.counters.outgoing_bytes, bytes.len() as u64);
@@ -152,5 +152,13 @@ impl Source {
     pub fn end(&self, session: Uuid) {
         let ended = self.pinned.borrow_mut().remove(&session);
         drop(ended);
+    }
+}
+
+/// The refusal for an error of the tablet's files.
+fn refusal(error: EngineError) -> Refusal {
+    match error {
+        EngineError::NotStreamable { .. } => Refusal::new(RefusalCode::Damaged, error),
+        error => Refusal::failed(error),
     }
 }

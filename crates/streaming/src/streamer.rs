@@ -4,9 +4,9 @@ use crate::message::{Request, TabletSession};
 use crate::sessions::StreamService;
 use cluster::ClusterShards;
 use cluster::tablets::TabletReplica;
-use cluster::topology::migration_driver::{StreamTask, Streamer};
+use cluster::topology::migration_driver::{StreamError, StreamTask, Streamer};
 use futures_util::future::{LocalBoxFuture, join_all};
-use internode::{Peer, Verb};
+use internode::{CallError, Peer, RefusalCode, Verb};
 use rt::ShardId;
 use rt::shard::PerShard;
 use rt::sync::Deadline;
@@ -24,7 +24,7 @@ pub struct TabletStreamer {
 }
 
 impl Streamer for TabletStreamer {
-    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>> {
         let (shards, services) = (self.shards, self.services);
         Box::pin(async move {
             let session = session_of(shards, &what)?;
@@ -48,7 +48,7 @@ async fn ask(
     to: TabletReplica,
     what: TabletSession,
     from: Vec<TabletReplica>,
-) -> Result<(), String> {
+) -> Result<(), StreamError> {
     let until = Deadline::after(ATTEMPT);
     if to.host == shards.metadata.get().info().host_id {
         let received = services
@@ -59,5 +59,8 @@ async fn ask(
     let peer = Peer { host: to.host, shard: to.shard };
     let request = Request::Receive { what, from }.encode();
     let answer = internode.call(peer, Verb::Stream, request.into(), until).await;
-    answer.map(drop).map_err(|error| format!("node {}: {error}", to.host))
+    answer.map(drop).map_err(|error| StreamError {
+        why: format!("node {}: {error}", to.host),
+        is_damage: matches!(&error, CallError::Refused(refusal) if refusal.code == RefusalCode::Damaged),
+    })
 }

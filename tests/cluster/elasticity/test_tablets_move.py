@@ -9,7 +9,7 @@ import time
 import pytest
 from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
-from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, owners, tablets
+from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, host_id, owners, tablets
 from cluster.trio import eventually, rest
 from launch import binary
 
@@ -64,6 +64,30 @@ def test_tablets_move_while_clients_write(trio, filled, way):
     logged = "".join(node.log_path.read_text() for node in trio.nodes).count("a tablet is streamed as mutations")
     assert logged == {"files": 0, "mutations": 4}[way]
     eventually(lambda: session_dirs(trio) == [])
+
+
+def test_a_damaged_replica_is_replaced_by_the_others(trio, way):
+    """The replica that moves is damaged. The tablet is built from its other replica instead."""
+    off = admin(trio.nodes[0], "balancing", "off")
+    assert off.returncode == 0, off.stderr
+    session = fill_table(trio, factor=2, tablets=1)
+    before = contents(session)
+    (tablet,) = tablets(trio.nodes[0])
+    damaged = next(n for n, node in enumerate(trio.nodes) if node.address == owners(tablet)[0])
+    target = next(node for node in trio.nodes if node.address not in owners(tablet))
+    trio.nodes[damaged].flush("ks")
+    trio.kill(damaged)
+    for path in trio.nodes[damaged].data_dir.glob("data/ks/t-*/me-*-Data.db"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    trio.nodes[damaged].start()
+    set_all(trio, enable_file_stream=str(way == "files").lower())
+    move(target, tablet, target.address)
+    assert set(owners(tablets(target)[0])) == {target.address, *owners(tablet)[1:]}
+    assert contents(trio.sessions[trio.nodes.index(target)]) == before
+    logged = "".join(node.log_path.read_text() for node in trio.nodes)
+    assert f"the tablet is damaged on node {host_id(trio.nodes[damaged])}" in logged
 
 
 def large_tablet(trio, session):

@@ -86,11 +86,27 @@ pub struct StreamTask {
     pub session: Uuid,
 }
 
+/// Why a tablet could not be streamed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{why}")]
+pub struct StreamError {
+    /// The reason, for the log.
+    pub why: String,
+    /// Whether the data of a source is damaged, so that another attempt would fail as well.
+    pub is_damage: bool,
+}
+
+impl<T: Into<String>> From<T> for StreamError {
+    fn from(why: T) -> StreamError {
+        StreamError { why: why.into(), is_damage: false }
+    }
+}
+
 /// Streams the data of tablets to other nodes.
 pub trait Streamer {
     /// Streams all data that was written before the call. After an error it is called again;
     /// streaming the same data twice is harmless.
-    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>>;
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>>;
 }
 
 /// The streamer of the node. On shard 0. Without it, no data can be streamed.
@@ -119,7 +135,15 @@ struct Ready {
 }
 
 /// A running streaming task, with its result once it has ended.
-type Copy = (Task<()>, Rc<RefCell<Option<Result<(), String>>>>);
+type Copy = (Task<()>, Rc<RefCell<Option<Result<(), StreamError>>>>);
+
+/// The failures to stream a tablet in a session.
+#[derive(Clone, Copy, Default)]
+struct Failures {
+    count: u32,
+    /// Whether a source was damaged.
+    is_damage: bool,
+}
 
 /// See the module.
 pub struct MigrationDriver {
@@ -127,8 +151,8 @@ pub struct MigrationDriver {
     streaming: PerShard<Streaming>,
     /// Streaming tasks by session.
     copies: RefCell<BTreeMap<Uuid, Copy>>,
-    /// How often streaming has failed, by session.
-    failures: RefCell<BTreeMap<Uuid, u32>>,
+    /// How streaming has failed, by session.
+    failures: RefCell<BTreeMap<Uuid, Failures>>,
     /// When the failure to stream a tablet was last logged.
     reported: RefCell<BTreeMap<(TableId, u32), Instant>>,
     /// Notified when a tablet may be able to advance.
@@ -225,10 +249,10 @@ impl MigrationDriver {
         self.failures.borrow_mut().retain(|session, _| metadata.session_is_open(*session));
     }
 
-    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>> {
         match self.streaming.try_get() {
             Some(streaming) => streaming.0.copy(what),
-            None => Box::pin(async { Err("this node has no connections to others".to_owned()) }),
+            None => Box::pin(async { Err("this node has no connections to others".into()) }),
         }
     }
 
@@ -258,19 +282,26 @@ impl MigrationDriver {
         if to.is_empty() {
             return true;
         }
-        let from = sources(metadata, moving, old);
+        let failures = self.failures.borrow().get(&session).copied().unwrap_or_default();
+        let from = match failures.is_damage {
+            true => others(metadata, moving, old),
+            false => sources(metadata, moving, old),
+        };
         let mut copies = self.copies.borrow_mut();
         if let Some((_, result)) = copies.get(&session) {
             let result = result.borrow().clone();
             match result {
                 None => return false,
                 Some(Ok(())) => return true,
-                Some(Err(why)) => {
+                Some(Err(StreamError { why, is_damage })) => {
                     if self.report_is_due(*table, *tablet) {
                         let (keyspace, name) = (&known.schema.keyspace, &known.schema.name);
                         tracing::warn!(keyspace, table = name, tablet, why, "a tablet could not be copied; retrying");
                     }
-                    *self.failures.borrow_mut().entry(session).or_default() += 1;
+                    let mut all = self.failures.borrow_mut();
+                    let failures = all.entry(session).or_default();
+                    failures.count += 1;
+                    failures.is_damage |= is_damage;
                     copies.remove(&session);
                 }
             }
@@ -278,7 +309,7 @@ impl MigrationDriver {
         let what = StreamTask { table: *table, tablet: *tablet, from, to, session };
         let (result, copying) = (Rc::new(RefCell::new(None)), self.copy(what));
         let (done, wake) = (result.clone(), self.wake.clone());
-        let pause = pause_after(self.failures.borrow().get(&session).copied().unwrap_or_default());
+        let pause = pause_after(failures.count);
         let task = rt::task::spawn(async move {
             rt::time::sleep(pause).await;
             let copied = copying.await;
@@ -310,6 +341,16 @@ fn has_copy_on(metadata: &Metadata, (table, tablet, moving): &Seen, nodes: &BTre
 fn sources(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> Replicas {
     let is_member = |replica: &TabletReplica| metadata.topology.is_member(replica.host);
     moving.sources(old).into_iter().filter(is_member).collect()
+}
+
+/// The replicas that stay, if there are any: together they have what a majority acknowledged. So
+/// they replace a replica that is damaged. A write that only the damaged part of that replica has
+/// is lost already.
+fn others(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> Replicas {
+    let is_usable =
+        |replica: &&TabletReplica| moving.new_replicas.contains(replica) && metadata.topology.is_member(replica.host);
+    let staying: Replicas = old.iter().filter(is_usable).copied().collect();
+    if staying.is_empty() { sources(metadata, moving, old) } else { staying }
 }
 
 /// Whether a transition cannot be completed: a pending replica, or the replica that is still to be

@@ -83,7 +83,8 @@ async fn streams(State(state): State<AdminState>) -> Answer<Vec<Value>> {
         member.map_or_else(|| host.to_string(), |member| address(&member.seen.node))
     };
     let shown = |stream: &Stream| {
-        let StreamProgress { session, direction, peer, table, tablet, sstables, done, total } = &stream.progress;
+        let StreamProgress { session, direction, peer, table, tablet, sstables, done, total, failure } =
+            &stream.progress;
         let (is_incoming, peer) = (*direction == Direction::In, peer_of(*peer));
         let total = total.unwrap_or(*done);
         let name = format!("{}.{} tablet {tablet}", stream.keyspace, stream.table);
@@ -97,7 +98,7 @@ async fn streams(State(state): State<AdminState>) -> Answer<Vec<Value>> {
             "plan_id": session.to_string(),
             "description": "Tablet migration",
             "keyspace": stream.keyspace, "table": stream.table, "tablet": tablet, "shard": stream.shard,
-            "as_mutations": stream.progress.total.is_none(),
+            "as_mutations": stream.progress.total.is_none(), "last_failure": failure,
             "sessions": [{
                 "peer": peer, "session_index": 0, "connecting": peer, "state": "STREAMING",
                 "receiving_summaries": of(&summary, is_incoming), "sending_summaries": of(&summary, !is_incoming),
@@ -157,7 +158,8 @@ async fn moves(State(state): State<AdminState>) -> Answer<Vec<TabletMove>> {
                 to: Vec::new(),
                 bytes: stream.map(|stream| stream.progress.done),
                 total_bytes: stream.and_then(|stream| stream.progress.total),
-                waits_for: planner::move_waits_for(table, tablet, &down),
+                waits_for: planner::move_waits_for(table, tablet, &down)
+                    .or_else(|| stream.and_then(|stream| stream.progress.failure.clone())),
             };
             (named, hosts(old, &moving.new_replicas), hosts(&moving.new_replicas, old))
         };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
 use cluster::topology::NodeState;
-use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
+use cluster::topology::migration_driver::{self, StreamError, StreamTask, Streamer, Streaming};
 use cql::api::{AnswerKind, ClientState, Consistency, QueryParams, Rows};
 use engine::commitlog::SyncMode;
 use futures_util::future::LocalBoxFuture;
@@ -51,10 +51,10 @@ struct OverLink {
 }
 
 impl Streamer for OverLink {
-    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>> {
         match self.is_up.load(Ordering::Relaxed) {
             true => self.streamer.copy(what),
-            false => Box::pin(async { Err("the link is down".to_owned()) }),
+            false => Box::pin(async { Err("the link is down".into()) }),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::workload::any;
 use crate::layers::LAYERS;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, TransitionKind};
-use cluster::topology::migration_driver::{self, StreamTask, Streamer, Streaming};
+use cluster::topology::migration_driver::{self, StreamError, StreamTask, Streamer, Streaming};
 use cluster::topology::{NodeState, balancer, leave};
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
@@ -23,7 +23,7 @@ struct Counted {
 }
 
 impl Streamer for Counted {
-    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), String>> {
+    fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>> {
         let (shared, tablet, table) = (self.shared.clone(), what.tablet, what.table);
         let copied = (shared.plan.canary != Canary::NoCopy).then(|| self.streamer.copy(what));
         Box::pin(async move {

@@ -72,12 +72,9 @@ impl OpenStreams {
 
     /// An attempt to receive a tablet failed.
     pub fn failed(&self, session: Uuid, why: &str) {
-        for (_, known) in self
-            .0
-            .borrow_mut()
-            .iter_mut()
-            .filter(|((own, direction, _), _)| *own == session && *direction == Direction::In)
-        {
+        let mut all = self.0.borrow_mut();
+        let is_own = |(own, direction, _): &Key| *own == session && *direction == Direction::In;
+        for known in all.iter_mut().filter(|(key, _)| is_own(key)).map(|(_, known)| known) {
             known.failure = Some(why.to_owned());
         }
     }
@@ -125,6 +122,9 @@ mod tests {
         assert_eq!(streams.incoming(), (0, 200), "other files");
         let done: Vec<(u64, Option<u64>)> = streams.list().into_iter().map(|one| (one.done, one.total)).collect();
         assert_eq!(done, [(0, Some(200)), (5, None)]);
+        streams.failed(session, "the disk is full");
+        let failures: Vec<Option<String>> = streams.list().into_iter().map(|one| one.failure).collect();
+        assert_eq!(failures, [Some("the disk is full".to_owned()), None], "the receiver knows it");
         streams.end(session);
         assert_eq!((streams.list(), streams.incoming()), (Vec::new(), (0, 0)));
     }

@@ -42,6 +42,7 @@ mod row_cache;
 mod shards;
 #[cfg(not(feature = "sim"))]
 mod streaming;
+#[cfg(not(feature = "sim"))]
 mod streaming_mutations;
 mod support;
 #[cfg(not(feature = "sim"))]

@@ -76,7 +76,7 @@ MISSING = {
     "raft": (lambda node: remove(node.data_dir / "raft"), "raft, with log-1, is missing"),
     "the raft log": (lambda node: remove(raft_log(node)), "raft, with log-1, is missing"),
     "the end of the raft log": (cut_raft_log, "raft/log-1 is cut off"),
-    "commitlog": (lambda node: remove(node.data_dir / "commitlog"), "commitlog/0 is missing"),
+    "commitlog": (lambda node: remove(node.data_dir / "commitlog"), "commitlog is missing"),
     "a shard's commitlog": (lambda node: remove(node.data_dir / "commitlog/1"), "commitlog/1 is missing"),
     "a table's directory": (lambda node: remove(table_dir(node, "k", "flushed")), "data/k/flushed-"),
 }

@@ -190,9 +190,7 @@ impl IncomingMutations {
         let Some(writer) = self.current.take() else { return Ok(()) };
         let Some(sealed) = writer.finish(&[]).await? else { return Ok(()) };
         let sstable = open(&self.dir, sealed.generation).await?;
-        let files = sstable.files_to_send().await?;
-        let files = files.into_iter().map(|(component, len)| (component.name().to_owned(), len)).collect();
-        self.sealed.push(StreamedSstable { generation: sealed.generation.to_string(), files });
+        self.sealed.push(StreamedSstable::new(sealed.generation, sstable.files_to_send().await?));
         let path = self.dir.join(FILE);
         sealed::write(&path, KIND, FORMAT, &self.sealed).await.map_err(EngineError::io(path))?;
         self.after = Some(sstable.last_key().clone());

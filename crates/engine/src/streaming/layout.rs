@@ -19,6 +19,14 @@ pub struct StreamedSstable {
     pub files: Vec<(String, u64)>,
 }
 
+impl StreamedSstable {
+    /// An sstable with these components and their lengths, in the order of arrival.
+    pub(super) fn new(generation: Generation, files: Vec<(Component, u64)>) -> StreamedSstable {
+        let files = files.into_iter().map(|(component, len)| (component.name().to_owned(), len)).collect();
+        StreamedSstable { generation: generation.to_string(), files }
+    }
+}
+
 /// A part of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {

@@ -152,8 +152,7 @@ async fn link(own: &Attached, dir: &Path) -> Result<StreamedSstable, EngineError
             linked => linked.map_err(EngineError::io(target))?,
         }
     }
-    let files = files.into_iter().map(|(component, len)| (component.name().to_owned(), len)).collect();
-    Ok(StreamedSstable { generation: from.generation.to_string(), files })
+    Ok(StreamedSstable::new(from.generation, files))
 }
 
 fn not_streamable(place: &SstablePath, why: String) -> EngineError {

@@ -44,7 +44,10 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
         .filter_map(|key| Some((key.name.to_owned(), arguments.get_one::<String>(key.name)?.clone())))
         .collect();
     let file = arguments.get_one::<PathBuf>("config");
-    let loaded = config::load(file.map(PathBuf::as_path), &overrides)?;
+    let loaded = config::load(file.map(PathBuf::as_path), &overrides).map_err(|error| Failure {
+        exit_status: if error.is_in_command_line() { 2 } else { 1 },
+        why: error.to_string(),
+    })?;
     let log = logging::start(&loaded.config.log_level, loaded.config.log_format)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");

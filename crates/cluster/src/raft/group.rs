@@ -119,6 +119,19 @@ fn config(name: &str) -> openraft::Config {
     }
 }
 
+/// Why a node that was the leader cannot say up to where everything is committed.
+fn not_leading(error: &CheckIsLeaderError<Member, EmptyNode>) -> &'static str {
+    match error {
+        CheckIsLeaderError::ForwardToLeader(_) => "this node is no longer the leader",
+        CheckIsLeaderError::QuorumNotEnough(_) => "this node leads, but too few voters answer it",
+    }
+}
+
+/// The error text for an answer that its question does not have.
+fn unexpected_answer(from: HostId) -> String {
+    format!("node {from} gives an answer that does not belong to the question")
+}
+
 impl Group {
     /// Starts the group that was opened. `machine` must already have the restored state.
     pub async fn start(
@@ -346,7 +359,10 @@ impl Group {
                 Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(leader)))) => {
                     RaftResponse::NotLeader(leader.leader_id.map(|member| member.0))
                 }
-                Ok(Err(error)) => RaftResponse::Failed(error.to_string()),
+                Ok(Err(RaftError::APIError(error))) => {
+                    RaftResponse::Failed(format!("node {}: {}", self.host, not_leading(&error)))
+                }
+                Ok(Err(RaftError::Fatal(fatal))) => RaftResponse::Failed(format!("node {}: {fatal}", self.host)),
                 Err(stuck) => RaftResponse::Failed(format!("node {}: {stuck}", self.host)),
             },
             RaftRequest::Reached(index) => match self.wait_for(index, Deadline::after(QUESTION)).await {
@@ -438,7 +454,7 @@ impl Group {
                         Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => return Err(GroupError::NoSpace(failed)),
                         Ok(RaftResponse::Unknown(unknown)) => return Err(GroupError::Unknown(unknown)),
-                        Ok(other) => return Err(GroupError::Unknown(format!("node {leader} answers {other:?}"))),
+                        Ok(_) => return Err(GroupError::Unknown(unexpected_answer(leader))),
                         Err(failed) if failed.may_have_been_done => return Err(GroupError::Unknown(failed.why)),
                         Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
@@ -459,7 +475,7 @@ impl Group {
                     Ok(Err(stuck)) => return Err(stuck),
                     Ok(Ok(Ok(id))) => return Ok(id.map_or(0, |id| id.index)),
                     Ok(Ok(Err(RaftError::Fatal(fatal)))) => return Err(GroupError::Ended(fatal.to_string())),
-                    Ok(Ok(Err(error))) => why = error.to_string(),
+                    Ok(Ok(Err(RaftError::APIError(error)))) => why = not_leading(&error).to_owned(),
                     Err(_) => {}
                 },
                 Some(leader) => {
@@ -470,7 +486,7 @@ impl Group {
                         }
                         Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => why = failed,
-                        Ok(other) => why = format!("node {leader} answers {other:?}"),
+                        Ok(_) => why = unexpected_answer(leader),
                         Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
                 }

@@ -184,7 +184,7 @@ impl Connection {
     fn refused<E: std::error::Error>(&self, answer: RaftResponse) -> Failed<E> {
         let why = match answer {
             RaftResponse::Failed(why) => why,
-            other => format!("node {} answers with {other:?}", self.to),
+            _ => format!("node {} gives an answer that does not belong to the question", self.to),
         };
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))
     }

@@ -37,8 +37,15 @@ pub enum StrategyError {
     #[error("SimpleStrategy requires a replication_factor strategy option.")]
     NoFactor,
     /// An option that is not the name of a datacenter.
-    #[error("Unrecognized strategy option {{{0}}} passed to org.apache.cassandra.locator.NetworkTopologyStrategy")]
-    UnknownDatacenter(String),
+    #[error(
+        "Unrecognized strategy option {{{option}}} passed to org.apache.cassandra.locator.NetworkTopologyStrategy (datacenters: {known})"
+    )]
+    UnknownDatacenter {
+        /// The option.
+        option: String,
+        /// The datacenters of the cluster, separated by commas.
+        known: String,
+    },
     /// More replicas than nodes in a datacenter.
     #[error("Datacenter {datacenter} doesn't have enough nodes for replication_factor={factor}")]
     TooFewNodes {
@@ -149,7 +156,7 @@ impl Replication {
                 let known: Vec<&str> = datacenters.into_iter().collect();
                 let named = |name: &&String| *name != "class" && *name != FACTOR;
                 if let Some(unknown) = options.keys().filter(named).find(|name| !known.contains(&name.as_str())) {
-                    return Err(StrategyError::UnknownDatacenter(unknown.clone()));
+                    return Err(StrategyError::UnknownDatacenter { option: unknown.clone(), known: known.join(", ") });
                 }
                 let everywhere = options.get(FACTOR).map(|text| number(text)).transpose()?;
                 let mut factors = BTreeMap::new();
@@ -221,7 +228,7 @@ mod tests {
             (
                 &[("class", NETWORK), ("dc9", "1")],
                 Err(
-                    "Unrecognized strategy option {dc9} passed to org.apache.cassandra.locator.NetworkTopologyStrategy",
+                    "Unrecognized strategy option {dc9} passed to org.apache.cassandra.locator.NetworkTopologyStrategy (datacenters: dc1, dc2)",
                 ),
             ),
             (&[("dc1", "-1")], Err("Replication factor must be numeric and non-negative, found '-1'")),

@@ -153,7 +153,7 @@ fn replication(
                 Error::Configuration("SimpleStrategy requires a replication_factor strategy option.".into())
             })?;
             out.insert(FACTOR.to_owned(), checked_factor(factor)?);
-            check_unused(keyspace, class, &options)?;
+            check_unused(keyspace, class, &options, "")?;
         }
         NETWORK_TOPOLOGY => {
             let (racks, altered) = (placement::racks(hosts), old.is_some());
@@ -184,7 +184,8 @@ fn replication(
                     out.insert((*datacenter).to_owned(), racks.len().to_string());
                 }
             }
-            check_unused(keyspace, class, &options)?;
+            let datacenters: Vec<&str> = racks.keys().copied().collect();
+            check_unused(keyspace, class, &options, &format!(" (datacenters: {})", datacenters.join(", ")))?;
         }
         "LocalStrategy" | "EverywhereStrategy" => {
             return Err(Error::Configuration(format!("{class} is for internal use only")));
@@ -308,10 +309,11 @@ fn checked_factor(factor: String) -> Result<String, Error> {
     }
 }
 
-fn check_unused(keyspace: &str, class: &str, options: &OptionMap) -> Result<(), Error> {
+/// Refuses options that the class did not use. `possible`: what the error says of those that it has.
+fn check_unused(keyspace: &str, class: &str, options: &OptionMap, possible: &str) -> Result<(), Error> {
     match options.keys().next() {
         Some(unknown) => Err(Error::Configuration(format!(
-            "Unrecognized strategy option {{{unknown}}} passed to {PACKAGE}{class} for keyspace {keyspace}"
+            "Unrecognized strategy option {{{unknown}}} passed to {PACKAGE}{class} for keyspace {keyspace}{possible}"
         ))),
         None => Ok(()),
     }

@@ -47,7 +47,7 @@ fn the_replication_of_tables_changes_by_one_replica_at_a_time() {
         }
         world.run("CREATE TABLE two.t (k int PRIMARY KEY)").unwrap();
         let busy = "The replication of keyspace two is being changed already: wait for the end, or alter it back";
-        let unknown = "Unrecognized strategy option {c} passed to org.apache.cassandra.locator.NetworkTopologyStrategy for keyspace two";
+        let unknown = "Unrecognized strategy option {c} passed to org.apache.cassandra.locator.NetworkTopologyStrategy for keyspace two (datacenters: a, b)";
         for (options, expected) in [
             ("'a': 3, 'b': 2", "ok 1"),
             ("'b': 2, 'a': 3", "ok 1"),

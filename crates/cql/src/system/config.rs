@@ -111,7 +111,8 @@ pub async fn update(shards: SystemShards, modify: &Modify, env: Env<'_>, request
     }
     for key in modify.keys(env)? {
         let (name, value) = (as_text(key.key)?, value.clone());
-        set_everywhere(shards, name, value).await.map_err(|why| refused(&why.to_string()))?;
+        let set = set_everywhere(shards, name.clone(), value).await;
+        set.map_err(|why| refused(&format!("{name}: {why}")))?;
     }
     Ok(())
 }

@@ -84,6 +84,16 @@ pub enum DataDirError {
         /// The id of the process, if it is known.
         process: Option<u32>,
     },
+    /// It is inside the data directory of another node.
+    #[error(
+        "the data directory {path} is inside the data directory {other} of another node: choose a directory of its own"
+    )]
+    Inside {
+        /// The directory.
+        path: PathBuf,
+        /// The directory of the other node.
+        other: PathBuf,
+    },
     /// It belongs to another cluster.
     #[error(
         "the data directory {path} belongs to cluster '{found}', and this node is configured for cluster '{wanted}': \
@@ -169,6 +179,9 @@ impl DataDir {
             let path = path.to_path_buf();
             move |error| DataDirError::Io { path, error }
         };
+        if let Some(other) = enclosing(path).await {
+            return Err(DataDirError::Inside { path: path.to_path_buf(), other });
+        }
         let made = fs::create_dir_all(path).await;
         made.map_err(|error| DataDirError::NotMade { path: path.to_path_buf(), error })?;
         let locks = lock(path).await?;
@@ -244,6 +257,17 @@ impl DataDir {
             _locks: locks,
         })
     }
+}
+
+/// The data directory of another node in which `path` is, if there is one.
+async fn enclosing(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    for parent in path.ancestors().skip(1) {
+        if fs::is_there(&parent.join(STAMP)).await.unwrap_or(false) {
+            return Some(parent.to_path_buf());
+        }
+    }
+    None
 }
 
 /// Whether there are neither data nor metadata.

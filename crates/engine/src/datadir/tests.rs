@@ -105,6 +105,19 @@ fn a_directory_that_never_joined_is_not_bound_to_a_name() {
     });
 }
 
+#[test]
+fn a_directory_inside_that_of_another_node_is_refused() {
+    rt::block_on(async {
+        let scratch = Scratch::new("datadir-inside");
+        let outer = DataDir::open(&scratch, "Shop", 1).await.expect("new");
+        drop(outer);
+        let inner = scratch.join("data/second");
+        let refused = DataDir::open(&inner, "Shop", 1).await.expect_err("inside");
+        assert!(matches!(refused, DataDirError::Inside { .. }), "{refused}");
+        assert!(!fs::is_there(&inner).await.expect("examined"), "nothing is made");
+    });
+}
+
 /// Where the inventory cannot be written at a start, for lack of disk space, a new table begins it.
 #[test]
 fn an_inventory_that_a_table_begins_knows_whether_the_node_is_alone() {

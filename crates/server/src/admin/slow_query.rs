@@ -29,8 +29,9 @@ struct Shown {
     threshold: u32,
 }
 
-/// The settings to change. Absent settings keep their value.
+/// The settings to change. Absent settings keep their value. A misspelt one is refused.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Wanted {
     enable: Option<String>,
     fast: Option<String>,

@@ -1,12 +1,12 @@
 //! Reads `messina.yaml` and the command line, over the defaults.
 
-use super::ConfigError;
 use super::keys::{Config, KEYS, Key, find};
 use super::legacy;
 use super::nesting;
 use super::seeds::Seeds;
 use super::setting::Raw;
 use super::source::Source;
+use super::{COMMAND_LINE, ConfigError};
 use rt::small_file::{self, Accept};
 use serde_yaml_ng::Value;
 use std::io;
@@ -62,7 +62,7 @@ fn read(path: &Path, accept: Accept) -> Result<String, ConfigError> {
 
 fn apply_overrides(mut loaded: Loaded, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
     for (name, value) in overrides {
-        let place = "command line".to_owned();
+        let place = COMMAND_LINE.to_owned();
         match find(name) {
             Some(key) => {
                 (key.set)(&mut loaded.config, &Raw::Scalar(value.clone())).map_err(|why| ConfigError::Wrong {

@@ -69,6 +69,16 @@ pub enum ConfigError {
     Conflict(String),
 }
 
+/// The `place` of a value that was given on the command line.
+const COMMAND_LINE: &str = "command line";
+
+impl ConfigError {
+    /// Whether a value on the command line is invalid.
+    pub fn is_in_command_line(&self) -> bool {
+        matches!(self, ConfigError::Wrong { place, .. } if place == COMMAND_LINE)
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -62,7 +62,7 @@ impl Coordinator {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { leader, state, .. }) => {
                     let state = Mutations::from_iter([(state, key.clone())]);
-                    let counted = self.route(metadata, state, Some(leader), &unchecked);
+                    let counted = self.route(metadata, state, None, Some(leader), &unchecked);
                     return counted.await.map_err(|error| match error {
                         // The update is applied, so the error to the client must not claim that it
                         // was not.

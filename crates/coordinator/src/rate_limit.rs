@@ -7,7 +7,8 @@
 //! parts that the coordinator reads by itself, repetitions with newer metadata, repairs and hints
 //! are exempt. The bytes of such parts are charged all the same.
 
-use super::read::{Counting, PageRequest, Partitions, Query};
+use super::page_counting::{Counting, LimitedPage};
+use super::read::{PageRequest, Partitions, Query};
 use super::resume::Start;
 use super::{Coordinator, CoordinatorError, RequestOptions, WriteKind, count};
 use cluster::metadata::{Metadata, Table};
@@ -76,17 +77,6 @@ impl<'a> Decisions<'a> {
     fn new(trace: Option<&'a Trace>) -> Decisions<'a> {
         Decisions { draw: rt::random::u64() as u32, trace, refused: None, deferred: false }
     }
-}
-
-/// The options of a limited page. None: those of the request.
-#[derive(Default)]
-pub(super) struct LimitedPage {
-    /// The options of its first part.
-    pub first: Option<RequestOptions>,
-    /// The options of its other parts, which are not counted.
-    pub rest: Option<RequestOptions>,
-    /// Whether it counts each partition that it goes on to read.
-    pub counts_reached: bool,
 }
 
 impl Coordinator {

@@ -1,18 +1,26 @@
 //! The only entry of a replica: requests from this shard, other shards and other nodes pass the
 //! same stages.
 //!
+//! The first two rows are the work of whatever receives requests from elsewhere, before it calls
+//! [`Replica::perform`].
+//!
 //! | stage | a read | a write |
 //! |---|---|---|
+//! | metadata | from elsewhere: waits for the metadata that routed it | the same |
+//! | check | | from another node: refused if sstables cannot hold it ([`crate::wire`]) |
 //! | deadline | refused after it | the same |
 //! | fence | refused if routed by metadata below the fence | the same |
 //! | rate limit | counted, perhaps refused ([`crate::rate_limit`]) | the same |
 //! | protection | refused if hot, on an overloaded shard ([`crate::hot`]) | the same |
-//! | admission | waits for a permit ([`crate::permit`]) | refused by large-data guardrails |
+//! | admission | | refused by large-data guardrails |
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
-//! | preparation | | a counter update becomes a new state ([`crate::counter`]) |
+//! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | fence | checked again: the data may have moved | checked again after a write has read |
 //! | charge | bytes, if the table limits them ([`crate::rate_limit`]) | the same |
+//! | fence | checked again: the data may have moved | |
+//!
+//! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an
+//! earlier page has kept one.
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;

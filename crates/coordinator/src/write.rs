@@ -16,7 +16,7 @@ use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::WriteSet;
 use model::key::DecoratedKey;
-use replica::{KeyedMutation, Mutations, Overload, RateLimitMode, ReplicaRequest};
+use replica::{KeyedMutation, Mutations, Overload, ReplicaRequest};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -143,7 +143,7 @@ impl Coordinator {
         let mut routed = options.routed_by(metadata.number);
         if sent {
             // Replicas have counted the write.
-            routed.context.rate_limit = RateLimitMode::Exempt;
+            routed.context.rate_limit = options.context.rate_limit.continued();
         }
         self.send_groups(groups, nodes, done, &routed).await
     }

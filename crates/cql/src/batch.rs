@@ -1,6 +1,7 @@
 //! BATCH: several modifications as one write, with one mutation for each partition.
 
 use crate::api::{Answer, AnswerKind, BatchKind};
+use crate::batch_limit::BatchLimit;
 use crate::error::Error;
 use crate::large_data;
 use crate::modify::build::Inputs;
@@ -82,6 +83,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
     let mut room = Room::of(config);
+    let mut limit = BatchLimit::new(parts, whole.kind)?;
     let (mut turn, mut expansion) = (None, 0usize);
     let mut next_look = PARTS_PER_LOOK;
     let kind_so_far = write_type(write_kind(whole.kind, counters, parts.len()));
@@ -109,6 +111,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             answer.warnings.push(modify.capped_warning());
         }
         let keys = modify.keys(*env)?;
+        limit.count(modify, &keys, request, &mut options)?;
         let rows = modify.rows(*env)?;
         expansion = expansion.saturating_add(modify.expansion(&keys, &rows, *env));
         if turn.is_none() && expansion > LARGE_EXPANSION {
@@ -137,7 +140,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut mutations = Mutations::new();
     let mut tables: SmallVec<[Rc<TableSchema>; 1]> = SmallVec::new();
     for (schema, key, mutation) in partitions {
-        if !mutation.is_empty() {
+        if !mutation.is_empty() || limit.needs_replicas(&schema) {
             let mutation = mutation.finish(&schema);
             if large_data::is_checked(&schema) {
                 let guardrails = &config.guardrails;

@@ -34,7 +34,7 @@ const RELEVANT_PART: u64 = 8;
 /// In clusters with more shards than this, a share is taken as that of so many. Otherwise
 /// partitions far below their limits would be told to all owners.
 const MOST_SHARES: u64 = 16;
-/// A partition with a lower count is not tracked.
+/// A partition with a lower count is not tracked, unless its limit is lower.
 const LEAST_COUNT: u64 = 4;
 /// A partition that gets no operation for so long is not tracked any more.
 const IDLE_MILLIS: u64 = 2_000;
@@ -150,7 +150,7 @@ impl Arrivals {
 
     /// Whether a partition with this count may be near its limit.
     fn is_relevant(&self, count: u64, limit: u32) -> bool {
-        count >= LEAST_COUNT && self.is_share(count, limit.into())
+        count >= LEAST_COUNT.min(limit.into()) && self.is_share(count, limit.into())
     }
 
     /// Whether there are other coordinators, which get reports.

@@ -16,7 +16,7 @@
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | charge | bytes, if the table limits them ([`crate::rate_limit`]) | the same |
+//! | charge | bytes, if the table limits them ([`crate::rate_limit`]); also of a read that fails | bytes |
 //! | fence | checked again: the data may have moved | |
 //!
 //! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an
@@ -97,10 +97,9 @@ impl Replica {
             self.check_protection(request, context)?;
         }
         if let ReplicaRequest::Read(command) = request {
-            let page = self.read(command, context, None).await?;
-            if context.rate_limit.is_limited() {
-                self.charge_read(command, &page, context);
-            }
+            let mut charge = self.read_charge(command, context);
+            let page = self.read(command, context, None, charge.as_mut()).await?;
+            drop(charge);
             self.check_fence(request, context)?;
             return Ok(ReplicaAnswer::Page(page));
         }
@@ -132,11 +131,11 @@ impl Replica {
         }
         let schema = self.engine.schema(command.table).ok_or(ReplicaError::NoSuchTable)?;
         let mut digester = Digester::new(&schema, command.now);
-        let mut page = self.read(command, context, Some(&mut digester)).await?;
-        match compared {
-            Compared::Digest => page.body = Bytes::new(),
-            _ if context.rate_limit.is_limited() => self.charge_read(command, &page, context),
-            _ => {}
+        let is_digest = compared == Compared::Digest;
+        let mut charge = if is_digest { None } else { self.read_charge(command, context) };
+        let mut page = self.read(command, context, Some(&mut digester), charge.as_mut()).await?;
+        if is_digest {
+            page.body = Bytes::new();
         }
         Ok(ReplicaAnswer::Digested(page, digester.finish()))
     }

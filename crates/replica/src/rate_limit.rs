@@ -21,7 +21,6 @@ use crate::excess::Excess;
 use crate::hot::PartitionId;
 use crate::limited_partitions::Refusal;
 use crate::limiter::{LimitKey, LimitKind, debt, hash};
-use crate::page::Page;
 use crate::read::Replica;
 use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
 use crate::trace::Trace;
@@ -81,6 +80,21 @@ enum Exceeded {
     Count(u64),
     /// The partition's debt in units.
     Debt(u64),
+}
+
+/// Charges a read to its partitions when it is dropped. So a read that fails, is late or is
+/// cancelled pays for what it has read.
+pub(crate) struct ReadCharge<'a> {
+    replica: &'a Replica,
+    command: &'a ReadCommand,
+    /// Bytes of keys and rows read so far.
+    pub bytes: u64,
+}
+
+impl Drop for ReadCharge<'_> {
+    fn drop(&mut self) {
+        self.replica.charge_read(self.command, self.bytes);
+    }
 }
 
 impl Replica {
@@ -187,12 +201,18 @@ impl Replica {
         self.engine.schema(table)?.rate_limits().read_kib
     }
 
-    /// Charges a page to its partition, if the table has a limit of bytes.
+    /// The charge of a read. None: the read is not charged.
+    #[inline]
+    pub(crate) fn read_charge<'a>(&'a self, command: &'a ReadCommand, context: &Context) -> Option<ReadCharge<'a>> {
+        let is_charged = context.rate_limit.is_limited() && context.class == Class::User;
+        is_charged.then_some(ReadCharge { replica: self, command, bytes: 0 })
+    }
+
+    /// Charges a read of `bytes` to its partitions, if the table has a limit of bytes.
     #[cold]
-    pub(crate) fn charge_read(&self, command: &ReadCommand, page: &Page, context: &Context) {
-        let limit = self.read_kib(command.table).filter(|_| context.class == Class::User);
-        let Some(limit) = limit else { return };
-        let bytes = page.examined_bytes / command.ranges.len().max(1) as u64;
+    fn charge_read(&self, command: &ReadCommand, bytes: u64) {
+        let Some(limit) = self.read_kib(command.table) else { return };
+        let bytes = bytes / command.ranges.len().max(1) as u64;
         for token in command.ranges.iter().filter_map(only_token) {
             self.rate_limiter.charge(key_of(token, command.table, LimitKind::ReadBytes), bytes, limit);
         }

@@ -102,8 +102,8 @@ impl StreamService {
         }
     }
 
-    /// Receives a tablet on this shard. If it is being received already, waits for that. It goes on
-    /// if the caller stops waiting.
+    /// Receives a tablet on this shard. If the tablet is being received already, waits for that.
+    /// The transfer continues if the caller stops waiting.
     pub async fn receive(
         &self,
         what: TabletSession,

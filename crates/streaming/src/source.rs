@@ -41,8 +41,8 @@ impl Source {
         Source { shards, counters, settings, pinned: RefCell::default() }
     }
 
-    /// Pins the files of a tablet. It goes on if the caller stops waiting: what it makes after the
-    /// end of the session must be removed.
+    /// Pins the files of a tablet. The work continues if the caller stops waiting, because files
+    /// that it makes after the end of the session must be removed.
     pub async fn pin(self: &Rc<Self>, what: TabletSession, caller: &Caller) -> Result<PinAnswer, Refusal> {
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, caller.deadline).await {

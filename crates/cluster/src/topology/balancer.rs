@@ -61,7 +61,7 @@ fn begun(Move { table, tablet, new, kind }: Move) -> Op {
     Op::PutTransition(Box::new(begun.written(table, tablet)))
 }
 
-/// Lets tablets move by themselves to nodes that have fewer, or not. Moves under way go on.
+/// Sets whether tablets move by themselves to nodes that have fewer. Moves under way continue.
 pub async fn set_balancing(services: PerShard<MetadataService>, on: bool) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         features::check_streaming(&metadata.topology)?;

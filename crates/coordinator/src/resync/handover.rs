@@ -12,8 +12,8 @@ use rt::sync::Deadline;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Hands over the hints of all shards, and the entries of this node. The error says why not all are
-/// handed over; a repetition goes on.
+/// Hands over the hints of all shards, and the entries of this node. The error says why some are
+/// not handed over. A repeated call continues with these.
 pub async fn hand_over(shards: ResyncShards) -> Result<(), String> {
     let hints = rt::shard::call_all(move || async move {
         match shards.own_hints() {

@@ -121,7 +121,7 @@ pub async fn execute(
     Ok(Answer { warnings, ..Answer::new(kind) })
 }
 
-/// Waits until the tablets of a keyspace have the replicas that it asks for. The change goes on
+/// Waits until the tablets of a keyspace have the replicas that it asks for. The change continues
 /// without its client.
 async fn wait_for_replicas(service: &MetadataService, keyspace: &str) -> Result<(), Error> {
     let is_due = || service.current().keyspace(keyspace).is_some_and(|known| known.wanted_replication.is_some());
@@ -135,7 +135,7 @@ async fn wait_for_replicas(service: &MetadataService, keyspace: &str) -> Result<
             );
         }
         if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_REPLICAS)).await.is_none() {
-            return Err(Error::Server("the node is stopping; the change of the replication goes on".to_owned()));
+            return Err(Error::Server("the node is stopping; the change of the replication continues".to_owned()));
         }
     }
     Ok(())

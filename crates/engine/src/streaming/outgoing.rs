@@ -1,8 +1,8 @@
 //! The source of a streamed tablet: its sstables, pinned by hard links.
 //!
 //! The links are complete when the session's directory has a description of them ([`FILE`]). A
-//! source that restarts finds it and goes on with the same files: later writes reach the receiver
-//! without streaming.
+//! source that restarts finds the description and continues with the same files. Later writes reach
+//! the receiver without streaming.
 
 use super::layout::{SMALL_FILE, StreamLayout, StreamedSstable};
 use super::session_dir::{self, Direction};

@@ -126,7 +126,7 @@ struct TabletMove {
     /// What this node has sent or received of the files, and their bytes.
     bytes: Option<u64>,
     total_bytes: Option<u64>,
-    /// Why it does not go on, and the way out.
+    /// Why the move does not continue, and the remedy.
     waits_for: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What arrives at the coordinators of a cluster: each tells the owners of a partition how many of
-//! its operations come to it. Pure: no clock, no I/O.
+//! The rates at which operations of a partition arrive at the coordinators of a cluster. Each
+//! coordinator reports its rate to the owners of the partition. Pure: no clock, no I/O.
 //!
 //! A shard counts the operations that come to it as coordinator. For the partitions with the
 //! highest counts it sends the rates to their owners, a few times a second
@@ -9,8 +9,9 @@
 //! is reported would come back and be counted twice.
 //!
 //! Rates are thousandths of operations per second, halved each second like the counts behind them.
-//! They do not depend on when the seconds of a node begin. What a silent coordinator has reported
-//! expires after [`EXPIRY_MILLIS`]. Memory is bounded: see [`MAX_TRACKED`] and [`MAX_SHARES`].
+//! They do not depend on when the seconds of a node begin. The report of a coordinator that no
+//! longer reports expires after [`EXPIRY_MILLIS`]. Memory is bounded: see [`MAX_TRACKED`] and
+//! [`MAX_SHARES`].
 
 use crate::limiter::{LimitKey, fold};
 use model::id::HostId;
@@ -18,7 +19,7 @@ use rt::hash::HashMap;
 
 /// The most partitions of a report, with those of [`crate::spent`].
 pub const MAX_REPORTED: usize = 256;
-/// A report counts for so long.
+/// How long a report counts.
 pub const EXPIRY_MILLIS: u64 = 1_500;
 /// The most partitions that a shard tracks.
 pub const MAX_TRACKED: usize = SETS * WAYS;
@@ -31,12 +32,12 @@ const SETS: usize = 256;
 const WAYS: usize = 4;
 /// A partition is tracked once its count reaches this part of the shard's share of the limit.
 const RELEVANT_PART: u64 = 8;
-/// In clusters with more shards than this, a share is taken as that of so many. Otherwise
-/// partitions far below their limits would be told to all owners.
+/// A shard's share of a limit counts as at least the limit divided by this number. Otherwise, in
+/// large clusters, partitions far below their limits would be reported to all owners.
 const MOST_SHARES: u64 = 16;
 /// A partition with a lower count is not tracked.
 const LEAST_COUNT: u64 = 4;
-/// A partition that gets no operation for so long is not tracked any more.
+/// A partition that gets no operation for this long is no longer tracked.
 const IDLE_MILLIS: u64 = 2_000;
 /// How often reports are searched for those that have expired.
 const SWEEP_MILLIS: u64 = 250;

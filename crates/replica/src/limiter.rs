@@ -35,8 +35,8 @@ const WINDOW_MASK: u64 = (1 << WINDOW_BITS) - 1;
 
 /// The highest count. Twice the highest limit, a 32-bit number, is far below it.
 pub const MAX_COUNT: u64 = (1 << (64 - WINDOW_BITS)) - 1;
-/// All slots are swept in so many windows, about 18 hours. A debt that was not touched for so long
-/// is forgotten.
+/// The number of windows in which all slots are swept once: about 18 hours. A debt that was not
+/// changed for this long is dropped.
 const SWEEP: u64 = 1 << 16;
 
 /// The kind of an operation. Each kind of a partition is counted on its own.

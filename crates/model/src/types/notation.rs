@@ -25,7 +25,7 @@ pub enum TextError {
 pub const NO_LIMIT: usize = usize::MAX;
 
 /// The most bytes of the text of a value, for each byte of the value, where data is only shown.
-/// Longer are only values of user types and tuples that end before most of their fields.
+/// Only values of user types and tuples that lack most of their fields are longer.
 const SHOWN_PER_BYTE: usize = 16;
 
 /// The limit for the text of a value of so many bytes, where data is only shown. `short`: the limit

@@ -30,15 +30,15 @@ const ENOUGH_SAMPLES: f64 = 100.0;
 /// The samples from which the CPU time of a partition is known well enough to refuse some of it.
 const FEWEST_SAMPLES: f64 = 8.0;
 
-/// The samples from which a partition is listed. A single slow one may be an accident: the shard's
-/// thread did not run for some time.
+/// The samples from which a partition is listed. A single slow sample may be caused by the system:
+/// the shard's thread was not scheduled for some time.
 const FEWEST_LISTED: u64 = 3;
 
 /// What an operation adds at most, in operations, until all sums are scaled back.
 const LARGEST_UNIT: f64 = 1e6;
 
 /// The operations from which the sums of a tablet are kept. So tablets that have left the shard are
-/// forgotten.
+/// dropped.
 const FEWEST_OPERATIONS: f64 = 0.01;
 
 /// Partitions that are tracked.

@@ -119,5 +119,5 @@ fn write_position(kind: u8, key: &Clustering, widths: &[Option<usize>], out: &mu
         out.extend_from_slice(&(key.len() as u16).to_be_bytes());
     }
     let written = prefix::write(&key.0, widths, row, out);
-    debug_assert!(written.is_ok(), "the prefix stands in Data.db already");
+    debug_assert!(written.is_ok(), "this prefix was written to Data.db before");
 }

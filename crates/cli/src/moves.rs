@@ -12,7 +12,8 @@ use std::io::{IsTerminal, stderr};
 
 /// How often the moves are read.
 const LOOK: Duration = Duration::from_millis(500);
-/// So many looks without a move are the end: other tablets may begin to move when some have moved.
+/// The number of reads without a move after which the command ends. Fewer are not enough, because
+/// other tablets may begin to move when some have moved.
 const QUIET_LOOKS: u32 = 4;
 /// The stages of a move, in order. A bar advances by stages, and by bytes while the tablet is
 /// streamed.

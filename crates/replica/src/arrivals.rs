@@ -165,8 +165,8 @@ impl Arrivals {
         limit > 0 && self.has_others() && count.saturating_mul(shares) >= limit
     }
 
-    /// The rates to report, at most so many: those of the partitions that exceed their limits most.
-    /// `rate_of`: the present rate of a partition at this shard.
+    /// The rates to report, at most `most`: the rates of the partitions that exceed their limits
+    /// most. `rate_of`: the present rate of a partition at this shard.
     pub fn to_report(&mut self, most: usize, now: u64, rate_of: impl Fn(LimitKey) -> u64) -> Vec<Arrival> {
         let mut all: Vec<Tracked> = Vec::new();
         for slot in self.tracked.iter_mut().flatten() {

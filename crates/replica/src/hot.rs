@@ -30,7 +30,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tracker::{Operation, Tracker};
 
-/// One of so many operations is sampled, on average.
+/// One operation in this number is sampled, on average.
 const GAP: u32 = 48;
 
 /// The longest key that is kept, in bytes. So memory is bounded.

@@ -183,7 +183,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter with about so many bytes of slots. `salt` must be random and secret: otherwise
+    /// A limiter with about `bytes` bytes of slots. `salt` must be random and secret: otherwise
     /// clients could choose keys that share lines.
     pub fn new(bytes: usize, salt: [u64; 4]) -> Limiter {
         let lines = (bytes / size_of::<Line>()).clamp(1, MAX_LINES);

@@ -30,7 +30,7 @@ impl Throttle {
         }
     }
 
-    /// Waits until so many bytes may be streamed.
+    /// Waits until `bytes` bytes may be streamed.
     pub async fn wait(&self, bytes: u64) {
         loop {
             let limit = self.limit.load(Ordering::Relaxed);

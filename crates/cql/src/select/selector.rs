@@ -217,7 +217,7 @@ impl Selector {
         }
     }
 
-    /// Adds what evaluating this costs, if each byte of its value becomes so many bytes.
+    /// Adds the cost of evaluating this, if each byte of its value becomes `expansion` bytes.
     fn add_expanded_cost(&self, expansion: usize, cost: &mut Cost) {
         self.add_cost(cost);
         let extra = expansion - 1;
@@ -240,7 +240,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The work for a row of so many bytes.
+    /// The work for a row of `bytes` bytes.
     #[inline]
     pub fn of_row(&self, bytes: usize) -> usize {
         (bytes / 8).saturating_mul(self.eighths).saturating_add(self.fixed)

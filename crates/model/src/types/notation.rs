@@ -28,7 +28,7 @@ pub const NO_LIMIT: usize = usize::MAX;
 /// Only values of user types and tuples that lack most of their fields are longer.
 const SHOWN_PER_BYTE: usize = 16;
 
-/// The limit for the text of a value of so many bytes, where data is only shown. `short`: the limit
+/// The limit for the text of a value of `bytes` bytes, where data is only shown. `short`: the limit
 /// for a value of no bytes.
 pub fn shown_limit(bytes: usize, short: usize) -> usize {
     bytes.saturating_mul(SHOWN_PER_BYTE).saturating_add(short)

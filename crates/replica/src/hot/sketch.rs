@@ -53,7 +53,7 @@ pub struct Sketch<V> {
 }
 
 impl<V: Default> Sketch<V> {
-    /// A sketch with at least so many slots.
+    /// A sketch with at least `slots` slots.
     pub fn new(slots: usize) -> Sketch<V> {
         let sets = slots.div_ceil(WAYS).max(1).next_power_of_two();
         Sketch { slots: std::iter::repeat_with(|| None).take(sets * WAYS).collect() }

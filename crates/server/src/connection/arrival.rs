@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 const MARK_EVERY: Duration = Duration::from_millis(50);
 /// The most marks of a connection, for 10 s.
 const MARKS: usize = 200;
-/// The overload must last for so many times the longest wait before requests are refused. It ends
+/// Requests are refused when the overload has lasted for this multiple of the longest wait. It ends
 /// after as long a time without such waits.
 const LASTING: u32 = 10;
 

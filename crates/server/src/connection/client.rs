@@ -197,7 +197,7 @@ impl Connection {
         self.answer_size.get().unwrap_or(self.transport.limits.shard_unread / FIRST_ANSWER)
     }
 
-    /// Counts an answer of so many bytes that is still to come.
+    /// Counts an answer of `bytes` bytes that is still to come.
     #[inline]
     pub(super) fn expects(&self, bytes: usize) {
         let transport = &self.transport;

@@ -124,7 +124,7 @@ impl LateRefusals {
         self.queue.borrow().is_empty()
     }
 
-    /// Whether there is no room for another one of a connection that takes so many bytes.
+    /// Whether there is no room for another late refusal of a connection, of `bytes` bytes.
     fn is_full(&self, connection: &Connection, bytes: usize) -> bool {
         let Limits { late_refusals: limits, shard_unread, .. } = &connection.transport.limits;
         connection.late_refusals.get() >= limits.per_connection

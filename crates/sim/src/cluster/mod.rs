@@ -60,7 +60,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 const ARRIVED: Duration = Duration::from_secs(60);
 /// Rate limits hold exactly from so long after the last fault on.
 const LIMITS_SETTLE: Duration = Duration::from_secs(3);
-/// For so many seconds accepted operations are counted.
+/// The number of seconds for which accepted operations are counted.
 const LIMITS_SECONDS: u64 = 10;
 /// A node stops within this time after it is asked to.
 const STOPPING: Duration = Duration::from_secs(30);

@@ -101,7 +101,7 @@ pub fn of_other_kinds() -> &'static [LimitedTable] {
     &TABLES[1..]
 }
 
-/// Fewer offered operations than so many times the limit prove nothing.
+/// If fewer operations than this multiple of the limit are offered, they prove nothing.
 const LEAST_OFFERED: u64 = 3;
 
 /// The most operations per second that one decider accepts for long, by the limit. With operations
@@ -193,7 +193,7 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// The oracle for nodes with so many shards together.
+    /// The oracle for nodes that have `shards` shards together.
     pub fn new(table: &'static LimitedTable, shards: usize) -> RateLimits {
         RateLimits {
             table,
@@ -277,8 +277,8 @@ impl RateLimits {
         Ok(())
     }
 
-    /// Checks what was accepted in so many seconds without faults, since `before`. `observed`: the
-    /// reads and the writes that would have been refused in this time.
+    /// Checks the operations that were accepted in `seconds` seconds without faults, since
+    /// `before`. `observed`: the reads and the writes that would have been refused in this time.
     pub fn check_accepted(&self, before: [Operations; 2], seconds: u64, observed: [u64; 2]) -> Result<(), String> {
         let LimitedTable { name, limit, limited, bounds, .. } = self.table;
         for (kind, what) in ["reads", "writes"].into_iter().enumerate() {

@@ -10,7 +10,7 @@ use model::{ColumnId, TableSchema};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Keys are cut to so many characters.
+/// Keys are cut to this number of characters.
 const LONGEST_KEY: usize = 1000;
 /// An element of a collection takes more bytes than this in a row.
 const LEAST_ELEMENT: u64 = 2;

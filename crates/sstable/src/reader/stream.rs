@@ -23,9 +23,9 @@ use std::task::Poll;
 
 /// First window of a sequential reader, in bytes of content.
 const FIRST_WINDOW: u64 = 64 << 10;
-/// Other readers begin to read ahead after so many bytes in sequence.
+/// The number of bytes in sequence after which other readers begin to read ahead.
 const SEQUENTIAL_FROM: u64 = 64 << 10;
-/// After so many bytes in sequence, a full cache only gets a sample.
+/// The number of bytes in sequence after which a full cache only gets a sample.
 const SAMPLED_FROM: u64 = 1 << 20;
 /// The most reads in progress for a reader of class [`IoClass::Foreground`] that has read for long.
 const MOST_AHEAD: usize = 4;

@@ -8,7 +8,8 @@ use model::key::Clustering;
 use model::time::Tombstone;
 use model::types::vint::{write_signed, write_unsigned};
 
-/// After every so many bytes of block entries, the blocks of the partition become twice as large.
+/// Each time that the block entries reach this size, the blocks of the partition become twice as
+/// large.
 const MAX_BYTES: usize = 8 << 20;
 
 /// The blocks of the current partition.

@@ -141,7 +141,7 @@ fn own_pieces(pieces: &[LoadedPiece], owners: &Owners) -> Vec<LoadedPiece> {
     pieces.iter().filter(|piece| owners.get(&piece.tablet) == Some(&shard)).cloned().collect()
 }
 
-/// Makes every shard forget the pieces of a load that was not recorded.
+/// Makes every shard drop the pieces of a load that was not recorded.
 async fn forget(engines: PerShard<Engine>, table: TableId, pieces: &[LoadedPiece]) {
     let pieces = pieces.to_vec();
     let forgotten = engines.call_all(move |engine| {

@@ -75,7 +75,7 @@ enum Request {
 /// The remaining entries and hints for a node after [`Request::ForgetMarked`]. Append-only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 struct Remaining {
-    /// Notes that are not forgotten.
+    /// Notes that are not removed yet.
     notes: u64,
     /// Bytes of hints that are not delivered yet.
     hint_bytes: u64,

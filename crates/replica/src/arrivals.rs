@@ -185,7 +185,8 @@ impl Arrivals {
         arrivals.filter(|arrival| arrival.rate > 0).collect()
     }
 
-    /// Takes the rate that comes to all other coordinators of a partition, as its owner tells it.
+    /// Stores the rate that arrives at all other coordinators of a partition, as its owner reports
+    /// it.
     pub fn learn(&mut self, key: LimitKey, others: u64, now: u64) {
         let Some(set) = self.tracked.get_mut(set_of(key)) else { return };
         if let Some(known) = set.iter_mut().flatten().find(|known| known.key == key) {
@@ -227,7 +228,7 @@ impl Arrivals {
         self.totals.get(&key).filter(|total| total.at + EXPIRY_MILLIS > now).map_or(0, |total| total.rate)
     }
 
-    /// Forgets the reports of coordinators that are silent.
+    /// Drops expired reports of coordinators.
     pub fn sweep(&mut self, now: u64) {
         if now < self.next_sweep || self.reports.is_empty() {
             return;

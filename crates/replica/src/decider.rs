@@ -49,10 +49,10 @@ pub enum Decision {
     Accepted,
     /// It is refused.
     Refused {
-        /// The count by which it is refused: that of all coordinators, as far as known here.
+        /// The count by which it is refused: the count of all coordinators, as far as known here.
         count: u64,
     },
-    /// The replicas must decide: no owner has told this coordinator what comes to the others.
+    /// The replicas must decide: no owner has reported the rate at other coordinators to this one.
     Unknown,
 }
 

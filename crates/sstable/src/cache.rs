@@ -364,7 +364,7 @@ impl Inner {
         }
     }
 
-    /// Frees the slot of a dead entry that was just taken from its queue.
+    /// Frees the slot of a removed entry that was just taken from its queue.
     fn bury(&mut self, slot: u32) {
         self.dead -= 1;
         self.free.push(slot);

@@ -79,7 +79,7 @@ impl OpenStreams {
         }
     }
 
-    /// Forgets a session that has ended.
+    /// Drops a session that has ended.
     pub fn end(&self, session: Uuid) {
         self.0.borrow_mut().retain(|(own, ..), _| *own != session);
     }

@@ -212,7 +212,7 @@ impl Receiver {
         })
     }
 
-    /// Forgets a session that has ended. `sessions` removes its files.
+    /// Drops a session that has ended. `sessions` removes its files.
     pub fn end(&self, session: Uuid) {
         let mut arrived = self.arrived.borrow_mut();
         let ended: Vec<Incoming> = arrived.extract_if(.., |(own, ..), _| *own == session).map(|(_, own)| own).collect();

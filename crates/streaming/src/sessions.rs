@@ -154,7 +154,8 @@ impl StreamService {
         receiving
     }
 
-    /// Cancels the work of sessions that have ended, and forgets what they have received or pinned.
+    /// Cancels the work of sessions that have ended, and drops the data that they have received or
+    /// pinned.
     async fn end(&self, sessions: &[Uuid]) {
         for &session in sessions {
             let receiving = self.running.borrow_mut().remove(&session);

@@ -148,7 +148,7 @@ impl Source {
         Ok(bytes)
     }
 
-    /// Forgets a session that has ended. `sessions` removes its files.
+    /// Drops a session that has ended. `sessions` removes its files.
     pub fn end(&self, session: Uuid) {
         let ended = self.pinned.borrow_mut().remove(&session);
         drop(ended);

@@ -150,8 +150,9 @@ pub fn check_location(topology: &Topology, node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes the dead member that a node replaces: the changes, and the topology after them. `down`:
-/// members that are down. The node need not have the address of the dead member, but its place.
+/// Removes the member that a node replaces, which must be down. Returns the changes, and the
+/// topology after them. `down`: members that are down. The node may have another address than that
+/// member, but must be in its datacenter and rack.
 pub(super) fn replace(
     metadata: &Metadata,
     node: &Node,

@@ -84,7 +84,7 @@ struct Believed {
     located: Option<SocketAddr>,
     /// Whether it answers at the address in use.
     is_up: bool,
-    /// Whether another address may be accepted: the member has been silent at the address in use
+    /// Whether another address may be accepted: the member has not answered at the address in use
     /// for [`Internode::address_change_delay`], or another node is there now.
     may_move: bool,
 }

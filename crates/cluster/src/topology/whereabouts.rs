@@ -3,7 +3,7 @@
 //! A node with a new address may be the member, or may run on a copy of its data directory. The
 //! copy may lack writes that the member has acknowledged. A member that is being restarted must not
 //! lose its place to a copy. So a node is admitted at a new address only if another node is at the
-//! old address now, or the member was silent there for [`Internode::address_change_delay`].
+//! old address now, or the member has not answered there for [`Internode::address_change_delay`].
 
 use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use super::{Node, Topology};

@@ -406,7 +406,7 @@ impl Hints {
         self.missed.list()
     }
 
-    /// The nodes whose missed writes could not be recorded on disk: a restart forgets them.
+    /// The nodes whose missed writes could not be recorded on disk. A restart loses these records.
     pub fn unrecorded(&self) -> BTreeSet<HostId> {
         self.missed.unwritten()
     }

@@ -2,8 +2,8 @@
 //!
 //! All records since the last write are written with one call (one more for each segment that
 //! ended in between). The kernel gets the bytes in order, so `written`, `synced` and the
-//! acknowledged position only grow. Only these tasks call fsync, because a dropped future must
-//! not forget a file that was not synced.
+//! acknowledged position only grow. Only these tasks call fsync, because a dropped future must not
+//! lose track of a file that was not synced.
 
 use super::config::SyncMode;
 use super::log::Commitlog;

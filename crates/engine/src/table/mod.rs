@@ -184,7 +184,7 @@ impl Table {
         self.leaving.borrow().iter().find(|own| own.id == id).cloned()
     }
 
-    /// Forgets a removed tablet after its data is removed.
+    /// Drops a removed tablet after its data is removed.
     pub fn has_left(&self, tablet: &Rc<Tablet>) {
         debug_assert!(
             !tablet.is_flushing() && tablet.sstables().len() == 0,

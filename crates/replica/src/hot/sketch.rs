@@ -17,7 +17,7 @@ const WAYS: usize = 8;
 /// A slot below this weight is freed.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// A partition: its table and its token. Partitions of one token are not told apart.
+/// A partition: its table and its token. Partitions of one token count as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartitionId {
     /// The table.

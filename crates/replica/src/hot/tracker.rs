@@ -247,7 +247,7 @@ impl Tracker {
         }
     }
 
-    /// Scales all sums back, and forgets what has faded.
+    /// Scales all sums back, and drops those that have become negligible.
     fn rescale(&mut self) {
         let units = std::mem::replace(&mut self.units, Units::ONE);
         self.total.rescale(units);

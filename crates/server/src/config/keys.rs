@@ -236,14 +236,14 @@ settings! {
         native_shard_aware_transport_port_ssl: u16 = 19142;
         /// The port for other nodes.
         storage_port: u16 = 7000;
-        /// How long a member must be silent before a node with its host id is admitted at another
-        /// address. The value must exceed the duration of a restart, because the node at the other
-        /// address may run on a copy of the member's data directory. Set it to the same value on
-        /// all nodes.
+        /// How long a member must be unresponsive before a node with its host id is admitted at
+        /// another address. The value must exceed the duration of a restart, because the node at
+        /// the other address may run on a copy of the member's data directory. Set it to the same
+        /// value on all nodes.
         address_change_delay_in_ms ["address_change_delay"] ("1s" to "1d"): Millis = millis(30_000);
-        /// The host id of a dead node that this node replaces when it starts for the first time.
-        /// The new node has the datacenter and rack of the dead one, and any address. Later starts
-        /// ignore the setting.
+        /// The host id of a node that is down for good, which this node replaces when it starts for
+        /// the first time. The new node has the datacenter and rack of that node, and any address.
+        /// Later starts ignore the setting.
         replace_node_first_boot: Option<HostId> = None;
         /// The connections between nodes that are compressed with lz4: `none`, `dc` (between
         /// datacenters), `all`. Data that does not get shorter is sent uncompressed.

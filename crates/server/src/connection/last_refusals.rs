@@ -36,7 +36,7 @@ pub(super) struct Refusal {
     pub came: Instant,
     /// The present.
     pub now: Instant,
-    /// How long the client is told to wait.
+    /// How long the refusal asks the client to wait.
     pub retry_after: Duration,
     /// The number of the window.
     pub window: u32,

@@ -330,7 +330,7 @@ fn by_kind(put: Put, counts: [u64; 2]) {
 /// The longest key in a label, in characters.
 const LONGEST_LABEL: usize = 100;
 
-/// Values of the hottest partitions. The token tells apart keys whose labels are equal.
+/// Values of the hottest partitions. The token distinguishes keys whose labels are equal.
 fn by_partition(sample: &Sample, put: Put, value: fn(&HotView) -> f64) {
     for hot in &sample.hot {
         let (keyspace, table, token) = (&hot.keyspace, &hot.table, hot.seen.id.token.0);

@@ -231,7 +231,7 @@ impl RateLimits {
         Ok(())
     }
 
-    /// A node has restarted: it has forgotten its counts.
+    /// A node has restarted, so it has lost its counts.
     pub fn restarted(&mut self, node: usize) {
         self.buckets.retain(|(decider, _), _| !matches!(decider, Decider::Others) && !decider.is_of(node));
     }

@@ -43,7 +43,7 @@ pub enum Canary {
     NoCopy,
     /// A counter update that failed is sent again, as if it had not been applied.
     CountsAgain,
-    /// No coordinator tells owners what comes to it.
+    /// No coordinator reports its rates to owners.
     NoArrivalReports,
     /// A node does the writes that its coordinator refuses by a rate limit.
     RefusedIsDone,
@@ -344,7 +344,7 @@ impl Shared {
         self.broken.borrow().first().cloned()
     }
 
-    /// Forgets the broken promises, which the scenario expects.
+    /// Drops the broken promises, which the scenario expects.
     pub fn forgive(&self) {
         self.broken.borrow_mut().clear();
     }

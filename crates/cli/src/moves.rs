@@ -45,7 +45,7 @@ pub fn watch(api: &Api, as_json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was shown of each move, by its name.
+/// The bar and the last text of each move, by its name.
 struct Shown {
     as_json: bool,
     style: ProgressStyle,

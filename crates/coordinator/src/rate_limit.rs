@@ -78,7 +78,7 @@ impl<'a> Decisions<'a> {
     }
 }
 
-/// The options of a limited page. None: those of the request.
+/// The options of a limited page. None: the options of the request.
 #[derive(Default)]
 pub(super) struct LimitedPage {
     /// The options of its first part.

@@ -102,7 +102,7 @@ pub struct Internode {
     liveness: RefCell<Rc<Liveness>>,
     subscribers: RefCell<Vec<Subscriber>>,
     watchers: RefCell<Vec<Watcher>>,
-    /// What this node reports about itself in answers to pings.
+    /// Makes the report of this node about itself in answers to pings.
     reporter: RefCell<Option<Reporter>>,
     /// This node has announced that it stops.
     announced: Cell<bool>,

@@ -43,7 +43,7 @@ pub struct Liveness {
     pub nodes: BTreeMap<HostId, PeerStatus>,
 }
 
-/// What a node reports about itself in its answer to a ping.
+/// The report of a node about itself in its answer to a ping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SelfReport {
     /// It serves clients.

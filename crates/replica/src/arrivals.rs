@@ -17,7 +17,7 @@ use crate::limiter::{LimitKey, fold};
 use model::id::HostId;
 use rt::hash::HashMap;
 
-/// The most partitions of a report, with those of [`crate::spent`].
+/// The most partitions of a report, with the partitions of [`crate::spent`].
 pub const MAX_REPORTED: usize = 256;
 /// How long a report counts.
 pub const EXPIRY_MILLIS: u64 = 1_500;
@@ -85,7 +85,7 @@ impl Tracked {
     }
 }
 
-/// What one coordinator has reported.
+/// The report of one coordinator.
 struct Report {
     at: u64,
     arrivals: Vec<Arrival>,

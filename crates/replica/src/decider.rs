@@ -42,7 +42,7 @@ impl From<Moment> for debt::At {
 /// The most bytes that a report charges to a partition: an owner reads no more between two reports.
 const MAX_BYTES: u64 = 1 << 32;
 
-/// What a coordinator decides on an operation.
+/// The decision of a coordinator on an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// It is accepted.

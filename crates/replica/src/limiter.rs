@@ -87,7 +87,7 @@ impl LimitKind {
     }
 }
 
-/// What is counted: one kind of operation of the partitions with one token of a table.
+/// The unit of counting: one kind of operation of the partitions with one token of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct LimitKey {
     /// The partition's token.
@@ -202,9 +202,9 @@ impl Limiter {
     /// Counts operations, and returns the count of their key, including them. `window`: the number
     /// of the current second.
     ///
-    /// If `window` is below that of the last call, a clock has jumped back: no window has passed,
-    /// and from then on windows pass as they follow the new number. Counts are never kept for
-    /// longer because of it.
+    /// If `window` is below the window of the last call, a clock has jumped back: no window has
+    /// passed. Later windows are counted from the new number. Counts are never kept for longer
+    /// because of it.
     pub fn add(&mut self, key: LimitKey, weight: u64, window: u64) -> u64 {
         let (tag, lines) = self.at(key, window);
         let now = self.window;

@@ -76,7 +76,7 @@ pub struct ClusterSettings {
     pub hints: HintsSettings,
     /// `group0_raft_op_timeout_in_ms`.
     pub change_timeout: Duration,
-    /// What the node waits for while it looks for its cluster.
+    /// The text about what the node waits for while it looks for its cluster.
     pub progress: SearchProgress,
     /// `replace_node_first_boot`.
     pub replaces: Option<HostId>,

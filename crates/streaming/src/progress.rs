@@ -32,7 +32,7 @@ pub struct StreamProgress {
 
 type Key = (Uuid, Direction, HostId);
 
-/// What a shard is streaming.
+/// The tablets that a shard is streaming.
 #[derive(Default)]
 pub(crate) struct OpenStreams(RefCell<BTreeMap<Key, StreamProgress>>);
 

@@ -358,7 +358,7 @@ pub async fn open_log_to_join(data_dir: &Path, info: &NodeInfo) -> Result<(Metad
 }
 
 /// Records the end of the log outside of the log's directory. Without this record, a start may not
-/// notice that the log was cut off. That is no reason not to serve, so a failure is only logged.
+/// notice that the log was cut off. A node can serve without it, so a failure is only logged.
 async fn keep_end(opened: &Opened, data_dir: &Path) {
     if let Err(error) = opened.keep_end(&engine::datadir::raft_end_path(data_dir)).await {
         tracing::warn!(%error, "the end of the metadata log cannot be recorded: the next start may not detect that the log was cut off");

@@ -76,9 +76,9 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
 /// term or in the same.
 ///
 /// Such a leader may have uncommitted entries at indexes where its successor has committed others,
-/// and its message may arrive late. That is no contradiction: openraft refuses it because of its
-/// vote. The entries that a leader commits become durable after the vote for it. So the stored vote
-/// is never older than the committed entries.
+/// and its message may arrive late. Such a message is no contradiction: openraft refuses it because
+/// of its vote. The entries that a leader commits become durable after the vote for it. So the
+/// stored vote is never older than the committed entries.
 fn is_of_a_former_leader(log: &RaftLog, request: &RaftRequest) -> bool {
     let leader = match request {
         RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.leader(),

@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(again.announced_by(node(3, "", "").host), None, "it is not a member");
             assert_eq!((again.lacked(known(2)), again.lacked(known(3)), again.lacked(None)), (None, Some(3), None));
             let foreign = WriteMarks::open(&scratch, other.host).await.expect("opened");
-            assert_eq!(foreign.stored_at_start(), None, "the file is that of another node");
+            assert_eq!(foreign.stored_at_start(), None, "the file belongs to another node");
             assert_eq!(foreign.lacked(known(7)), Some(7));
             foreign.adopt(7);
             assert_eq!((foreign.lacked(known(7)), foreign.lacked(known(8))), (None, Some(8)));

@@ -1,5 +1,5 @@
-//! What a node that leaves the cluster hands over to another node: the hints for nodes that are
-//! down, and the entries of nodes that miss writes.
+//! The handover of a node that leaves the cluster: another node gets its hints for nodes that are
+//! down, and its entries of nodes that miss writes.
 
 use super::{ANSWER, FORMAT, Request, ResyncShards, here};
 use crate::hints::format::{self, Hint};
@@ -55,7 +55,7 @@ async fn hand_over_hints(shards: ResyncShards, hints: &Hints) -> Result<(), Stri
     Ok(())
 }
 
-/// Has one node that is up take something over, but not `except`. The error is that of the last
+/// Has one node that is up take something over, but not `except`. The error comes from the last
 /// node asked.
 async fn ask_one(shards: ResyncShards, except: Option<HostId>, request: &Request) -> Result<(), String> {
     let internode = shards.cluster.internode.try_get().ok_or("this node has no connections to others")?;

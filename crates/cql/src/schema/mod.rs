@@ -103,7 +103,7 @@ pub async fn execute(
     keep_newer_than_drop(service, &statement).await?;
     let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(service.shards().metadata, move |metadata, node| {
-        // That of shard 0, where the change is made.
+        // The clock of shard 0, where the change is made.
         let now = || clocks.try_get().map_or_else(rt::time::wall_micros, |clock| clock.timestamp());
         let PlannedChange { ops, change, warnings } = checked(metadata, node, &guardrails, &own, &now)?;
         Ok::<_, Error>((ops, (change, warnings)))
@@ -168,8 +168,8 @@ async fn keep_newer_than_drop(service: &MetadataService, statement: &Statement) 
     flushed.map_err(|why| Error::Server(format!("the table could not be flushed: {why}")))
 }
 
-/// Gives the statement an explicit keyspace, that of the session in which it is planned. So it
-/// means the same on every shard and in every session.
+/// Gives the statement an explicit keyspace: the keyspace of the session in which it is planned. So
+/// it means the same on every shard and in every session.
 pub fn qualify(statement: &mut Statement, keyspace: Option<&str>) -> Result<(), Error> {
     let name: Option<&mut QualifiedName> = match statement {
         Statement::Truncate(statement) => Some(&mut statement.table),

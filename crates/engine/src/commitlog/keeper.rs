@@ -281,8 +281,8 @@ impl Keeper {
         Ok(segment)
     }
 
-    /// Opens the file of the next segment, which is to be at `path`: that of an earlier attempt, a
-    /// spare one or a new one.
+    /// Opens the file of the next segment, which is to be at `path`: the file of an earlier
+    /// attempt, a spare one or a new one.
     async fn next_file(&mut self, path: &Path) -> io::Result<File> {
         let log = self.log.clone();
         if !self.has_file

@@ -217,9 +217,9 @@ impl Commitlog {
         {
             let state = self.state.borrow();
             let is_kept = matches!(self.config.mode, SyncMode::Periodic { .. }) || state.synced >= end;
-            assert!(is_kept && state.written >= end, "what is acknowledged is as durable as the mode promises");
+            assert!(is_kept && state.written >= end, "an acknowledged write is as durable as the mode promises");
         }
-        debug_assert!(self.acknowledged.get() <= end, "what was acknowledged stays acknowledged");
+        debug_assert!(self.acknowledged.get() <= end, "the acknowledged position does not decrease");
         self.acknowledged.set(end);
         let mut list = self.waiters.borrow_mut().take_on_its_way();
         waiters::wake(&mut list);

@@ -31,7 +31,7 @@ const SSTABLE_BYTES: usize = 4 << 20;
 /// How many bytes of mutations are applied at once to the memtables of a shard.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// What is on disk of a table that no shard has open.
+/// The files of a table that no shard has open.
 struct OnDisk<'a> {
     tablets: &'a [TabletRange],
     found: &'a CleanDirectory,

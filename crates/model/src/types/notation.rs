@@ -97,7 +97,7 @@ enum Parts<'v> {
     UserType(slice::Iter<'v, (String, CqlType)>, Fields<'v>),
 }
 
-/// What a part is in the value around it.
+/// The role of a part in the value around it.
 enum Role<'v> {
     Plain,
     Key,

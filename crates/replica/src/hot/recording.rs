@@ -40,7 +40,7 @@ pub struct Recorded {
     pub error: u64,
 }
 
-/// What a recording counted: by kind, the most frequent partitions first.
+/// The counts of a recording: by kind, the most frequent partitions first.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct TopPartitions {
     /// Reads.

@@ -35,7 +35,7 @@ pub struct Slot<V> {
     pub weight: f64,
     /// The part of the weight that may belong to other partitions.
     pub missed: f64,
-    /// What is known of it since it has the slot.
+    /// The value collected since the partition has the slot.
     pub value: V,
 }
 

@@ -451,7 +451,7 @@ settings! {
         /// `truststore` has the root certificates for the clients' certificates, which are required
         /// then. Changed files are detected within seconds and used for new connections. On the
         /// command line: `enabled=true,certificate=FILE,keyfile=FILE`. Other options are refused,
-        /// except those of Cassandra and ScyllaDB, which cause a warning.
+        /// except options of Cassandra and ScyllaDB, which cause a warning.
         client_encryption_options: ClientEncryption = ClientEncryption::default();
         /// TLS between nodes: a map of `internode_encryption` (`none`, `rack`: between racks, `dc`:
         /// between datacenters, `all`), `certificate`, `keyfile`, `truststore` and
@@ -459,7 +459,7 @@ settings! {
         /// nodes' certificates. Without `require_client_auth`, connecting nodes need no
         /// certificate, and any client of the port can impersonate a node. `storage_port` serves
         /// encrypted and unencrypted connections. Changed files are detected within seconds and
-        /// used for new connections. Other options are refused, except those of Cassandra and
+        /// used for new connections. Other options are refused, except options of Cassandra and
         /// ScyllaDB, which cause a warning.
         server_encryption_options: ServerEncryption = ServerEncryption::default();
     }

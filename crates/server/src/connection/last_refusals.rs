@@ -1,5 +1,5 @@
-//! What a shard remembers of refusals by rate limits: which client tries which partition again
-//! before it should. Fixed memory, whatever the number of clients and partitions.
+//! The refusals by rate limits that a shard remembers, to find clients that try a partition again
+//! too early. Fixed memory, whatever the number of clients and partitions.
 
 use rt::hash::FastHasher;
 use rt::time::{Duration, Instant};

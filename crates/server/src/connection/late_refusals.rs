@@ -85,7 +85,7 @@ impl LateRefusal {
     }
 }
 
-/// What is left in the queue.
+/// The state of the queue.
 enum Left {
     None,
     NotDue,

@@ -10,7 +10,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// idle. It includes system calls between turns.
 const IDLE_PART: u32 = 4;
 
-/// What was seen at the last look.
+/// The values at the last look.
 #[derive(Clone, Copy)]
 struct Look {
     at: Instant,

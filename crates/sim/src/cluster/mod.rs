@@ -84,7 +84,7 @@ pub struct Outcome {
     pub queries: u64,
     /// The pages of these queries.
     pub pages: u64,
-    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    /// Operations of a hot partition that an overloaded shard refused.
     pub protected: u64,
 }
 

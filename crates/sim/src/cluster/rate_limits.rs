@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 pub const HOT: i32 = 0;
 /// The cool partition.
 pub const COOL: i32 = 1;
-/// What a table limits.
+/// The kind of limit of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limited {
     /// Operations.
@@ -35,10 +35,10 @@ pub struct LimitedTable {
     pub name: &'static str,
     /// The statement that creates it.
     pub statement: &'static str,
-    /// What it limits.
+    /// The kind of its limit.
     pub limited: Limited,
-    /// Reads per second, and writes per second, of a partition. For a limit of bytes: those of the
-    /// values alone, so that less is accepted.
+    /// Reads per second, and writes per second, of a partition. For a limit of bytes, only the
+    /// bytes of the values count, so that less is accepted.
     limit: u32,
     /// The accepted reads and writes without faults, by the limit, in percent.
     bounds: [RangeInclusive<u64>; 2],
@@ -179,7 +179,7 @@ pub struct Operations {
 pub struct RateLimits {
     /// The table.
     pub table: &'static LimitedTable,
-    /// What the counters must show, if it is a table of counters.
+    /// The expected values of the counters, if it is a table of counters.
     pub counters: Counters,
     writes: i32,
     never: BTreeSet<i32>,

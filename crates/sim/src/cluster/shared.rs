@@ -258,7 +258,7 @@ pub struct Shared {
     pub failures: RefCell<BTreeMap<String, u64>>,
     /// From when on no shard is overloaded.
     keeps_up_from: Cell<Duration>,
-    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    /// Operations of a hot partition that an overloaded shard refused.
     pub protected: Cell<u64>,
     working: Cell<bool>,
     elapsed: Cell<Duration>,

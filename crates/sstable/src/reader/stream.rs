@@ -282,7 +282,7 @@ impl Stream {
             (self.window, self.base, self.at) = (Window::Chunk(content), start, skip as usize);
             return true;
         }
-        let Window::Own(own) = &mut self.window else { unreachable!("what is joined is the window's own") };
+        let Window::Own(own) = &mut self.window else { unreachable!("joined chunks are in the window's own buffer") };
         let taken = (self.base + own.len() as u64 - start) as usize;
         let more = content.len().min(taken + need.max(JOINED));
         make_room(own, need);

@@ -5,8 +5,9 @@
 //!
 //! A refresh and the transition of a tablet of this node exclude each other, because rows that are
 //! loaded after the streaming would leave with the old replica. A refresh is refused while such a
-//! transition runs. It checks that again before it records the load, and from there on holds the
-//! metadata, so that a transition does not get to its streaming before the pieces are attached.
+//! transition runs. It checks that again before it records the load. From then on it holds the
+//! metadata, so that a transition does not reach the stage `Streaming` before the pieces are
+//! attached.
 
 use crate::metadata::{ClusterShards, Metadata, MetadataService};
 use engine::{Engine, TabletRange};

@@ -1,6 +1,6 @@
-//! Begins the moves of tablets that are planned ([`planner`]): away from leaving nodes, to nodes
-//! that have fewer tablets than others, and for the replicas that keyspaces ask for. The migration
-//! driver completes them.
+//! Begins the moves of tablets that are planned ([`planner`]). Tablets move away from leaving
+//! nodes, and to nodes that have fewer than others. Tables also get the replicas that their
+//! keyspaces ask for. The migration driver completes them.
 
 use super::features;
 use super::planner::{self, Move};

@@ -7,7 +7,7 @@
 //! ([`deletion_log::load`]) then seals all copies and removes all originals. After a crash at any
 //! moment either all are loaded, or all are still in `upload`.
 //!
-//! There are several steps because the tablets of a table are on several shards:
+//! There are several steps because the tablets of a table are on several shards. In order:
 //! [`Engine::uploaded`] on one shard, [`Engine::copy_uploaded`] and [`Engine::expect_loaded`] on
 //! all, [`Engine::seal_loaded`] on one, [`Engine::attach_loaded`] on all. The caller ensures that
 //! only one load of a table runs at a time. Before the seal nothing in `upload` is removed, and

@@ -307,8 +307,8 @@ settings! {
         query_page_size_in_bytes ("1B" to ""): Bytes = Size(1 << 20);
         /// The maximum number of tombstones that a page reads. If it is set (in the file, on the
         /// command line or in `system.config`), the page ends there, even without a row. Otherwise
-        /// the coordinator continues to read until there is a row or the budget below is used up,
-        /// because many drivers lose rows when they get an empty page.
+        /// the coordinator continues to read until there is a row or the budget below is used up.
+        /// The reason: many drivers lose rows when they get an empty page.
         query_tombstone_page_limit ("1" to ""): u64 = 10_000;
         /// How long the coordinator searches for the first row of a page, past tombstones and rows
         /// that filters reject, before it returns an empty page. At most half of the request's
@@ -394,10 +394,10 @@ settings! {
         hot_partitions_in_metrics ("0" to "64"): u64 = 3;
     }
     section "Nodes that are down" {
-        /// Whether writes that a replica misses are kept as hints and replayed when it is up again:
-        /// `true`, `false`, or a list of the replicas' datacenters, separated by commas. Words that
-        /// are close to `true` or `false` are refused; write a datacenter with such a name in
-        /// brackets.
+        /// Whether writes that a replica misses are kept as hints and replayed when it is up again.
+        /// The value is `true`, `false`, or a list of the replicas' datacenters, separated by
+        /// commas. Words that are close to `true` or `false` are refused; write a datacenter with
+        /// such a name in brackets.
         hinted_handoff_enabled: Handoff = Handoff(KeptFor::All);
         /// A node that has been down for longer gets no new hints, and needs a repair.
         max_hint_window_in_ms ["max_hint_window"]: Millis = millis(3 * 3600 * 1000);

@@ -8,7 +8,7 @@
 //! - For a frame that is partly in the buffer, the time for which the connection has to wait counts
 //!   as well. The socket may have been too small for the rest of the frame.
 //!
-//! A request that has waited for long on a shard without idle time is refused: if all were served,
+//! A request that has waited for long on a shard without idle time is refused. If all were served,
 //! all would be late, and the queue would outlast the overload. A burst is served.
 
 use rt::time::{Duration, Instant};

@@ -20,9 +20,9 @@ use rt::sync::Notify;
 use std::cell::{Cell, RefCell};
 
 /// The end of both messages: the remedy.
-const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older `raft/` than in \
-                       its last run: leave the node stopped, and start a new node with an empty data directory at another address \
-                       (docs/faults.md, \"The metadata log is lost\")";
+const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older \
+    `raft/` than in its last run. To do so, leave the node stopped, and start a new node with an empty data \
+    directory at another address (docs/faults.md, \"The metadata log is lost\")";
 
 /// Why this node must not take part any more, once known.
 #[derive(Default)]
@@ -123,10 +123,11 @@ fn contradicting(log: &RaftLog, request: &RaftRequest) -> Option<(Position, Posi
 pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) -> Option<String> {
     let (theirs, ours) = contradicting(log, request)?;
     Some(format!(
-        "this node and the leader, node {from}, have different committed changes of the metadata (change {} of term {} there, \
-         change {} of term {} here): a member of the cluster was started with an older `raft/`, so acknowledged changes are lost \
-         on one side. {WAY_OUT}. If the node to be replaced is in the present majority, stop the nodes of that majority first, and \
-         start this node with the members that have its changes",
+        "this node and the leader, node {from}, have different committed changes of the metadata (change {} of \
+         term {} there, change {} of term {} here). A member of the cluster was started with an older `raft/`, \
+         so acknowledged changes are lost on one side. {WAY_OUT}. If the node to be replaced is in the present \
+         majority, stop the nodes of that majority first, and start this node with the members that have its \
+         changes",
         theirs.index, theirs.term, ours.index, ours.term
     ))
 }

@@ -50,7 +50,7 @@ pub fn move_waits_for(table: &Table, tablet: u32, down: &BTreeSet<HostId>) -> Op
 fn needs(table: &Table, dead: HostId) -> String {
     let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
     format!(
-        "node {dead}, which is down, takes part in the move of a tablet of table {keyspace}.{name}: start it, or, if it will not come \
-         back, run `messina admin excludenode {dead}`"
+        "node {dead}, which is down, takes part in the move of a tablet of table {keyspace}.{name}. Start it, \
+         or, if it will not come back, run `messina admin excludenode {dead}`"
     )
 }

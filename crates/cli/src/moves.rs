@@ -1,4 +1,4 @@
-//! `messina admin tablets --watch`: the tablets that are moving, until none is.
+//! `messina admin tablets --watch`: the tablets that are moving, until no tablet is moving.
 
 use crate::Failure;
 use crate::api::Api;

@@ -1,12 +1,12 @@
 //! The rates at which operations of a partition arrive at the coordinators of a cluster. Each
 //! coordinator reports its rate to the owners of the partition. Pure: no clock, no I/O.
 //!
-//! A shard counts the operations that come to it as coordinator. For the partitions with the
+//! A shard counts the operations that it receives as coordinator. For the partitions with the
 //! highest counts it sends the rates to their owners, a few times a second
 //! ([`Arrivals::to_report`]). An owner adds up the reports ([`Arrivals::take`]), and answers each
-//! with the rate that comes to all others. So every coordinator decides by the same total, although
-//! each operation is counted by one shard only. Reports hold first-hand counts alone: a total that
-//! is reported would come back and be counted twice.
+//! with the rate that arrives at all other coordinators. So every coordinator decides by the same
+//! total, although each operation is counted by one shard only. Reports hold first-hand counts
+//! alone: a total that is reported would return and be counted twice.
 //!
 //! Rates are thousandths of operations per second, halved each second like the counts behind them.
 //! They do not depend on when the seconds of a node begin. The report of a coordinator that no
@@ -51,13 +51,13 @@ pub struct Origin {
     pub shard: u16,
 }
 
-/// The rate at which operations of a partition come to a coordinator.
+/// The rate at which operations of a partition arrive at a coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
     /// The kind of operation of the partition.
     pub key: LimitKey,
-    /// Thousandths of operations per second. For a limit of bytes: those that the sender has read
-    /// since its last report.
+    /// Thousandths of operations per second. For a limit of bytes: the bytes that the sender has
+    /// read since its last report.
     pub rate: u64,
 }
 
@@ -69,7 +69,7 @@ struct Tracked {
     count: u64,
     /// When the last operation came, in milliseconds.
     at: u64,
-    /// The rate that comes to all other coordinators, and until when it counts.
+    /// The rate that arrives at all other coordinators, and until when it counts.
     others: u64,
     until: u64,
 }

@@ -207,7 +207,7 @@ enum Replayed {
 }
 
 /// The bytes of a snapshot of the metadata, encoded in pieces, because a large schema takes longer
-/// than a shard may work on one thing.
+/// than one task may hold a shard.
 pub(super) async fn snapshot_of(metadata: Rc<Metadata>) -> Vec<u8> {
     let (mut count, mut pieces, mut piece) = (0usize, Vec::new(), Vec::new());
     for op in snapshot_ops(&metadata) {

@@ -235,7 +235,7 @@ pub struct Cost {
     pub eighths: usize,
     /// How often a bound value is read.
     pub terms: usize,
-    /// Work beside that.
+    /// Additional work.
     pub fixed: usize,
 }
 

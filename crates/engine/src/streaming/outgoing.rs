@@ -147,7 +147,7 @@ async fn link(own: &Attached, dir: &Path) -> Result<StreamedSstable, EngineError
     for (component, _) in &files {
         let target = to.path(*component);
         match rt::fs::hard_link(&from.path(*component), &target).await {
-            // An earlier attempt did not come to its end.
+            // An earlier attempt did not complete.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             linked => linked.map_err(EngineError::io(target))?,
         }

@@ -312,8 +312,8 @@ impl Shared {
         self.keeps_up_from.get() == Duration::MAX
     }
 
-    /// Whether no shard is overloaded, nor was lately. A node that stood still at the end of the
-    /// overload learns of it later.
+    /// Whether no shard is overloaded, nor was lately. A node that was paused at the end of the
+    /// overload notices it later.
     pub fn keeps_up(&self) -> bool {
         self.keeps_up_from.get() <= self.elapsed() && !self.nodes.iter().any(|node| node.seems_overloaded.get())
     }

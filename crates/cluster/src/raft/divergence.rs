@@ -20,7 +20,7 @@ use rt::sync::Notify;
 use std::cell::{Cell, RefCell};
 
 /// The end of both messages: the remedy.
-const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older \
+const REMEDY: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older \
     `raft/` than in its last run. To do so, leave the node stopped, and start a new node with an empty data \
     directory at another address (docs/faults.md, \"The metadata log is lost\")";
 
@@ -125,7 +125,7 @@ pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) 
     Some(format!(
         "this node and the leader, node {from}, have different committed changes of the metadata (change {} of \
          term {} there, change {} of term {} here). A member of the cluster was started with an older `raft/`, \
-         so acknowledged changes are lost on one side. {WAY_OUT}. If the node to be replaced is in the present \
+         so acknowledged changes are lost on one side. {REMEDY}. If the node to be replaced is in the present \
          majority, stop the nodes of that majority first, and start this node with the members that have its \
          changes",
         theirs.index, theirs.term, ours.index, ours.term
@@ -136,7 +136,7 @@ pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) 
 pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> String {
     format!(
         "this node lacks acknowledged changes of the metadata: it acknowledged change {} of term {}, and its log ends at {}. Its \
-         `raft/` is older than its last run. {WAY_OUT}",
+         `raft/` is older than its last run. {REMEDY}",
         acknowledged.index,
         acknowledged.term,
         last.map_or_else(|| "nothing".to_owned(), |last| format!("change {} of term {}", last.index, last.term))

@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 const MARK_EVERY: Duration = Duration::from_millis(50);
 /// The most marks of a connection, for 10 s.
 const MARKS: usize = 200;
-/// Requests are refused when the overload has lasted for this multiple of the longest wait. It ends
-/// after as long a time without such waits.
+/// Requests are refused when the overload has lasted for this multiple of the longest wait. The
+/// overload ends after as long a time without such waits.
 const LASTING: u32 = 10;
 
 /// The input up to a position was received by a moment.

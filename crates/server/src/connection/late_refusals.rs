@@ -1,12 +1,13 @@
-//! Refusals by rate limits that are answered late, so that trying again at once buys nothing.
+//! Refusals by rate limits that are answered late, so that a client gains nothing by trying again
+//! at once.
 //!
 //! A refusal says when to try again. A client may retry the same partition earlier than that. If it
 //! does so too often in one window ([`super::last_refusals`]), its further refusals are answered
-//! late. So are all refusals of a connection beyond a rate ([`LateLimits::at_once`]). It is a rate
-//! instead of a number in each window. A client that never pauses would use up the number as the
-//! window begins, when the rate limits also accept the most. Until the answer, the client waits
-//! instead of costing the shard another refusal. Requests that were sent before the client knew of
-//! a refusal are no retries.
+//! late. So are all refusals of a connection beyond a rate ([`LateLimits::at_once`]). The limit is
+//! a rate instead of a number in each window, because a client that never pauses would use up the
+//! number as the window begins. Then the rate limits also accept the most. Until the answer, the
+//! client waits instead of costing the shard another refusal. Requests that were sent before the
+//! client knew of a refusal are no retries.
 //!
 //! The delay is random, from a half to the whole of [`LateLimits::delay`]. If all were answered
 //! together, all their clients would try again together, and others would wait behind them.

@@ -318,7 +318,7 @@ impl Coordinator {
     }
 
     /// Sets the longest answer that this shard can send to a client, in bytes. Results end there,
-    /// whatever the page limits are: a longer one would be built in vain. Unlimited until it is
+    /// whatever the page limits are, because a longer one could not be sent. Unlimited until it is
     /// set.
     pub fn set_largest_answer(&self, bytes: usize) {
         self.largest_answer.set(bytes as u64);

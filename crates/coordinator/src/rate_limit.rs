@@ -38,8 +38,8 @@ impl RequestOptions {
 }
 
 /// The tokens of the partitions that are counted before a page is read. None: the page is not
-/// limited. A page after the first one also counts the partitions that it goes on to read, when it
-/// reaches them ([`Coordinator::limit_reached`]).
+/// limited. A page after the first one also counts each further partition when it reaches that
+/// partition ([`Coordinator::limit_reached`]).
 pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[Token; 4]>> {
     let is_part = page.counting != Counting::Page;
     let keys = match &query.partitions {
@@ -129,7 +129,7 @@ impl Coordinator {
         limited(Some(options.limited(first.map_err(by_coordinator)?)))
     }
 
-    /// Counts a partition that a page after the first one goes on to read, and decides. The options
+    /// Counts a further partition that a page after the first one reaches, and decides. The options
     /// are for its read.
     ///
     /// # Errors [`CoordinatorError::RateLimited`]

@@ -25,7 +25,7 @@ use rt::time::Duration;
 use smallvec::SmallVec;
 
 /// How long to wait for a replica that is not read, if another source may be read instead.
-const UNREAD_PATIENCE: Duration = Duration::from_millis(500);
+const UNREAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The read set of a moving tablet before or after the current stage.
 pub(super) struct OtherSet {
@@ -135,7 +135,7 @@ impl Coordinator {
             under_way.push(self.send_repairs(source, lacks, &context));
         }
         if has_spare {
-            context.deadline = context.deadline.min(Deadline::after(UNREAD_PATIENCE));
+            context.deadline = context.deadline.min(Deadline::after(UNREAD_TIMEOUT));
         }
         for unread in other.iter().flat_map(|other| &other.unread) {
             under_way.push(self.send_repairs(*unread, of_all.clone(), &context));

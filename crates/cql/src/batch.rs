@@ -44,7 +44,7 @@ pub struct BatchAttributes {
 /// The number of statements between two yields.
 const PARTS_PER_LOOK: usize = 16;
 
-/// The kind of a batch as a write of so many mutations.
+/// The kind of write of a batch with `mutations` mutations.
 fn write_kind(kind: BatchKind, counters: bool, mutations: usize) -> WriteKind {
     match kind {
         _ if counters => WriteKind::Counter,

@@ -9,7 +9,6 @@ use super::nodes::Nodes;
 use super::read_failures::ReadFailures;
 use super::read_trace::ReadKind;
 use super::reconcile;
-use super::repair::Repaired;
 use super::replica_failure::ReplicaFailure;
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::{Consistency, CoordinatorError};
@@ -37,6 +36,16 @@ pub(super) enum Next {
     Enough,
     /// Fail: the level cannot be reached.
     Unreachable,
+}
+
+/// The outcome of repairs.
+pub(super) struct Repaired {
+    /// The tracker of the level: it counts the replicas that have all data.
+    pub tracker: ResponseTracker,
+    /// Sources that no longer count.
+    pub missed: Sources,
+    /// The failures of repairs.
+    pub failures: Vec<(TabletReplica, ReplicaFailure)>,
 }
 
 /// The next step of a reconciliation whose repairs were sent.

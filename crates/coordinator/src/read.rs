@@ -14,7 +14,6 @@ use super::paging::{LastReplicas, PagingState};
 use super::quorum_read::QuorumPage;
 use super::result_memory::UNCOUNTED;
 use super::resume::is_well_formed;
-use super::targets::Targets;
 use super::window::Window;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use bytes::{Bytes, BytesMut};
@@ -142,7 +141,7 @@ impl Coordinator {
             let part = PartToRead { query, tablet, command, kept: read_by.as_deref() };
             let QuorumPage { page, has_more, by } = {
                 // Pinned, so that this large future is not moved.
-                let read = pin!(self.read_part(part, assembler.targets(), &mut window, &mut counting));
+                let read = pin!(self.read_part(part, &mut assembler, &mut window, &mut counting));
                 read.await?
             };
             if let Some(by) = by.filter(|_| keeps_readers) {
@@ -179,7 +178,7 @@ impl Coordinator {
     async fn read_part(
         &self,
         part: PartToRead<'_>,
-        targets: &mut Targets<'_>,
+        assembler: &mut PageAssembler<'_>,
         window: &mut Option<Box<Window>>,
         counting: &mut PageCounting<'_>,
     ) -> Result<QuorumPage, CoordinatorError> {
@@ -187,7 +186,8 @@ impl Coordinator {
         let (again, counts_reached) = (counting.again(), counting.counts_reached());
         let mut options = counting.next(|first| self.limit_reached(query, &command.ranges[0], first))?;
         if let Some((only, _held)) = self.only_replica_read(query, tablet, options) {
-            match self.ask_only(only, &command, options).await {
+            // Pinned, so that this large future is not moved.
+            match pin!(self.ask_only(only, &command, options)).await {
                 Ok(page) => return Ok(QuorumPage { page, has_more: false, by: None }),
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::Outdated) => options = again,
@@ -195,7 +195,7 @@ impl Coordinator {
         }
         let new_window = || if counts_reached { Window::of_one() } else { Window::new(query) };
         let window = window.get_or_insert_with(|| Box::new(new_window()));
-        let read = self.read_window(query, (tablet, command), targets, window, kept, options);
+        let read = self.read_window(query, (tablet, command), assembler.targets(), window, kept, options);
         Box::pin(read).await.inspect_err(|error| self.count_rate_limited(error))
     }
 }

@@ -9,7 +9,7 @@
 use super::client::Message;
 use super::level::factors;
 use super::nodes::Nodes;
-use super::quorum_state::Sources;
+use super::quorum_state::{Repaired, Sources};
 use super::replica_failure::ReplicaFailure;
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::{Coordinator, RequestOptions, count};
@@ -75,16 +75,6 @@ impl<'a> Repairs<'a> {
         let of_each: Vec<_> = sources.iter().copied().zip(repairs).filter(|(_, lacks)| !lacks.is_empty()).collect();
         Repairs { lacking: of_each.iter().map(|(source, _)| *source).collect(), of_each, of_all, other }
     }
-}
-
-/// The outcome of repairs.
-pub(super) struct Repaired {
-    /// The tracker of the level: it counts the replicas that have all data.
-    pub tracker: ResponseTracker,
-    /// Sources that no longer count.
-    pub missed: Sources,
-    /// The failures of repairs.
-    pub failures: Vec<(TabletReplica, ReplicaFailure)>,
 }
 
 /// Counts the replicas of the other set that have all data.

@@ -98,7 +98,8 @@ impl Coordinator {
         loop {
             let number = metadata.number;
             let attempt = match only.take() {
-                Some(only) => self.write_to_only(only, &message, options).await,
+                // Pinned, so that this large future is not moved.
+                Some(only) => pin!(self.write_to_only(only, &message, options)).await,
                 // Boxed: it must not enlarge the future of writes with one replica.
                 None => {
                     let mutations = message.request.mutations();

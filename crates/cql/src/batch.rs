@@ -66,8 +66,7 @@ fn check_time(options: &RequestOptions, schema: &TableSchema, kind: WriteKind) -
 /// Executes a batch. Each partition gets one mutation, so no statement sees this batch partly
 /// applied within a partition.
 pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Request<'_>) -> Result<Answer, Error> {
-    let each = parts.iter().map(|part| part.modify.counter);
-    let counters = check_counters(whole.kind, whole.timestamp.is_some(), each)?;
+    let counters = check_counters(whole.kind, whole.timestamp.is_some(), parts.iter().map(|part| part.modify.counter))?;
     request.check_write_level()?;
     let config = request.config;
     let warning = config.guardrails.check_write_level(request.params.consistency)?;
@@ -82,11 +81,10 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     answer.warnings.extend(warning);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
-    let mut room = Room::of(config);
-    let mut limit = BatchLimit::new(parts, whole.kind)?;
-    let (mut turn, mut expansion) = (None, 0usize);
-    let mut next_look = PARTS_PER_LOOK;
-    let kind_so_far = write_type(write_kind(whole.kind, counters, parts.len()));
+    let of_parts = parts.iter().map(|part| (part.modify, part.env));
+    let (mut limit, mut room) = (BatchLimit::new(of_parts, whole.kind)?, Room::of(config));
+    let (mut turn, mut expansion, mut next_look) = (None, 0usize, PARTS_PER_LOOK);
+    let kind = write_kind(whole.kind, counters, parts.len());
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i >= next_look {
             let slow = rt::task::is_time_to_yield();
@@ -94,7 +92,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             next_look = i + if slow { 1 } else { PARTS_PER_LOOK };
             if slow {
                 rt::task::yield_now().await;
-                check_time(&options, &modify.schema, write_kind(whole.kind, counters, parts.len()))?;
+                check_time(&options, &modify.schema, kind)?;
             }
         }
         let json = match &modify.json {
@@ -119,7 +117,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
         }
         let schema = &modify.schema;
         let settled = match modify.slow {
-            true => Box::pin(modify.settled(*env, &Pace::of_write(&options, schema, kind_so_far))).await?,
+            true => Box::pin(modify.settled(*env, &Pace::of_write(&options, schema, write_type(kind)))).await?,
             false => None,
         };
         for key in keys {

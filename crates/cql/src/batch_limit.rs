@@ -5,10 +5,10 @@
 //! as it is known, before it is read.
 
 use crate::api::BatchKind;
-use crate::batch::Part;
 use crate::error::Error;
 use crate::modify::Modify;
 use crate::request::Request;
+use crate::term::Env;
 use bytes::Bytes;
 use coordinator::RequestOptions;
 use model::TableSchema;
@@ -26,9 +26,12 @@ pub struct BatchLimit {
 
 impl BatchLimit {
     /// Decides who counts the partitions of a batch.
-    pub fn new(parts: &[Part<'_>], kind: BatchKind) -> Result<BatchLimit, Error> {
-        let reads_first = |part: &Part<'_>| part.modify.read_first.is_some() && is_limited(part.modify);
-        let is_early = parts.iter().any(reads_first) && !(kind == BatchKind::Logged && has_several(parts)?);
+    pub fn new<'a>(
+        parts: impl Iterator<Item = (&'a Modify, Env<'a>)> + Clone,
+        kind: BatchKind,
+    ) -> Result<BatchLimit, Error> {
+        let reads_first = parts.clone().any(|(modify, _)| modify.read_first.is_some() && is_limited(modify));
+        let is_early = reads_first && !(kind == BatchKind::Logged && has_several(parts)?);
         Ok(BatchLimit { is_early, counted: HashSet::default() })
     }
 
@@ -72,10 +75,10 @@ fn is_limited(modify: &Modify) -> bool {
 
 /// Whether a batch has several partitions. Those of JSON texts, which are not read yet, do not
 /// count.
-fn has_several(parts: &[Part<'_>]) -> Result<bool, Error> {
+fn has_several<'a>(parts: impl Iterator<Item = (&'a Modify, Env<'a>)>) -> Result<bool, Error> {
     let mut first = None;
-    for Part { modify, env } in parts.iter().filter(|part| part.modify.json.is_none()) {
-        for key in modify.keys(*env)? {
+    for (modify, env) in parts.filter(|(modify, _)| modify.json.is_none()) {
+        for key in modify.keys(env)? {
             let partition = (modify.schema.id, key.key);
             if first.get_or_insert_with(|| partition.clone()) != &partition {
                 return Ok(true);

@@ -16,7 +16,7 @@
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | charge | bytes, if the table limits them ([`crate::rate_limit`]); also of a read that fails | bytes |
+//! | charge | bytes, if they are limited; also if it fails ([`crate::rate_limiter`]) | bytes |
 //! | fence | checked again: the data may have moved | |
 //!
 //! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an
@@ -98,7 +98,7 @@ impl Replica {
         }
         if let ReplicaRequest::Read(command) = request {
             let mut charge = self.read_charge(command, context);
-            let page = self.read(command, context, None, charge.as_mut()).await?;
+            let page = self.read(command, context, None, charge.as_deref_mut()).await?;
             drop(charge);
             self.check_fence(request, context)?;
             return Ok(ReplicaAnswer::Page(page));
@@ -133,7 +133,7 @@ impl Replica {
         let mut digester = Digester::new(&schema, command.now);
         let is_digest = compared == Compared::Digest;
         let mut charge = if is_digest { None } else { self.read_charge(command, context) };
-        let mut page = self.read(command, context, Some(&mut digester), charge.as_mut()).await?;
+        let mut page = self.read(command, context, Some(&mut digester), charge.as_deref_mut()).await?;
         if is_digest {
             page.body = Bytes::new();
         }

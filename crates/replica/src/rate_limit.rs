@@ -21,6 +21,7 @@ use crate::excess::Excess;
 use crate::hot::PartitionId;
 use crate::limited_partitions::Refusal;
 use crate::limiter::{LimitKey, LimitKind, debt, hash};
+use crate::rate_limiter::ReadCharge;
 use crate::read::Replica;
 use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
 use crate::trace::Trace;
@@ -80,21 +81,6 @@ enum Exceeded {
     Count(u64),
     /// The partition's debt in units.
     Debt(u64),
-}
-
-/// Charges a read to its partitions when it is dropped. So a read that fails, is late or is
-/// cancelled pays for what it has read.
-pub(crate) struct ReadCharge<'a> {
-    replica: &'a Replica,
-    command: &'a ReadCommand,
-    /// Bytes of keys and rows read so far.
-    pub bytes: u64,
-}
-
-impl Drop for ReadCharge<'_> {
-    fn drop(&mut self) {
-        self.replica.charge_read(self.command, self.bytes);
-    }
 }
 
 impl Replica {
@@ -201,21 +187,21 @@ impl Replica {
         self.engine.schema(table)?.rate_limits().read_kib
     }
 
-    /// The charge of a read. None: the read is not charged.
+    /// The charge of a read. None: the read is not charged, or its table has no limit of bytes.
     #[inline]
-    pub(crate) fn read_charge<'a>(&'a self, command: &'a ReadCommand, context: &Context) -> Option<ReadCharge<'a>> {
-        let is_charged = context.rate_limit.is_limited() && context.class == Class::User;
-        is_charged.then_some(ReadCharge { replica: self, command, bytes: 0 })
+    pub(crate) fn read_charge(&self, command: &ReadCommand, context: &Context) -> Option<Box<ReadCharge<'_>>> {
+        match context.rate_limit.is_limited() && context.class == Class::User {
+            true => self.new_read_charge(command),
+            false => None,
+        }
     }
 
-    /// Charges a read of `bytes` to its partitions, if the table has a limit of bytes.
     #[cold]
-    fn charge_read(&self, command: &ReadCommand, bytes: u64) {
-        let Some(limit) = self.read_kib(command.table) else { return };
-        let bytes = bytes / command.ranges.len().max(1) as u64;
-        for token in command.ranges.iter().filter_map(only_token) {
-            self.rate_limiter.charge(key_of(token, command.table, LimitKind::ReadBytes), bytes, limit);
-        }
+    fn new_read_charge(&self, command: &ReadCommand) -> Option<Box<ReadCharge<'_>>> {
+        let limit = self.read_kib(command.table)?;
+        let tokens = command.ranges.iter().filter_map(only_token);
+        let keys = tokens.map(|token| key_of(token, command.table, LimitKind::ReadBytes)).collect();
+        Some(Box::new(ReadCharge::new(&self.rate_limiter, keys, command.ranges.len(), limit)))
     }
 
     /// Charges mutations to their partitions, if their tables have a limit of bytes.

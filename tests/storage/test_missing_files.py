@@ -5,6 +5,7 @@ What becomes of every single file is in crates/server/tests/all/missing.rs.
 
 import pathlib
 import shutil
+import time
 
 import pytest
 from database import connect
@@ -185,5 +186,44 @@ def test_a_member_of_a_cluster_without_its_raft_log_is_refused(template, tmp_pat
     try:
         with pytest.raises(StartFailed, match="A member of a cluster cannot start without its metadata log"):
             node.start()
+    finally:
+        node.close()
+
+
+def test_an_older_metadata_log_is_noticed_together_with_its_end(tmp_path):
+    """A table that was made since has rows only in the commitlog: a replay by the older log would discard them."""
+    older = tmp_path / "older"
+    node = Node(shards=2, data_dir=tmp_path / "data", config={"commitlog_sync": "batch"})
+    try:
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute(KEYSPACE)
+        shutil.copytree(node.data_dir / "raft", older / "raft")
+        shutil.copy(node.data_dir / "messina.raft-end", older)
+        stamp = (node.data_dir / "messina.stamp").read_text()
+        session.execute("CREATE TABLE k.logged (pk int PRIMARY KEY, v text)")
+        for pk in range(ROWS):
+            session.execute(f"INSERT INTO k.logged (pk, v) VALUES ({pk}, 'v')")
+        deadline = time.monotonic() + 60
+        while (node.data_dir / "messina.stamp").read_text() == stamp:
+            assert time.monotonic() < deadline, "the stamp does not name the new end of the log"
+            time.sleep(0.1)
+        cluster.shutdown()
+        node.kill()
+        newer = tmp_path / "newer"
+        newer.mkdir()
+        for part in ("raft", "messina.raft-end"):
+            shutil.move(node.data_dir / part, newer / part)
+        shutil.copytree(older / "raft", node.data_dir / "raft")
+        shutil.copy(older / "messina.raft-end", node.data_dir)
+        with pytest.raises(StartFailed, match="lacks files that it had when the node last ran: .*raft.*accept-loss"):
+            node.start()
+        shutil.rmtree(node.data_dir / "raft")
+        for part in ("raft", "messina.raft-end"):
+            shutil.move(newer / part, node.data_dir / part)
+        node.start()
+        cluster, session = connect(node.address)
+        assert session.execute("SELECT count(*) FROM k.logged").one()[0] == ROWS
+        cluster.shutdown()
     finally:
         node.close()

@@ -15,9 +15,13 @@ use engine::{Engine, LogLeft, Unwritten};
 use model::id::TableId;
 use rt::ShardId;
 use rt::shard::PerShard;
+use rt::time::Duration;
 use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
+
+/// After changes of the metadata, the end of their log is recorded this often.
+const LOG_END_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Checks that the logs of the last run are in the data directory. Returns the losses that are
 /// accepted.
@@ -271,5 +275,26 @@ impl InventoryRecord {
             *inventory = Inventory { raft, alone, runs, tables, ..before };
         };
         self.keeper.change(change).await
+    }
+
+    /// Records the end of the metadata log after changes, until the shard stops. So the next start
+    /// detects an older copy of the log, also together with the file that has its end.
+    pub async fn follow_metadata_log(self) {
+        let mut recorded = 0;
+        while rt::shard::stopping().unless(rt::time::sleep(LOG_END_INTERVAL)).await.is_some() {
+            let number = self.metadata.number();
+            if number == recorded {
+                continue;
+            }
+            match self.record_log_end().await {
+                Ok(()) => recorded = number,
+                Err(error) => tracing::debug!(%error, "the end of the metadata log cannot be recorded; retrying"),
+            }
+        }
+    }
+
+    async fn record_log_end(&self) -> Result<(), DataDirError> {
+        let end = self.data_dir.noted_raft_end().await?;
+        self.keeper.change(|inventory| inventory.raft = inventory.raft.max(end)).await
     }
 }

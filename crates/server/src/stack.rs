@@ -289,7 +289,8 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
         metadata: metadata.clone(),
         alone,
     };
-    AfterReplay { logs: old_logs, inventory, reserve }.finish().await?;
+    AfterReplay { logs: old_logs, inventory: inventory.clone(), reserve }.finish().await?;
+    rt::task::spawn(inventory.follow_metadata_log()).detach();
     layers.inventory.set(keeper);
     inventory::watch_directories(layers.inventory, layers.engine).await;
     let floors = layers.engine.call_all(|engine| async move { engine.max_timestamp_seen() }).await;

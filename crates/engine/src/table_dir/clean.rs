@@ -37,7 +37,8 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
     let finished = deletion_log::finish_pending(dir).await?;
     if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
-        tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed = finished.orphans.len(),
+        let unsealed = finished.orphans.join(",");
+        tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed,
             "completed file operations that the last run left unfinished");
     }
     for generation in &finished.rebuilt {

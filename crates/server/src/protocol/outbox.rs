@@ -282,6 +282,7 @@ impl Outbox {
     }
 
     fn set_len(&mut self, start: usize, len: usize) {
+        debug_assert!(i32::try_from(len).is_ok(), "a frame of {len} bytes has no length");
         self.out.tail[start - 4..start].copy_from_slice(&(len as u32).to_be_bytes());
     }
 

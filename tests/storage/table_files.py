@@ -1,4 +1,5 @@
-"""The files of a node's tables, and the statements in the specs for Cassandra's writer."""
+"""The files of a node's tables, a keyspace for them, and the statements in the specs for Cassandra's
+writer."""
 
 import pathlib
 import shutil
@@ -7,6 +8,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Sstables that Cassandra's writer made from the statements in SPECS.
 FIXTURES = ROOT / "crates/sstable/tests/fixtures"
 SPECS = pathlib.Path(__file__).with_name("specs")
+KEYSPACE = (
+    "CREATE KEYSPACE k"
+    " WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
+)
 
 
 def table_dir(node, keyspace, table):

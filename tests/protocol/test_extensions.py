@@ -10,10 +10,16 @@ from wire import EVENT, HEADER, OPTIONS, READY, REGISTER, RESULT, Wire, integer,
 
 def test_schema_events(host):
     with Wire(host) as listener, Wire(host) as wire:
-        body = struct.pack(">H", 3) + string("TOPOLOGY_CHANGE") + string("STATUS_CHANGE") + string("SCHEMA_CHANGE")
+        body = (
+            struct.pack(">H", 3)
+            + string("TOPOLOGY_CHANGE")
+            + string("STATUS_CHANGE")
+            + string("SCHEMA_CHANGE")
+        )
         assert listener.ask(REGISTER, body).opcode == READY
         changes = [
-            (f"CREATE TABLE {KEYSPACE}.evented (pk int PRIMARY KEY)", "CREATED", "TABLE", "evented"),
+            (f"CREATE TABLE {KEYSPACE}.evented (pk int PRIMARY KEY)", "CREATED", "TABLE",
+                "evented"),
             (f"ALTER TABLE {KEYSPACE}.evented ADD v int", "UPDATED", "TABLE", "evented"),
             (f"DROP TABLE {KEYSPACE}.evented", "DROPPED", "TABLE", "evented"),
             (f"CREATE TYPE {KEYSPACE}.evented_type (a int)", "CREATED", "TYPE", "evented_type"),
@@ -55,10 +61,15 @@ def supported(host, port=9042):
 @pytest.mark.scylla
 def test_supported(host):
     options = supported(host)
-    assert {"lz4", "snappy"} <= set(options["COMPRESSION"]) and options["CQL_VERSION"][0].startswith("3.")
+    assert {"lz4", "snappy"} <= set(options["COMPRESSION"]) and options["CQL_VERSION"][
+        0
+    ].startswith("3.")
     assert options["SCYLLA_SHARDING_ALGORITHM"] == ["biased-token-round-robin"]
     assert options["SCYLLA_PARTITIONER"][0].endswith("Murmur3Partitioner")
-    assert options["SCYLLA_SHARD_AWARE_PORT"] == ["19042"] and int(options["SCYLLA_SHARDING_IGNORE_MSB"][0]) >= 0
+    assert (
+        options["SCYLLA_SHARD_AWARE_PORT"] == ["19042"]
+        and int(options["SCYLLA_SHARDING_IGNORE_MSB"][0]) >= 0
+    )
     assert 0 <= int(options["SCYLLA_SHARD"][0]) < int(options["SCYLLA_NR_SHARDS"][0])
     assert options["TABLETS_ROUTING_V1"] == [""]
     assert options["SCYLLA_USE_METADATA_ID"] == [""]
@@ -123,5 +134,8 @@ def test_tablet_payload(host):
             prepared = wire.prepare(f"SELECT * FROM {KEYSPACE}.t WHERE pk = ?").prepared_id()
             flags = [wire.execute(prepared, values=[integer(pk)]).flags & 4 for pk in range(200)]
             assert any(flags) == negotiated and not all(flags)
-            literal = [wire.query(f"SELECT * FROM {KEYSPACE}.t WHERE pk = {pk}").flags & 4 for pk in range(50)]
+            literal = [
+                wire.query(f"SELECT * FROM {KEYSPACE}.t WHERE pk = {pk}").flags & 4
+                for pk in range(50)
+            ]
             assert not any(literal)

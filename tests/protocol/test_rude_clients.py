@@ -1,5 +1,5 @@
-"""Clients that are many, slow, random or gone, or read no answers: the node serves the others, within
-its memory."""
+"""Clients that are many, slow, random or gone, or read no answers: the node serves the others,
+within its memory."""
 
 import random
 import socket
@@ -8,7 +8,10 @@ import time
 
 import pytest
 from raw import KEYSPACE, batch, node_lives, schema, wire  # noqa: F401
-from wire import BATCH, EXECUTE, HEADER, PREPARE, QUERY, REGISTER, RESULT, STARTUP, Closed, Wire, integer, long_string, parameters, query, string, value
+from wire import (
+    BATCH, EXECUTE, HEADER, PREPARE, QUERY, REGISTER, RESULT, STARTUP, Closed, Wire, integer,
+    long_string, parameters, query, string, value,
+)
 
 
 def test_pipelining(wire):
@@ -62,7 +65,16 @@ def test_random_bytes(host):
                 try:
                     data = rng.randbytes(rng.randrange(1, 300))
                     if rng.random() < 0.7:  # a good header before bad bytes
-                        data = HEADER.pack(4, 0, 1, rng.choice([QUERY, PREPARE, EXECUTE, BATCH, REGISTER, STARTUP]), len(data)) + data
+                        data = (
+                            HEADER.pack(
+                                4,
+                                0,
+                                1,
+                                rng.choice([QUERY, PREPARE, EXECUTE, BATCH, REGISTER, STARTUP]),
+                                len(data),
+                            )
+                            + data
+                        )
                     wire.send_raw(data)
                     wire.receive()
                 except (Closed, TimeoutError, ConnectionResetError, BrokenPipeError):
@@ -73,12 +85,18 @@ def test_mutated_requests(host):
     """Valid requests with a few changed bytes."""
     rng = random.Random(2)
     with Wire(host) as first:
-        prepared = first.prepare(f"INSERT INTO {KEYSPACE}.types (pk, t, l, m) VALUES (?, ?, ?, ?)").prepared_id()
+        prepared = first.prepare(
+            f"INSERT INTO {KEYSPACE}.types (pk, t, l, m) VALUES (?, ?, ?, ?)"
+        ).prepared_id()
     good = [
-        (QUERY, query(f"SELECT * FROM {KEYSPACE}.t WHERE pk = ? AND ck > ?", values=[integer(1), integer(5)], page_size=3)),
+        (QUERY, query(f"SELECT * FROM {KEYSPACE}.t WHERE pk = ? AND ck > ?",
+            values=[integer(1), integer(5)], page_size=3)),
         (PREPARE, long_string(f"SELECT * FROM {KEYSPACE}.t WHERE pk = ?")),
-        (EXECUTE, string(prepared) + parameters(values=[integer(500), b"text", integer(1) + integer(4) + integer(7), integer(1) + integer(1) + b"k" + integer(4) + integer(9)])),
-        (BATCH, batch([b"\0" + long_string(f"INSERT INTO {KEYSPACE}.t (pk, ck) VALUES (500, ?)") + struct.pack(">H", 1) + value(integer(1))])),
+        (EXECUTE, string(prepared) + parameters(values=[integer(500), b"text",
+            integer(1) + integer(4) + integer(7),
+            integer(1) + integer(1) + b"k" + integer(4) + integer(9)])),
+        (BATCH, batch([b"\0" + long_string(f"INSERT INTO {KEYSPACE}.t (pk, ck) VALUES (500, ?)")
+            + struct.pack(">H", 1) + value(integer(1))])),
     ]
     wire, requests = None, 0
     while requests < 3000:
@@ -86,7 +104,9 @@ def test_mutated_requests(host):
         opcode, body = rng.choice(good)
         body = bytearray(body)
         for _ in range(rng.randrange(1, 4)):
-            body[rng.randrange(len(body))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+            body[rng.randrange(len(body))] = rng.choice(
+                [0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)]
+            )
         try:
             wire.ask(opcode, bytes(body))
         except (Closed, TimeoutError, ConnectionResetError, BrokenPipeError):
@@ -111,9 +131,14 @@ def never_read(host, requests):
 def node_with_a_page_of_a_mebibyte(node):
     node.start()
     with Wire(node.address) as wire:
-        wire.query(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}}")
+        wire.query(
+            f"CREATE KEYSPACE {KEYSPACE} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         wire.query(f"CREATE TABLE {KEYSPACE}.big (pk int, ck int, v blob, PRIMARY KEY (pk, ck))")
-        prepared = wire.prepare(f"INSERT INTO {KEYSPACE}.big (pk, ck, v) VALUES (1, ?, ?)").prepared_id()
+        prepared = wire.prepare(
+            f"INSERT INTO {KEYSPACE}.big (pk, ck, v) VALUES (1, ?, ?)"
+        ).prepared_id()
         for ck in range(100):
             assert wire.execute(prepared, values=[integer(ck), bytes(10_000)]).opcode == RESULT
 

@@ -6,14 +6,23 @@ import struct
 
 import pytest
 from raw import BAD, KEYSPACE, node_lives, schema, wire  # noqa: F401
-from wire import BATCH, ERROR, EVENT, EXECUTE, HEADER, INVALID, OPTIONS, OVERLOADED, PREPARE, PROTOCOL, QUERY, READY, REGISTER, RESULT, STARTUP, SUPPORTED, SYNTAX, UNPREPARED, Closed, Wire, integer, long_string, parameters, query, string, string_map
+from wire import (
+    BATCH, ERROR, EVENT, EXECUTE, HEADER, INVALID, OPTIONS, OVERLOADED, PREPARE, PROTOCOL, QUERY,
+    READY, REGISTER, RESULT, STARTUP, SUPPORTED, SYNTAX, UNPREPARED, Closed, Wire, integer,
+    long_string, parameters, query, string, string_map,
+)
 
 
 @pytest.mark.parametrize("version", [66, 65, 7, 0, 127])
 @pytest.mark.parametrize("opcode", [OPTIONS, STARTUP])
 def test_unknown_version(host, version, opcode):
     with Wire(host, started=False) as wire:
-        answer = wire.ask(opcode, string_map({"CQL_VERSION": "3.0.0"}) if opcode == STARTUP else b"", version=version, stream=5)
+        answer = wire.ask(
+            opcode,
+            string_map({"CQL_VERSION": "3.0.0"}) if opcode == STARTUP else b"",
+            version=version,
+            stream=5,
+        )
         answer.is_error(PROTOCOL)
         assert "protocol version" in answer.message.lower() and answer.stream in (0, 5)
         assert answer.version & 0x80 and answer.version & 0x7F in (3, 4, 5)
@@ -54,13 +63,21 @@ def test_response_bit_in_a_request(host):
 def test_options_before_and_after_startup(host):
     with Wire(host, started=False) as wire:
         assert wire.ask(OPTIONS).opcode == SUPPORTED
-        assert wire.ask(STARTUP, string_map({"CQL_VERSION": "4.0.0", "UNKNOWN": "kept", "DRIVER_NAME": "raw"})).opcode == READY
+        assert (
+            wire.ask(
+                STARTUP,
+                string_map({"CQL_VERSION": "4.0.0", "UNKNOWN": "kept", "DRIVER_NAME": "raw"}),
+            ).opcode
+            == READY
+        )
         assert wire.ask(OPTIONS, stream=9).stream == 9
         wire.works()
 
 
-@pytest.mark.parametrize("opcode, body", [(QUERY, query("SELECT key FROM system.local")), (PREPARE, long_string("SELECT key FROM system.local")),
-                                          (REGISTER, b"\0\0"), (EXECUTE, string(b"\0" * 16) + parameters())])
+@pytest.mark.parametrize("opcode, body", [(QUERY, query("SELECT key FROM system.local")),
+    (PREPARE, long_string("SELECT key FROM system.local")),
+                                          (REGISTER, b"\0\0"),
+                                          (EXECUTE, string(b"\0" * 16) + parameters())])
 def test_no_request_before_startup(host, opcode, body):
     with Wire(host, started=False) as wire:
         try:
@@ -69,7 +86,8 @@ def test_no_request_before_startup(host, opcode, body):
             pass
 
 
-@pytest.mark.parametrize("body", [b"", b"\0", b"\0\1", b"\0\1\0\5abc", b"\xff\xff", string_map({"COMPRESSION": "zip9", "CQL_VERSION": "3.0.0"})])
+@pytest.mark.parametrize("body", [b"", b"\0", b"\0\1", b"\0\1\0\5abc", b"\xff\xff",
+    string_map({"COMPRESSION": "zip9", "CQL_VERSION": "3.0.0"})])
 def test_wrong_startup(host, body):
     with Wire(host, started=False) as wire:
         try:
@@ -153,15 +171,23 @@ def test_truncated_query_body(wire, cut):
 
 
 @pytest.mark.parametrize("opcode, body", [
-    (QUERY, b""), (QUERY, integer(-1)), (QUERY, integer(2**31 - 1) + b"abc"), (QUERY, integer(-5) + b"abc"), (PREPARE, b""), (PREPARE, integer(100)),
-    (PREPARE, integer(-1)), (EXECUTE, b""), (EXECUTE, struct.pack(">H", 65535)), (EXECUTE, string(b"")), (BATCH, b""), (BATCH, b"\0\0\1"),
-    (BATCH, b"\7\0\0" + struct.pack(">HB", 1, 0)), (BATCH, b"\0\xff\xff"), (BATCH, b"\0\0\1\7"), (BATCH, b"\0\0\1\0" + long_string("INSERT")),
-    (REGISTER, b""), (REGISTER, struct.pack(">H", 5)), (REGISTER, struct.pack(">H", 1) + string("NO_SUCH_EVENT")),
-    (QUERY, long_string("SELECT key FROM system.local")), (QUERY, long_string("SELECT key FROM system.local") + b"\0"),
+    (QUERY, b""), (QUERY, integer(-1)), (QUERY, integer(2**31 - 1) + b"abc"),
+    (QUERY, integer(-5) + b"abc"), (PREPARE, b""), (PREPARE, integer(100)),
+    (PREPARE, integer(-1)), (EXECUTE, b""), (EXECUTE, struct.pack(">H", 65535)),
+    (EXECUTE, string(b"")), (BATCH, b""), (BATCH, b"\0\0\1"),
+    (BATCH, b"\7\0\0" + struct.pack(">HB", 1, 0)), (BATCH, b"\0\xff\xff"), (BATCH, b"\0\0\1\7"),
+    (BATCH, b"\0\0\1\0" + long_string("INSERT")),
+    (REGISTER, b""), (REGISTER, struct.pack(">H", 5)),
+    (REGISTER, struct.pack(">H", 1) + string("NO_SUCH_EVENT")),
+    (QUERY, long_string("SELECT key FROM system.local")),
+    (QUERY, long_string("SELECT key FROM system.local") + b"\0"),
     (QUERY, long_string(b"\xff\xfe\xfd") + parameters()), (PREPARE, long_string(b"\xc3\x28")),
-    (QUERY, long_string("SELECT key FROM system.local WHERE key = ?") + struct.pack(">HBH", 1, 1, 65535)),
-    (QUERY, long_string("SELECT key FROM system.local WHERE key = ?") + struct.pack(">HBH", 1, 1, 1) + integer(-3)),
-    (QUERY, long_string("SELECT key FROM system.local WHERE key = ?") + struct.pack(">HBH", 1, 1, 1) + integer(2**31 - 1)),
+    (QUERY, long_string("SELECT key FROM system.local WHERE key = ?")
+        + struct.pack(">HBH", 1, 1, 65535)),
+    (QUERY, long_string("SELECT key FROM system.local WHERE key = ?")
+        + struct.pack(">HBH", 1, 1, 1) + integer(-3)),
+    (QUERY, long_string("SELECT key FROM system.local WHERE key = ?")
+        + struct.pack(">HBH", 1, 1, 1) + integer(2**31 - 1)),
     (0x0F, b""), (0x0F, integer(5) + b"abc"),
 ])
 def test_wrong_bodies(wire, opcode, body):
@@ -176,8 +202,11 @@ def test_wrong_bodies(wire, opcode, body):
 
 
 @pytest.mark.scylla
-@pytest.mark.parametrize("opcode, body", [(QUERY, b""), (QUERY, integer(2**31 - 1) + b"abc"), (EXECUTE, b""), (BATCH, b""), (PREPARE, integer(100)),
-                                          (QUERY, long_string("SELECT key FROM system.local WHERE key = ?") + struct.pack(">HBH", 1, 1, 65535))])
+@pytest.mark.parametrize("opcode, body", [(QUERY, b""), (QUERY, integer(2**31 - 1) + b"abc"),
+    (EXECUTE, b""), (BATCH, b""), (PREPARE, integer(100)),
+                                          (QUERY, long_string(
+                                              "SELECT key FROM system.local WHERE key = ?")
+                                              + struct.pack(">HBH", 1, 1, 65535))])
 def test_connection_survives_wrong_bodies(wire, opcode, body):
     wire.ask(opcode, body, stream=11).is_error(*BAD)
     wire.works()
@@ -200,7 +229,9 @@ def test_unknown_consistency(wire, consistency):
 
 @pytest.mark.parametrize("consistency", [8, 9])
 def test_serial_is_no_level_for_writes(wire, consistency):
-    wire.query(f"INSERT INTO {KEYSPACE}.t (pk, ck) VALUES (5, 5)", consistency=consistency).is_error(INVALID)
+    wire.query(
+        f"INSERT INTO {KEYSPACE}.t (pk, ck) VALUES (5, 5)", consistency=consistency
+    ).is_error(INVALID)
     wire.works()
 
 
@@ -263,7 +294,9 @@ def codec(algorithm):
             return struct.pack(">i", len(data)) + lz4.block.compress(data, store_size=False)
 
         def decompress(data):
-            return lz4.block.decompress(data[4:], uncompressed_size=struct.unpack_from(">i", data)[0])
+            return lz4.block.decompress(
+                data[4:], uncompressed_size=struct.unpack_from(">i", data)[0]
+            )
 
         return compress, decompress
     import snappy
@@ -278,10 +311,14 @@ def test_wrong_compressed_bodies(host, algorithm, kind):
     body = compress(query("SELECT key FROM system.local"))
     body = {
         "garbage": os.urandom(200), "empty": b"", "short": body[:3], "cut": body[:-2],
-        "bomb": struct.pack(">i", 2**31 - 1) + body[4:] if algorithm == "lz4" else b"\xff\xff\xff\xff\x07" + body[1:],
-        "negative": struct.pack(">i", -5) + body[4:] if algorithm == "lz4" else b"\xff\xff\xff\xff\xff\xff" + body,
+        "bomb": struct.pack(">i", 2**31 - 1) + body[4:] if algorithm == "lz4"
+        else b"\xff\xff\xff\xff\x07" + body[1:],
+        "negative": struct.pack(">i", -5) + body[4:] if algorithm == "lz4"
+        else b"\xff\xff\xff\xff\xff\xff" + body,
     }[kind]
-    with Wire(host, options={"COMPRESSION": algorithm}, decompress=codec(algorithm)[1], timeout=5) as wire:
+    with Wire(
+        host, options={"COMPRESSION": algorithm}, decompress=codec(algorithm)[1], timeout=5
+    ) as wire:
         try:
             wire.ask(QUERY, body, flags=1).is_error(*BAD, SYNTAX)
             wire.works()

@@ -32,7 +32,10 @@ def test_more_sstables_than_open_files(request):
             assert status == 200, answer
         for again in range(2):
             for pk in range(sstables):
-                assert session.execute(f"SELECT v FROM k.t WHERE pk = {pk} BYPASS CACHE").one().v == f"v{pk}"
+                assert (
+                    session.execute(f"SELECT v FROM k.t WHERE pk = {pk} BYPASS CACHE").one().v
+                    == f"v{pk}"
+                )
             assert session.execute("SELECT count(*) FROM k.t").one()[0] == sstables
             assert len(os.listdir(f"/proc/{node.pid}/fd")) < limit
             if not again:
@@ -66,7 +69,9 @@ def test_too_many_open_files():
         for pk in range(10, 20):
             session.execute(f"INSERT INTO k.t (pk, v) VALUES ({pk}, 'v')")
         assert node.alive(), node.log_tail()
-        assert session.execute("SELECT v FROM k.t WHERE pk = 15").one().v == "v", "rows in memory can be read"
+        assert (
+            session.execute("SELECT v FROM k.t WHERE pk = 15").one().v == "v"
+        ), "rows in memory can be read"
         for connection in connections:
             connection.close()
         end = time.monotonic() + 30
@@ -131,15 +136,21 @@ def test_idle_connections_leave_descriptors_for_tables():
         session.execute("ALTER TABLE k.t0 ADD w int")
         session.execute("DROP TABLE k.t4")
         refusals = refusals_of(sockets)
-        assert len(refusals) == 1 and "no more than" in refusals.pop(), "clients are told why they are refused"
-        assert 1 <= node.log_path.read_text().count("too many client connections") <= 20, "a log line now and then"
+        assert (
+            len(refusals) == 1 and "no more than" in refusals.pop()
+        ), "clients are told why they are refused"
+        assert (
+            1 <= node.log_path.read_text().count("too many client connections") <= 20
+        ), "a log line now and then"
         cluster.shutdown()
         for s in sockets:
             s.close()
         node.restart(kill=True)
         cluster, session = connect(node.address)
         for n in range(4):
-            assert len(list(session.execute(f"SELECT pk, v FROM k.t{n}"))) == 20, f"t{n} was acknowledged"
+            assert (
+                len(list(session.execute(f"SELECT pk, v FROM k.t{n}"))) == 20
+            ), f"t{n} was acknowledged"
         assert session.execute("SELECT w FROM k.t0 WHERE pk = 1").one().w is None
         cluster.shutdown()
     finally:

@@ -1,5 +1,5 @@
-"""Files and a kernel that refuse operations: what the node reports, that it keeps serving if it can,
-and that no data is lost."""
+"""Files and a kernel that refuse operations: what the node reports, that it keeps serving if it
+can, and that no data is lost."""
 
 import os
 import shutil
@@ -58,7 +58,10 @@ def test_a_damaged_log_stops_the_start_and_has_a_way_out(node):
         db.execute(f"INSERT INTO {table} (pk, v) VALUES ({pk}, '{'x' * 500}')")
     db.cluster.shutdown()
     node.kill()
-    segments = sorted(node.data_dir.glob("commitlog/*/*/segment-*"), key=lambda path: path.read_bytes().count(b"x"))
+    segments = sorted(
+        node.data_dir.glob("commitlog/*/*/segment-*"),
+        key=lambda path: path.read_bytes().count(b"x"),
+    )
     contents = bytearray(segments[-1].read_bytes())
     at = contents.index(b"x" * 400)
     contents[at] ^= 1
@@ -113,9 +116,16 @@ def test_files_of_unreadable_formats_are_named(node):
         (directory / name).write_bytes(b"not ours")
     node.start()
     log = node.log_tail(200)
-    assert "format that this release cannot read" in log and "oa-7-big-Data.db" in log and "da-8-bti-Data.db" in log, log
+    assert (
+        "format that this release cannot read" in log
+        and "oa-7-big-Data.db" in log
+        and "da-8-bti-Data.db" in log
+    ), log
     cluster, session = connect(node.address)
-    assert session.execute(f"SELECT v FROM {db.keyspace}.{table.split('.')[-1]} WHERE pk = 1").one().v == 2
+    assert (
+        session.execute(f"SELECT v FROM {db.keyspace}.{table.split('.')[-1]} WHERE pk = 1").one().v
+        == 2
+    )
     cluster.shutdown()
     assert (directory / "oa-7-big-Data.db").read_bytes() == b"not ours", "and leaves them alone"
 
@@ -131,17 +141,27 @@ def test_a_change_that_the_disk_refuses_is_not_acknowledged_and_comes_later(node
     obstacle = node.data_dir / "data/k"
     obstacle.parent.mkdir(exist_ok=True)
     obstacle.write_text("not a directory")
-    with pytest.raises(Exception, match="cannot apply a( committed)? change of the metadata.*data/k/t-"):
+    with pytest.raises(
+        Exception, match="cannot apply a( committed)? change of the metadata.*data/k/t-"
+    ):
         session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v int)")
-    with pytest.raises(Exception, match="cannot apply a( committed)? change of the metadata.*nothing was changed"):
+    with pytest.raises(
+        Exception, match="cannot apply a( committed)? change of the metadata.*nothing was changed"
+    ):
         session.execute("CREATE TABLE other.u (pk int PRIMARY KEY, v int)")
     assert node.metric("scylla_metadata_change_stuck") == 1
     session.execute("INSERT INTO other.t (pk, v) VALUES (1, 1)")
-    assert session.execute("SELECT v FROM other.t WHERE pk = 1").one().v == 1, "the existing rows are served"
-    assert not list(session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'"))
+    assert (
+        session.execute("SELECT v FROM other.t WHERE pk = 1").one().v == 1
+    ), "the existing rows are served"
+    assert not list(
+        session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'")
+    )
     obstacle.unlink()
     end = time.monotonic() + 30
-    while not list(session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'")):
+    while not list(
+        session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'")
+    ):
         assert time.monotonic() < end, "it is carried out at last"
         time.sleep(0.1)
     session.execute("CREATE TABLE k.v (pk int PRIMARY KEY, v int)")
@@ -189,7 +209,10 @@ def test_a_stop_that_could_not_flush_says_so(node):
     status, _ = node.admin("POST", f"/storage_service/keyspace_flush/{keyspace}")
     assert status >= 400
     assert node.stop() == 3, "all writes are on disk"
-    said = f"the memtables of {keyspace}.{table} could not be flushed; their writes are in the commitlog and are replayed at the next start"
+    said = (
+        f"the memtables of {keyspace}.{table} could not be flushed; their writes are in the"
+        " commitlog and are replayed at the next start"
+    )
     assert said in node.log_tail(40)
     directory.unlink()
     aside.rename(directory)
@@ -230,7 +253,9 @@ def test_a_stop_that_cannot_write_the_last_manifest_loses_nothing_and_says_so(no
 def test_a_failed_commitlog_stops_the_node_in_order():
     """A shard cannot create another segment: the node flushes that shard, closes the other shard's
     log, and exits with status 1. No data is lost, even if the failed log is."""
-    node = Node(shards=2, config={"commitlog_segment_size_in_mb": 1, "commitlog_total_space_in_mb": 64})
+    node = Node(
+        shards=2, config={"commitlog_segment_size_in_mb": 1, "commitlog_total_space_in_mb": 64}
+    )
     try:
         node.start()
         db = Database(node.address)
@@ -252,7 +277,9 @@ def test_a_failed_commitlog_stops_the_node_in_order():
         said = node.log_tail(40)
         assert node.process.returncode == 1, said
         assert "the node has failed: stopping" in said and "all writes are on disk" in said, said
-        assert '"closed": true' in (other / "manifest").read_text(), "the log of the other shard was closed"
+        assert (
+            '"closed": true' in (other / "manifest").read_text()
+        ), "the log of the other shard was closed"
         shutil.rmtree(node.data_dir / "failed")
         node.extra = ["--accept-loss"]
         node.start()
@@ -271,7 +298,10 @@ def test_a_metadata_log_that_is_removed_while_the_node_runs_is_noticed(node):
     try:
         shutil.rmtree(node.data_dir / "raft")
         with pytest.raises((NoHostAvailable, OperationTimedOut, DriverException, ServerError)):
-            session.execute("CREATE KEYSPACE gone WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+            session.execute(
+                "CREATE KEYSPACE gone WITH replication = {'class': 'NetworkTopologyStrategy',"
+                " 'replication_factor': 1}"
+            )
     finally:
         cluster.shutdown()
     node.process.wait(60)
@@ -303,7 +333,10 @@ def test_a_file_without_access_makes_one_table_unreadable(node):
     root may read all files."""
     node.start()
     cluster, session = connect(node.address)
-    session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+    session.execute(
+        "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+        " 'replication_factor': 1}"
+    )
     for table in ("bad", "good"):
         session.execute(f"CREATE TABLE k.{table} (k int PRIMARY KEY)")
         session.execute(f"INSERT INTO k.{table} (k) VALUES (1)")

@@ -24,7 +24,11 @@ def small_disk(tmp_path):
     """A file system of 96 MiB of its own."""
     path = tmp_path / "small"
     path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "messina-test", str(path)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "messina-test", str(path)],
+        capture_output=True,
+        text=True,
+    )
     if mounted.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     yield path
@@ -49,19 +53,28 @@ def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
     try:
         node.start()
         cluster, session = connect(node.address)
-        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
         insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
         fill(small_disk, leave=36 << 20)
         refused = []
         for first in range(0, 4096, 64):
             rows = [(first + i, os.urandom(50_000)) for i in range(64)]
-            results = execute_concurrent_with_args(session, insert, rows, concurrency=64, raise_on_first_error=False)
+            results = execute_concurrent_with_args(
+                session, insert, rows, concurrency=64, raise_on_first_error=False
+            )
             refused += [result for ok, result in results if not ok]
             if len(refused) > 256:
                 break
         assert refused, "the disk is full"
-        others = [error for error in refused if not (isinstance(error, WriteFailure) and "no space left" in str(error))]
+        others = [
+            error
+            for error in refused
+            if not (isinstance(error, WriteFailure) and "no space left" in str(error))
+        ]
         assert not others, others[:3]
         cluster.shutdown()
     finally:
@@ -70,7 +83,8 @@ def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-@pytest.mark.parametrize("rows", [20, 300], ids=["little to flush", "more to flush than there is space"])
+@pytest.mark.parametrize("rows", [20, 300], ids=["little to flush",
+    "more to flush than there is space"])
 def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
     """The disk space that the node has reserved is enough to start and serve. Data that cannot be
     flushed stays in the old commitlog."""
@@ -78,10 +92,15 @@ def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
     try:
         node.start()
         cluster, session = connect(node.address)
-        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
         insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
-        execute_concurrent_with_args(session, insert, [(pk, os.urandom(50_000)) for pk in range(rows)], concurrency=16)
+        execute_concurrent_with_args(
+            session, insert, [(pk, os.urandom(50_000)) for pk in range(rows)], concurrency=16
+        )
         cluster.shutdown()
         ballast = fill(small_disk)
         node.kill() if end == "kill" else node.stop()
@@ -108,12 +127,19 @@ def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
 def test_a_full_disk(small_disk):
     """Writes are refused and reads work. When there is space again, writes work without an
     intervention."""
-    node = Node(shards=1, data_dir=small_disk / "data", config={"commitlog_segment_size_in_mb": 4, "commitlog_total_space_in_mb": 32})
+    node = Node(
+        shards=1,
+        data_dir=small_disk / "data",
+        config={"commitlog_segment_size_in_mb": 4, "commitlog_total_space_in_mb": 32},
+    )
     ballast = small_disk / "ballast"
     try:
         node.start()
         cluster, session = connect(node.address)
-        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
         insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
         session.execute(insert, (0, b"first"))

@@ -100,6 +100,18 @@ def test_long_comments_and_prose_fail_and_long_code_does_not(tree):
     assert "README.md: 1 lines beyond 100 columns" in text
 
 
+def test_long_lines_of_python(tree):
+    long, row = f"x = '{'y' * 96}'\n", f"{LONG}y\n"
+    data = f'text = """\n{row}"""\n'
+    tree.write("tests/all.py", f"x = '{'y' * 94}'\n{data}f(f{data[7:]})\n")
+    tree.write("tests/cql/test_surface.py", long)
+    passed, text = tree.check()
+    assert passed, text
+    tree.write("tests/all.py", f'"""One.\n\n{row}"""\n{long}x = (\n    {long[4:]})\n# {LONG}y\n')
+    passed, text = tree.check()
+    assert not passed and "tests/all.py: 4 lines beyond 100 columns: 3, 5, 7, 9" in text, text
+
+
 def long_function(name, lines):
     return f"fn {name}() {{\n" + "    f();\n" * (lines - 2) + "}\n"
 

@@ -175,6 +175,53 @@ def test_what_is_limited(db, table):
     ), "a logged batch of several partitions is not limited"
 
 
+@pytest.mark.parametrize("kind", [BatchType.UNLOGGED, BatchType.LOGGED])
+def test_a_batch_is_refused_before_it_reads(db, server, kind):
+    """Statements on list elements read their partition first, and some of them then write
+    nothing."""
+    lists = db.table("pk int PRIMARY KEY, l list<int>, v int")
+    for pk in (1, 2):
+        db.execute(f"INSERT INTO {lists} (pk, l) VALUES ({pk}, [1, 2])")
+    limit(db, lists, writes=0)
+    remove_absent = db.prepare(f"UPDATE {lists} SET l = l - [77] WHERE pk = ?")
+    change, delete = db.prepare(f"UPDATE {lists} SET l[0] = 5 WHERE pk = ?"), db.prepare(
+        f"DELETE l[1] FROM {lists} WHERE pk = ?"
+    )
+
+    def batch(*parts):
+        made = BatchStatement(batch_type=kind)
+        for statement, *values in parts:
+            made.add(statement, values)
+        return made
+
+    every = [(remove_absent, 1), (change, 1), (delete, 1)]
+    json = (f"INSERT INTO {lists} JSON '{{\"pk\": 1, \"v\": 1}}'",)
+    # The driver sends each batch to the shard that owns its first partition. This shard decides
+    # alone.
+    before = server and server.metric("scylla_database_total_reads")
+    for parts in (every[:1], every[1:2], every, [*every, json], every[:1] * 40):
+        assert refused(db, WRITE, lists, batch(*parts)) == "coordinator"
+    if server:
+        assert (
+            server.metric("scylla_database_total_reads") == before
+        ), "nothing is read for a refused batch"
+    if kind == BatchType.LOGGED:
+        # A logged batch of several partitions is not limited.
+        db.execute(batch((change, 1), (change, 2)))
+        assert db.rows(f"SELECT l FROM {lists} WHERE pk = 2")[0][0] == [5, 2]
+    # A shard that does not own the partition asks the owner.
+    for _ in range(4):
+        refused(
+            db,
+            WRITE,
+            lists,
+            f"BEGIN UNLOGGED BATCH UPDATE {lists} SET l = l - [77] WHERE pk = 1; APPLY BATCH",
+        )
+    limit(db, lists, writes=1000)
+    db.execute(batch(*every))
+    assert db.rows(f"SELECT l FROM {lists} WHERE pk = 1")[0][0] == [5]
+
+
 def test_a_refused_batch_names_the_limited_table(db, table):
     other = db.table("pk int PRIMARY KEY, v int")
     limit(db, table, writes=0)

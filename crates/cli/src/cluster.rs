@@ -27,7 +27,7 @@ pub fn commands() -> Vec<Command> {
                     .long("watch")
                     .action(ArgAction::SetTrue)
                     .conflicts_with("keyspace")
-                    .help("Shows the tablets of all tables that are moving, until none is"),
+                    .help("Shows the tablets of all tables that are moving, until no tablet is moving"),
             ]),
         Command::new("describering")
             .about("Shows the owners of token ranges, of a table or of the ring that clients see")

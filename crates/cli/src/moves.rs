@@ -1,4 +1,4 @@
-//! `messina admin tablets --watch`: the tablets that are moving, until none is.
+//! `messina admin tablets --watch`: the tablets that are moving, until no tablet is moving.
 
 use crate::Failure;
 use crate::api::Api;
@@ -12,7 +12,8 @@ use std::io::{IsTerminal, stderr};
 
 /// How often the moves are read.
 const LOOK: Duration = Duration::from_millis(500);
-/// So many looks without a move are the end: other tablets may begin to move when some have moved.
+/// The number of reads without a move after which the command ends. Fewer are not enough, because
+/// other tablets may begin to move when some have moved.
 const QUIET_LOOKS: u32 = 4;
 /// The stages of a move, in order. A bar advances by stages, and by bytes while the tablet is
 /// streamed.
@@ -44,7 +45,7 @@ pub fn watch(api: &Api, as_json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was shown of each move, by its name.
+/// The bar and the last text of each move, by its name.
 struct Shown {
     as_json: bool,
     style: ProgressStyle,

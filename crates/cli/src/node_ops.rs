@@ -76,8 +76,8 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
     Ok(())
 }
 
-/// Sends a request, and shows its progress, which has the same path, until it is answered. `counts`
-/// says whether the progress is that of the request.
+/// Sends a request, and shows its progress, which has the same path, until it is answered.
+/// `counts`: whether the progress belongs to the request.
 #[allow(clippy::disallowed_methods, reason = "the request blocks while its progress is read")]
 fn shown(api: &Api, path: &str, is_quiet: bool, counts: impl Fn(&Value) -> bool) -> Result<Value, Failure> {
     let (sender, answered) = mpsc::channel();
@@ -108,7 +108,7 @@ struct Shown {
     is_quiet: bool,
     /// When the last line was printed, and the tablets in it.
     line: Option<(Instant, u64)>,
-    /// What was last said to prevent progress.
+    /// The last reported reason for a lack of progress.
     reason: String,
 }
 

@@ -45,7 +45,7 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.2} {}", units[unit]) }
 }
 
-/// What an operator should check.
+/// Remarks about what an operator should check.
 fn notes(node: &Value) -> Vec<String> {
     let mut notes = Vec::new();
     if node["up"] == true && node["native_transport"] == false {

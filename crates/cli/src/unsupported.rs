@@ -6,7 +6,8 @@ use clap::{Arg, Command};
 /// The commands, and what to do instead.
 const COMMANDS: &[(&str, &str)] = &[(
     "repair",
-    "to bring a node the writes that it missed, run `messina admin resync NODE`; to read all data of a node again from its replicas, run `messina admin rebuild` on it; see docs/faults.md",
+    "to bring a node the writes that it missed, run `messina admin resync NODE`. To read all data of a node \
+     again from its replicas, run `messina admin rebuild` on it. See docs/faults.md",
 )];
 
 /// The commands, which the help does not list.

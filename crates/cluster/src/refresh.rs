@@ -5,8 +5,9 @@
 //!
 //! A refresh and the transition of a tablet of this node exclude each other, because rows that are
 //! loaded after the streaming would leave with the old replica. A refresh is refused while such a
-//! transition runs. It checks that again before it records the load, and from there on holds the
-//! metadata, so that a transition does not get to its streaming before the pieces are attached.
+//! transition runs. It checks that again before it records the load. From then on it holds the
+//! metadata, so that a transition does not reach the stage `Streaming` before the pieces are
+//! attached.
 
 use crate::metadata::{ClusterShards, Metadata, MetadataService};
 use engine::{Engine, TabletRange};
@@ -141,7 +142,7 @@ fn own_pieces(pieces: &[LoadedPiece], owners: &Owners) -> Vec<LoadedPiece> {
     pieces.iter().filter(|piece| owners.get(&piece.tablet) == Some(&shard)).cloned().collect()
 }
 
-/// Makes every shard forget the pieces of a load that was not recorded.
+/// Makes every shard drop the pieces of a load that was not recorded.
 async fn forget(engines: PerShard<Engine>, table: TableId, pieces: &[LoadedPiece]) {
     let pieces = pieces.to_vec();
     let forgotten = engines.call_all(move |engine| {

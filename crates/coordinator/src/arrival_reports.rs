@@ -5,7 +5,7 @@
 //! A few times a second each shard sends one small message to each shard that owns one of its hot
 //! partitions. Nothing is sent while no partition has a good part of its limit. A lost report of
 //! operations does not matter, because the next report replaces it. Lost bytes are not reported
-//! again. The reports of a silent shard expire.
+//! again. The reports of a shard that no longer reports expire.
 
 use super::Coordinator;
 use bytes::Bytes;

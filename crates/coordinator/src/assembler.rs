@@ -101,7 +101,7 @@ impl<'a> PageAssembler<'a> {
         self.out.body.len()
     }
 
-    /// What was read so far.
+    /// The counts of the page so far.
     pub fn info(&self) -> &PageInfo {
         &self.out.info
     }

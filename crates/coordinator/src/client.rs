@@ -168,11 +168,11 @@ impl ReplicaClient {
 async fn serve_on(shards: ClusterShards, shard: ShardId, bytes: Bytes, context: &Context) -> Pieces {
     let (number, deadline) = (context.metadata_number, context.deadline);
     let serve = move || async move {
-        if let Some(metadata) = shards.metadata.try_get()
-            && metadata.number() < number
-        {
-            metadata.wait_for_number(number, deadline).await;
-        }
+        // Late metadata leave no time: the replica refuses the request by its deadline.
+        let _held = match shards.metadata.try_get() {
+            Some(metadata) => metadata.for_request(number, deadline).await,
+            None => None,
+        };
         shards.replica.get().serve_own(bytes, deadline).await
     };
     rt::shard::call(shard, serve).await

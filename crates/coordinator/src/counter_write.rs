@@ -10,7 +10,7 @@ use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Context, Mutations, RateLimitMode, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use std::net::IpAddr;
 
 /// A counter update that one replica has applied.
@@ -48,7 +48,7 @@ impl Coordinator {
     ) -> Result<(), CoordinatorError> {
         // The update is applied: neither guardrails nor limits may refuse its new state on other
         // replicas.
-        let (large_data, rate_limit) = (None, RateLimitMode::Exempt);
+        let (large_data, rate_limit) = (None, options.context.rate_limit.continued());
         let unchecked = Context { large_data, rate_limit, ..options.context.clone() };
         let unchecked = RequestOptions { context: unchecked, consistency: options.consistency };
         let mut rate_limit = options.context.rate_limit;
@@ -57,12 +57,13 @@ impl Coordinator {
             let number = metadata.number;
             let mut routed = options.routed_by(number);
             // A leader counts the update once.
-            routed.context.rate_limit = std::mem::replace(&mut rate_limit, RateLimitMode::Exempt);
+            routed.context.rate_limit = rate_limit;
+            rate_limit = rate_limit.continued();
             match self.try_update_counter(&metadata, mutation, key, &routed).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { leader, state, .. }) => {
                     let state = Mutations::from_iter([(state, key.clone())]);
-                    let counted = self.route(metadata, state, Some(leader), &unchecked);
+                    let counted = self.route(metadata, state, None, Some(leader), &unchecked);
                     return counted.await.map_err(|error| match error {
                         // The update is applied, so the error to the client must not claim that it
                         // was not.

@@ -58,15 +58,16 @@ impl Coordinator {
         self.metadata().topology.node(host).is_some_and(|node| !node.state.is_member())
     }
 
-    /// Passes on the notes about nodes that have left: whoever has copied their tablets misses the
-    /// same writes. The tablets of a removed node were copied from all other replicas.
+    /// Passes on the notes about nodes that have left: the nodes that copied their tablets miss the
+    /// same writes. The tablets of a removed node were copied from all other replicas, so they miss
+    /// nothing.
     async fn pass_on_notes(&self, hints: &Hints) {
         for note in hints.missed().into_iter().filter(|note| self.has_left(note.target)) {
             let state = self.metadata().topology.node(note.target).map(|node| node.state);
-            let heirs = if state == Some(NodeState::Left) { self.holders(note.table) } else { BTreeSet::new() };
-            for heir in heirs {
-                if let Err(error) = hints.take_over_note(MissedWrites { target: heir, ..note }).await {
-                    tracing::debug!(%error, "a note about a node that has left is kept");
+            let new_owners = if state == Some(NodeState::Left) { self.holders(note.table) } else { BTreeSet::new() };
+            for new_owner in new_owners {
+                if let Err(error) = hints.take_over_note(MissedWrites { target: new_owner, ..note }).await {
+                    tracing::debug!(%error, "the record of writes that a departed node missed is kept");
                     return;
                 }
             }

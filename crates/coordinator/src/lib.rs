@@ -8,11 +8,11 @@
 //!
 //! Reading order:
 //! - Levels: `consistency`, `nodes`, `level`, `response_tracker`.
-//! - Sending: `client`, `peers`, `replica_failure`, `read_failures`, `error`.
+//! - Sending: `client`, `peers`, `only_replica`, `replica_failure`, `read_failures`, `error`.
 //! - Pages: `read`, `targets`, `resume`, `assembler`, `page_info`, `paging`, `routing`.
 //! - Reads of several replicas: `quorum_read`, `quorum_state`, `window`, `speculation`,
 //!   `read_times`, `read_trace`, `reduce`, `reconcile`, `repair`.
-//! - Rate limits: `rate_limit`, `arrival_reports`.
+//! - Rate limits: `rate_limit`, `page_counting`, `protection`, `arrival_reports`.
 //! - Writes: `write`, `write_responses`, `replica_writer`, `counter_write`, `fan_out`, `timestamp`.
 //! - Hints: [`hints`], `hint_replay`, [`resync`].
 
@@ -27,6 +27,8 @@ mod hint_replay;
 pub mod hints;
 mod level;
 mod nodes;
+mod only_replica;
+mod page_counting;
 mod page_info;
 mod paging;
 mod peers;
@@ -60,10 +62,11 @@ pub use client::Transport;
 pub use consistency::Consistency;
 pub use error::CoordinatorError;
 pub use nodes::{NodeView, Nodes};
+pub use page_counting::Counting;
 pub use page_info::{PageBudget, PageInfo, PageStop};
 pub use paging::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 pub use peers::{answer, serve_replica};
-pub use read::{Counting, PageRequest, Partitions, Query, QueryPage};
+pub use read::{PageRequest, Partitions, Query, QueryPage};
 pub use replica::Mutations;
 pub use replica_failure::SendError;
 pub use result_memory::{ResultCharge, ResultMemory};
@@ -315,7 +318,7 @@ impl Coordinator {
     }
 
     /// Sets the longest answer that this shard can send to a client, in bytes. Results end there,
-    /// whatever the page limits are: a longer one would be built in vain. Unlimited until it is
+    /// whatever the page limits are, because a longer one could not be sent. Unlimited until it is
     /// set.
     pub fn set_largest_answer(&self, bytes: usize) {
         self.largest_answer.set(bytes as u64);

@@ -142,7 +142,7 @@ impl Nodes {
         Candidate { datacenter, alive: self.is_alive(replica.host), pending }
     }
 
-    /// The replication factors that levels are computed from: those of a keyspace with these
+    /// The replication factors that levels are computed from: the factors of a keyspace with these
     /// options, or the number of `copies` that the tablet has, whichever is larger. While the
     /// factor of a keyspace is lowered, its tablets still have more replicas than the new factor,
     /// and a quorum must be one of these. `SimpleStrategy` names no datacenters, so `copies`

@@ -23,7 +23,7 @@
 //!
 //! The signature binds a state to a table, a role and a statement: a state of another statement
 //! does not verify. The state also has the table's id, only to choose the error. If the table was
-//! dropped, and perhaps created again, the client must not get a protocol error: it has not
+//! dropped, and perhaps created again, the client must not get a protocol error. The client has not
 //! violated the protocol, and drivers close connections after such errors.
 
 use super::{Coordinator, CoordinatorError};

@@ -78,11 +78,8 @@ pub fn serve_replica(internode: &Internode, replica: Rc<Replica>, metadata: Rc<M
     }
 }
 
-/// Serves one request of another node, once this shard has the metadata that routed it.
-///
-/// Until it responds, it holds the metadata that were current when the request was admitted. So a
-/// wait for old metadata to become unused also waits for requests of other nodes that were admitted
-/// under them. Dropping the future stops the work at its next yield.
+/// Serves one request of another node, once this shard has the metadata that routed it. Dropping
+/// the future stops the work at its next yield.
 pub async fn answer(
     replica: &Replica,
     metadata: &MetadataService,
@@ -92,10 +89,9 @@ pub async fn answer(
     let header = header_of(&request).map_err(Refusal::malformed)?;
     // The request may be based on newer metadata than this shard has: a table that is not known yet
     // must not be reported as dropped.
-    if !metadata.wait_for_number(header.metadata_number, deadline).await {
+    let Some(_held) = metadata.for_request(header.metadata_number, deadline).await else {
         return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not arrive in time"));
-    }
-    let _held = metadata.current();
+    };
     Ok(replica.serve(request, Some(deadline)).await)
 }
 

@@ -19,7 +19,7 @@ use super::client::Message;
 use super::error::Attempt;
 use super::level::factors;
 use super::paging::LastReplicas;
-use super::quorum_state::{Next, QuorumState, Sources, unexpected_answer};
+use super::quorum_state::{AfterRepair, Next, QuorumState, Sources, unexpected_answer};
 use super::read_trace::{self, ReadKind};
 use super::reconcile::{self, Merged};
 use super::repair::{OtherSet, Repairs};
@@ -317,23 +317,11 @@ impl Coordinator {
             read.withdraw(&repairs.lacking);
             let (nodes, tracker, has_spare) = (read.nodes.clone(), read.tracker.clone(), read.has_spare());
             let repaired = self.repair(repairs, &sources, &nodes, tracker, has_spare, options).await;
-            read.tracker = repaired.tracker;
-            for (replica, failure) in repaired.failures {
-                read.failures.record_unrepaired(replica.host, nodes.address(replica.host), failure);
+            match read.repaired(&sources, repaired) {
+                AfterRepair::Enough => break (merged, sources),
+                AfterRepair::Merge(others) => replicas = others,
+                AfterRepair::Unreachable => return Err(None),
             }
-            match read.tracker.status() {
-                LevelStatus::Reached => break (merged, sources),
-                LevelStatus::Unreachable => return Err(None),
-                LevelStatus::Open => {}
-            }
-            // Repeat with spare replicas in place of the replicas that could not be repaired.
-            let others: Replicas = repaired.missed.iter().map_while(|_| read.next_spare()).collect();
-            if others.is_empty() {
-                return Err(None);
-            }
-            replicas = sources.into_iter().filter(|source| !repaired.missed.contains(source)).collect();
-            read.withdraw(&replicas);
-            replicas.extend(others);
         };
         let page = reconcile::page_of(&table.schema, command, &merged);
         let required = read.tracker.required();

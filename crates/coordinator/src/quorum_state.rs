@@ -38,6 +38,27 @@ pub(super) enum Next {
     Unreachable,
 }
 
+/// The outcome of repairs.
+pub(super) struct Repaired {
+    /// The tracker of the level: it counts the replicas that have all data.
+    pub tracker: ResponseTracker,
+    /// Sources that no longer count.
+    pub missed: Sources,
+    /// The failures of repairs.
+    pub failures: Vec<(TabletReplica, ReplicaFailure)>,
+}
+
+/// The next step of a reconciliation whose repairs were sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum AfterRepair {
+    /// Done: as many replicas as the level needs have all data.
+    Enough,
+    /// Merge the data of these replicas.
+    Merge(Sources),
+    /// Fail: the level cannot be reached.
+    Unreachable,
+}
+
 /// The state of a read of several replicas.
 pub(super) struct QuorumState {
     pub nodes: Rc<Nodes>,
@@ -237,17 +258,41 @@ impl QuorumState {
         replicas.iter().for_each(|replica| self.tracker.withdrawn(self.nodes.datacenter(replica.host)));
     }
 
+    /// Records the outcome of the repairs of these replicas. Spare replicas take the place of those
+    /// that could not be repaired.
+    pub fn repaired(&mut self, sources: &[TabletReplica], outcome: Repaired) -> AfterRepair {
+        self.tracker = outcome.tracker;
+        for (replica, failure) in outcome.failures {
+            self.failures.record_unrepaired(replica.host, self.nodes.address(replica.host), failure);
+        }
+        match self.tracker.status() {
+            LevelStatus::Reached => return AfterRepair::Enough,
+            LevelStatus::Unreachable => return AfterRepair::Unreachable,
+            LevelStatus::Open => {}
+        }
+        let others: Sources = outcome.missed.iter().map_while(|_| self.next_spare()).collect();
+        if others.is_empty() {
+            return AfterRepair::Unreachable;
+        }
+        let kept = sources.iter().copied().filter(|source| !outcome.missed.contains(source));
+        let mut replicas: Sources = kept.collect();
+        self.withdraw(&replicas);
+        replicas.extend(others);
+        AfterRepair::Merge(replicas)
+    }
+
     /// The error of a read with too few responses. `late`: the deadline passed.
     pub fn error(&mut self, late: bool) -> CoordinatorError {
         self.failures.error(&self.tracker, self.rows.is_some(), late)
     }
 }
 
-/// The failure of a replica that sent another kind of answer than was requested.
 /// Whether each replica is there once.
 fn is_distinct(replicas: &[TabletReplica]) -> bool {
     replicas.iter().enumerate().all(|(i, replica)| !replicas[..i].contains(replica))
 }
+
+/// The failure of a replica that sent another kind of answer than was requested.
 #[cold]
 pub(super) fn unexpected_answer() -> ReplicaFailure {
     ReplicaFailure::Refused(ReplicaError::Storage("a replica sent another kind of answer to a read".into()))

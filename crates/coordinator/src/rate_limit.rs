@@ -7,7 +7,8 @@
 //! parts that the coordinator reads by itself, repetitions with newer metadata, repairs and hints
 //! are exempt. The bytes of such parts are charged all the same.
 
-use super::read::{Counting, PageRequest, Partitions, Query};
+use super::page_counting::{Counting, LimitedPage};
+use super::read::{PageRequest, Partitions, Query};
 use super::resume::Start;
 use super::{Coordinator, CoordinatorError, RequestOptions, WriteKind, count};
 use cluster::metadata::{Metadata, Table};
@@ -37,8 +38,8 @@ impl RequestOptions {
 }
 
 /// The tokens of the partitions that are counted before a page is read. None: the page is not
-/// limited. A page after the first one also counts the partitions that it goes on to read, when it
-/// reaches them ([`Coordinator::limit_reached`]).
+/// limited. A page after the first one also counts each further partition when it reaches that
+/// partition ([`Coordinator::limit_reached`]).
 pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[Token; 4]>> {
     let is_part = page.counting != Counting::Page;
     let keys = match &query.partitions {
@@ -76,17 +77,6 @@ impl<'a> Decisions<'a> {
     fn new(trace: Option<&'a Trace>) -> Decisions<'a> {
         Decisions { draw: rt::random::u64() as u32, trace, refused: None, deferred: false }
     }
-}
-
-/// The options of a limited page. None: those of the request.
-#[derive(Default)]
-pub(super) struct LimitedPage {
-    /// The options of its first part.
-    pub first: Option<RequestOptions>,
-    /// The options of its other parts, which are not counted.
-    pub rest: Option<RequestOptions>,
-    /// Whether it counts each partition that it goes on to read.
-    pub counts_reached: bool,
 }
 
 impl Coordinator {
@@ -139,7 +129,7 @@ impl Coordinator {
         limited(Some(options.limited(first.map_err(by_coordinator)?)))
     }
 
-    /// Counts a partition that a page after the first one goes on to read, and decides. The options
+    /// Counts a further partition that a page after the first one reaches, and decides. The options
     /// are for its read.
     ///
     /// # Errors [`CoordinatorError::RateLimited`]

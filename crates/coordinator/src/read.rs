@@ -7,25 +7,22 @@
 //! `query_tombstone_page_limit`.
 
 use super::assembler::{PageAssembler, Step};
-use super::client::Message;
-use super::level::needs_one;
+use super::error::Attempt;
+use super::page_counting::{Counting, PageCounting};
 use super::page_info::{PageBudget, PageInfo};
 use super::paging::{LastReplicas, PagingState};
 use super::quorum_read::QuorumPage;
-use super::replica_failure::ReplicaFailure;
 use super::result_memory::UNCOUNTED;
 use super::resume::is_well_formed;
 use super::window::Window;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use bytes::{Bytes, BytesMut};
-use cluster::metadata::{Metadata, Table};
-use cluster::tablets::TabletReplica;
+use cluster::metadata::Table;
 use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::{Context, Output, Page, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
-use rt::sync::Unwanted;
+use replica::{Output, ReadCommand};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -73,27 +70,6 @@ pub struct PageRequest {
     pub counting: Counting,
 }
 
-/// What of a page counts against rate limits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Counting {
-    /// It is a client's page. All partitions of a first page count before one is read. A later page
-    /// counts the partition in which it resumes, and each that it goes on to read.
-    #[default]
-    Page,
-    /// It is a part of an operation all of whose partitions were counted. Nothing counts.
-    PartOfFirst,
-    /// It is a part of a client's later page. Of it counts each partition that the earlier parts
-    /// have not reached.
-    PartOfLater,
-}
-
-impl Counting {
-    /// That of the parts after the first one, of a client's page that resumes or not.
-    pub fn rest_of_page(resumes: bool) -> Counting {
-        if resumes { Counting::PartOfLater } else { Counting::PartOfFirst }
-    }
-}
-
 /// A page of a client's result.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct QueryPage {
@@ -105,6 +81,15 @@ pub struct QueryPage {
     pub next: Option<Box<PagingState>>,
     /// Why the page ended, and the amount of data read.
     pub info: PageInfo,
+}
+
+/// A part of a page: what to read of one tablet.
+struct PartToRead<'a> {
+    query: &'a Query,
+    tablet: u32,
+    command: Rc<ReadCommand>,
+    /// The replicas that read the part before.
+    kept: Option<&'a LastReplicas>,
 }
 
 /// Appends rows to rows. Nothing is copied if either side is empty.
@@ -139,14 +124,7 @@ impl Coordinator {
             false => None,
             true => self.limit_read(query, page, options)?,
         };
-        let (exempt, options) = match limited.as_deref() {
-            None => (options, options),
-            Some(limited) => (limited.rest.as_ref().unwrap_or(options), limited.first.as_ref().unwrap_or(options)),
-        };
-        let counts_reached = limited.as_ref().is_some_and(|limited| limited.counts_reached);
-        let (mut reached, mut is_start) = (None, true);
-        // Whether the next part is of the same operation as the last one.
-        let mut continues = false;
+        let mut counting = PageCounting::new(limited.as_deref(), options);
         let limits = self.limits.get();
         let new_id = || QueryId(rt::random::uuid_v4());
         let mut assembler = PageAssembler::new(query, page, &limits, new_id).ok_or(CoordinatorError::PagingState)?;
@@ -160,39 +138,21 @@ impl Coordinator {
         let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
         while let Some((tablet, range)) = assembler.next_target() {
             let command = assembler.command(range);
-            let is_counted = continues || std::mem::take(&mut is_start);
-            if counts_reached && !is_counted {
-                reached = Some(self.limit_reached(query, &command.ranges[0], options)?);
+            let part = PartToRead { query, tablet, command, kept: read_by.as_deref() };
+            let QuorumPage { page, has_more, by } = {
+                // Pinned, so that this large future is not moved.
+                let read = pin!(self.read_part(part, &mut assembler, &mut window, &mut counting));
+                read.await?
+            };
+            if let Some(by) = by.filter(|_| keeps_readers) {
+                read_by = Some(Box::new(by));
             }
-            let mut options = if continues { exempt } else { reached.as_deref().unwrap_or(options) };
-            let part = match self.only_replica_of(query, tablet, options) {
-                // Held until the response arrives. Pinned, so that this large future is not moved.
-                Some((only, _held)) => {
-                    let part = pin!(self.ask_only(only, &command, options)).await?;
-                    // If the part is asked for again, it was counted.
-                    options = exempt;
-                    part
-                }
-                None => None,
-            };
-            continues = false;
-            let step = match part {
-                Some(part) => assembler.add(part, false),
-                None => {
-                    let new_window = || if counts_reached { Window::of_one() } else { Window::new(query) };
-                    let window = window.get_or_insert_with(|| Box::new(new_window()));
-                    let (kept, targets) = (read_by.as_deref(), assembler.targets());
-                    let asked = self.read_window(query, (tablet, command), targets, window, kept, options);
-                    let answer = Box::pin(asked).await.inspect_err(|error| self.count_rate_limited(error));
-                    let QuorumPage { page, has_more, by } = answer?;
-                    read_by = by.filter(|_| keeps_readers).map(Box::new);
-                    assembler.add(page, has_more)
-                }
-            };
+            let step = assembler.add(page, has_more).ok_or_else(outside)?;
             if assembler.bytes() > UNCOUNTED {
                 charge.get_or_insert_with(|| self.results.charge()).set(assembler.bytes())?;
             }
-            match step.ok_or_else(outside)? {
+            counting.advance(step == Step::Next);
+            match step {
                 Step::Next => continue,
                 Step::Done => break,
                 Step::Resumed => {}
@@ -206,56 +166,37 @@ impl Coordinator {
                     assembler.resume_after_tombstones().ok_or_else(outside)?;
                 }
             }
-            continues = true;
             rt::task::maybe_yield().await;
         }
         Ok(assembler.finish(read_by))
     }
 
-    /// The only replica of a tablet. `None` unless it is on this node, the level needs one
-    /// response, and the query was planned with the newest metadata.
-    ///
-    /// The caller must hold the returned metadata until the response arrives. A wait for these
-    /// metadata to become unused then also waits for this read.
+    /// Reads one part of a page: from the only replica of its tablet if that is on this node,
+    /// otherwise from as many replicas as the level needs, and perhaps with the targets that
+    /// follow.
     #[inline]
-    fn only_replica_of(
+    async fn read_part(
         &self,
-        query: &Query,
-        tablet: u32,
-        options: &RequestOptions,
-    ) -> Option<(TabletReplica, Rc<Metadata>)> {
-        let only = query.table.tablets.only_replica(tablet, self.host)?;
-        let metadata = self.metadata();
-        let is_newest = metadata.number == options.context.metadata_number;
-        (is_newest && needs_one(&metadata, &query.table, options.consistency)).then_some((only, metadata))
-    }
-
-    /// Reads a page from a tablet's only replica. None: the replica refused the request as routed
-    /// by outdated metadata.
-    async fn ask_only(
-        &self,
-        only: TabletReplica,
-        command: &Rc<ReadCommand>,
-        options: &RequestOptions,
-    ) -> Result<Option<Box<Page>>, CoordinatorError> {
-        let message = Message::new(ReplicaRequest::Read(command.clone()));
-        let asked = pin!(self.client.send(only, &message, &options.context));
-        let Context { deadline, cancel, .. } = &options.context;
-        let error = match deadline.limit_unless(cancel, asked).await {
-            Ok(Ok(ReplicaAnswer::Page(page))) => return Ok(Some(page)),
-            Ok(Ok(_)) => ReplicaError::Storage("a replica sent another kind of answer to a read".into()),
-            Ok(Err(failure)) if failure.is_stale() => return Ok(None),
-            Ok(Err(ReplicaFailure::Refused(error))) => error,
-            Ok(Err(failure)) => ReplicaError::Storage(failure.why()),
-            Err(Unwanted::Late) => ReplicaError::Timeout,
-            Err(Unwanted::Cancelled) => ReplicaError::Cancelled,
-        };
-        if error == ReplicaError::Timeout {
-            count(&self.counters.read_timeouts);
+        part: PartToRead<'_>,
+        assembler: &mut PageAssembler<'_>,
+        window: &mut Option<Box<Window>>,
+        counting: &mut PageCounting<'_>,
+    ) -> Result<QuorumPage, CoordinatorError> {
+        let PartToRead { query, tablet, command, kept } = part;
+        let (again, counts_reached) = (counting.again(), counting.counts_reached());
+        let mut options = counting.next(|first| self.limit_reached(query, &command.ranges[0], first))?;
+        if let Some((only, _held)) = self.only_replica_read(query, tablet, options) {
+            // Pinned, so that this large future is not moved.
+            match pin!(self.ask_only(only, &command, options)).await {
+                Ok(page) => return Ok(QuorumPage { page, has_more: false, by: None }),
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Outdated) => options = again,
+            }
         }
-        let error = CoordinatorError::of(error, options.consistency, 1);
-        self.count_rate_limited(&error);
-        Err(error)
+        let new_window = || if counts_reached { Window::of_one() } else { Window::new(query) };
+        let window = window.get_or_insert_with(|| Box::new(new_window()));
+        let read = self.read_window(query, (tablet, command), assembler.targets(), window, kept, options);
+        Box::pin(read).await.inspect_err(|error| self.count_rate_limited(error))
     }
 }
 

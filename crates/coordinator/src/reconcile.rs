@@ -188,7 +188,7 @@ impl<'a> Repair<'a> {
         Repair { schema, key, most, mutation, bytes: 0, finished: Vec::new() }
     }
 
-    /// The mutation for a change of so many bytes.
+    /// The mutation that gets a change of `bytes` bytes.
     fn mutation_for(&mut self, bytes: usize) -> &mut MutationBuilder {
         if self.bytes > 0 && self.bytes + bytes > self.most {
             self.finish_mutation();

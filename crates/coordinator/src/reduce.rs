@@ -7,7 +7,8 @@
 //! Each page is routed by the newest metadata, and holds them only until it is complete. So a long
 //! aggregate does not delay a wait for old metadata to become unused.
 
-use super::read::{self, Counting, PageRequest, Partitions, Query, QueryPage};
+use super::page_counting::Counting;
+use super::read::{self, PageRequest, Partitions, Query, QueryPage};
 use super::targets::Targets;
 use super::window::WIDEST;
 use super::{Coordinator, CoordinatorError, RequestOptions};

@@ -9,7 +9,7 @@
 use super::client::Message;
 use super::level::factors;
 use super::nodes::Nodes;
-use super::quorum_state::Sources;
+use super::quorum_state::{Repaired, Sources};
 use super::replica_failure::ReplicaFailure;
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::{Coordinator, RequestOptions, count};
@@ -25,7 +25,7 @@ use rt::time::Duration;
 use smallvec::SmallVec;
 
 /// How long to wait for a replica that is not read, if another source may be read instead.
-const UNREAD_PATIENCE: Duration = Duration::from_millis(500);
+const UNREAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The read set of a moving tablet before or after the current stage.
 pub(super) struct OtherSet {
@@ -77,16 +77,6 @@ impl<'a> Repairs<'a> {
     }
 }
 
-/// The outcome of repairs.
-pub(super) struct Repaired {
-    /// The tracker of the level: it counts the replicas that have all data.
-    pub tracker: ResponseTracker,
-    /// Sources that no longer count.
-    pub missed: Sources,
-    /// The failures of repairs.
-    pub failures: Vec<(TabletReplica, ReplicaFailure)>,
-}
-
 /// Counts the replicas of the other set that have all data.
 struct OtherSetTracker<'a> {
     other: Option<&'a OtherSet>,
@@ -135,7 +125,7 @@ impl Coordinator {
             under_way.push(self.send_repairs(source, lacks, &context));
         }
         if has_spare {
-            context.deadline = context.deadline.min(Deadline::after(UNREAD_PATIENCE));
+            context.deadline = context.deadline.min(Deadline::after(UNREAD_TIMEOUT));
         }
         for unread in other.iter().flat_map(|other| &other.unread) {
             under_way.push(self.send_repairs(*unread, of_all.clone(), &context));

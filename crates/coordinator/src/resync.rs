@@ -75,7 +75,7 @@ enum Request {
 /// The remaining entries and hints for a node after [`Request::ForgetMarked`]. Append-only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 struct Remaining {
-    /// Notes that are not forgotten.
+    /// Notes that are not removed yet.
     notes: u64,
     /// Bytes of hints that are not delivered yet.
     hint_bytes: u64,
@@ -334,8 +334,8 @@ async fn forget_marked(
         return Ok(());
     }
     Err(format!(
-        "the tables were read, but hints for node {target} are still pending on {}: the node is shown as missing writes until a \
-         resync after their delivery. Run `messina admin resync {target}` again later",
+        "the tables were read, but hints for node {target} are still pending on {}. The node is shown as \
+         missing writes until a resync after their delivery. Run `messina admin resync {target}` again later",
         pending.join(", ")
     ))
 }
@@ -354,11 +354,12 @@ fn too_late(target: HostId, tables: &[&TableSchema]) -> String {
     let names: Vec<String> = tables.iter().map(name).collect();
     let first = tables.first().map_or_else(String::new, |table| format!("{} {}", table.keyspace, table.name));
     format!(
-        "nothing was read: node {target} has missed writes for longer than gc_grace_seconds of {}. Other nodes may have purged \
-         deletions that this node missed, so deleted rows would spread from it to all nodes. Rebuild these tables on the node \
-         instead: run `messina admin flush {first}` there, stop the node, remove the directory of the table from its data \
-         directory, start it once with --accept-loss, and run `messina admin resync {target} --force`. With --force, rows that \
-         only this node has count as live",
+        "nothing was read: node {target} has missed writes for longer than gc_grace_seconds of {}. Other nodes \
+         may have purged deletions that this node missed, so deleted rows would spread from it to all nodes. \
+         Rebuild these tables on the node instead. Run `messina admin flush {first}` there, stop the node, and \
+         remove the directory of the table from its data directory. Then start the node once with \
+         --accept-loss, and run `messina admin resync {target} --force`. With --force, rows that only this node \
+         has count as live",
         names.join(", ")
     )
 }

@@ -1,14 +1,13 @@
 //! The write path: sends mutations to their replicas and waits until the level is reached.
 //!
-//! A write with a single replica on this node is performed without any allocation
-//! ([`Coordinator::only_replica`]). Any other write is sent by [`super::write_responses`]. Counter
-//! updates are first applied by one replica ([`super::counter_write`]).
+//! [`Coordinator::route`] sends every write: without an allocation if its only replica is on this
+//! node ([`super::only_replica`]), otherwise by [`super::write_responses`]. Counter updates are
+//! first applied by one replica ([`super::counter_write`]).
 
 use super::client::Message;
 use super::error::Attempt;
-use super::level::{factors, needs_one};
+use super::level::factors;
 use super::nodes::Nodes;
-use super::replica_failure::ReplicaFailure;
 use super::response_tracker::ResponseTracker;
 use super::write_responses::WriteGroup;
 use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
@@ -17,8 +16,7 @@ use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::WriteSet;
 use model::key::DecoratedKey;
-use model::mutation::Mutation;
-use replica::{Mutations, Overload, RateLimitMode, ReplicaError, ReplicaRequest};
+use replica::{KeyedMutation, Mutations, Overload, ReplicaRequest};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -67,151 +65,88 @@ impl Coordinator {
             return Box::pin(self.update_counters(&mutations, limited, options)).await;
         }
         let metadata = self.metadata();
-        let Some(only) = self.only_replica(&metadata, &mutations, options)? else {
-            let limited = self.limit_write(&metadata, &mutations, kind, options)?;
-            return Box::pin(self.write_limited(metadata, mutations, limited, options)).await;
-        };
-        pin!(self.write_only(only, metadata, mutations, options)).await
-    }
-
-    /// Writes mutations that have several replicas, or a limit of writes. `limited`: the options of
-    /// a limited write.
-    async fn write_limited(
-        &self,
-        metadata: Rc<Metadata>,
-        mutations: Mutations,
-        limited: Option<Box<RequestOptions>>,
-        options: &RequestOptions,
-    ) -> Result<(), CoordinatorError> {
-        let Some(limited) = limited else { return self.route(metadata, mutations, None, options).await };
-        match self.only_replica(&metadata, &mutations, &limited)? {
-            Some(only) => self.write_only(only, metadata, mutations, &limited).await,
-            None => self.route(metadata, mutations, None, &limited).await,
-        }
-    }
-
-    /// Writes mutations that have only one replica.
-    #[inline]
-    async fn write_only(
-        &self,
-        only: TabletReplica,
-        metadata: Rc<Metadata>,
-        mutations: Mutations,
-        options: &RequestOptions,
-    ) -> Result<(), CoordinatorError> {
-        let message = Message::new(ReplicaRequest::Write(mutations));
-        let answered = {
-            // Pinned here, so that this large future is not moved.
-            let sent = pin!(self.client.send(only, &message, &options.context));
-            options.context.deadline.limit(sent).await
-        };
-        let error = match answered {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(failure)) if failure.is_stale() => {
-                let number = metadata.number;
-                drop(metadata);
-                return Box::pin(self.write_again(message, number, options)).await;
+        let mut only = self.only_replica_written(&metadata, &mutations, options)?;
+        let mut limited = None;
+        if only.is_none() {
+            limited = self.limit_write(&metadata, &mutations, kind, options)?;
+            if let Some(limited) = &limited {
+                only = self.only_replica_written(&metadata, &mutations, limited)?;
             }
-            Ok(Err(ReplicaFailure::Refused(error))) => error,
-            Ok(Err(failure)) => ReplicaError::Storage(failure.why()),
-            Err(_) => ReplicaError::Timeout,
-        };
-        if error == ReplicaError::Timeout {
-            count(&self.counters.write_timeouts);
         }
-        let error = CoordinatorError::of(error, options.consistency, 1);
-        self.count_rate_limited(&error);
-        Err(error)
-    }
-
-    /// The only replica of all mutations. `None` unless it is on this node, the level needs one
-    /// response, and the request was planned with the newest metadata. None also if a table has a
-    /// limit of writes and nothing has decided yet.
-    #[inline]
-    fn only_replica(
-        &self,
-        metadata: &Metadata,
-        mutations: &Mutations,
-        options: &RequestOptions,
-    ) -> Result<Option<TabletReplica>, CoordinatorError> {
-        let mut only = None;
-        if options.context.metadata_number != metadata.number {
-            return Ok(None);
-        }
-        for (mutation, key) in mutations {
-            let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
-            if table.schema.rate_limits().limits_writes() && options.context.rate_limit == RateLimitMode::Off {
-                return Ok(None);
-            }
-            let replica = table.tablets.only_replica(table.tablets.tablet_of(key.token), self.host);
-            let is_same = only.is_none() || only == replica;
-            if replica.is_none() || !is_same || !needs_one(metadata, table, options.consistency) {
-                return Ok(None);
-            }
-            only = replica;
-        }
-        Ok(only)
-    }
-
-    /// Repeats a write that was refused as routed by outdated metadata, the one of this number.
-    /// Waits for newer metadata first.
-    async fn write_again(
-        &self,
-        message: Message,
-        number: u64,
-        options: &RequestOptions,
-    ) -> Result<(), CoordinatorError> {
-        let ReplicaRequest::Write(mutations) = message.request else { return Ok(()) };
-        self.wait_for_newer(number, options).await?;
-        self.route(self.metadata(), mutations, None, &options.exempt()).await
+        let options = limited.as_deref().unwrap_or(options);
+        // Pinned, so that this large future is not moved.
+        pin!(self.route(metadata, mutations, only, None, options)).await
     }
 
     /// Sends mutations to their replicas and waits for the level. Repeats with newer metadata while
     /// replicas refuse them as outdated.
     ///
-    /// `done`: a replica that has the mutations already (a counter's leader). They are then derived
-    /// from its data as of `metadata`. If one of the tables is truncated since, they are void and
-    /// not sent again.
+    /// `only`: the only replica of all mutations, which is asked first. `done`: a replica that has
+    /// the mutations already (a counter's leader). They are then derived from its data as of
+    /// `metadata`. If one of the tables is truncated since, they are void and not sent again.
+    #[inline]
     pub(super) async fn route(
         &self,
         mut metadata: Rc<Metadata>,
         mutations: Mutations,
+        mut only: Option<TabletReplica>,
         done: Option<TabletReplica>,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
         let (made, mut sent) = (metadata.number, done.is_some());
-        // Replicas of an earlier attempt may have the write.
-        let failed = |error: CoordinatorError, sent: bool| if sent { maybe_applied(error) } else { error };
+        let message = Message::new(ReplicaRequest::Write(mutations));
         loop {
             let number = metadata.number;
-            let nodes = self.nodes_by(&metadata);
-            let groups =
-                self.group_by_replicas(&metadata, &nodes, &mutations, options).map_err(|error| failed(error, sent))?;
-            if !sent
-                && let Some(hints) = self.writer.hints_if_full()
-                && needs_hint(&groups, &nodes, &hints)
-            {
-                return Err(CoordinatorError::Overloaded(Overload::Writes));
-            }
-            let mut routed = options.routed_by(number);
-            if sent {
-                // Replicas have counted the write.
-                routed.context.rate_limit = RateLimitMode::Exempt;
-            }
-            match self.send_groups(groups, nodes, done, &routed).await {
+            let attempt = match only.take() {
+                // Pinned, so that this large future is not moved.
+                Some(only) => pin!(self.write_to_only(only, &message, options)).await,
+                // Boxed: it must not enlarge the future of writes with one replica.
+                None => {
+                    let mutations = message.request.mutations();
+                    Box::pin(self.write_to_all(&metadata, mutations, done, sent, options)).await
+                }
+            };
+            match attempt {
                 Ok(()) => return Ok(()),
-                Err(Attempt::Failed(error)) => return Err(failed(error, sent)),
+                // Replicas of an earlier attempt may have the write.
+                Err(Attempt::Failed(error)) => return Err(if sent { maybe_applied(error) } else { error }),
                 Err(Attempt::Outdated) => sent = true,
             }
             drop(metadata);
-            self.wait_for_newer(number, options).await?;
+            Box::pin(self.wait_for_newer(number, options)).await?;
             metadata = self.metadata();
-            let table = |mutation: &Mutation| metadata.table_by_id(mutation.table());
-            let is_void = |mutation: &Mutation| table(mutation).is_some_and(|table| table.epoch > made);
-            if done.is_some() && mutations.iter().any(|(mutation, _)| is_void(mutation)) {
+            let is_void = |(mutation, _): &KeyedMutation| {
+                metadata.table_by_id(mutation.table()).is_some_and(|table| table.epoch > made)
+            };
+            if done.is_some() && message.request.mutations().iter().any(is_void) {
                 return Ok(());
             }
         }
+    }
+
+    /// Sends mutations to all their replicas once. `sent`: whether an earlier attempt did.
+    async fn write_to_all(
+        &self,
+        metadata: &Metadata,
+        mutations: &[KeyedMutation],
+        done: Option<TabletReplica>,
+        sent: bool,
+        options: &RequestOptions,
+    ) -> Result<(), Attempt> {
+        let nodes = self.nodes_by(metadata);
+        let groups = self.group_by_replicas(metadata, &nodes, mutations, options)?;
+        if !sent
+            && let Some(hints) = self.writer.hints_if_full()
+            && needs_hint(&groups, &nodes, &hints)
+        {
+            return Err(CoordinatorError::Overloaded(Overload::Writes).into());
+        }
+        let mut routed = options.routed_by(metadata.number);
+        if sent {
+            // Replicas have counted the write.
+            routed.context.rate_limit = options.context.rate_limit.continued();
+        }
+        self.send_groups(groups, nodes, done, &routed).await
     }
 
     /// Groups mutations by their replicas.
@@ -219,7 +154,7 @@ impl Coordinator {
         &self,
         metadata: &Metadata,
         nodes: &Nodes,
-        mutations: &Mutations,
+        mutations: &[KeyedMutation],
         options: &RequestOptions,
     ) -> Result<Vec<WriteGroup>, CoordinatorError> {
         let mut groups: Vec<WriteGroup> = Vec::new();

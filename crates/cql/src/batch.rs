@@ -1,6 +1,7 @@
 //! BATCH: several modifications as one write, with one mutation for each partition.
 
 use crate::api::{Answer, AnswerKind, BatchKind};
+use crate::batch_limit::BatchLimit;
 use crate::error::Error;
 use crate::large_data;
 use crate::modify::build::Inputs;
@@ -43,7 +44,7 @@ pub struct BatchAttributes {
 /// The number of statements between two yields.
 const PARTS_PER_LOOK: usize = 16;
 
-/// The kind of a batch as a write of so many mutations.
+/// The kind of write of a batch with `mutations` mutations.
 fn write_kind(kind: BatchKind, counters: bool, mutations: usize) -> WriteKind {
     match kind {
         _ if counters => WriteKind::Counter,
@@ -65,8 +66,7 @@ fn check_time(options: &RequestOptions, schema: &TableSchema, kind: WriteKind) -
 /// Executes a batch. Each partition gets one mutation, so no statement sees this batch partly
 /// applied within a partition.
 pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Request<'_>) -> Result<Answer, Error> {
-    let each = parts.iter().map(|part| part.modify.counter);
-    let counters = check_counters(whole.kind, whole.timestamp.is_some(), each)?;
+    let counters = check_counters(whole.kind, whole.timestamp.is_some(), parts.iter().map(|part| part.modify.counter))?;
     request.check_write_level()?;
     let config = request.config;
     let warning = config.guardrails.check_write_level(request.params.consistency)?;
@@ -81,10 +81,10 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     answer.warnings.extend(warning);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
-    let mut room = Room::of(config);
-    let (mut turn, mut expansion) = (None, 0usize);
-    let mut next_look = PARTS_PER_LOOK;
-    let kind_so_far = write_type(write_kind(whole.kind, counters, parts.len()));
+    let of_parts = parts.iter().map(|part| (part.modify, part.env));
+    let (mut limit, mut room) = (BatchLimit::new(of_parts, whole.kind)?, Room::of(config));
+    let (mut turn, mut expansion, mut next_look) = (None, 0usize, PARTS_PER_LOOK);
+    let kind = write_kind(whole.kind, counters, parts.len());
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i >= next_look {
             let slow = rt::task::is_time_to_yield();
@@ -92,7 +92,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             next_look = i + if slow { 1 } else { PARTS_PER_LOOK };
             if slow {
                 rt::task::yield_now().await;
-                check_time(&options, &modify.schema, write_kind(whole.kind, counters, parts.len()))?;
+                check_time(&options, &modify.schema, kind)?;
             }
         }
         let json = match &modify.json {
@@ -109,6 +109,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             answer.warnings.push(modify.capped_warning());
         }
         let keys = modify.keys(*env)?;
+        limit.count(modify, &keys, request, &mut options)?;
         let rows = modify.rows(*env)?;
         expansion = expansion.saturating_add(modify.expansion(&keys, &rows, *env));
         if turn.is_none() && expansion > LARGE_EXPANSION {
@@ -116,7 +117,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
         }
         let schema = &modify.schema;
         let settled = match modify.slow {
-            true => Box::pin(modify.settled(*env, &Pace::of_write(&options, schema, kind_so_far))).await?,
+            true => Box::pin(modify.settled(*env, &Pace::of_write(&options, schema, write_type(kind)))).await?,
             false => None,
         };
         for key in keys {
@@ -137,7 +138,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut mutations = Mutations::new();
     let mut tables: SmallVec<[Rc<TableSchema>; 1]> = SmallVec::new();
     for (schema, key, mutation) in partitions {
-        if !mutation.is_empty() {
+        if !mutation.is_empty() || limit.needs_replicas(&schema) {
             let mutation = mutation.finish(&schema);
             if large_data::is_checked(&schema) {
                 let guardrails = &config.guardrails;

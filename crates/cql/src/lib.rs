@@ -14,6 +14,7 @@ pub mod api;
 pub mod attributes;
 pub mod authorize;
 pub mod batch;
+mod batch_limit;
 pub mod checked;
 pub mod describe;
 pub mod dialect;

@@ -185,9 +185,9 @@ impl CachedStatement {
         self.changed.get() != Changed::Nothing
     }
 
-    /// Whether a connection must prepare the statement again before it executes it. That is so once
-    /// after each change of the table or of the types of variables. After a change of the result's
-    /// columns, it is so only if the connection relies on the columns that it knows.
+    /// Whether a connection must prepare the statement again before it executes it. A connection
+    /// must do so once after each change of the table or of the types of variables. After a change
+    /// of the result's columns, it must do so only if it relies on the columns that it knows.
     #[cold]
     pub fn must_prepare(&self, client: &Rc<ClientState>, skip_metadata: bool) -> bool {
         (self.changed.get() == Changed::Variables || skip_metadata) && !self.inform(client)

@@ -9,8 +9,8 @@
 //! now, or if the client must learn about the change. Drivers then prepare the statement again.
 //! PREPARE reaches every shard before it is answered, so any connection can execute the statement.
 //!
-//! Reading order: this file (requests); `plans` has the caches and finds the plan of a statement,
-//! `dispatch` executes a plan, `traces` decides which requests are traced or slow, `slow_log` and
+//! Reading order: this file (requests). `plans` has the caches and finds the plan of a statement.
+//! `dispatch` executes a plan. `traces` decides which requests are traced or slow. `slow_log` and
 //! `trace_store` write their records.
 
 mod dispatch;

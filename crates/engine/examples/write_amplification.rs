@@ -1,8 +1,8 @@
 //! Write amplification of each compaction strategy on a standard load: a JSON line for each.
 //!
 //! Rows of 200 bytes are written with random keys, each about four times over. Sizes are scaled
-//! down together: memtables of about 1 MiB, leveled sstables of 1 MiB, so that there are as many
-//! flushes as a large table has in days. Command line: the number of writes (400000).
+//! down together: memtables of about 1 MiB, leveled sstables of 1 MiB. So there are as many flushes
+//! as a large table has in days. Command line: the number of writes (400000).
 
 #[path = "../tests/all/support/mod.rs"]
 mod support;

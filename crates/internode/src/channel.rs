@@ -3,7 +3,7 @@
 //! The number of requests in flight and of bytes that wait to be written is bounded. Beyond that,
 //! calls wait, and beyond a number of waiting calls they are refused. A live peer soon answers any
 //! frame with a keep-alive, and repeats the keep-alive while it works on a request. So a connection
-//! that is silent after a request was sent is closed.
+//! on which nothing arrives after a request was sent is closed.
 
 use super::config::{InternodeConfig, Verb};
 use super::connection::{Connection, Role, Timer};
@@ -203,7 +203,7 @@ impl Channel {
         self.is_owed() || !self.pending.borrow().is_empty()
     }
 
-    /// How long the connection has been silent although a frame is expected.
+    /// How long nothing has arrived on the connection although a frame is expected.
     fn silent_for(&self, now: Instant) -> Duration {
         match self.expects() {
             true => now.saturating_duration_since(self.connection.last_received().max(self.owed_since.get())),
@@ -221,7 +221,7 @@ impl Channel {
         (silent >= self.config.silence).then(|| (silence(silent), true))
     }
 
-    /// Closes the connection if it has been silent for `time` although a frame is expected.
+    /// Closes the connection if nothing has arrived for `time` although a frame is expected.
     pub fn end_if_silent(&self, time: Duration) {
         let silent = self.silent_for(rt::time::now());
         if silent >= time {
@@ -231,7 +231,7 @@ impl Channel {
 }
 
 fn silence(silent: Duration) -> Arc<str> {
-    format!("the other node was silent for {silent:?}").into()
+    format!("the other node sent nothing for {silent:?}").into()
 }
 
 /// Waits for a response.

@@ -66,7 +66,7 @@ pub struct LivenessConfig {
     pub most_answers_to_be_up: u32,
     /// After this much uptime, the failure history of a node is cleared.
     pub flapping: Duration,
-    /// How long a member must be silent before a node with its host id is accepted at another
+    /// How long a member must be unresponsive before a node with its host id is accepted at another
     /// address (`address_change_delay_in_ms`). That node may run on a copy of the data directory.
     pub address_change_delay: Duration,
 }
@@ -106,7 +106,7 @@ pub struct InternodeConfig {
     pub connect_timeout: Duration,
     /// The time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// A connection that is silent for this long although a frame is expected is closed. A node
+    /// If no frame arrives for this long although one is expected, the connection is closed. A node
     /// that works on requests sends a keep-alive twice a second.
     pub silence: Duration,
     /// A connection that is unused for this long is closed.
@@ -205,7 +205,7 @@ pub enum Verb {
     Stopping = 8,
     /// Missed writes: writes that hint replay will not deliver.
     Missed = 9,
-    /// What arrives at a coordinator of hot partitions, told to a shard that owns them.
+    /// The rates of hot partitions at a coordinator, reported to a shard that owns them.
     Arrivals = 10,
     /// The hot partitions of the node, as JSON for operators.
     HotPartitions = 11,

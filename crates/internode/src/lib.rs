@@ -102,7 +102,7 @@ pub struct Internode {
     liveness: RefCell<Rc<Liveness>>,
     subscribers: RefCell<Vec<Subscriber>>,
     watchers: RefCell<Vec<Watcher>>,
-    /// What this node reports about itself in answers to pings.
+    /// Makes the report of this node about itself in answers to pings.
     reporter: RefCell<Option<Reporter>>,
     /// This node has announced that it stops.
     announced: Cell<bool>,
@@ -172,7 +172,7 @@ impl Internode {
         &self.setting.own
     }
 
-    /// How long a member must be silent before it is accepted at another address.
+    /// How long a member must be unresponsive before it is accepted at another address.
     pub fn address_change_delay(&self) -> Duration {
         self.setting.config.liveness.address_change_delay
     }
@@ -398,7 +398,7 @@ impl Internode {
         taken
     }
 
-    /// Closes the connection for a verb if it has been silent for `time` although a frame is
+    /// Closes the connection for a verb if nothing has arrived for `time` although a frame is
     /// expected.
     fn end_if_silent(&self, to: Peer, verb: Verb, time: Duration) {
         let channel = self.link_to(to, verb).ok().and_then(|link| link.up());

@@ -43,7 +43,7 @@ pub struct Liveness {
     pub nodes: BTreeMap<HostId, PeerStatus>,
 }
 
-/// What a node reports about itself in its answer to a ping.
+/// The report of a node about itself in its answer to a ping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SelfReport {
     /// It serves clients.
@@ -112,8 +112,8 @@ impl Liveness {
         seen.and_then(|node| node.address).filter(|seen| *seen != address)
     }
 
-    /// How long a node has been silent, as seen by this node; zero while the node is not marked
-    /// down.
+    /// How long a node has been unresponsive, as seen by this node. Zero while the node is not
+    /// marked down.
     pub fn silent_for(&self, host: HostId) -> Duration {
         let down = self.nodes.get(&host).filter(|node| node.status == NodeStatus::Down);
         down.map_or(Duration::ZERO, |node| node.last_answer.elapsed())

@@ -20,7 +20,7 @@ impl PeerLogThrottle {
     /// Whether to log now.
     pub fn is_due(&mut self, code: RejectionCode, about: IpAddr, now: Instant) -> bool {
         self.logged.retain(|_, logged| now.saturating_duration_since(*logged) < EVERY);
-        // So many addresses are an attack or a scan, and enough of them are logged.
+        // A full map means an attack or a scan, and enough addresses are logged.
         if self.logged.len() >= REMEMBERED || self.logged.contains_key(&(code as u8, about)) {
             return false;
         }

@@ -119,8 +119,8 @@ impl Rules {
 /// Rewrites a merged stream without covered, expired and purgeable data.
 ///
 /// A tombstone is purged only if it was made before `gc_before` *and* its timestamp is below the
-/// partition's `max_purgeable`. That is the least timestamp of any data for the key outside of this
-/// compaction.
+/// partition's `max_purgeable`. This limit is the least timestamp of any data for the key outside
+/// of this compaction.
 #[derive(Clone, Debug)]
 pub struct Compactor {
     rules: Rules,

@@ -106,7 +106,7 @@ pub fn context(shards: &[Shard]) -> Vec<u8> {
 }
 
 /// Merges two versions of a counter: of contexts the newer state of each shard, of updates the sum.
-/// An update beside a context, which should not occur, is dropped.
+/// An update next to a context, which should not occur, is dropped.
 pub fn merge(a: &[u8], b: &[u8]) -> Vec<u8> {
     match (as_update(a), as_update(b)) {
         (Some(x), Some(y)) => return x.wrapping_add(y).to_be_bytes().to_vec(),

@@ -68,9 +68,9 @@ impl Mutation {
         Ok(Mutation(bytes))
     }
 
-    /// Checks that sstables of its table can hold it. [`Mutation::parse`] checks the layout alone,
-    /// so mutations of another node or of the log are checked before they reach a memtable: a
-    /// memtable with a mutation that cannot be stored could never be flushed.
+    /// Checks that sstables of its table can hold it. [`Mutation::parse`] checks the layout alone.
+    /// So mutations of another node or of the log are checked before they reach a memtable, because
+    /// a memtable with a mutation that cannot be stored could never be flushed.
     pub fn check(&self, schema: &TableSchema) -> Result<(), Malformed> {
         let parts = self.parts();
         if parts.key.len() > MAX_KEY_BYTES {

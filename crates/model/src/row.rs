@@ -354,8 +354,8 @@ pub struct RowBuilder {
 /// The longest encoding of what precedes the cells: flags, a marker that expires, and a tombstone.
 const MAX_HEAD: usize = 1 + (8 + 4 + 8) + (8 + 8);
 
-/// The fewest bytes of a collection's element besides its path and value: column, state, timestamp,
-/// and either both lengths, or the deletion time and the length of the path.
+/// The fewest bytes of a collection's element without its path and value. They hold column, state
+/// and timestamp, and either both lengths, or the deletion time and the length of the path.
 pub const MIN_ELEMENT_HEAD: usize = 2 + 1 + 8 + 4 + 4;
 
 /// The longest encoding of a cell without path and value: column, state, timestamp, TTL and expiry,

@@ -1,24 +1,25 @@
-//! What arrives at the coordinators of a cluster: each tells the owners of a partition how many of
-//! its operations come to it. Pure: no clock, no I/O.
+//! The rates at which operations of a partition arrive at the coordinators of a cluster. Each
+//! coordinator reports its rate to the owners of the partition. Pure: no clock, no I/O.
 //!
-//! A shard counts the operations that come to it as coordinator. For the partitions with the
+//! A shard counts the operations that it receives as coordinator. For the partitions with the
 //! highest counts it sends the rates to their owners, a few times a second
 //! ([`Arrivals::to_report`]). An owner adds up the reports ([`Arrivals::take`]), and answers each
-//! with the rate that comes to all others. So every coordinator decides by the same total, although
-//! each operation is counted by one shard only. Reports hold first-hand counts alone: a total that
-//! is reported would come back and be counted twice.
+//! with the rate that arrives at all other coordinators. So every coordinator decides by the same
+//! total, although each operation is counted by one shard only. Reports hold first-hand counts
+//! alone: a total that is reported would return and be counted twice.
 //!
 //! Rates are thousandths of operations per second, halved each second like the counts behind them.
-//! They do not depend on when the seconds of a node begin. What a silent coordinator has reported
-//! expires after [`EXPIRY_MILLIS`]. Memory is bounded: see [`MAX_TRACKED`] and [`MAX_SHARES`].
+//! They do not depend on when the seconds of a node begin. The report of a coordinator that no
+//! longer reports expires after [`EXPIRY_MILLIS`]. Memory is bounded: see [`MAX_TRACKED`] and
+//! [`MAX_SHARES`].
 
 use crate::limiter::{LimitKey, fold};
 use model::id::HostId;
 use rt::hash::HashMap;
 
-/// The most partitions of a report, with those of [`crate::spent`].
+/// The most partitions of a report, with the partitions of [`crate::spent`].
 pub const MAX_REPORTED: usize = 256;
-/// A report counts for so long.
+/// How long a report counts.
 pub const EXPIRY_MILLIS: u64 = 1_500;
 /// The most partitions that a shard tracks.
 pub const MAX_TRACKED: usize = SETS * WAYS;
@@ -31,12 +32,12 @@ const SETS: usize = 256;
 const WAYS: usize = 4;
 /// A partition is tracked once its count reaches this part of the shard's share of the limit.
 const RELEVANT_PART: u64 = 8;
-/// In clusters with more shards than this, a share is taken as that of so many. Otherwise
-/// partitions far below their limits would be told to all owners.
+/// A shard's share of a limit counts as at least the limit divided by this number. Otherwise, in
+/// large clusters, partitions far below their limits would be reported to all owners.
 const MOST_SHARES: u64 = 16;
-/// A partition with a lower count is not tracked.
+/// A partition with a lower count is not tracked, unless its limit is lower.
 const LEAST_COUNT: u64 = 4;
-/// A partition that gets no operation for so long is not tracked any more.
+/// A partition that gets no operation for this long is no longer tracked.
 const IDLE_MILLIS: u64 = 2_000;
 /// How often reports are searched for those that have expired.
 const SWEEP_MILLIS: u64 = 250;
@@ -50,13 +51,13 @@ pub struct Origin {
     pub shard: u16,
 }
 
-/// The rate at which operations of a partition come to a coordinator.
+/// The rate at which operations of a partition arrive at a coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
     /// The kind of operation of the partition.
     pub key: LimitKey,
-    /// Thousandths of operations per second. For a limit of bytes: those that the sender has read
-    /// since its last report.
+    /// Thousandths of operations per second. For a limit of bytes: the bytes that the sender has
+    /// read since its last report.
     pub rate: u64,
 }
 
@@ -68,7 +69,7 @@ struct Tracked {
     count: u64,
     /// When the last operation came, in milliseconds.
     at: u64,
-    /// The rate that comes to all other coordinators, and until when it counts.
+    /// The rate that arrives at all other coordinators, and until when it counts.
     others: u64,
     until: u64,
 }
@@ -84,7 +85,7 @@ impl Tracked {
     }
 }
 
-/// What one coordinator has reported.
+/// The report of one coordinator.
 struct Report {
     at: u64,
     arrivals: Vec<Arrival>,
@@ -150,7 +151,7 @@ impl Arrivals {
 
     /// Whether a partition with this count may be near its limit.
     fn is_relevant(&self, count: u64, limit: u32) -> bool {
-        count >= LEAST_COUNT && self.is_share(count, limit.into())
+        count >= LEAST_COUNT.min(limit.into()) && self.is_share(count, limit.into())
     }
 
     /// Whether there are other coordinators, which get reports.
@@ -164,8 +165,8 @@ impl Arrivals {
         limit > 0 && self.has_others() && count.saturating_mul(shares) >= limit
     }
 
-    /// The rates to report, at most so many: those of the partitions that exceed their limits most.
-    /// `rate_of`: the present rate of a partition at this shard.
+    /// The rates to report, at most `most`: the rates of the partitions that exceed their limits
+    /// most. `rate_of`: the present rate of a partition at this shard.
     pub fn to_report(&mut self, most: usize, now: u64, rate_of: impl Fn(LimitKey) -> u64) -> Vec<Arrival> {
         let mut all: Vec<Tracked> = Vec::new();
         for slot in self.tracked.iter_mut().flatten() {
@@ -184,7 +185,8 @@ impl Arrivals {
         arrivals.filter(|arrival| arrival.rate > 0).collect()
     }
 
-    /// Takes the rate that comes to all other coordinators of a partition, as its owner tells it.
+    /// Stores the rate that arrives at all other coordinators of a partition, as its owner reports
+    /// it.
     pub fn learn(&mut self, key: LimitKey, others: u64, now: u64) {
         let Some(set) = self.tracked.get_mut(set_of(key)) else { return };
         if let Some(known) = set.iter_mut().flatten().find(|known| known.key == key) {
@@ -226,7 +228,7 @@ impl Arrivals {
         self.totals.get(&key).filter(|total| total.at + EXPIRY_MILLIS > now).map_or(0, |total| total.rate)
     }
 
-    /// Forgets the reports of coordinators that are silent.
+    /// Drops expired reports of coordinators.
     pub fn sweep(&mut self, now: u64) {
         if now < self.next_sweep || self.reports.is_empty() {
             return;

@@ -42,17 +42,17 @@ impl From<Moment> for debt::At {
 /// The most bytes that a report charges to a partition: an owner reads no more between two reports.
 const MAX_BYTES: u64 = 1 << 32;
 
-/// What a coordinator decides on an operation.
+/// The decision of a coordinator on an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// It is accepted.
     Accepted,
     /// It is refused.
     Refused {
-        /// The count by which it is refused: that of all coordinators, as far as known here.
+        /// The count by which it is refused: the count of all coordinators, as far as known here.
         count: u64,
     },
-    /// The replicas must decide: no owner has told this coordinator what comes to the others.
+    /// The replicas must decide: no owner has reported the rate at other coordinators to this one.
     Unknown,
 }
 

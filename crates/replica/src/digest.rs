@@ -1,8 +1,8 @@
 //! The digest of a page: replicas compare digests instead of sending the pages themselves.
 //!
-//! A digest covers all data that the page has read, selected or not, in its compacted form: live
-//! data with timestamps and expiries, and deletions within their grace period. So two replicas with
-//! the same digest have the same such data.
+//! A digest covers all data that the page has read, selected or not, in its compacted form. That is
+//! live data with timestamps and expiries, and deletions within their grace period. So two replicas
+//! with the same digest have the same such data.
 //!
 //! Deletions that hide nothing on this replica are included, because they may hide data on a
 //! replica that is not asked. Otherwise a read could rely on a deletion and leave it on one

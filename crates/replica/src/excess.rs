@@ -2,7 +2,7 @@
 
 use crate::limiter::debt;
 
-/// The longest time that a client is told to wait, in ms, without the jitter.
+/// The longest time that a refusal asks a client to wait, in ms, without the jitter.
 const MAX_RETRY_AFTER_MS: u64 = 60_000;
 
 /// The length of a window in ms.

@@ -30,7 +30,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tracker::{Operation, Tracker};
 
-/// One of so many operations is sampled, on average.
+/// One operation in this number is sampled, on average.
 const GAP: u32 = 48;
 
 /// The longest key that is kept, in bytes. So memory is bounded.
@@ -60,7 +60,7 @@ pub struct HotSettings {
     /// Whether they are refused while the shard is overloaded.
     pub mode: ProtectionMode,
     /// How long requests may wait for the shard, on average, until it counts as overloaded.
-    pub patience: Duration,
+    pub wait_threshold: Duration,
     /// How many of them are shown in metrics.
     pub in_metrics: usize,
 }
@@ -117,7 +117,11 @@ impl HotPartitions {
             samples_all: Cell::new(false),
             decides: Cell::new(false),
             refuses: Cell::new(false),
-            settings: Cell::new(HotSettings { mode: ProtectionMode::Off, patience: Duration::MAX, in_metrics: 0 }),
+            settings: Cell::new(HotSettings {
+                mode: ProtectionMode::Off,
+                wait_threshold: Duration::MAX,
+                in_metrics: 0,
+            }),
             admitted: Rc::default(),
             counts: Default::default(),
             state: RefCell::new(State {
@@ -236,11 +240,11 @@ impl HotPartitions {
         }
         state.advance(now);
         state.updated = now;
-        let HotSettings { mode, patience, .. } = self.settings.get();
+        let HotSettings { mode, wait_threshold, .. } = self.settings.get();
         if mode == ProtectionMode::Off {
             return;
         }
-        let overloaded = state.wait() > patience;
+        let overloaded = state.wait() > wait_threshold;
         if overloaded || self.decides.get() {
             let (total, demands) = state.tracker.demands(LEAST_SHARE);
             state.protection.update(overloaded, total, demands);

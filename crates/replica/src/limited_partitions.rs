@@ -133,7 +133,7 @@ impl LimitedPartitions {
     }
 
     /// Writes the lines about partitions whose refusals have ended. `now`: as [`Moment::millis`].
-    /// False: none is left.
+    /// False: there are no counts left.
     fn check(&self, now: u64) -> bool {
         let (mut places, mut lines) = (self.places.borrow_mut(), 0);
         for place in places.iter_mut() {

@@ -35,8 +35,8 @@ const WINDOW_MASK: u64 = (1 << WINDOW_BITS) - 1;
 
 /// The highest count. Twice the highest limit, a 32-bit number, is far below it.
 pub const MAX_COUNT: u64 = (1 << (64 - WINDOW_BITS)) - 1;
-/// All slots are swept in so many windows, about 18 hours. A debt that was not touched for so long
-/// is forgotten.
+/// The number of windows in which all slots are swept once: about 18 hours. A debt that was not
+/// changed for this long is dropped.
 const SWEEP: u64 = 1 << 16;
 
 /// The kind of an operation. Each kind of a partition is counted on its own.
@@ -87,7 +87,7 @@ impl LimitKind {
     }
 }
 
-/// What is counted: one kind of operation of the partitions with one token of a table.
+/// The unit of counting: one kind of operation of the partitions with one token of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct LimitKey {
     /// The partition's token.
@@ -183,7 +183,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter with about so many bytes of slots. `salt` must be random and secret: otherwise
+    /// A limiter with about `bytes` bytes of slots. `salt` must be random and secret: otherwise
     /// clients could choose keys that share lines.
     pub fn new(bytes: usize, salt: [u64; 4]) -> Limiter {
         let lines = (bytes / size_of::<Line>()).clamp(1, MAX_LINES);
@@ -202,9 +202,9 @@ impl Limiter {
     /// Counts operations, and returns the count of their key, including them. `window`: the number
     /// of the current second.
     ///
-    /// If `window` is below that of the last call, a clock has jumped back: no window has passed,
-    /// and from then on windows pass as they follow the new number. Counts are never kept for
-    /// longer because of it.
+    /// If `window` is below the window of the last call, a clock has jumped back: no window has
+    /// passed. Later windows are counted from the new number. Counts are never kept for longer
+    /// because of it.
     pub fn add(&mut self, key: LimitKey, weight: u64, window: u64) -> u64 {
         let (tag, lines) = self.at(key, window);
         let now = self.window;

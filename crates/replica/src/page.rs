@@ -345,6 +345,11 @@ impl<'a> PageBuilder<'a> {
         self.body.len()
     }
 
+    /// Bytes of keys and rows read so far.
+    pub fn examined_bytes(&self) -> u64 {
+        self.page.examined_bytes
+    }
+
     /// Whether a limit was reached.
     pub fn is_full(&self) -> bool {
         self.page.end != PageEnd::Exhausted

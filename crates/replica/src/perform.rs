@@ -1,18 +1,26 @@
 //! The only entry of a replica: requests from this shard, other shards and other nodes pass the
 //! same stages.
 //!
+//! The first two rows are the work of whatever receives requests from elsewhere, before it calls
+//! [`Replica::perform`].
+//!
 //! | stage | a read | a write |
 //! |---|---|---|
+//! | metadata | from elsewhere: waits for the metadata that routed it | the same |
+//! | check | | from another node: refused if sstables cannot hold it ([`crate::wire`]) |
 //! | deadline | refused after it | the same |
 //! | fence | refused if routed by metadata below the fence | the same |
 //! | rate limit | counted, perhaps refused ([`crate::rate_limit`]) | the same |
 //! | protection | refused if hot, on an overloaded shard ([`crate::hot`]) | the same |
-//! | admission | waits for a permit ([`crate::permit`]) | refused by large-data guardrails |
+//! | admission | | refused by large-data guardrails |
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
-//! | preparation | | a counter update becomes a new state ([`crate::counter`]) |
+//! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | fence | checked again: the data may have moved | checked again after a write has read |
-//! | charge | bytes, if the table limits them ([`crate::rate_limit`]) | the same |
+//! | charge | bytes, if they are limited; also if it fails ([`crate::rate_limiter`]) | bytes |
+//! | fence | checked again: the data may have moved | |
+//!
+//! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an
+//! earlier page has kept one.
 
 use crate::digest::Digester;
 use crate::error::ReplicaError;
@@ -89,10 +97,9 @@ impl Replica {
             self.check_protection(request, context)?;
         }
         if let ReplicaRequest::Read(command) = request {
-            let page = self.read(command, context, None).await?;
-            if context.rate_limit.is_limited() {
-                self.charge_read(command, &page, context);
-            }
+            let mut charge = self.read_charge(command, context);
+            let page = self.read(command, context, None, charge.as_deref_mut()).await?;
+            drop(charge);
             self.check_fence(request, context)?;
             return Ok(ReplicaAnswer::Page(page));
         }
@@ -124,11 +131,11 @@ impl Replica {
         }
         let schema = self.engine.schema(command.table).ok_or(ReplicaError::NoSuchTable)?;
         let mut digester = Digester::new(&schema, command.now);
-        let mut page = self.read(command, context, Some(&mut digester)).await?;
-        match compared {
-            Compared::Digest => page.body = Bytes::new(),
-            _ if context.rate_limit.is_limited() => self.charge_read(command, &page, context),
-            _ => {}
+        let is_digest = compared == Compared::Digest;
+        let mut charge = if is_digest { None } else { self.read_charge(command, context) };
+        let mut page = self.read(command, context, Some(&mut digester), charge.as_deref_mut()).await?;
+        if is_digest {
+            page.body = Bytes::new();
         }
         Ok(ReplicaAnswer::Digested(page, digester.finish()))
     }

@@ -21,7 +21,7 @@ use crate::excess::Excess;
 use crate::hot::PartitionId;
 use crate::limited_partitions::Refusal;
 use crate::limiter::{LimitKey, LimitKind, debt, hash};
-use crate::page::Page;
+use crate::rate_limiter::ReadCharge;
 use crate::read::Replica;
 use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
 use crate::trace::Trace;
@@ -187,15 +187,21 @@ impl Replica {
         self.engine.schema(table)?.rate_limits().read_kib
     }
 
-    /// Charges a page to its partition, if the table has a limit of bytes.
-    #[cold]
-    pub(crate) fn charge_read(&self, command: &ReadCommand, page: &Page, context: &Context) {
-        let limit = self.read_kib(command.table).filter(|_| context.class == Class::User);
-        let Some(limit) = limit else { return };
-        let bytes = page.examined_bytes / command.ranges.len().max(1) as u64;
-        for token in command.ranges.iter().filter_map(only_token) {
-            self.rate_limiter.charge(key_of(token, command.table, LimitKind::ReadBytes), bytes, limit);
+    /// The charge of a read. None: the read is not charged, or its table has no limit of bytes.
+    #[inline]
+    pub(crate) fn read_charge(&self, command: &ReadCommand, context: &Context) -> Option<Box<ReadCharge<'_>>> {
+        match context.rate_limit.is_limited() && context.class == Class::User {
+            true => self.new_read_charge(command),
+            false => None,
         }
+    }
+
+    #[cold]
+    fn new_read_charge(&self, command: &ReadCommand) -> Option<Box<ReadCharge<'_>>> {
+        let limit = self.read_kib(command.table)?;
+        let tokens = command.ranges.iter().filter_map(only_token);
+        let keys = tokens.map(|token| key_of(token, command.table, LimitKind::ReadBytes)).collect();
+        Some(Box::new(ReadCharge::new(&self.rate_limiter, keys, command.ranges.len(), limit)))
     }
 
     /// Charges mutations to their partitions, if their tables have a limit of bytes.

@@ -5,6 +5,7 @@ use crate::decider::{Decider, Decision, Moment};
 use crate::limited_partitions::LimitedPartitions;
 use crate::limiter::{LimitKey, LimitKind, Limiter, LimiterCounters, debt};
 use rt::time::{Duration, Instant};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -151,5 +152,32 @@ impl RateLimiter {
             observed_writes: self.observed[LimitKind::Write as usize].get(),
             bytes: limiter.map_or(0, Limiter::bytes) as u64,
         }
+    }
+}
+
+/// Charges a read to its partitions when it is dropped. So a read that fails, is late or is
+/// cancelled pays for what it has read.
+pub(crate) struct ReadCharge<'a> {
+    limiter: &'a RateLimiter,
+    keys: SmallVec<[LimitKey; 1]>,
+    /// The number of ranges that the read has: it is charged in equal parts.
+    ranges: usize,
+    /// KiB per second.
+    limit: u32,
+    /// Bytes of keys and rows read so far.
+    pub bytes: u64,
+}
+
+impl<'a> ReadCharge<'a> {
+    pub fn new(limiter: &'a RateLimiter, keys: SmallVec<[LimitKey; 1]>, ranges: usize, limit: u32) -> ReadCharge<'a> {
+        debug_assert!(keys.len() <= ranges, "a range has at most one partition that is charged");
+        ReadCharge { limiter, keys, ranges, limit, bytes: 0 }
+    }
+}
+
+impl Drop for ReadCharge<'_> {
+    fn drop(&mut self) {
+        let bytes = self.bytes / self.ranges.max(1) as u64;
+        self.keys.iter().for_each(|key| self.limiter.charge(*key, bytes, self.limit));
     }
 }

@@ -13,7 +13,7 @@ use crate::permit::{Permit, PermitLimits, PermitUsage, Permits};
 use crate::querier::cache::{CacheCounters, Purpose};
 use crate::querier::keep::{FoundQuerier, Queriers};
 use crate::querier::{self, Querier};
-use crate::rate_limiter::{RateLimitMetrics, RateLimiter};
+use crate::rate_limiter::{RateLimitMetrics, RateLimiter, ReadCharge};
 use crate::request::{Class, Context, ReadCommand, ReplicaRequest};
 use engine::{Engine, LARGE, PartitionHead, ReadError, ReadId, ReadOptions, Reader, Resumed, Suspended};
 use model::fragment::Fragment;
@@ -226,12 +226,13 @@ impl Replica {
         self.queriers.has_of(table)
     }
 
-    /// Reads one page. `digester` gets the fragments.
+    /// Reads one page. `digester` gets the fragments, `charge` the bytes.
     pub(crate) async fn read(
         &self,
         command: &ReadCommand,
         context: &Context,
         digester: Option<&mut Digester>,
+        mut charge: Option<&mut ReadCharge<'_>>,
     ) -> Result<Box<Page>, ReplicaError> {
         let Some((mut range, mut ranges)) = command.ranges.split_first() else {
             return Err(ReplicaError::Rejected("a read names no partitions".into()));
@@ -249,7 +250,7 @@ impl Replica {
         if let Some(digester) = digester {
             builder.digest_into(digester);
         }
-        while !self.fill_page(&mut reader, &mut builder, &mut permit, context).await? {
+        while !self.fill_page(&mut reader, &mut builder, &mut permit, context, charge.as_deref_mut()).await? {
             let Some((next, behind)) = ranges.split_first() else { break };
             (range, ranges) = (next, behind);
             reader = self.open(command, context, range)?;
@@ -294,11 +295,16 @@ impl Replica {
         builder: &mut PageBuilder<'_>,
         permit: &mut Permit,
         context: &Context,
+        mut charge: Option<&mut ReadCharge<'_>>,
     ) -> Result<bool, ReplicaError> {
         let mut begun = false;
         loop {
             loop {
-                match feed(reader, builder)? {
+                let fed = feed(reader, builder);
+                if let Some(charge) = &mut charge {
+                    charge.bytes = builder.examined_bytes();
+                }
+                match fed? {
                     Fed::Full => return Ok(true),
                     Fed::Empty => break,
                     Fed::Large(fragment) => {

@@ -86,6 +86,12 @@ impl RateLimitMode {
         LIMITS && !matches!(self, RateLimitMode::Off | RateLimitMode::Exempt)
     }
 
+    /// The mode of a request that repeats or continues an accepted request of this mode: its bytes
+    /// are charged if those of the first one are.
+    pub fn continued(self) -> RateLimitMode {
+        if self.is_limited() { RateLimitMode::ChargeOnly } else { RateLimitMode::Exempt }
+    }
+
     /// Whether the request belongs to an operation that was accepted, so that nothing refuses it.
     fn is_accepted(self) -> bool {
         matches!(self, RateLimitMode::Exempt | RateLimitMode::ChargeOnly)

@@ -34,7 +34,7 @@ pub struct Spent {
 
 impl Spent {
     /// Adds bytes of a partition. `budget`: the bytes of a second. If there are too many
-    /// partitions, the one with the fewest bytes is forgotten.
+    /// partitions, the one with the fewest bytes is evicted.
     pub fn add(&mut self, key: LimitKey, bytes: u64, budget: u64) {
         if self.sums.len() >= MAX_SPENT && !self.sums.contains_key(&key) {
             let fewest = self.sums.iter().min_by_key(|(_, sum)| sum.bytes).map(|(key, _)| *key);

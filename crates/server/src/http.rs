@@ -41,7 +41,7 @@ use std::rc::Rc;
 const MOST_CONNECTIONS: usize = 128;
 /// The descriptors of a port in reserve: its connections when the process has no others left.
 const SPARE_DESCRIPTORS: usize = 4;
-/// Without descriptors, a connection is closed if it has had no running request for so long.
+/// Without descriptors, a connection is closed if it has had no running request for this long.
 const IDLE: Duration = Duration::from_secs(1);
 /// The timeout for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -84,7 +84,7 @@ impl Progress {
         self.since.set(rt::time::now());
     }
 
-    /// Whether the connection has had no running request for so long.
+    /// Whether the connection has had no running request for `time`.
     fn is_idle_for(&self, time: Duration) -> bool {
         self.stage.get() != Stage::Working && rt::time::now().saturating_duration_since(self.since.get()) >= time
     }
@@ -213,7 +213,7 @@ impl Connections {
         self.open.borrow().len() < MOST_CONNECTIONS || self.close_idle_for(Duration::ZERO)
     }
 
-    /// Closes the oldest connection that has had no running request for so long. Returns whether
+    /// Closes the oldest connection that has had no running request for `time`. Returns whether
     /// there was one.
     fn close_idle_for(&self, time: Duration) -> bool {
         let mut open = self.open.borrow_mut();

@@ -39,8 +39,9 @@ pub fn check_descriptors(limit: u64, shards: usize) -> Result<(), StartError> {
     }
     let plural = if shards == 1 { "" } else { "s" };
     Err(StartError(format!(
-        "this process may open {limit} files (RLIMIT_NOFILE), and a node with {shards} shard{plural} needs at least {needed}: raise \
-         the hard limit (`ulimit -Hn` in a shell, LimitNOFILE in a systemd unit), to 65536 or more for production"
+        "this process may open {limit} files (RLIMIT_NOFILE), and a node with {shards} shard{plural} needs at \
+         least {needed}. Raise the hard limit (`ulimit -Hn` in a shell, LimitNOFILE in a systemd unit), to \
+         65536 or more for production"
     )))
 }
 

@@ -76,7 +76,7 @@ pub struct ClusterSettings {
     pub hints: HintsSettings,
     /// `group0_raft_op_timeout_in_ms`.
     pub change_timeout: Duration,
-    /// What the node waits for while it looks for its cluster.
+    /// The text about what the node waits for while it looks for its cluster.
     pub progress: SearchProgress,
     /// `replace_node_first_boot`.
     pub replaces: Option<HostId>,
@@ -189,8 +189,8 @@ fn check_can_start(found: &OpenMetadata, info: &NodeInfo) -> Result<(), StartErr
             info.host_id
         ))),
         Some(known) if !found.log.is_alone() && usize::from(known.shards) > info.shards => Err(StartError(format!(
-            "this node had {0} shards and is started with {1}: in a cluster of several nodes the number of shards can only grow; \
-             start the node with --shards {0}",
+            "this node had {0} shards and is started with {1}. In a cluster of several nodes the number of \
+             shards can only grow: start the node with --shards {0}",
             known.shards, info.shards
         ))),
         _ => Ok(()),

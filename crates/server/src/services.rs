@@ -28,7 +28,7 @@ pub struct Services {
     pub clients: PerShard<ClientService>,
     /// Events about other nodes for clients. On shard 0.
     pub(crate) node_events: PerShard<NodeEvents>,
-    /// What this node reports to other nodes. On shard 0.
+    /// The report of this node to other nodes. On shard 0.
     pub(crate) report: PerShard<Report>,
     /// The settings that can be changed while the node runs.
     pub(crate) live: PerShard<Live>,

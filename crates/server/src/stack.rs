@@ -122,7 +122,7 @@ pub fn hot_settings(config: &Config) -> HotSettings {
             HotPartitionProtection::Observe => ProtectionMode::Observe,
             HotPartitionProtection::On => ProtectionMode::On,
         },
-        patience: config.hot_partition_wait_threshold_in_ms.0,
+        wait_threshold: config.hot_partition_wait_threshold_in_ms.0,
         in_metrics: config.hot_partitions_in_metrics as usize,
     }
 }

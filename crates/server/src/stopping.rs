@@ -2,9 +2,8 @@
 //! and ends.
 //!
 //! Like kill -9, this loses no acknowledged write: the next start replays the commitlog.
-//! Acknowledged writes may be missing only if the commitlog could not be written, and replicas may
-//! lack writes without a note only if the notes could not be written. The last log line reports
-//! this.
+//! Acknowledged writes may be missing only if the commitlog could not be written. Replicas may lack
+//! writes without a note only if the notes could not be written. The last log line reports this.
 
 use engine::{LogLeft, Unwritten};
 use model::HostId;

@@ -23,8 +23,8 @@ pub enum Global {
     Truncate,
 }
 
-/// All values with a TTL have expired so many seconds after their statement began. Statements and
-/// TTLs take a few seconds only.
+/// The seconds after the start of a statement by which all its values with a TTL have expired.
+/// Statements and TTLs take a few seconds only.
 const OVER: i64 = 60;
 
 /// The changing part of the table's schema.

@@ -86,7 +86,7 @@ pub enum Progress {
     Stopped(String),
     /// A promise is broken.
     Broken(String),
-    /// A statement failed. That is wrong unless the test injected a fault.
+    /// A statement failed. The run has failed, unless the test injected a fault.
     Failed(String),
 }
 

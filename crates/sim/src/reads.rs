@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// A client pauses after one of so many pages, on average.
+/// The average number of pages after which a client pauses.
 const PAGES_PER_PAUSE: u64 = 8;
 /// The length of a pause is below this.
 const LONGEST_PAUSE_MILLIS: u64 = 6;

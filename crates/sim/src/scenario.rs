@@ -21,7 +21,7 @@ const UNLIMITED: u64 = 1 << 40;
 pub enum End {
     /// The node does its work and stops. Then the power fails.
     Stop,
-    /// The power fails at the n-th write of the disk, if there are so many.
+    /// The power fails at the n-th write of the disk, if the disk is written that often.
     PowerAtWrite(u64),
     /// The process is killed after at least n writes of the disk.
     KillAtWrite(u64),

@@ -24,7 +24,7 @@ pub enum Step {
     Write(Vec<(i32, Change)>),
     /// Reads a partition in every way of [`crate::reads`].
     Read(i32),
-    /// Waits for so many milliseconds.
+    /// Waits for this number of milliseconds.
     Wait(u64),
 }
 

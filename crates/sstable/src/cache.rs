@@ -30,7 +30,7 @@ use std::task::{Poll, Waker};
 const OVERHEAD: usize = 128;
 /// The share of the budget for pages that were not requested twice, in percent.
 const SMALL_PERCENT: usize = 10;
-/// A full cache accepts one of so many windows of a long sequential read.
+/// Of a long sequential read, a full cache accepts one window in this number.
 const SAMPLE: u64 = 8;
 /// The budget divided by this is the limit, in bytes, of all reads ahead of a shard beyond the
 /// first one of each reader.
@@ -364,7 +364,7 @@ impl Inner {
         }
     }
 
-    /// Frees the slot of a dead entry that was just taken from its queue.
+    /// Frees the slot of a removed entry that was just taken from its queue.
     fn bury(&mut self, slot: u32) {
         self.dead -= 1;
         self.free.push(slot);

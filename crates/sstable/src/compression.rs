@@ -144,7 +144,7 @@ impl PackedOffsets {
         }
     }
 
-    /// Appends a piece of this length. False if no chunk can be so long.
+    /// Appends a piece of this length. False if no chunk can be as long.
     pub fn push(&mut self, length: u64) -> bool {
         let Ok(long) = u32::try_from(length) else { return false };
         if self.len().is_multiple_of(GROUP) {

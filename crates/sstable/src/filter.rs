@@ -29,8 +29,8 @@ const MAX_BITS: u32 = 20;
 const MAX_HASHES: u32 = 64;
 /// Bits of a filter besides the bits of its keys.
 const EXCESS: u64 = 20;
-/// The hashes of up to so many keys are kept until the number of keys is known. Beyond that, the
-/// expected number decides the size.
+/// The most keys whose hashes are kept until the number of keys is known. Beyond that, the expected
+/// number decides the size.
 const MAX_KEPT: usize = 1 << 18;
 
 /// The bits per key and the hashes for a chance.

@@ -32,7 +32,7 @@ const VERSION: u32 = 2;
 /// The first version, without the bytes of keys.
 const VERSION_WITHOUT_KEYS: u32 = 1;
 
-/// The limits beyond which things are large.
+/// The limits beyond which partitions, rows, cells and collections are large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LargeLimits {
     /// Bytes of a partition.
@@ -45,7 +45,7 @@ pub struct LargeLimits {
     pub cell_bytes: u64,
     /// Elements of a collection.
     pub collection_elements: u64,
-    /// How many things are kept for each measure of an sstable, the largest first.
+    /// How many records are kept for each measure of an sstable, the largest first.
     pub records: usize,
 }
 
@@ -63,7 +63,8 @@ impl Default for LargeLimits {
     }
 }
 
-/// The number of large things in all sstables written, whether they are kept or not.
+/// The number of large partitions, rows, cells and collections in all sstables written, whether
+/// their records are kept or not.
 #[derive(Default, Debug)]
 pub struct LargeCounts {
     /// Partitions of too many bytes.
@@ -76,7 +77,7 @@ pub struct LargeCounts {
     pub collections: Cell<u64>,
 }
 
-/// A large thing.
+/// The record of a large partition, row, cell or collection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Large {
     /// Bytes before compression.
@@ -87,11 +88,11 @@ pub struct Large {
     pub key: Bytes,
     /// The clustering key of the row; empty for partitions and the static row.
     pub clustering: Bytes,
-    /// The kind of thing.
+    /// The kind of data.
     pub what: LargeKind,
 }
 
-/// Kinds of large things.
+/// Kinds of large data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LargeKind {
     /// A partition.
@@ -127,7 +128,7 @@ impl LargeKind {
     }
 }
 
-/// All large things of an sstable.
+/// All records of an sstable.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LargeData {
     /// When it was written, in milliseconds since 1970.

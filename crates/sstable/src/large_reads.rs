@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The size in bytes from which a row or result is large.
 pub const LARGE: usize = 1 << 20;
-/// A result of at least so many bytes counts until it is released. A page that ends at its byte
-/// limit is shorter.
+/// A result of at least this size counts until it is released. A page that ends at its byte limit
+/// is shorter.
 const LARGE_RESULT: usize = 2 << 20;
 /// Results are released on other shards, which do not wake this one. A waiting read looks at this
 /// interval.
@@ -84,12 +84,12 @@ pub struct LargeRead {
 }
 
 impl LargeReads {
-    /// A budget of so many bytes.
+    /// A budget of `budget` bytes.
     pub fn new(budget: usize) -> Rc<LargeReads> {
         LargeReads::beside(budget, Weak::new())
     }
 
-    /// A budget of so many bytes. `cache` shrinks by the held memory.
+    /// A budget of `budget` bytes. `cache` shrinks by the held memory.
     pub(crate) fn beside(budget: usize, cache: Weak<PageCache>) -> Rc<LargeReads> {
         Rc::new(LargeReads {
             budget,

@@ -1,8 +1,8 @@
 //! Moves tablets between nodes: as whole sstable files, or else as mutations.
 //!
 //! The leader's migration driver asks the shard of each pending replica to receive its tablet
-//! ([`TabletStreamer`]). That shard asks the sources for a description of their files, pulls the
-//! bytes through a window of requests, and makes all sstables part of the tablet in one step
+//! ([`TabletStreamer`]). That shard asks the sources for a description of their files, and pulls
+//! the bytes through a window of requests. It makes all sstables part of the tablet in one step
 //! (`receiver`). A source pins its files and answers the requests (`source`). What happens on disk
 //! is in [`engine::streaming`].
 //!

@@ -1,4 +1,4 @@
-//! What a shard has streamed.
+//! The counts of the data that a shard has streamed.
 
 use crate::progress::OpenStreams;
 use std::cell::Cell;

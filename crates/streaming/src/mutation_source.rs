@@ -153,7 +153,7 @@ impl MutationSource {
         }
     }
 
-    /// Forgets a session that has ended.
+    /// Drops a session that has ended.
     pub fn end(&self, session: Uuid) {
         let mut open = self.open.borrow_mut();
         let ended: Vec<OpenReader> = open.extract_if(.., |(own, _), _| *own == session).map(|(_, own)| own).collect();

@@ -32,7 +32,7 @@ pub struct StreamProgress {
 
 type Key = (Uuid, Direction, HostId);
 
-/// What a shard is streaming.
+/// The tablets that a shard is streaming.
 #[derive(Default)]
 pub(crate) struct OpenStreams(RefCell<BTreeMap<Key, StreamProgress>>);
 
@@ -90,7 +90,7 @@ impl OpenStreams {
         }
     }
 
-    /// Forgets a session that has ended.
+    /// Drops a session that has ended.
     pub fn end(&self, session: Uuid) {
         self.0.borrow_mut().retain(|(own, ..), _| *own != session);
     }

@@ -106,7 +106,7 @@ impl Receiver {
             tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, source = %source.host,
                 why, "a tablet is streamed as mutations");
         }
-        // What has arrived of the files is removed.
+        // The files that have arrived are removed.
         let arrived = self.arrived.borrow_mut().remove(&(what.session, source.host, what.epoch));
         drop(arrived);
         self.receive_mutations(what, source).await
@@ -134,7 +134,7 @@ impl Receiver {
             Ok(PinAnswer::Files(sstables)) => sstables,
             Ok(PinAnswer::OnlyAsMutations(why)) => return Err(ReceiveError::OnlyAsMutations(why)),
             Err(error) => {
-                // What has arrived is still valid.
+                // The data that has arrived is still valid.
                 if let Some(kept) = kept {
                     self.arrived.borrow_mut().insert(place, kept);
                 }
@@ -224,7 +224,7 @@ impl Receiver {
         })
     }
 
-    /// Forgets a session that has ended. `sessions` removes its files.
+    /// Drops a session that has ended. `sessions` removes its files.
     pub fn end(&self, session: Uuid) {
         let mut arrived = self.arrived.borrow_mut();
         let ended: Vec<Incoming> = arrived.extract_if(.., |(own, ..), _| *own == session).map(|(_, own)| own).collect();

@@ -102,8 +102,8 @@ impl StreamService {
         }
     }
 
-    /// Receives a tablet on this shard. If it is being received already, waits for that. It goes on
-    /// if the caller stops waiting.
+    /// Receives a tablet on this shard. If the tablet is being received already, waits for that.
+    /// The transfer continues if the caller stops waiting.
     pub async fn receive(
         &self,
         what: TabletSession,
@@ -156,7 +156,8 @@ impl StreamService {
         receiving
     }
 
-    /// Cancels the work of sessions that have ended, and forgets what they have received or pinned.
+    /// Cancels the work of sessions that have ended, and drops the data that they have received or
+    /// pinned.
     async fn end(&self, sessions: &[Uuid]) {
         for &session in sessions {
             let receiving = self.running.borrow_mut().remove(&session);

@@ -41,8 +41,8 @@ impl Source {
         Source { shards, counters, settings, pinned: RefCell::default() }
     }
 
-    /// Pins the files of a tablet. It goes on if the caller stops waiting: what it makes after the
-    /// end of the session must be removed.
+    /// Pins the files of a tablet. The work continues if the caller stops waiting, because files
+    /// that it makes after the end of the session must be removed.
     pub async fn pin(self: &Rc<Self>, what: TabletSession, caller: &Caller) -> Result<PinAnswer, Refusal> {
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, caller.deadline).await {
@@ -156,7 +156,7 @@ impl Source {
         Ok(bytes)
     }
 
-    /// Forgets a session that has ended. `sessions` removes its files.
+    /// Drops a session that has ended. `sessions` removes its files.
     pub fn end(&self, session: Uuid) {
         let ended = self.pinned.borrow_mut().remove(&session);
         drop(ended);

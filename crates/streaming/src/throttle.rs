@@ -25,12 +25,12 @@ impl Throttle {
     /// Sets the limit, in bytes per second. 0: no limit.
     pub fn set(&self, limit: u64) {
         if self.limit.swap(limit, Ordering::Relaxed) != limit {
-            // What was streamed at another limit does not count.
+            // Bytes that were streamed at another limit do not count.
             self.free_at.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Waits until so many bytes may be streamed.
+    /// Waits until `bytes` bytes may be streamed.
     pub async fn wait(&self, bytes: u64) {
         loop {
             let limit = self.limit.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! What the tests of several crates share. No crate of the server depends on it, except for tests.
+//! Code that the tests of several crates share. No crate of the server depends on it, except for
+//! tests.
 
 mod counted;
 

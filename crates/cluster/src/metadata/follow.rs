@@ -3,9 +3,9 @@
 //!
 //! Shard 0 drives the steps of a change, one change at a time:
 //!
-//! 1. *Stage.* Every shard decodes the change and applies it to its metadata, in memory. The result
-//!    depends only on the log, so it is the same on all nodes and after a restart
-//!    ([`super::recovery`]): applied, stale, or refused because the change does not fit.
+//! 1. *Stage.* Every shard decodes the change and applies it to its metadata, in memory. A change
+//!    is applied, stale, or refused because it does not fit. The result depends only on the log, so
+//!    it is the same on all nodes and after a restart ([`super::recovery`]).
 //! 2. *Prepare.* Epochs of truncated tables begin, and every shard adds its tables and tablets to
 //!    the engine. This needs files, so it may fail. It is repeated until it succeeds; a repetition
 //!    resumes where the failed attempt ended. Nothing of the change is visible yet, and the group

@@ -1,5 +1,5 @@
-//! Tablets and tables that leave a shard, and tablets that come to it: the engine removes the data
-//! of the former, and a coming tablet begins empty.
+//! Tablets and tables that leave a shard, and tablets that move to it. The engine removes the data
+//! of tablets and tables that leave. A tablet that moves here begins empty.
 
 use super::follow::remove_once;
 use super::service::{MetadataService, finished};

@@ -207,7 +207,7 @@ enum Replayed {
 }
 
 /// The bytes of a snapshot of the metadata, encoded in pieces, because a large schema takes longer
-/// than a shard may work on one thing.
+/// than one task may hold a shard.
 pub(super) async fn snapshot_of(metadata: Rc<Metadata>) -> Vec<u8> {
     let (mut count, mut pieces, mut piece) = (0usize, Vec::new(), Vec::new());
     for op in snapshot_ops(&metadata) {
@@ -358,7 +358,7 @@ pub async fn open_log_to_join(data_dir: &Path, info: &NodeInfo) -> Result<(Metad
 }
 
 /// Records the end of the log outside of the log's directory. Without this record, a start may not
-/// notice that the log was cut off. That is no reason not to serve, so a failure is only logged.
+/// notice that the log was cut off. A node can serve without it, so a failure is only logged.
 async fn keep_end(opened: &Opened, data_dir: &Path) {
     if let Err(error) = opened.keep_end(&engine::datadir::raft_end_path(data_dir)).await {
         tracing::warn!(%error, "the end of the metadata log cannot be recorded: the next start may not detect that the log was cut off");

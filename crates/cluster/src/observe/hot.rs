@@ -107,7 +107,7 @@ pub struct TopView {
     pub error: u64,
 }
 
-/// What a recording counted of one kind of operation.
+/// The counts of a recording for one kind of operation.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct TopOfKind {
     /// How many partitions were counted.
@@ -184,9 +184,9 @@ fn top_view(schema: &TableSchema, recorded: Recorded) -> TopView {
 /// The most bytes of the literal of a short partition key.
 const SHORT_LITERAL: usize = 4 << 10;
 
-/// A partition key as CQL: the literal of its column, or those of its columns in parentheses. Bytes
-/// that are no key of the table are shown as a blob. So is a key whose literal is much longer than
-/// the key.
+/// A partition key as CQL: the literal of its column, or the literals of its columns in
+/// parentheses. Bytes that are no key of the table are shown as a blob. So is a key whose literal
+/// is much longer than the key.
 pub fn key_literal(schema: &TableSchema, key: &[u8]) -> String {
     let types: Vec<_> = schema.partition_key.iter().map(|column| &column.ty).collect();
     let literals = split_partition_key(key, types.len()).and_then(|components| {

@@ -20,9 +20,9 @@ use rt::sync::Notify;
 use std::cell::{Cell, RefCell};
 
 /// The end of both messages: the remedy.
-const WAY_OUT: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older `raft/` than in \
-                       its last run: leave the node stopped, and start a new node with an empty data directory at another address \
-                       (docs/faults.md, \"The metadata log is lost\")";
+const REMEDY: &str = "A backup of `raft/` is not a copy from the last stop. Replace the node that has an older \
+    `raft/` than in its last run. To do so, leave the node stopped, and start a new node with an empty data \
+    directory at another address (docs/faults.md, \"The metadata log is lost\")";
 
 /// Why this node must not take part any more, once known.
 #[derive(Default)]
@@ -76,9 +76,9 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
 /// term or in the same.
 ///
 /// Such a leader may have uncommitted entries at indexes where its successor has committed others,
-/// and its message may arrive late. That is no contradiction: openraft refuses it because of its
-/// vote. The entries that a leader commits become durable after the vote for it. So the stored vote
-/// is never older than the committed entries.
+/// and its message may arrive late. Such a message is no contradiction: openraft refuses it because
+/// of its vote. The entries that a leader commits become durable after the vote for it. So the
+/// stored vote is never older than the committed entries.
 fn is_of_a_former_leader(log: &RaftLog, request: &RaftRequest) -> bool {
     let leader = match request {
         RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.leader(),
@@ -123,10 +123,11 @@ fn contradicting(log: &RaftLog, request: &RaftRequest) -> Option<(Position, Posi
 pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) -> Option<String> {
     let (theirs, ours) = contradicting(log, request)?;
     Some(format!(
-        "this node and the leader, node {from}, have different committed changes of the metadata (change {} of term {} there, \
-         change {} of term {} here): a member of the cluster was started with an older `raft/`, so acknowledged changes are lost \
-         on one side. {WAY_OUT}. If the node to be replaced is in the present majority, stop the nodes of that majority first, and \
-         start this node with the members that have its changes",
+        "this node and the leader, node {from}, have different committed changes of the metadata (change {} of \
+         term {} there, change {} of term {} here). A member of the cluster was started with an older `raft/`, \
+         so acknowledged changes are lost on one side. {REMEDY}. If the node to be replaced is in the present \
+         majority, stop the nodes of that majority first, and start this node with the members that have its \
+         changes",
         theirs.index, theirs.term, ours.index, ours.term
     ))
 }
@@ -135,7 +136,7 @@ pub(super) fn contradiction(log: &RaftLog, from: HostId, request: &RaftRequest) 
 pub(super) fn forgotten(acknowledged: Position, last: Option<Position>) -> String {
     format!(
         "this node lacks acknowledged changes of the metadata: it acknowledged change {} of term {}, and its log ends at {}. Its \
-         `raft/` is older than its last run. {WAY_OUT}",
+         `raft/` is older than its last run. {REMEDY}",
         acknowledged.index,
         acknowledged.term,
         last.map_or_else(|| "nothing".to_owned(), |last| format!("change {} of term {}", last.index, last.term))

@@ -225,8 +225,8 @@ impl SnapshotFile {
     }
 }
 
-/// Bytes, read and written at once. The stored form is the same as that of a list of numbers, which
-/// takes a step for each byte.
+/// Bytes, read and written at once. The stored form is the same as the form of a list of numbers,
+/// which takes a step for each byte.
 pub(super) mod byte_string {
     use serde::de::{Deserializer, Error, Visitor};
     use serde::ser::Serializer;

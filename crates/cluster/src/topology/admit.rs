@@ -140,9 +140,10 @@ pub fn check_location(topology: &Topology, node: &Node) -> Result<(), String> {
     {
         if saved != configured {
             return Err(format!(
-                "Saved {what} name \"{saved}\" is not equal to the {what} name \"{configured}\" specified by the configuration: node {} \
-                 has joined as datacenter {}, rack {}, and a member of a cluster cannot move. Set `{key}` back to \"{saved}\", or start a \
-                 new node with an empty data directory in the other place",
+                "Saved {what} name \"{saved}\" is not equal to the {what} name \"{configured}\" specified by \
+                 the configuration. Node {} has joined as datacenter {}, rack {}, and a member of a cluster \
+                 cannot move. Set `{key}` back to \"{saved}\", or start a new node with an empty data directory \
+                 in the other place",
                 node.host, known.datacenter, known.rack
             ));
         }
@@ -150,8 +151,9 @@ pub fn check_location(topology: &Topology, node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes the dead member that a node replaces: the changes, and the topology after them. `down`:
-/// members that are down. The node need not have the address of the dead member, but its place.
+/// Removes the member that a node replaces, which must be down. Returns the changes, and the
+/// topology after them. `down`: members that are down. The node may have another address than that
+/// member, but must be in its datacenter and rack.
 pub(super) fn replace(
     metadata: &Metadata,
     node: &Node,
@@ -173,8 +175,8 @@ pub(super) fn replace(
     }
     if (&known.datacenter, &known.rack) != (&node.datacenter, &node.rack) {
         return Err(NotAdmitted::Ever(format!(
-            "node {dead}, which is to be replaced, is in datacenter {}, rack {}: the new node must be there, too, and is configured for \
-             datacenter {}, rack {}",
+            "node {dead}, which is to be replaced, is in datacenter {}, rack {}. The new node must be there, \
+             too, but is configured for datacenter {}, rack {}",
             known.datacenter, known.rack, node.datacenter, node.rack
         )));
     }

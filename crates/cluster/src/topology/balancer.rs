@@ -1,6 +1,6 @@
-//! Begins the moves of tablets that are planned ([`planner`]): away from leaving nodes, to nodes
-//! that have fewer tablets than others, and for the replicas that keyspaces ask for. The migration
-//! driver completes them.
+//! Begins the moves of tablets that are planned ([`planner`]). Tablets move away from leaving
+//! nodes, and to nodes that have fewer than others. Tables also get the replicas that their
+//! keyspaces ask for. The migration driver completes them.
 
 use super::features;
 use super::planner::{self, Move};
@@ -61,7 +61,7 @@ fn begun(Move { table, tablet, new, kind }: Move) -> Op {
     Op::PutTransition(Box::new(begun.written(table, tablet)))
 }
 
-/// Lets tablets move by themselves to nodes that have fewer, or not. Moves under way go on.
+/// Sets whether tablets move by themselves to nodes that have fewer. Moves under way continue.
 pub async fn set_balancing(services: PerShard<MetadataService>, on: bool) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         features::check_streaming(&metadata.topology)?;

@@ -2,7 +2,7 @@
 //! which node creates it. Pure.
 //!
 //! A node asks all addresses that it knows, beginning with its seeds, and sends its list of
-//! addresses with each question. So all nodes learn the same list. If any node is in a cluster, the
+//! addresses with each question. So all nodes get the same list. If any node is in a cluster, the
 //! search ends and the searching node joins that cluster. Otherwise, when all known addresses have
 //! answered with the same list, the node with the lowest id creates the cluster. The others keep
 //! asking until it exists.

@@ -56,7 +56,7 @@ pub async fn watch(
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
         let Some(internode) = internode.upgrade() else { return };
-        // Without a leader, this node does not learn of nodes that joined its own cluster.
+        // Without a leader, this node does not receive the nodes that joined its own cluster.
         if services.try_get().and_then(|service| service.group()?.leader()).is_none() {
             continue;
         }

@@ -59,7 +59,7 @@ pub(super) enum JoinRequest {
     OwnRuns,
     /// Announces the write mark of the sender, and asks for the receiver's records of its runs.
     Marked(MarkAnnouncement),
-    /// Asks for admission in the place of a dead member.
+    /// Asks for admission in the place of a member that is down.
     Replace(Box<Node>, HostId),
 }
 
@@ -163,7 +163,8 @@ async fn answer_applicant(
     }
 }
 
-/// Admits a node, if this node is the leader. `replaces`: a dead member that the node replaces.
+/// Admits a node, if this node is the leader. `replaces`: a member that is down, which the node
+/// replaces.
 async fn admit_node(
     admission: &Admission,
     service: &Rc<MetadataService>,
@@ -242,7 +243,7 @@ async fn admit_node(
         Ok(()) => {
             tracing::info!(%host, "a node joins the cluster");
             if let Some(dead) = replaces {
-                tracing::info!(%host, %dead, "the node replaces a dead one, whose replicas are built on other nodes");
+                tracing::info!(%host, %dead, "the node replaces one that is down, whose replicas are built on other nodes");
             }
             if let Some(replaced) = replaced {
                 tracing::warn!(%host, %replaced, "the node takes the address of a member that never finished joining and is down: that member has left the cluster");
@@ -281,10 +282,10 @@ pub enum SearchOutcome {
     Cluster(Vec<Node>),
 }
 
-/// Searches for a cluster from `seeds`, and has this node admitted if there is one, in the place of
-/// the dead member `replaces` if given. On shard 0,
-/// while [`serve`] answers questions. Returns an error if the cluster refuses. Continues for as
-/// long as no node answers.
+/// Searches for a cluster from `seeds`, and has this node admitted if there is one. If `replaces`
+/// is given, the node takes the place of this member, which is down. On shard 0, while [`serve`]
+/// answers questions. Returns an error if the cluster refuses. Continues for as long as no node
+/// answers.
 pub async fn search(
     admission: &Admission,
     internode: &Rc<Internode>,

@@ -1,8 +1,8 @@
 //! A node leaves the cluster: its tablets move to other nodes, then it is no member any more.
 //!
 //! The request is the state of the node in the metadata. So any leader moves the tablets
-//! ([`super::balancer`]), and a node that restarts in between goes on ([`finish`]). Until the node
-//! has left, the request can be cancelled.
+//! ([`super::balancer`]), and a node that restarts in between continues ([`finish`]). Until the
+//! node has left, the request can be cancelled.
 
 use super::{Node, NodeState, features, planner};
 use crate::metadata::builtin::is_built_in;

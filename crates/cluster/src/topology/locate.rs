@@ -75,7 +75,7 @@ impl Locator {
     }
 }
 
-/// What this node knows of a member's address.
+/// The known addresses of a member, and whether it answers there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Believed {
     /// The address in the metadata.
@@ -84,7 +84,7 @@ struct Believed {
     located: Option<SocketAddr>,
     /// Whether it answers at the address in use.
     is_up: bool,
-    /// Whether another address may be accepted: the member has been silent at the address in use
+    /// Whether another address may be accepted: the member has not answered at the address in use
     /// for [`Internode::address_change_delay`], or another node is there now.
     may_move: bool,
 }
@@ -143,7 +143,7 @@ pub async fn keep_locating(locator: Rc<Locator>, internode: Weak<Internode>, see
     }
 }
 
-/// What this node knows of the addresses of the other members.
+/// The known addresses of the other members.
 fn believed(internode: &Internode) -> BTreeMap<HostId, Believed> {
     let (liveness, found, own) = (internode.liveness(), internode.located_addresses(), internode.own().host);
     let stated = internode.stated().into_iter().filter(|(host, _)| *host != own);

@@ -316,7 +316,7 @@ impl MigrationDriver {
             *done.borrow_mut() = Some(copied);
             wake.notify_one();
         });
-        debug_assert!(!copies.contains_key(&session), "a session copies a tablet once at a time");
+        debug_assert!(!copies.contains_key(&session), "a session has at most one task that streams the tablet");
         copies.insert(session, (task, result));
         false
     }

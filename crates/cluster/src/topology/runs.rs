@@ -72,10 +72,11 @@ pub fn check(host: HostId, recorded: Option<NodeRun>, named: &[NodeRun]) -> Resu
 /// The error of a process on an older copy, for the operator. `why` has the evidence.
 fn refusal(why: &str) -> String {
     format!(
-        "{why}. Either the directory is an older copy of the node's directory, or another process runs or ran on a copy of it. Writes that \
-         the node has acknowledged are missing here, so this process does not serve. Stop the other process, if there is one, and start the \
-         node with the directory of its last run. If that is lost, replace the node: leave it stopped, and start a new node with an empty \
-         data directory at another address (docs/faults.md, \"An older copy of a data directory\")"
+        "{why}. Either the directory is an older copy of the node's directory, or another process runs or ran \
+         on a copy of it. Writes that the node has acknowledged are missing here, so this process does not \
+         serve. Stop the other process, if there is one, and start the node with the directory of its last run. \
+         If that is lost, replace the node. To do so, leave it stopped, and start a new node with an empty data \
+         directory at another address (docs/faults.md, \"An older copy of a data directory\")"
     )
 }
 

@@ -1,15 +1,15 @@
-//! What a node waits for while it searches for its cluster, for operators.
+//! The text that shows operators what a node waits for while it searches for its cluster.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a search waits for. Can be read on any thread.
+/// The text about what a search waits for. Can be read on any thread.
 #[derive(Clone, Debug, Default)]
 pub struct SearchProgress(Arc<Mutex<Option<String>>>);
 
 impl SearchProgress {
-    /// What the search waits for. None: no search runs.
+    /// The text about what the search waits for. None: no search runs.
     pub fn get(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

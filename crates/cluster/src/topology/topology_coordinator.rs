@@ -99,8 +99,9 @@ fn wanted(metadata: &Metadata, group: &Rc<Group>, is_down: &impl Fn(HostId) -> b
     let may_vote =
         |node: &&Rc<Node>| members.contains(&node.host) && ready(node.host) && !is_about_to_leave(metadata, node);
     let nodes: Vec<_> = metadata.topology.members().filter(may_vote).collect();
-    // Removing a dead voter helps only if another node can replace it: a dead voter of five counts
-    // as much as a missing one. But without the vote of a leaving node, the dead may be too many.
+    // Removing a voter that is down helps only if another node can replace it: five voters with one
+    // down tolerate as many further failures as four voters. But without the vote of a leaving
+    // node, the voters that are up may be no majority.
     let up = nodes.iter().filter(|node| !is_down(node.host)).count();
     let is_majority_lost =
         voters.iter().any(|host| !nodes.iter().any(|node| node.host == *host)) && up * 2 <= nodes.len();

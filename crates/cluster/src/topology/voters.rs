@@ -125,7 +125,7 @@ mod tests {
         HostId(Uuid::from_u128(n as u128 + 1))
     }
 
-    /// Nodes as `datacenter/rack`, with `!` for a dead node and `*` for a present voter.
+    /// Nodes as `datacenter/rack`, with `!` for a node that is down and `*` for a present voter.
     fn nodes<'a>(list: &[&'a str]) -> Vec<Candidate<'a>> {
         list.iter()
             .enumerate()

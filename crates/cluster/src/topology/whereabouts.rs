@@ -3,7 +3,7 @@
 //! A node with a new address may be the member, or may run on a copy of its data directory. The
 //! copy may lack writes that the member has acknowledged. A member that is being restarted must not
 //! lose its place to a copy. So a node is admitted at a new address only if another node is at the
-//! old address now, or the member was silent there for [`Internode::address_change_delay`].
+//! old address now, or the member has not answered there for [`Internode::address_change_delay`].
 
 use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
 use super::{Node, Topology};
@@ -45,8 +45,9 @@ pub(super) async fn may_be_elsewhere(
         return None;
     }
     Some(format!(
-        "node {} was at {old}, and a node of the same id asks from {}: it is admitted once {old} has not answered for {} s, because the node \
-         there may be restarting, and this one may run on an older copy of its data directory",
+        "node {} was at {old}, and a node of the same id asks from {}. It is admitted once {old} has not \
+         answered for {} s. Until then the node there may be restarting, and this one may run on an older copy \
+         of its data directory",
         node.host,
         node.internode(),
         delay.as_secs_f64()
@@ -55,8 +56,8 @@ pub(super) async fn may_be_elsewhere(
 
 fn two_nodes(node: &Node, address: SocketAddr) -> String {
     format!(
-        "node {} answers at {address}, and a node of the same id asks from {}: either it has just moved, or one of the two runs on a copy \
-         of the other's data directory",
+        "node {} answers at {address}, and a node of the same id asks from {}. Either it has just moved, or one \
+         of the two runs on a copy of the other's data directory",
         node.host,
         node.internode()
     )

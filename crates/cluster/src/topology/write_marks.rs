@@ -1,11 +1,12 @@
 //! Write marks: detect a start on an older copy of a data directory that was made in the same run.
 //!
 //! A run ([`super::runs`]) does not change while a process runs, and the metadata need not change
-//! either. So a member counts its writes, coarsely: it raises its *write mark* by one for every 2 s
-//! in which its commitlogs, its hints or its Raft log have grown. It first makes the mark durable
-//! in its own data directory, and then announces it to all members. They keep the mark in memory
-//! and, a little later, on their disks. At a start, the member asks the others. If one of them
-//! knows a higher mark than the data directory has, the directory is older than the member's data.
+//! either. So a member counts its writes, coarsely. For every 2 s in which its commitlogs, its
+//! hints or its Raft log have grown, it raises its *write mark* by one. It first makes the mark
+//! durable in its own data directory, and then announces it to all members. They keep the mark in
+//! memory and, a little later, on their disks. At a start, the member asks the others. If one of
+//! them knows a higher mark than the data directory has, the directory is older than the member's
+//! data.
 //!
 //! - **A legal restart is never refused.** A mark is durable before it is announced, so the
 //!   directory has it after kill -9 and after power loss.
@@ -219,7 +220,7 @@ mod tests {
             assert_eq!(again.announced_by(node(3, "", "").host), None, "it is not a member");
             assert_eq!((again.lacked(known(2)), again.lacked(known(3)), again.lacked(None)), (None, Some(3), None));
             let foreign = WriteMarks::open(&scratch, other.host).await.expect("opened");
-            assert_eq!(foreign.stored_at_start(), None, "the file is that of another node");
+            assert_eq!(foreign.stored_at_start(), None, "the file belongs to another node");
             assert_eq!(foreign.lacked(known(7)), Some(7));
             foreign.adopt(7);
             assert_eq!((foreign.lacked(known(7)), foreign.lacked(known(8))), (None, Some(8)));

@@ -1,7 +1,7 @@
 //! The hint files for one node: one file is appended to, the others wait for replay.
 //!
-//! Invariant: a file with hints is the active one or waits for replay, also while an operation
-//! waits for the disk: its future may be dropped at any point.
+//! Invariant: a file with hints is the active one or waits for replay. This holds also while an
+//! operation waits for the disk, because its future may be dropped at any point.
 //!
 //! A sync that failed may have lost hints, and later syncs do not report that. So the target is
 //! noted as missing writes, and the file is neither appended to nor measured again.

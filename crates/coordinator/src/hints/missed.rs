@@ -1,7 +1,7 @@
 //! Missed writes: which nodes missed writes that hint replay will not deliver. An operator must be
 //! able to see this, also after a restart.
 //!
-//! There is one file for each shard. It lies beside the manifest and outside of the hint directory,
+//! There is one file for each shard. It is next to the manifest and outside of the hint directory,
 //! so that removing the hints does not remove it. An entry holds a node, a table, the cause, and
 //! the time since when writes are missing. An entry is removed when the node was resynced
 //! ([`crate::resync`]), when an operator requests it, or when the table is dropped. Each new entry

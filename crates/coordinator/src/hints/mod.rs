@@ -404,7 +404,7 @@ impl Hints {
         self.missed.list()
     }
 
-    /// The nodes whose missed writes could not be recorded on disk: a restart forgets them.
+    /// The nodes whose missed writes could not be recorded on disk. A restart loses these records.
     pub fn unrecorded(&self) -> BTreeSet<HostId> {
         self.missed.unwritten()
     }
@@ -444,8 +444,8 @@ impl Hints {
         self.logs.borrow().get(&target).map_or(0, |log| log.pending())
     }
 
-    /// Whether so many hints are being stored that writes which need a hint must be refused: the
-    /// disk stalls.
+    /// Whether too many hints are being stored, so that writes which need a hint must be refused:
+    /// the disk stalls.
     pub fn is_full(&self) -> bool {
         self.storing.is_full()
     }

@@ -55,7 +55,7 @@ pub(super) struct Lost {
 pub(super) struct Witness {
     /// None: there is no second record.
     store: Option<Store>,
-    /// What the second record has.
+    /// The contents of the second record.
     recorded: RefCell<Witnessed>,
     manifests: Rc<RefCell<BTreeMap<u16, Rc<Manifest>>>>,
     missed: Rc<Missed>,

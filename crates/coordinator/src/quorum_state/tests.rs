@@ -233,3 +233,37 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_spare_replica_takes_the_place_of_one_that_is_not_repaired() {
+    let failure = || ReplicaFailure::Refused(ReplicaError::Timeout);
+    let reconciled = |copies: u8| {
+        let mut read = read(copies, Consistency::Quorum, 2);
+        for (n, kind, value) in [(1, ReadKind::Rows, 1), (2, ReadKind::Digest, 2)] {
+            let _ = read.add(replica(n), kind, Ok(ReplicaAnswer::Digested(page(1), digest(value))));
+        }
+        let sources = read.disagreed();
+        sources.iter().for_each(|source| read.counts(*source));
+        read.withdraw(&[replica(2)]);
+        (read, sources)
+    };
+    // The second replica lacks something, and was repaired or not.
+    let (mut state, sources) = reconciled(3);
+    let mut tracker = state.tracker.clone();
+    tracker.answered(state.nodes.datacenter(replica(2).host));
+    let outcome = Repaired { tracker, missed: Sources::new(), failures: Vec::new() };
+    assert_eq!(state.repaired(&sources, outcome), AfterRepair::Enough);
+
+    let missed = |state: &QuorumState| {
+        let mut tracker = state.tracker.clone();
+        tracker.failed(state.nodes.datacenter(replica(2).host));
+        let (missed, failures) = (Sources::from_slice(&[replica(2)]), vec![(replica(2), failure())]);
+        Repaired { tracker, missed, failures }
+    };
+    let (mut state, sources) = reconciled(3);
+    let outcome = missed(&state);
+    let again = Sources::from_slice(&[replica(1), replica(3)]);
+    assert_eq!(state.repaired(&sources, outcome), AfterRepair::Merge(again));
+    let outcome = missed(&state);
+    assert_eq!(state.repaired(&sources, outcome), AfterRepair::Unreachable, "no spare replica is left");
+}

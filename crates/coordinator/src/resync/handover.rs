@@ -1,5 +1,5 @@
-//! What a node that leaves the cluster hands over to another node: the hints for nodes that are
-//! down, and the entries of nodes that miss writes.
+//! The handover of a node that leaves the cluster: another node gets its hints for nodes that are
+//! down, and its entries of nodes that miss writes.
 
 use super::{ANSWER, FORMAT, Request, ResyncShards, here};
 use crate::hints::format::{self, Hint};
@@ -12,8 +12,8 @@ use rt::sync::Deadline;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Hands over the hints of all shards, and the entries of this node. The error says why not all are
-/// handed over; a repetition goes on.
+/// Hands over the hints of all shards, and the entries of this node. The error says why some are
+/// not handed over. A repeated call continues with these.
 pub async fn hand_over(shards: ResyncShards) -> Result<(), String> {
     let hints = rt::shard::call_all(move || async move {
         match shards.own_hints() {
@@ -55,7 +55,7 @@ async fn hand_over_hints(shards: ResyncShards, hints: &Hints) -> Result<(), Stri
     Ok(())
 }
 
-/// Has one node that is up take something over, but not `except`. The error is that of the last
+/// Has one node that is up take something over, but not `except`. The error comes from the last
 /// node asked.
 async fn ask_one(shards: ResyncShards, except: Option<HostId>, request: &Request) -> Result<(), String> {
     let internode = shards.cluster.internode.try_get().ok_or("this node has no connections to others")?;

@@ -21,7 +21,7 @@ fn refused(kind: LimitKind) -> CoordinatorError {
 }
 
 fn set(cluster: &Cluster, mode: ProtectionMode) {
-    let settings = HotSettings { mode, patience: Duration::from_millis(5), in_metrics: 3 };
+    let settings = HotSettings { mode, wait_threshold: Duration::from_millis(5), in_metrics: 3 };
     cluster.nodes.iter().for_each(|node| node.replica.set_hot_partitions(settings));
 }
 

@@ -210,8 +210,8 @@ impl Default for Texts {
 }
 
 impl Texts {
-    /// A value as text: strings without quotes, all others as JSON. What is no value of its type,
-    /// or would be too long, is shown in hexadecimal digits.
+    /// A value as text: strings without quotes, all others as JSON. Bytes that are no value of the
+    /// type, or whose text would be too long, are shown in hexadecimal digits.
     fn of(&mut self, ty: &CqlType, bytes: &[u8]) -> String {
         let limit = self.left.min(shown_limit(bytes.len(), SHORT_TEXT));
         let mut text = String::new();

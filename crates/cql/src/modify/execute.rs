@@ -169,8 +169,8 @@ impl Modify {
         }
     }
 
-    /// Executes the statement on these partitions. `rate_limit` is what [`Modify::limit`] has
-    /// decided, `warning` that of [`Modify::check_level`].
+    /// Executes the statement on these partitions. `rate_limit` is the decision of
+    /// [`Modify::limit`], `warning` the result of [`Modify::check_level`].
     pub async fn execute(
         &self,
         mut keys: Keys,

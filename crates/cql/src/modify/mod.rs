@@ -112,7 +112,8 @@ pub struct Stamp {
     pub mutation_bytes: usize,
 }
 
-/// The memory of a row, a deletion or a partition beside its bytes, while mutations are built.
+/// The memory of a row, a deletion or a partition in addition to its bytes, while mutations are
+/// built.
 pub const OVERHEAD: usize = 128;
 
 /// Limits the memory of the mutations that one request builds. A statement may name many

@@ -34,7 +34,7 @@ pub struct Filter {
 pub enum Test {
     /// A comparison of the value.
     Compare(CompareOp, Term),
-    /// The value is one of these; none of them if true.
+    /// The value is in the list. If `true`, it is not in the list.
     In(InList, bool),
     /// A collection contains this element, or a map this value.
     Contains(Term),
@@ -42,7 +42,7 @@ pub enum Test {
     ContainsKey(Term),
     /// A comparison of the value under a map's key or at a list's index.
     Element(Term, CompareOp, Term),
-    /// A comparison of all columns together with a tuple; negated if true.
+    /// A comparison of all columns together with a tuple. If `true`, it is negated.
     Tuple(Tuple, bool),
 }
 

@@ -309,7 +309,7 @@ fn checked_factor(factor: String) -> Result<String, Error> {
     }
 }
 
-/// Refuses options that the class did not use. `possible`: the options that it has, for the error.
+/// Refuses options that the class did not use. `possible`: the options of the class, for the error.
 fn check_unused(keyspace: &str, class: &str, options: &OptionMap, possible: &str) -> Result<(), Error> {
     match options.keys().next() {
         Some(unknown) => Err(Error::Configuration(format!(

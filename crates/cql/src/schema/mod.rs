@@ -103,7 +103,7 @@ pub async fn execute(
     keep_newer_than_drop(service, &statement).await?;
     let (own, guardrails) = (statement.clone(), guardrails.clone());
     let outcome = cluster::metadata::change(service.shards().metadata, move |metadata, node| {
-        // That of shard 0, where the change is made.
+        // The clock of shard 0, where the change is made.
         let now = || clocks.try_get().map_or_else(rt::time::wall_micros, |clock| clock.timestamp());
         let PlannedChange { ops, change, warnings } = checked(metadata, node, &guardrails, &own, &now)?;
         Ok::<_, Error>((ops, (change, warnings)))
@@ -121,7 +121,7 @@ pub async fn execute(
     Ok(Answer { warnings, ..Answer::new(kind) })
 }
 
-/// Waits until the tablets of a keyspace have the replicas that it asks for. The change goes on
+/// Waits until the tablets of a keyspace have the replicas that it asks for. The change continues
 /// without its client.
 async fn wait_for_replicas(service: &MetadataService, keyspace: &str) -> Result<(), Error> {
     let is_due = || service.current().keyspace(keyspace).is_some_and(|known| known.wanted_replication.is_some());
@@ -135,7 +135,7 @@ async fn wait_for_replicas(service: &MetadataService, keyspace: &str) -> Result<
             );
         }
         if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_REPLICAS)).await.is_none() {
-            return Err(Error::Server("the node is stopping; the change of the replication goes on".to_owned()));
+            return Err(Error::Server("the node is stopping; the change of the replication continues".to_owned()));
         }
     }
     Ok(())
@@ -168,8 +168,8 @@ async fn keep_newer_than_drop(service: &MetadataService, statement: &Statement) 
     flushed.map_err(|why| Error::Server(format!("the table could not be flushed: {why}")))
 }
 
-/// Gives the statement an explicit keyspace, that of the session in which it is planned. So it
-/// means the same on every shard and in every session.
+/// Gives the statement an explicit keyspace: the keyspace of the session in which it is planned. So
+/// it means the same on every shard and in every session.
 pub fn qualify(statement: &mut Statement, keyspace: Option<&str>) -> Result<(), Error> {
     let name: Option<&mut QualifiedName> = match statement {
         Statement::Truncate(statement) => Some(&mut statement.table),

@@ -62,7 +62,7 @@ fn is_word(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Gives a name without a keyspace that of the session.
+/// Gives a name without a keyspace the keyspace of the session.
 pub fn qualify(name: &mut QualifiedName, keyspace: Option<&str>) -> Result<(), Error> {
     if name.keyspace.is_none() {
         name.keyspace = Some(Name::new(keyspace.ok_or_else(no_keyspace)?));

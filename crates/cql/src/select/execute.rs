@@ -42,9 +42,10 @@ fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u6
 
 impl Select {
     /// Checks the consistency level and evaluates the partitions. This and [`Select::limit`] are
-    /// apart from the execution, so that a refusal does not make its future.
+    /// separate from the execution, so that a refused statement does not make the future of the
+    /// execution.
     ///
-    /// # Errors That of an invalid level or value.
+    /// # Errors An invalid level or value.
     #[inline]
     pub fn partitions(&self, env: Env<'_>, request: &Request<'_>) -> Result<Partitions, Error> {
         request.check_read_level()?;
@@ -62,7 +63,7 @@ impl Select {
         }
     }
 
-    /// Executes the statement. `rate_limit` is what [`Select::limit`] has decided.
+    /// Executes the statement. `rate_limit` is the decision of [`Select::limit`].
     pub async fn execute(
         &self,
         partitions: Partitions,

@@ -62,7 +62,7 @@ struct Gathered {
     next: Option<Box<PagingState>>,
 }
 
-/// What a statement has collected from its internal reads.
+/// The rows that a statement has collected from its internal reads.
 struct Collected<'a> {
     pace: Pace<'a>,
     info: PageInfo,

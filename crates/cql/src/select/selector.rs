@@ -217,7 +217,7 @@ impl Selector {
         }
     }
 
-    /// Adds what evaluating this costs, if each byte of its value becomes so many bytes.
+    /// Adds the cost of evaluating this, if each byte of its value becomes `expansion` bytes.
     fn add_expanded_cost(&self, expansion: usize, cost: &mut Cost) {
         self.add_cost(cost);
         let extra = expansion - 1;
@@ -235,12 +235,12 @@ pub struct Cost {
     pub eighths: usize,
     /// How often a bound value is read.
     pub terms: usize,
-    /// Work beside that.
+    /// Additional work.
     pub fixed: usize,
 }
 
 impl Cost {
-    /// The work for a row of so many bytes.
+    /// The work for a row of `bytes` bytes.
     #[inline]
     pub fn of_row(&self, bytes: usize) -> usize {
         (bytes / 8).saturating_mul(self.eighths).saturating_add(self.fixed)

@@ -40,8 +40,7 @@ fn is_within(term: &ast::Term, left: &mut usize) -> bool {
 
 /// Why a literal is not typed.
 enum Failure {
-    /// It is no value of its type. The error is that of the outermost literal to which this
-    /// applies.
+    /// It is no value of its type. The error names the outermost literal to which this applies.
     Misfit(Error),
     /// Its values are wrong.
     Other(Error),
@@ -88,7 +87,7 @@ async fn is_long(variables: &Variables<'_>, term: &ast::Term) -> Result<bool, Er
 }
 
 /// A part of a long literal. `misfit` is the error if it is no value of its type. A long part is
-/// not examined as a whole before its own parts are typed: that would take long.
+/// not examined entirely before its own parts are typed, because that would take long.
 async fn part(
     variables: &mut Variables<'_>,
     term: &ast::Term,

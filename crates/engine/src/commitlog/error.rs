@@ -37,8 +37,8 @@ pub enum LogError {
     Failed(Arc<str>),
     /// Damage in the part of the log that was synced.
     #[error(
-        "the commitlog {file} is damaged at byte {offset} ({why}), before records that were known to be safe: restore the file, or \
-         start once with commitlog_ignore_corruption: true to skip the damaged records"
+        "the commitlog {file} is damaged at byte {offset} ({why}), before records that were known to be safe. \
+         Restore the file, or start once with commitlog_ignore_corruption: true to skip the damaged records"
     )]
     Corrupt {
         /// The segment or manifest.
@@ -56,8 +56,8 @@ pub enum LogError {
     Missing(PathBuf),
     /// Another node wrote a segment or manifest.
     #[error(
-        "the commitlog file {0} is of another node: restore this node's file, or move the run away if it is not this node's; or \
-         start once with commitlog_ignore_corruption: true to start without this node's records"
+        "the commitlog file {0} is of another node. Restore this node's file, or move the run away if it is not \
+         this node's. Or start once with commitlog_ignore_corruption: true to start without this node's records"
     )]
     Foreign(PathBuf),
     /// A later release wrote it.

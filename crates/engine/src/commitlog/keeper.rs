@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The length of the first segment of a run if the disk has no room for a larger one beside the
-/// reserve. Writes are refused until a second segment can be created, but the log is open, and
+/// The length of the first segment of a run if the disk has no room for a larger one in addition to
+/// the reserve. Writes are refused until a second segment can be created, but the log is open, and
 /// the node serves reads.
 const SHORTEST_SEGMENT: u32 = 4096;
 
@@ -85,7 +85,7 @@ pub(super) async fn begin_run(config: &CommitlogConfig) -> Result<Begun, LogErro
     Ok(Begun { run_dir, first: segment, synced_file })
 }
 
-/// An error of a full disk, if there is no room for a segment beside the reserved space.
+/// An error of a full disk, if there is no room for a segment in addition to the reserved space.
 async fn has_room(config: &CommitlogConfig) -> io::Result<()> {
     let Some(reserve) = &config.reserve else { return Ok(()) };
     let needed = u64::from(config.segment_size).saturating_add(reserve.missing().await);
@@ -281,8 +281,8 @@ impl Keeper {
         Ok(segment)
     }
 
-    /// Opens the file of the next segment, which is to be at `path`: that of an earlier attempt, a
-    /// spare one or a new one.
+    /// Opens the file of the next segment, which is to be at `path`: the file of an earlier
+    /// attempt, a spare one or a new one.
     async fn next_file(&mut self, path: &Path) -> io::Result<File> {
         let log = self.log.clone();
         if !self.has_file

@@ -17,7 +17,7 @@
 //! - *Acknowledged records are kept*: [`Commitlog::acknowledged`] resolves only when the kernel
 //!   has the record (periodic mode), or the device has it (batch, group).
 //! - *A prefix*: replay returns a prefix of the records that were appended to a run.
-//! - *No silent holes*: every segment in the manifest must exist, and be undamaged up to its
+//! - *No silent holes*: every segment in the manifest must exist. It must be undamaged up to the
 //!   highest synced position that a later record, the manifest, or the file `synced` names. The
 //!   rest is the torn tail.
 //! - *Old bytes are never records*: a record's checksum covers its segment's id and its offset.

@@ -175,12 +175,12 @@ impl Replay {
         }
     }
 
-    /// What was found so far.
+    /// The report so far.
     pub fn report(&self) -> &ReplayReport {
         &self.report
     }
 
-    /// What was found.
+    /// The report.
     pub fn into_report(self) -> ReplayReport {
         self.report
     }
@@ -367,7 +367,7 @@ async fn read_segment(run: &OldRun, id: u64, host: Option<HostId>) -> Result<Opt
             Err(LogError::Foreign(path))
         }
         Ok(header) if header.segment == id && header.run == run.run => Ok(Some(bytes)),
-        Ok(_) => Err(LogError::Corrupt { file: path, offset: 0, why: "the header is that of another segment" }),
+        Ok(_) => Err(LogError::Corrupt { file: path, offset: 0, why: "the header belongs to another segment" }),
         Err(Bad::Damaged(why)) => Err(LogError::Corrupt { file: path, offset: 0, why }),
         Err(Bad::Newer { what, found, known }) => Err(LogError::Newer { file: path, what, found, known }),
     }

@@ -1,5 +1,4 @@
-//! How far a run is durable: the file `synced` beside its segments, 32 bytes that are
-//! overwritten.
+//! How far a run is durable: the file `synced` next to its segments, 32 bytes that are overwritten.
 //!
 //! ```text
 //!   0  4  CRC32 of the 28 bytes that follow

@@ -2,8 +2,8 @@
 //!
 //! All records since the last write are written with one call (one more for each segment that
 //! ended in between). The kernel gets the bytes in order, so `written`, `synced` and the
-//! acknowledged position only grow. Only these tasks call fsync, because a dropped future must
-//! not forget a file that was not synced.
+//! acknowledged position only grow. Only these tasks call fsync, because a dropped future must not
+//! lose track of a file that was not synced.
 
 use super::config::SyncMode;
 use super::log::Commitlog;
@@ -217,9 +217,9 @@ impl Commitlog {
         {
             let state = self.state.borrow();
             let is_kept = matches!(self.config.mode, SyncMode::Periodic { .. }) || state.synced >= end;
-            assert!(is_kept && state.written >= end, "what is acknowledged is as durable as the mode promises");
+            assert!(is_kept && state.written >= end, "an acknowledged write is as durable as the mode promises");
         }
-        debug_assert!(self.acknowledged.get() <= end, "what was acknowledged stays acknowledged");
+        debug_assert!(self.acknowledged.get() <= end, "the acknowledged position does not decrease");
         self.acknowledged.set(end);
         let mut list = self.waiters.borrow_mut().take_on_its_way();
         waiters::wake(&mut list);

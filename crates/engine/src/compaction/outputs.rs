@@ -1,7 +1,7 @@
 //! The sstables that a compaction writes: one, or several if each ends at a given size.
 //!
 //! Sealing begins when all of them are complete, so an error before leaves nothing on disk. A crash
-//! during sealing leaves some outputs beside all inputs: the same data twice.
+//! during sealing leaves some outputs together with all inputs: the same data twice.
 
 use crate::engine::Engine;
 use crate::error::EngineError;

@@ -28,9 +28,9 @@ const IDLE_SHARE: u32 = 200;
 /// How often the share is updated while one runs.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The share of maintenance. It depends on the backlog in multiples of memory, if a compaction
-/// runs; on the used fraction of the memtable budget, if a flush runs; and on whether tablets are
-/// streamed.
+/// The share of maintenance. If a compaction runs, it depends on the backlog in multiples of
+/// memory. If a flush runs, it depends on the used fraction of the memtable budget. It also depends
+/// on whether tablets are streamed.
 pub(super) fn permille(backlog: Option<f64>, memtables: Option<f64>, streams: bool) -> u32 {
     let compaction = backlog.map_or(0.0, |backlog| between(&COMPACTION, backlog));
     let flush = memtables.map_or(0.0, |fill| between(&FLUSH, fill));

@@ -7,9 +7,10 @@
 //! 3. Write the deletion log, which lists all inputs. From then on they count as deleted.
 //! 4. Unlink the inputs.
 //!
-//! A crash before the deletion log leaves all inputs beside some outputs: the same data twice.
-//! After a later crash, the next start completes the unlinking. Inputs must never be unlinked one
-//! by one without the deletion log: a tombstone could disappear before the data that it covers.
+//! A crash before the deletion log leaves all inputs together with some outputs: the same data
+//! twice. After a later crash, the next start completes the unlinking. Inputs must never be
+//! unlinked one by one without the deletion log: a tombstone could disappear before the data that
+//! it covers.
 
 use super::outputs::{self, Outputs};
 use super::progress::{CompactionKind, Running};

@@ -7,9 +7,9 @@
 //! files in `hint-notes` that record missed writes of other nodes.
 //!
 //! The inventory is a lower bound after any crash. A run or a directory is named after it is
-//! complete on the device. A run is dropped from the inventory before it is removed. The
-//! directory of a table is removed after the metadata has forgotten the table. The later end of
-//! the Raft log is in `messina.raft-end` ([`crate::raft_log::read_end`]).
+//! complete on the device. A run is dropped from the inventory before it is removed. The directory
+//! of a table is removed after the metadata no longer has the table. The later end of the Raft log
+//! is in `messina.raft-end` ([`crate::raft_log::read_end`]).
 //!
 //! A new directory has no inventory until its first start has opened all files. Until then,
 //! missing files are not detected.

@@ -63,8 +63,8 @@ pub struct DataDir {
     _locks: Vec<FileLock>,
 }
 
-/// What the operator can do without a readable stamp.
-const WAY_OUT_OF_LOST_STAMP: &str = "restore the stamp as it was when the node stopped. An older copy may need a start with \
+/// The remedies for a stamp that cannot be read.
+const REMEDY_FOR_LOST_STAMP: &str = "restore the stamp as it was when the node stopped. An older copy may need a start with \
      --accept-loss. If no copy is left, replace a member of a cluster by a new node with an empty data directory";
 
 /// Why a data directory cannot be used. The texts are for the operator.
@@ -120,7 +120,7 @@ pub enum DataDirError {
     },
     /// The stamp cannot be understood.
     #[error(
-        "the stamp {path} is damaged ({why}). The stamp identifies the node and lists its files: {WAY_OUT_OF_LOST_STAMP}"
+        "the stamp {path} is damaged ({why}). The stamp identifies the node and lists its files: {REMEDY_FOR_LOST_STAMP}"
     )]
     CorruptStamp {
         /// The stamp.
@@ -131,7 +131,7 @@ pub enum DataDirError {
     /// There is data, but no stamp.
     #[error(
         "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp \
-         identifies the node and lists its files: {WAY_OUT_OF_LOST_STAMP}"
+         identifies the node and lists its files: {REMEDY_FOR_LOST_STAMP}"
     )]
     NoStamp(PathBuf),
     /// The directory itself could not be made.
@@ -207,7 +207,7 @@ impl DataDir {
             if before.is_none() && fs::read_dir(&part).await.is_ok_and(|entries| !entries.is_empty()) {
                 return Err(DataDirError::NoStamp(path.to_path_buf()));
             }
-            // What a directory with data lacks is found missing later.
+            // If a directory with data lacks this part, a later check reports it.
             if is_new || fs::is_there(&part).await.map_err(failed(&part))? {
                 fs::create_dir_all(&part).await.map_err(failed(&part))?;
             }

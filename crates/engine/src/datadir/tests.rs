@@ -62,13 +62,13 @@ fn foreign_newer_damaged_and_unstamped_directories_are_refused() {
         fs::write_durably(&stamp, b"messina stamp 1 00000000\n{}\n").await.expect("written");
         let error = DataDir::open(&scratch, "one", 1).await.expect_err("damaged");
         assert!(matches!(error, DataDirError::CorruptStamp { .. }), "{error}");
-        assert!(error.to_string().contains(WAY_OUT_OF_LOST_STAMP), "{error}");
+        assert!(error.to_string().contains(REMEDY_FOR_LOST_STAMP), "{error}");
 
         fs::remove_file(&stamp).await.expect("removed");
         fs::create_dir_all(&scratch.join("data/ks")).await.expect("made");
         let error = DataDir::open(&scratch, "one", 1).await.expect_err("no stamp");
         assert!(matches!(error, DataDirError::NoStamp(_)), "{error}");
-        assert!(error.to_string().contains(WAY_OUT_OF_LOST_STAMP), "{error}");
+        assert!(error.to_string().contains(REMEDY_FOR_LOST_STAMP), "{error}");
     });
 }
 

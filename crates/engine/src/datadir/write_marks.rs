@@ -47,7 +47,7 @@ impl StoredMarks {
         Ok(match sealed::read::<StoredMarks>(&path, KIND, FORMAT).await? {
             Ok(marks) if marks.host == host => Some(marks),
             Ok(marks) => {
-                tracing::warn!(file = %path.display(), owner = %marks.host, "the write marks are those of another node");
+                tracing::warn!(file = %path.display(), owner = %marks.host, "the write marks belong to another node");
                 None
             }
             Err(unusable) => {

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// What tells a file of an upload from another one with its name.
+/// Distinguishes a file of an upload from another one with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
     /// Length in bytes.

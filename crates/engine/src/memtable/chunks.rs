@@ -213,13 +213,13 @@ impl Cursor {
     pub fn row(&self) -> &(Clustering, Row) {
         match &*self.leaf {
             Node::Leaf(rows) => &rows[self.index],
-            Node::Inner(_) => unreachable!("a cursor stands in a leaf"),
+            Node::Inner(_) => unreachable!("a cursor points to a leaf"),
         }
     }
 
     /// The neighbour in the given direction, within the version `of` that the cursor came from.
     pub fn step(mut self, of: &Chunks, order: &ClusteringOrder, forward: bool) -> Option<Cursor> {
-        let Node::Leaf(rows) = &*self.leaf else { unreachable!("a cursor stands in a leaf") };
+        let Node::Leaf(rows) = &*self.leaf else { unreachable!("a cursor points to a leaf") };
         let next = if forward { self.index + 1 } else { self.index.wrapping_sub(1) };
         if next < rows.len() {
             self.index = next;

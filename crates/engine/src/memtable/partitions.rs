@@ -21,8 +21,8 @@ const SPARSE: usize = 8;
 /// How many partitions a walk fetches ahead.
 const AHEAD: usize = 8;
 
-/// The overhead of a partition beside its contents: its entry in a leaf (two thirds full), and in
-/// the directory.
+/// The overhead of a partition in addition to its contents: its entry in a leaf (two thirds full),
+/// and in the directory.
 pub(super) const SLOT: usize = std::mem::size_of::<Leaf>() * 3 / 2 / FULL + 8;
 
 /// See the module.

@@ -13,10 +13,11 @@ pub enum RaftLogError {
     TooLarge(usize),
     /// Something that was durable is damaged.
     #[error(
-        "{file} is damaged at byte {offset} ({why}): restore its directory exactly as it was when the node stopped. An older copy is \
-         unsafe on a member of a cluster, because the node's votes are in it: replace such a node by a new one with an empty data \
-         directory. On a node without others the directory can be restored from a backup, or moved away; a start with --accept-loss \
-         then begins without keyspaces, tables and roles"
+        "{file} is damaged at byte {offset} ({why}): restore its directory exactly as it was when the node \
+         stopped. An older copy is unsafe on a member of a cluster, because the node's votes are in it: replace \
+         such a node by a new one with an empty data directory. On a node without others the directory can be \
+         restored from a backup, or moved away. A start with --accept-loss then begins without keyspaces, \
+         tables and roles"
     )]
     Corrupt {
         /// The file.
@@ -28,10 +29,11 @@ pub enum RaftLogError {
     },
     /// Another node wrote it.
     #[error(
-        "{0} is of another node: put its directory back exactly as it was when this node stopped. A member of a cluster cannot start \
-         with the votes of another node, nor without its own: if they are lost, replace it by a new node with an empty data directory. \
-         On a node without others the directory can be restored from a backup of this node, or moved away; a start with --accept-loss \
-         then begins without keyspaces, tables and roles"
+        "{0} is of another node: put its directory back exactly as it was when this node stopped. A member of a \
+         cluster cannot start with the votes of another node, nor without its own: if they are lost, replace \
+         the member by a new node with an empty data directory. On a node without others the directory can be \
+         restored from a backup of this node, or moved away. A start with --accept-loss then begins without \
+         keyspaces, tables and roles"
     )]
     Foreign(PathBuf),
     /// A later release wrote it.

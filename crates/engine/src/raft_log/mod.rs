@@ -107,7 +107,7 @@ impl Content {
                 self.purged = Some((index, record.body.clone()));
                 self.first = index.checked_add(1).ok_or(Bad::Wrong("an index is out of range"))?;
             }
-            Kind::Purged => return Err(Bad::Wrong("what was purged does not come first")),
+            Kind::Purged => return Err(Bad::Wrong("the record of purged entries does not come first")),
             Kind::End => {}
         }
         Ok(())
@@ -301,7 +301,7 @@ impl RaftLog {
 
     /// Records that the entries up to `index` are committed. Returns when that is durable.
     pub async fn save_committed(&self, index: u64) -> Result<(), RaftLogError> {
-        debug_assert!(self.committed().is_none_or(|before| before <= index), "what is committed stays committed");
+        debug_assert!(self.committed().is_none_or(|before| before <= index), "the committed index does not decrease");
         self.write(&[Record { kind: Kind::Committed, index, body: Bytes::new() }]).await
     }
 

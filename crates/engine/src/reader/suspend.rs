@@ -153,9 +153,9 @@ impl Suspended {
     }
 
     /// Resumes the reader. `range` and `slice` give the rest of the read, as for a new reader.
-    /// `cut` is the position in the partition of the head, in the reader's order, at or behind the
-    /// last fragment that was yielded; none to continue behind that partition. The range must have
-    /// the same end as the reader's range, and the slice must select the same part of other
+    /// `cut` is a position in the partition of the head, in the reader's order. It is at or behind
+    /// the last fragment that was yielded. None: continue behind that partition. The range must
+    /// have the same end as the reader's range, and the slice must select the same part of other
     /// partitions.
     pub fn resume(
         mut self,

@@ -2,7 +2,7 @@
 //!
 //! They are opened and checked in the session's directory. Then their files are linked into the
 //! directory of the table, unsealed: a crash before the seal leaves the session's files. The seal
-//! and what follows are those of a [load](crate::Engine::seal_loaded).
+//! and the later steps are the same as for a [load](crate::Engine::seal_loaded).
 
 use super::arrived::{Arrived, ArrivedSource};
 use super::session_dir::{self, Direction};
@@ -35,7 +35,7 @@ pub struct StreamTarget {
     pub epoch: u64,
 }
 
-/// What has become part of a tablet.
+/// The sstables that have become part of a tablet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AttachedFiles {
     /// The number of sstables.
@@ -51,10 +51,10 @@ impl StreamTarget {
 }
 
 impl Engine {
-    /// Makes the sstables that have arrived from all sources part of the tablet. What the tablet
-    /// has already is left out. `enter` is called when all is prepared. It refuses if the session
-    /// has ended. What it returns is held until the sstables are part of the tablet. May be called
-    /// again after an error.
+    /// Makes the sstables that have arrived from all sources part of the tablet. Sstables that the
+    /// tablet has already are left out. `enter` is called when all is prepared. It refuses if the
+    /// session has ended. Its result is held until the sstables are part of the tablet. May be
+    /// called again after an error.
     ///
     /// # Errors
     /// [`EngineError::NotAttached`] if the sstables do not belong to the tablet, or `enter`

@@ -24,9 +24,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// So many bytes of small files may wait to be durable.
+/// The most bytes of small files that may wait to be durable.
 const MOST_UNWRITTEN: u64 = 16 << 20;
-/// So many sstables may wait to be durable.
+/// The most sstables that may wait to be durable.
 const MOST_UNSEALED: usize = 64;
 /// The disk is kept busy while bytes arrive.
 const LARGE_FILE: WriteBuffers = WriteBuffers { bytes: 512 << 10, behind: 4 };
@@ -324,7 +324,7 @@ impl Incoming {
     }
 }
 
-/// An error if a disk has no room for so many bytes.
+/// An error if a disk has no room for `needed` bytes.
 pub(super) async fn check_room(dir: &Path, needed: u64) -> Result<(), EngineError> {
     let (_, free) = rt::fs::disk_space(dir).await.map_err(EngineError::io(dir))?;
     if free >= needed {

@@ -115,7 +115,7 @@ fn is_lost(error: &sstable::Error) -> bool {
     }
 }
 
-/// Removes the files of an attempt that did not come to its end.
+/// Removes the files of an attempt that did not complete.
 async fn remove_others(dir: &Path, sealed: &[StreamedSstable]) -> Result<(), EngineError> {
     let layout = StreamLayout::new(sealed)?;
     let place = |sstable: usize| SstablePath::new(dir, layout.generations()[sstable]);

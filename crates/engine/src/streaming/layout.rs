@@ -81,7 +81,7 @@ impl StreamLayout {
             let parsed: Generation =
                 generation.parse().map_err(|_| EngineError::Layout(format!("{generation:?} is no generation")))?;
             if !known.insert(parsed) {
-                return Err(EngineError::Layout(format!("{generation} is there twice")));
+                return Err(EngineError::Layout(format!("{generation} is listed twice")));
             }
             let (index, begin) = (layout.generations.len(), layout.files.len());
             layout.generations.push(parsed);
@@ -90,11 +90,14 @@ impl StreamLayout {
                 let component = component.ok_or_else(|| EngineError::Layout(format!("{name:?} is no component")))?;
                 let before = layout.files[begin..].last();
                 if before.is_some_and(|before| arrival_order(before.component) >= arrival_order(component)) {
-                    return Err(EngineError::Layout(format!("{name} of {generation} is not in order")));
+                    return Err(EngineError::Layout(format!(
+                        "{name} of {generation} is not in the order in which components are streamed"
+                    )));
                 }
                 layout.files.push(StreamedFile { sstable: index, component, len: *len, start: layout.total });
                 let total = layout.total.checked_add(*len);
-                layout.total = total.ok_or_else(|| EngineError::Layout("they are too long".to_owned()))?;
+                layout.total =
+                    total.ok_or_else(|| EngineError::Layout("the files are too long together".to_owned()))?;
             }
             let has = |component| layout.files[begin..].iter().any(|file| file.component == component);
             if let Some(lacks) = REQUIRED.into_iter().find(|component| !has(*component)) {
@@ -199,7 +202,7 @@ mod tests {
             (|one| one.generation = "2".into(), "twice"),
             (|one| one.files[3].0 = "../Data.db".into(), "no component"),
             (|one| one.files[3].0 = "TOC.txt.tmp".into(), "no component"),
-            (|one| one.files.swap(0, 1), "not in order"),
+            (|one| one.files.swap(0, 1), "not in the order"),
             (|one| drop(one.files.pop()), "missing"),
             (|one| one.files[3].1 = u64::MAX, "too long"),
         ];

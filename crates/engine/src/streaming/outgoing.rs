@@ -1,8 +1,8 @@
 //! The source of a streamed tablet: its sstables, pinned by hard links.
 //!
 //! The links are complete when the session's directory has a description of them ([`FILE`]). A
-//! source that restarts finds it and goes on with the same files: later writes reach the receiver
-//! without streaming.
+//! source that restarts finds the description and continues with the same files. Later writes reach
+//! the receiver without streaming.
 
 use super::layout::{SMALL_FILE, StreamLayout, StreamedSstable};
 use super::session_dir::{self, Direction};
@@ -147,7 +147,7 @@ async fn link(own: &Attached, dir: &Path) -> Result<StreamedSstable, EngineError
     for (component, _) in &files {
         let target = to.path(*component);
         match rt::fs::hard_link(&from.path(*component), &target).await {
-            // An earlier attempt did not come to its end.
+            // An earlier attempt did not complete.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             linked => linked.map_err(EngineError::io(target))?,
         }

@@ -1,4 +1,4 @@
-//! Stops compactions before data is removed: those of one tablet, or those of all tablets of a
+//! Stops compactions before data is removed: the compactions of one tablet, or of all tablets of a
 //! table.
 //!
 //! A compaction that has sealed its outputs can no longer be stopped. A removal waits for it,

@@ -28,7 +28,7 @@ impl Leftovers {
         self.places.borrow().clone()
     }
 
-    /// Forgets sstables whose files are removed durably.
+    /// Drops sstables whose files are removed durably.
     pub fn are_removed(&self, gone: &[SstablePath]) {
         let mut all = self.places.borrow_mut();
         all.retain(|place| !gone.contains(place));

@@ -39,7 +39,7 @@ impl Loading {
         all.iter_mut().filter(|piece| places.contains(&piece.place)).for_each(|piece| piece.is_truncated = true);
     }
 
-    /// Forgets a piece. Returns whether it may be attached: it was added and not truncated since.
+    /// Drops a piece. Returns whether it may be attached: it was added and not truncated since.
     pub fn end(&self, place: &SstablePath) -> bool {
         let mut all = self.0.borrow_mut();
         let known = all.iter().position(|piece| piece.place == *place);

@@ -184,7 +184,7 @@ impl Table {
         self.leaving.borrow().iter().find(|own| own.id == id).cloned()
     }
 
-    /// Forgets a removed tablet after its data is removed.
+    /// Drops a removed tablet after its data is removed.
     pub fn has_left(&self, tablet: &Rc<Tablet>) {
         debug_assert!(
             !tablet.is_flushing() && tablet.sstables().len() == 0,
@@ -242,8 +242,8 @@ impl Table {
         self.filters.borrow().iter().map(|(shard, filters)| (*shard, filters.sequence)).collect()
     }
 
-    /// Whether sstables may hold data of the table besides those of the sets: nothing is purged
-    /// then, because a tombstone may cover such data.
+    /// Whether sstables outside of the sets may hold data of the table. Then nothing is purged,
+    /// because a tombstone may cover such data.
     pub fn may_hold_other_data(&self) -> bool {
         !self.unreadable.is_empty() || !self.loading.is_empty() || self.leftovers.may_return()
     }

@@ -32,7 +32,7 @@ use sstable::PageCache;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// The overhead of an entry beside its row: its place, its share of a map, its allocation.
+/// The overhead of an entry in addition to its row: its place, its share of a map, its allocation.
 const OVERHEAD: usize = 144;
 /// Larger partitions, in bytes, are not cached: they cost a page, and gain little.
 const LARGEST: usize = 8 << 10;

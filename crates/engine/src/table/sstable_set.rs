@@ -152,7 +152,7 @@ impl SstableSet {
         let version = self.version + 1;
         let contents_since = remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(version);
         let before = sstables.len();
-        debug_assert!(remove.iter().all(|own| own.since.get() <= self.version), "what is removed was added before");
+        debug_assert!(remove.iter().all(|own| own.since.get() <= self.version), "a removed sstable was added before");
         sstables.extend(add.into_iter().inspect(|own| {
             own.since.set(version);
             own.contents_since.set(contents_since);

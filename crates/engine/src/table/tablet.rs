@@ -215,7 +215,8 @@ impl Tablet {
     }
 }
 
-/// Whether all logged records of a memtable are before those of a later one of its tablet.
+/// Whether all logged records of a memtable are before the records of a later memtable of its
+/// tablet.
 fn is_before(memtable: &Memtable, later: &Memtable) -> bool {
     memtable.logged().is_none_or(|own| later.logged().is_none_or(|later| own.last < later.first))
 }

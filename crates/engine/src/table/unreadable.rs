@@ -34,8 +34,8 @@ impl Unreadable {
         self.0.borrow().iter().map(|(place, _)| place.clone()).collect()
     }
 
-    /// Forgets those of some sstables that are known here, because they are not part of the table
-    /// any more. Returns these.
+    /// Drops the sstables of `gone`, which are no longer part of the table. Returns those that were
+    /// here.
     pub fn remove(&self, gone: &[SstablePath]) -> Vec<SstablePath> {
         let is_gone = |(place, _): &mut (SstablePath, Rc<Corrupt>)| gone.contains(place);
         self.0.borrow_mut().extract_if(.., is_gone).map(|(place, _)| place).collect()

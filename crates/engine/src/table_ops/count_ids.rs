@@ -1,10 +1,10 @@
-//! The ids under which a node counts in tablets that came to it from other nodes.
+//! The ids under which a node counts in tablets that moved to it from other nodes.
 //!
 //! A node adds to the sum that is stored under its counter id, so it must have all data that was
-//! ever stored under that id. That does not hold for a tablet that has left the node and returns:
-//! the replica that it is copied from may lack sums of the node that a quorum has. So the node
-//! counts under another id each time that a tablet comes to it. The replica combines it with the
-//! node's own id.
+//! ever stored under that id. That does not hold for a tablet that has left the node and returns.
+//! It may be copied from a replica that lacks sums of the node, although a quorum has them. So the
+//! node counts under another id each time that a tablet moves to it. The replica combines it with
+//! the node's own id.
 //!
 //! The id is in a file of the table's directory, which is written before the tablet is added. A
 //! damaged one is replaced: a new id is always safe.

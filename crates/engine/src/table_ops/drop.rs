@@ -169,8 +169,7 @@ async fn remove_directory(dir: &Path) -> Result<(), EngineError> {
 }
 
 /// Makes removals in a table's directory durable, also removals by an earlier process that was
-/// killed. The log may forget the table after this, so its files must not return after a power
-/// loss.
+/// killed. The log may drop the table after this, so its files must not return after a power loss.
 async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
     let is_gone = is_absent(dir).await?;
     let Some(gone_from) = (if is_gone { dir.parent() } else { Some(dir) }) else { return Ok(()) };

@@ -4,8 +4,8 @@
 //!
 //! - At start, shard 0 writes them to sstables in the table's directory, takes the snapshot, and
 //!   only then begins the epoch ([`Engine::catch_up_with_epoch`]). These sstables are ordinary
-//!   sstables of the table: after a crash the next start writes the rows once more, which changes
-//!   nothing, and discards all of these sstables together.
+//!   sstables of the table. After a crash the next start writes the rows once more, which does not
+//!   change the contents. The start discards all of these sstables together.
 //! - A TRUNCATE or DROP that is applied after the table was opened, and before the logs are
 //!   replayed, returns the rows to memtables. The snapshot flushes them.
 
@@ -31,7 +31,7 @@ const SSTABLE_BYTES: usize = 4 << 20;
 /// How many bytes of mutations are applied at once to the memtables of a shard.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// What is on disk of a table that no shard has open.
+/// The files of a table that no shard has open.
 struct OnDisk<'a> {
     tablets: &'a [TabletRange],
     found: &'a CleanDirectory,

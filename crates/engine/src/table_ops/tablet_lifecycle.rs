@@ -1,7 +1,7 @@
 //! Tablets that are added to a shard and removed from it while their table is served.
 //!
 //! An added tablet is empty: files that an earlier run left of it in the directory are removed
-//! first. What this run still has of it on another shard must have been removed before. A tablet is
+//! first. Files of it that this run has on another shard must have been removed before. A tablet is
 //! removed in three steps. Requests no longer find it. Replay filters then skip its log records,
 //! because the tablet may return and they must not. Last, its files are removed. After a crash in
 //! between, the next start removes the rest ([`Engine::sweep_tablet`]), before any shard opens the

@@ -79,8 +79,8 @@ impl Engine {
             })
             .collect();
         let mut sstables: Vec<_> = void.iter().flat_map(|(_, _, set)| set.iter().cloned()).collect();
-        // The filters must name all other sstables that the next start would load, too: those that
-        // are still to be removed, those that could not be opened, and those that are being loaded.
+        // The filters must name all other sstables that the next start would load, too: sstables
+        // that are still to be removed, that could not be opened, or that are being loaded.
         let unreadable = table.unreadable.places();
         let loading = table.loading.places();
         let others = table.leftovers.places().into_iter().chain(unreadable.iter().chain(&loading).cloned());

@@ -7,7 +7,7 @@
 //! ([`deletion_log::load`]) then seals all copies and removes all originals. After a crash at any
 //! moment either all are loaded, or all are still in `upload`.
 //!
-//! There are several steps because the tablets of a table are on several shards:
+//! There are several steps because the tablets of a table are on several shards. In order:
 //! [`Engine::uploaded`] on one shard, [`Engine::copy_uploaded`] and [`Engine::expect_loaded`] on
 //! all, [`Engine::seal_loaded`] on one, [`Engine::attach_loaded`] on all. The caller ensures that
 //! only one load of a table runs at a time. Before the seal nothing in `upload` is removed, and
@@ -77,8 +77,8 @@ impl Engine {
         // Uploads that were loaded before are not loaded again: the table may have been truncated.
         deletion_log::remove_loaded(&table.dir).await?;
         let names = names_in(&dir).await?;
-        // Grouped by all their files: an sstable without Data.db would be ignored silently
-        // otherwise.
+        // Grouped by all their files: otherwise an sstable without Data.db would be ignored without
+        // an error.
         let mut sstables: BTreeMap<(Version, Generation), (SstablePath, Vec<&str>)> = BTreeMap::new();
         for name in &names {
             match SstablePath::of_file(&dir, name) {
@@ -154,7 +154,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets pieces of a load that was not recorded.
+    /// Drops pieces of a load that was not recorded.
     pub fn forget_loaded(&self, id: TableId, pieces: &[LoadedPiece]) {
         let Some(table) = self.table(id) else { return };
         for piece in pieces {

@@ -320,15 +320,15 @@ fn what_has_other_key_types_is_refused_and_left_where_it_is() {
                 &[CqlType::Text],
                 CqlType::Int,
                 int,
-                "partition key of the file has the types (text), that of ks.t has (int)",
+                "partition key of the file has the types (text), but in ks.t it has (int)",
             ),
-            (&[CqlType::Uuid], CqlType::Int, &[7; 16], "(uuid), that of ks.t has (int)"),
+            (&[CqlType::Uuid], CqlType::Int, &[7; 16], "(uuid), but in ks.t it has (int)"),
             (&[CqlType::Int, CqlType::Int], CqlType::Int, b"\0\x04\0\0\0\x01\0\0\x04\0\0\0\x02\0", "(int, int)"),
             (
                 &[CqlType::Int],
                 CqlType::Date,
                 int,
-                "clustering key of the file has the types (date), that of ks.t has (int)",
+                "clustering key of the file has the types (date), but in ks.t it has (int)",
             ),
         ];
         for (keys, clustering_type, key, why) in cases {

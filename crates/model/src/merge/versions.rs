@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// Two versions with more bytes than this are merged in parts.
 const LARGE: usize = 1 << 20;
-/// The bytes of a part: those of about a thousand small cells.
+/// The bytes of a part: about a thousand small cells.
 const PART: usize = 32 << 10;
 
 /// The versions of a large row, merged in parts, so that the caller can yield in between.

@@ -138,7 +138,7 @@ fn push_parameters<'t>(
     out.push(')');
 }
 
-/// What a class name can be: a type, alone or as part of a key.
+/// The meaning of a class name: a type, alone or as part of a key.
 enum Parsed {
     Type(CqlType),
     Reversed(CqlType),

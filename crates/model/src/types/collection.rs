@@ -364,7 +364,7 @@ pub fn build_sparse_tuple<B: AsRef<[u8]>>(len: usize, given: impl IntoIterator<I
     out
 }
 
-/// Appends so many null fields of a tuple or user type.
+/// Appends `count` null fields of a tuple or user type.
 pub(super) fn put_nulls(count: usize, out: &mut Vec<u8>) {
     // All bits of the length -1 are set.
     out.resize(out.len() + count * NULL_BYTES, 0xff);

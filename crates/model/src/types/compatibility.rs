@@ -10,8 +10,8 @@
 //!   For partition keys, because the token is computed from the bytes: a tuple with more fields
 //!   would be another partition.
 //!
-//! Inside a frozen collection or a tuple each element has a length, so widths do not matter there:
-//! elements of lists and values of maps are compared by value.
+//! Inside a frozen collection or a tuple each element has a length, so widths do not matter there.
+//! Elements of lists and values of maps are compared by value.
 
 use super::{CqlType, UserType};
 
@@ -101,7 +101,7 @@ fn nested(old: &CqlType, new: &CqlType, growth: Growth, rule: fn(&CqlType, &CqlT
     }
 }
 
-/// Whether ALTER TYPE can have turned one user type into the other: fields may have other names and
+/// Whether ALTER TYPE can have turned one user type into the other. Fields may have other names and
 /// types, and more fields may follow, but no field may have moved. Types in use are always equal
 /// here; `old` may be the type of a dropped column.
 fn is_later(old: &UserType, new: &UserType, growth: Growth, rule: fn(&CqlType, &CqlType) -> bool) -> bool {

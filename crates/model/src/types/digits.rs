@@ -48,7 +48,7 @@ pub(super) fn check_digits(digits: usize) -> Result<(), ValueError> {
     Err(ValueError::new(format!("A number of {digits} digits is too long: the limit is {MAX_DIGITS} digits")))
 }
 
-/// Numbers of at most so many bits are cheap to compute with exactly.
+/// The most bits of a number that is cheap to compute with exactly.
 const FEW_BITS: u64 = 4_096;
 
 /// Bits of an [`Approximate`] number.
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::types::{AbsentFields, CqlType, Json, JsonNotation, TextError, compare, parse_scalar, push_text};
 
-    /// A number of so many bytes.
+    /// A number of `bytes` bytes.
     fn long(bytes: usize) -> BigInt {
         BigInt::from_signed_bytes_be(&[&[1][..], &vec![0xa5; bytes - 1]].concat())
     }

@@ -11,7 +11,8 @@ use num_bigint::BigInt;
 use super::collection::{NULL_BYTES, build_map, build_set, put_nulls};
 use super::{CqlType, Decimal, Json, UserType, Value, ValueError, in_field_order, vint};
 
-/// A number with a larger exponent would have so many digits. No machine integer has that many.
+/// The largest exponent of a text that is read as a whole number. No machine integer has as many
+/// digits as such a number.
 const MAX_EXPONENT: u32 = 10_000;
 
 /// The most bytes for the fields that the JSON of a row or a call leaves out: twice the largest

@@ -25,10 +25,10 @@ pub enum TextError {
 pub const NO_LIMIT: usize = usize::MAX;
 
 /// The most bytes of the text of a value, for each byte of the value, where data is only shown.
-/// Longer are only values of user types and tuples that end before most of their fields.
+/// Only values of user types and tuples that lack most of their fields are longer.
 const SHOWN_PER_BYTE: usize = 16;
 
-/// The limit for the text of a value of so many bytes, where data is only shown. `short`: the limit
+/// The limit for the text of a value of `bytes` bytes, where data is only shown. `short`: the limit
 /// for a value of no bytes.
 pub fn shown_limit(bytes: usize, short: usize) -> usize {
     bytes.saturating_mul(SHOWN_PER_BYTE).saturating_add(short)
@@ -97,7 +97,7 @@ enum Parts<'v> {
     UserType(slice::Iter<'v, (String, CqlType)>, Fields<'v>),
 }
 
-/// What a part is in the value around it.
+/// The role of a part in the value around it.
 enum Role<'v> {
     Plain,
     Key,

@@ -41,7 +41,7 @@ pub struct Fields {
     index: OnceLock<NameIndex>,
 }
 
-/// So many fields are searched one after the other, without an index.
+/// Up to this number, fields are searched one after the other, without an index.
 const FEW_FIELDS: usize = 16;
 
 impl Fields {

@@ -60,13 +60,24 @@ fn only_partitions_near_their_limits_are_told() {
     assert!(alone.to_report(MAX_REPORTED, 0, |_| 1).is_empty() && alone.tracked.is_empty(), "there is nobody to tell");
     let mut arrivals = arrivals(10);
     arrivals.track(key(1), 12, 1_000, 0);
-    arrivals.track(key(4), 3, 1, 0);
+    arrivals.track(key(4), 3, 100, 0);
     arrivals.track(key(2), 1_000, 0, 0);
     assert!(arrivals.tracked.is_empty(), "too few, and a limit that refuses everything");
+    arrivals.track(key(5), 1, 2, 0);
+    assert!(arrivals.tracked.is_empty(), "too few of a low limit");
     arrivals.track(key(3), 13, 1_000, 0);
     assert_eq!(arrivals.to_report(MAX_REPORTED, IDLE_MILLIS, |key| key.token as u64), [arrival(3, 3)]);
     assert!(arrivals.to_report(MAX_REPORTED, IDLE_MILLIS, NONE).is_empty());
     assert!(arrivals.to_report(MAX_REPORTED, IDLE_MILLIS + 1, |_| 1).is_empty(), "it is idle");
+}
+
+#[test]
+fn low_limits_are_told_at_their_counts() {
+    for limit in 1..4 {
+        let mut arrivals = arrivals(3);
+        arrivals.track(key(1), u64::from(limit), limit, 0);
+        assert_eq!(arrivals.to_report(MAX_REPORTED, 0, |_| 7), [arrival(1, 7)], "{limit}");
+    }
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Protection {
         }
     }
 
-    /// Refuses nothing, and forgets what it knew.
+    /// Drops all demands and shares: nothing is refused.
     pub fn reset(&mut self) {
         *self = Protection::default();
     }

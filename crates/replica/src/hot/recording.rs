@@ -1,9 +1,9 @@
 //! Counts all operations by partition for some time, on request. While there is a recording, every
 //! operation is a sample.
 //!
-//! Clients start recordings, so their memory is bounded: the number of recordings of a node
-//! ([`MOST_RECORDINGS`]), the partitions of a recording ([`MOST_PARTITIONS`]) and the keys that are
-//! kept ([`LONGEST_KEY`]). Together, that is about 18 MB of a shard at most.
+//! Clients start recordings, so their memory is bounded. There are limits for the recordings of a
+//! node ([`MOST_RECORDINGS`]), the partitions of a recording ([`MOST_PARTITIONS`]) and the keys
+//! that are kept ([`LONGEST_KEY`]). Together, that is about 18 MB of a shard at most.
 
 use super::LONGEST_KEY;
 use super::sketch::{PartitionId, Sketch};
@@ -40,7 +40,7 @@ pub struct Recorded {
     pub error: u64,
 }
 
-/// What a recording counted: by kind, the most frequent partitions first.
+/// The counts of a recording: by kind, the most frequent partitions first.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct TopPartitions {
     /// Reads.

@@ -17,7 +17,7 @@ const WAYS: usize = 8;
 /// A slot below this weight is freed.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// A partition: its table and its token. Partitions of one token are not told apart.
+/// A partition: its table and its token. Partitions of one token count as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartitionId {
     /// The table.
@@ -35,7 +35,7 @@ pub struct Slot<V> {
     pub weight: f64,
     /// The part of the weight that may belong to other partitions.
     pub missed: f64,
-    /// What is known of it since it has the slot.
+    /// The value collected since the partition has the slot.
     pub value: V,
 }
 
@@ -53,7 +53,7 @@ pub struct Sketch<V> {
 }
 
 impl<V: Default> Sketch<V> {
-    /// A sketch with at least so many slots.
+    /// A sketch with at least `slots` slots.
     pub fn new(slots: usize) -> Sketch<V> {
         let sets = slots.div_ceil(WAYS).max(1).next_power_of_two();
         Sketch { slots: std::iter::repeat_with(|| None).take(sets * WAYS).collect() }

@@ -94,8 +94,8 @@ fn after(time: Duration) -> impl Fn() -> bool {
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn settings(mode: ProtectionMode, patience: Duration) -> HotSettings {
-    HotSettings { mode, patience, in_metrics: 3 }
+fn settings(mode: ProtectionMode, wait_threshold: Duration) -> HotSettings {
+    HotSettings { mode, wait_threshold, in_metrics: 3 }
 }
 
 const SHORT: Duration = Duration::from_millis(5);
@@ -134,9 +134,9 @@ fn a_shard_that_observes_only_counts() {
 #[test]
 fn a_shard_without_waiting_requests_or_without_protection_decides_nothing() {
     rt::block_on(async {
-        for (mode, patience, tasks) in [(ProtectionMode::On, LONG, 1), (ProtectionMode::Off, SHORT, 30)] {
+        for (mode, wait_threshold, tasks) in [(ProtectionMode::On, LONG, 1), (ProtectionMode::Off, SHORT, 30)] {
             let hot = HotPartitions::new();
-            hot.set(settings(mode, patience));
+            hot.set(settings(mode, wait_threshold));
             let counts = attack(&hot, tasks, after(Duration::from_millis(500))).await;
             assert!(!hot.decides() && counts.iter().all(|(accepted, all)| accepted == all), "{mode:?} {counts:?}");
         }

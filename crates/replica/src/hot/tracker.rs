@@ -3,8 +3,8 @@
 //!
 //! A partition is heavy by its operations, its bytes or its CPU time: its weight is the mean of its
 //! shares of the three. Sums fade exponentially, over a long time and over a short one. Rates of a
-//! partition with enough samples are those of the short time, so that a new hot partition is shown
-//! within a second. Rates of others are those of the long time, which has more samples.
+//! partition with enough samples come from the short time, so that a new hot partition is shown
+//! within a second. Rates of others come from the long time, which has more samples.
 //!
 //! The sums do not fade as time passes: what a new operation adds grows instead, by the same factor
 //! ([`Faded`]). So time costs nothing for each partition. Now and then, and before a report, all
@@ -30,15 +30,15 @@ const ENOUGH_SAMPLES: f64 = 100.0;
 /// The samples from which the CPU time of a partition is known well enough to refuse some of it.
 const FEWEST_SAMPLES: f64 = 8.0;
 
-/// The samples from which a partition is listed. A single slow one may be an accident: the shard's
-/// thread did not run for some time.
+/// The samples from which a partition is listed. A single slow sample may be caused by the system:
+/// the shard's thread was not scheduled for some time.
 const FEWEST_LISTED: u64 = 3;
 
-/// What an operation adds at most, in operations, until all sums are scaled back.
+/// The most that an operation adds, in operations, until all sums are scaled back.
 const LARGEST_UNIT: f64 = 1e6;
 
 /// The operations from which the sums of a tablet are kept. So tablets that have left the shard are
-/// forgotten.
+/// dropped.
 const FEWEST_OPERATIONS: f64 = 0.01;
 
 /// Partitions that are tracked.
@@ -79,8 +79,8 @@ impl Sums {
     }
 }
 
-/// What an operation adds to sums over the long and the short time now. What it adds in a second is
-/// larger, as if all sums had faded until then.
+/// The amounts that an operation adds to sums over the long and the short time now. A second later
+/// they are larger, as if all sums had faded until then.
 #[derive(Clone, Copy, Debug)]
 struct Units {
     long: f64,
@@ -88,7 +88,7 @@ struct Units {
 }
 
 impl Units {
-    /// What an operation adds just after sums were scaled back.
+    /// The amounts just after sums were scaled back.
     const ONE: Units = Units { long: 1.0, short: 1.0 };
 
     fn grow(&mut self, seconds: f64) {
@@ -117,7 +117,7 @@ impl Faded {
     }
 }
 
-/// What is known of a partition.
+/// The samples of a partition.
 #[derive(Default, Debug)]
 struct PartitionSamples {
     sums: Faded,
@@ -202,9 +202,9 @@ pub struct TabletLoad {
 pub struct Demand {
     /// The partition.
     pub id: PartitionId,
-    /// What it would take if nothing was refused.
+    /// The CPU time that it would take if nothing was refused.
     pub wanted: f64,
-    /// What it takes.
+    /// The CPU time that it takes.
     pub got: f64,
 }
 
@@ -247,7 +247,7 @@ impl Tracker {
         }
     }
 
-    /// Scales all sums back, and forgets what has faded.
+    /// Scales all sums back, and drops those that have become negligible.
     fn rescale(&mut self) {
         let units = std::mem::replace(&mut self.units, Units::ONE);
         self.total.rescale(units);
@@ -328,7 +328,8 @@ impl Tracker {
         if seconds <= 0.0 {
             return None;
         }
-        // What a sample stands for, times the deviation of a faded number of samples.
+        // The operations that a sample stands for, times the deviation of a faded number of
+        // samples.
         let sampled = sums.operations() / sums.samples.max(1.0) * (2.0 * sums.samples).sqrt();
         // An operation adds at least a third to the weight.
         let missed = 3.0 * slot.missed / self.long;

@@ -22,7 +22,7 @@ const WINDOW_MS: u64 = 1_000;
 /// Units of a KiB.
 const PER_KIB: u64 = 1024 / UNIT;
 
-/// A window has so many ticks. A debt is paid off at each.
+/// The number of ticks in a window. A debt is paid off at each tick.
 const TICKS: u64 = 16;
 
 /// The budget of a window in units, for a limit in KiB per second.

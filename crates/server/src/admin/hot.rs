@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 type Answer<T> = Result<Json<T>, Refusal>;
 
 /// How long another node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The limits of a recording.
 const MOST_MILLIS: u64 = 600_000;
@@ -100,7 +100,7 @@ async fn ask(shards: ClusterShards, seen: &members::NodeView) -> Result<Value, S
     }
     let internode = shards.internode.try_get().ok_or("this node has no transport to other nodes")?;
     let peer = Peer { host: seen.node.host, shard: 0 };
-    let answer = internode.call(peer, Verb::HotPartitions, Bytes::new(), Deadline::after(PATIENCE)).await;
+    let answer = internode.call(peer, Verb::HotPartitions, Bytes::new(), Deadline::after(TIMEOUT)).await;
     let answer = answer.map_err(|error| error.to_string())?;
     serde_json::from_slice(&answer).map_err(|error| format!("the answer is not JSON: {error}"))
 }

@@ -123,10 +123,10 @@ struct TabletMove {
     from: Vec<String>,
     /// The nodes that get one.
     to: Vec<String>,
-    /// What this node has sent or received of the files, and their bytes.
+    /// The bytes that this node has sent or received, and the bytes of all files.
     bytes: Option<u64>,
     total_bytes: Option<u64>,
-    /// Why it does not go on, and the way out.
+    /// Why the move does not continue, and the remedy.
     waits_for: Option<String>,
 }
 

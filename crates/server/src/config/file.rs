@@ -234,8 +234,8 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     let own = config.broadcast_address.unwrap_or(config.listen_address);
     if let Some(seed) = config.seeds.addresses().find(|seed| own.is_loopback() && !seed.is_loopback()) {
         return conflict(&format!(
-            "listen_address is {own}, at which only this machine reaches this node, and the seed {seed} is another \
-             machine: set listen_address (and rpc_address for clients) to an address of this machine"
+            "listen_address is {own}, at which only this machine reaches this node, and the seed {seed} is \
+             another machine. Set listen_address (and rpc_address for clients) to an address of this machine"
         ));
     }
     config.server_encryption_options.files().map_err(ConfigError::Conflict)?;

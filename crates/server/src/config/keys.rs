@@ -236,14 +236,14 @@ settings! {
         native_shard_aware_transport_port_ssl: u16 = 19142;
         /// The port for other nodes.
         storage_port: u16 = 7000;
-        /// How long a member must be silent before a node with its host id is admitted at another
-        /// address. The value must exceed the duration of a restart, because the node at the other
-        /// address may run on a copy of the member's data directory. Set it to the same value on
-        /// all nodes.
+        /// How long a member must be unresponsive before a node with its host id is admitted at
+        /// another address. The value must exceed the duration of a restart, because the node at
+        /// the other address may run on a copy of the member's data directory. Set it to the same
+        /// value on all nodes.
         address_change_delay_in_ms ["address_change_delay"] ("1s" to "1d"): Millis = millis(30_000);
-        /// The host id of a dead node that this node replaces when it starts for the first time.
-        /// The new node has the datacenter and rack of the dead one, and any address. Later starts
-        /// ignore the setting.
+        /// The host id of a node that is down for good, which this node replaces when it starts for
+        /// the first time. The new node has the datacenter and rack of that node, and any address.
+        /// Later starts ignore the setting.
         replace_node_first_boot: Option<HostId> = None;
         /// The connections between nodes that are compressed with lz4: `none`, `dc` (between
         /// datacenters), `all`. Data that does not get shorter is sent uncompressed.
@@ -307,8 +307,8 @@ settings! {
         query_page_size_in_bytes ("1B" to ""): Bytes = Size(1 << 20);
         /// The maximum number of tombstones that a page reads. If it is set (in the file, on the
         /// command line or in `system.config`), the page ends there, even without a row. Otherwise
-        /// the coordinator continues to read until there is a row or the budget below is used up,
-        /// because many drivers lose rows when they get an empty page.
+        /// the coordinator continues to read until there is a row or the budget below is used up.
+        /// The reason: many drivers lose rows when they get an empty page.
         query_tombstone_page_limit ("1" to ""): u64 = 10_000;
         /// How long the coordinator searches for the first row of a page, past tombstones and rows
         /// that filters reject, before it returns an empty page. At most half of the request's
@@ -394,10 +394,10 @@ settings! {
         hot_partitions_in_metrics ("0" to "64"): u64 = 3;
     }
     section "Nodes that are down" {
-        /// Whether writes that a replica misses are kept as hints and replayed when it is up again:
-        /// `true`, `false`, or a list of the replicas' datacenters, separated by commas. Words that
-        /// are close to `true` or `false` are refused; write a datacenter with such a name in
-        /// brackets.
+        /// Whether writes that a replica misses are kept as hints and replayed when it is up again.
+        /// The value is `true`, `false`, or a list of the replicas' datacenters, separated by
+        /// commas. Words that are close to `true` or `false` are refused; write a datacenter with
+        /// such a name in brackets.
         hinted_handoff_enabled: Handoff = Handoff(KeptFor::All);
         /// A node that has been down for longer gets no new hints, and needs a repair.
         max_hint_window_in_ms ["max_hint_window"]: Millis = millis(3 * 3600 * 1000);
@@ -451,7 +451,7 @@ settings! {
         /// `truststore` has the root certificates for the clients' certificates, which are required
         /// then. Changed files are detected within seconds and used for new connections. On the
         /// command line: `enabled=true,certificate=FILE,keyfile=FILE`. Other options are refused,
-        /// except those of Cassandra and ScyllaDB, which cause a warning.
+        /// except options of Cassandra and ScyllaDB, which cause a warning.
         client_encryption_options: ClientEncryption = ClientEncryption::default();
         /// TLS between nodes: a map of `internode_encryption` (`none`, `rack`: between racks, `dc`:
         /// between datacenters, `all`), `certificate`, `keyfile`, `truststore` and
@@ -459,7 +459,7 @@ settings! {
         /// nodes' certificates. Without `require_client_auth`, connecting nodes need no
         /// certificate, and any client of the port can impersonate a node. `storage_port` serves
         /// encrypted and unencrypted connections. Changed files are detected within seconds and
-        /// used for new connections. Other options are refused, except those of Cassandra and
+        /// used for new connections. Other options are refused, except options of Cassandra and
         /// ScyllaDB, which cause a warning.
         server_encryption_options: ServerEncryption = ServerEncryption::default();
     }

@@ -8,7 +8,7 @@
 //! - For a frame that is partly in the buffer, the time for which the connection has to wait counts
 //!   as well. The socket may have been too small for the rest of the frame.
 //!
-//! A request that has waited for long on a shard without idle time is refused: if all were served,
+//! A request that has waited for long on a shard without idle time is refused. If all were served,
 //! all would be late, and the queue would outlast the overload. A burst is served.
 
 use rt::time::{Duration, Instant};
@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 const MARK_EVERY: Duration = Duration::from_millis(50);
 /// The most marks of a connection, for 10 s.
 const MARKS: usize = 200;
-/// The overload must last for so many times the longest wait before requests are refused. It ends
-/// after as long a time without such waits.
+/// Requests are refused when the overload has lasted for this multiple of the longest wait. The
+/// overload ends after as long a time without such waits.
 const LASTING: u32 = 10;
 
 /// The input up to a position was received by a moment.

@@ -197,7 +197,7 @@ impl Connection {
         self.answer_size.get().unwrap_or(self.transport.limits.shard_unread / FIRST_ANSWER)
     }
 
-    /// Counts an answer of so many bytes that is still to come.
+    /// Counts an answer of `bytes` bytes that is still to come.
     #[inline]
     pub(super) fn expects(&self, bytes: usize) {
         let transport = &self.transport;
@@ -303,8 +303,8 @@ impl Connection {
             return;
         }
         let is_too_full = self.transport.unread() / limits.shard_unread.max(1) >= TOO_FULL;
-        let patience = if is_too_full { SLOW } else { STALLED };
-        if now.saturating_duration_since(self.last_progress.get()) >= patience {
+        let timeout = if is_too_full { SLOW } else { STALLED };
+        if now.saturating_duration_since(self.last_progress.get()) >= timeout {
             self.overdue.set(true);
             self.wake();
         }

@@ -4,8 +4,8 @@
 //! left to do. Tasks append the answers of statements that had to wait, and wake the loop. All
 //! answers of one wake are written together, in any order: clients match them by stream.
 //!
-//! The loop stops reading in three cases: the client does not read its answers, too many of its
-//! statements are pending, or the shard has no memory for requests. TCP then slows the client down.
+//! The loop stops reading while the client does not read its answers, too many of its statements
+//! are pending, or the shard has no memory for requests. TCP then slows the client down.
 
 mod large_frames;
 

@@ -1,5 +1,5 @@
-//! What a shard remembers of refusals by rate limits: which client tries which partition again
-//! before it should. Fixed memory, whatever the number of clients and partitions.
+//! The refusals by rate limits that a shard remembers, to find clients that try a partition again
+//! too early. Fixed memory, whatever the number of clients and partitions.
 
 use rt::hash::FastHasher;
 use rt::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(super) struct Refusal {
     pub came: Instant,
     /// The present.
     pub now: Instant,
-    /// How long the client is told to wait.
+    /// How long the refusal asks the client to wait.
     pub retry_after: Duration,
     /// The number of the window.
     pub window: u32,

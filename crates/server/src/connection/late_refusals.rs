@@ -1,12 +1,13 @@
-//! Refusals by rate limits that are answered late, so that trying again at once buys nothing.
+//! Refusals by rate limits that are answered late, so that a client gains nothing by trying again
+//! at once.
 //!
 //! A refusal says when to try again. A client may retry the same partition earlier than that. If it
 //! does so too often in one window ([`super::last_refusals`]), its further refusals are answered
-//! late. So are all refusals of a connection beyond a rate ([`LateLimits::at_once`]). It is a rate
-//! instead of a number in each window because a client that never pauses would use up the number
-//! as the window begins, when the rate limits also accept the most. Until the answer, the client
-//! waits instead of costing the shard another refusal. Requests that were sent before the client
-//! knew of a refusal are no retries.
+//! late. So are all refusals of a connection beyond a rate ([`LateLimits::at_once`]). The limit is
+//! a rate instead of a number in each window, because a client that never pauses would use up the
+//! number as the window begins. Then the rate limits also accept the most. Until the answer, the
+//! client waits instead of costing the shard another refusal. Requests that were sent before the
+//! client knew of a refusal are no retries.
 //!
 //! The delay is random, from a half to the whole of [`LateLimits::delay`]. If all were answered
 //! together, all their clients would try again together, and others would wait behind them.
@@ -85,7 +86,7 @@ impl LateRefusal {
     }
 }
 
-/// What is left in the queue.
+/// The state of the queue.
 enum Left {
     None,
     NotDue,
@@ -124,7 +125,7 @@ impl LateRefusals {
         self.queue.borrow().is_empty()
     }
 
-    /// Whether there is no room for another one of a connection that takes so many bytes.
+    /// Whether there is no room for another late refusal of a connection, of `bytes` bytes.
     fn is_full(&self, connection: &Connection, bytes: usize) -> bool {
         let Limits { late_refusals: limits, shard_unread, .. } = &connection.transport.limits;
         connection.late_refusals.get() >= limits.per_connection

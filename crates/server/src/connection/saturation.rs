@@ -6,11 +6,11 @@ use std::cell::Cell;
 
 /// The least time between two looks.
 const PERIOD: Duration = Duration::from_millis(100);
-/// A shard is saturated if less than one of so many parts of the time was idle. It includes system
-/// calls between turns.
+/// A shard is saturated if less than this fraction (one divided by the number) of the time was
+/// idle. It includes system calls between turns.
 const IDLE_PART: u32 = 4;
 
-/// What was seen at the last look.
+/// The values at the last look.
 #[derive(Clone, Copy)]
 struct Look {
     at: Instant,

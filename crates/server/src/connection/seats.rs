@@ -2,7 +2,7 @@
 //!
 //! Each connection has a seat, and the number of seats is limited. When all are taken, the oldest
 //! connection that has sent no STARTUP within [`STARTUP_GRACE`] is evicted to free a seat for a new
-//! one. So silent connections cannot lock out clients.
+//! one. So connections without requests cannot lock out clients.
 //!
 //! A seat is taken on the shard that accepts, and dropped on the shard that serves. The state that
 //! both share is the [`Newcomer`].

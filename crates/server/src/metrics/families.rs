@@ -286,7 +286,7 @@ families! {
     counters "scylla_scheduler_tasks_processed" "Polls of a scheduling group's tasks." |s, put| by_group(s, put, |group| group.tasks as f64);
     gauges "scylla_scheduler_queue_length" "Ready tasks of a scheduling group." |s, put| by_group(s, put, |group| group.queue_length as f64);
     gauge "scylla_scheduler_unread_input_bytes" "Bytes that the shard has left in sockets for want of time." |s| s.runtime.input_left;
-    counters "scylla_scheduler_unread_input_byte_seconds" "Sum over time of the bytes left in sockets for want of time. Its rate, divided by that of the bytes received, is how long they wait." |s, put| put("", s.runtime.input_waited);
+    counters "scylla_scheduler_unread_input_byte_seconds" "Sum over time of the bytes left in sockets for want of time. Its rate, divided by the rate of the bytes received, is how long they wait." |s, put| put("", s.runtime.input_waited);
     gauges "scylla_scheduler_governor_allowance" "Share of its demand that maintenance gets, from 0 to 1; below 1 while statements are slower than foreground_p99_target_in_ms." |s, put| put("", s.runtime.governor_allowance);
     gauges "scylla_scheduler_shares" "Shares of a scheduling group; statements have 1000." |s, put| by_group(s, put, |group| f64::from(group.shares));
     counter "scylla_reactor_polls" "Turns of the reactor." |s| s.runtime.turns;
@@ -330,7 +330,7 @@ fn by_kind(put: Put, counts: [u64; 2]) {
 /// The longest key in a label, in characters.
 const LONGEST_LABEL: usize = 100;
 
-/// Values of the hottest partitions. The token tells apart keys whose labels are equal.
+/// Values of the hottest partitions. The token distinguishes keys whose labels are equal.
 fn by_partition(sample: &Sample, put: Put, value: fn(&HotView) -> f64) {
     for hot in &sample.hot {
         let (keyspace, table, token) = (&hot.keyspace, &hot.table, hot.seen.id.token.0);

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Leaves the cluster, as the metadata request. `end_requests` closes the ports for clients. The
-/// error says why the node stays.
+/// error is the reason why the node stays.
 pub async fn leave(layers: Layers, end_requests: impl AsyncFnOnce()) -> Result<(), String> {
     leave::wait_for_last_tablet(layers.metadata, is_down(layers.internode)).await?;
     tracing::info!("this node has no tablets any more: it ends the requests of clients and hands over its hints");
@@ -97,7 +97,7 @@ async fn record_departure(layers: Layers) -> Result<(), String> {
     }
 }
 
-/// Ends what this node does as a member. Administration and metrics go on until it is stopped.
+/// Ends what this node does as a member. Administration and metrics continue until it is stopped.
 async fn close(layers: Layers) {
     if let Some(metadata) = layers.metadata.try_get() {
         metadata.stop().await;

@@ -86,7 +86,7 @@ impl NodeOps {
         let service = self.layers.metadata.get();
         let own = service.current().topology.node(service.info().host_id).map(|node| node.state);
         if own == Some(NodeState::Leaving) {
-            tracing::info!("this node was leaving its cluster when it stopped, and goes on");
+            tracing::info!("this node was leaving its cluster when it stopped: its departure resumes");
             self.start_leaving();
         }
     }

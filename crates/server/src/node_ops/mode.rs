@@ -4,7 +4,8 @@ use cluster::MetadataService;
 use cluster::topology::NodeState;
 use rt::shard::PerShard;
 
-/// The operation mode. The numbers are those of ScyllaDB's metric `scylla_node_operation_mode`.
+/// The operation mode. The numbers are the same as in ScyllaDB's metric
+/// `scylla_node_operation_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OperationMode {
     /// The node becomes a member.

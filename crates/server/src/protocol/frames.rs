@@ -270,7 +270,7 @@ impl Frames {
         }
     }
 
-    /// Continues with a new buffer of so many bytes, at least for the buffered ones.
+    /// Continues with a new buffer of at least `capacity` bytes, into which the buffered bytes fit.
     fn replace(&mut self, capacity: usize) {
         let mut own = BytesMut::with_capacity(capacity.max(self.buffer.len()));
         own.extend_from_slice(&self.buffer);
@@ -278,7 +278,7 @@ impl Frames {
         self.buffer = own;
     }
 
-    /// Makes room for so many bytes.
+    /// Makes room for `additional` bytes.
     fn make_room(&mut self, additional: usize) {
         if !self.buffer.try_reclaim(additional) {
             self.replace((self.buffer.len() + additional).max(FIRST_BUFFER));

@@ -36,7 +36,7 @@ pub const PAGE_INFO: &str = "messina-page-info";
 /// payload that answers it.
 pub const RATE_LIMIT_INFO: &str = "messina-rate-limit";
 
-/// What a connection has negotiated about the encoding of its requests.
+/// The encoding of requests that a connection has negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dialect {
     /// The compression of bodies, before version 5.

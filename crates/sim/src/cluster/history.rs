@@ -33,8 +33,8 @@ pub type Majority = usize;
 const MAJORITIES: usize = 3;
 /// All groups.
 pub const EVERY: &[Majority] = &[0, 1, 2];
-/// An expiry may be so many seconds early or late. Times are whole seconds, and statements take
-/// time.
+/// The number of seconds by which an expiry may be early or late. Times are whole seconds, and
+/// statements take time.
 const EXPIRY: i64 = 2;
 
 /// The effect of a write on a row.

@@ -14,7 +14,7 @@ use model::token::Token;
 use replica::PartitionId;
 use std::cell::RefCell;
 
-/// One operation in so many is of the cool partition.
+/// One operation in this number is of the cool partition.
 const SELDOM: i32 = 100;
 /// Rows of a page of the scan that checks a table. Scans are not limited.
 const PAGE: i32 = 1000;

@@ -41,7 +41,7 @@ const FORMING: Duration = Duration::from_secs(60);
 /// After the repair of all faults, nodes are up and see each other within this time. The worst
 /// flapping requires many answers in a row.
 const CALM: Duration = Duration::from_secs(40);
-/// Connections that broke silently are closed within this time.
+/// Connections that broke without a sign are closed within this time.
 const SETTLED: Duration = Duration::from_secs(6);
 /// Requests that began before the repair have ended after this time: no request takes longer.
 const ENDED: Duration = Duration::from_secs(12);
@@ -58,9 +58,9 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(500);
 const ANSWER: Duration = Duration::from_secs(60);
 /// All tablet moves end within this time.
 const ARRIVED: Duration = Duration::from_secs(60);
-/// Rate limits hold exactly from so long after the last fault on.
+/// The time after the last fault from which rate limits hold exactly.
 const LIMITS_SETTLE: Duration = Duration::from_secs(3);
-/// For so many seconds accepted operations are counted.
+/// The number of seconds for which accepted operations are counted.
 const LIMITS_SECONDS: u64 = 10;
 /// A node stops within this time after it is asked to.
 const STOPPING: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ pub struct Outcome {
     pub queries: u64,
     /// The pages of these queries.
     pub pages: u64,
-    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    /// Operations of a hot partition that an overloaded shard refused.
     pub protected: u64,
 }
 
@@ -181,7 +181,7 @@ impl Simulation {
         }
     }
 
-    /// Simulates so much time.
+    /// Simulates a length of time.
     pub fn run_for(&mut self, time: Duration) -> Result<(), String> {
         let until = self.world.elapsed() + time;
         while self.world.elapsed() < until {
@@ -216,7 +216,7 @@ impl Simulation {
         Ok(took)
     }
 
-    /// Injects faults for so much time, with random pauses.
+    /// Injects faults for a length of time, with random pauses.
     pub fn disturb(&mut self, time: Duration) -> Result<(), String> {
         let until = self.world.elapsed() + time;
         while self.world.elapsed() < until {

@@ -171,7 +171,7 @@ const USUAL: Duration = Duration::from_millis(10);
 const FLAPPING: Duration = Duration::from_secs(4);
 /// How long connections of a node break again and again.
 const SNIPPING: Duration = Duration::from_secs(2);
-/// A connection breaks before it has carried so many more bytes.
+/// A connection breaks before it has carried this number of further bytes.
 const SNIPPED_WITHIN: u64 = 3000;
 /// The free space of a disk that becomes full is below this, in bytes.
 const LEFT: u64 = 200_000;

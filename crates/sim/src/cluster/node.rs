@@ -321,7 +321,7 @@ async fn observed() -> [u64; 2] {
 
 /// Sets whether hot partitions of overloaded shards are refused.
 async fn protect(mode: ProtectionMode) {
-    let settings = HotSettings { mode, patience: Duration::from_millis(5), in_metrics: 0 };
+    let settings = HotSettings { mode, wait_threshold: Duration::from_millis(5), in_metrics: 0 };
     rt::shard::call_all(move || async move { LAYERS.replica.get().set_hot_partitions(settings) }).await;
 }
 

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 pub const HOT: i32 = 0;
 /// The cool partition.
 pub const COOL: i32 = 1;
-/// What a table limits.
+/// The kind of limit of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limited {
     /// Operations.
@@ -35,10 +35,10 @@ pub struct LimitedTable {
     pub name: &'static str,
     /// The statement that creates it.
     pub statement: &'static str,
-    /// What it limits.
+    /// The kind of its limit.
     pub limited: Limited,
-    /// Reads per second, and writes per second, of a partition. For a limit of bytes: those of the
-    /// values alone, so that less is accepted.
+    /// Reads per second, and writes per second, of a partition. For a limit of bytes, only the
+    /// bytes of the values count, so that less is accepted.
     limit: u32,
     /// The accepted reads and writes without faults, by the limit, in percent.
     bounds: [RangeInclusive<u64>; 2],
@@ -101,7 +101,7 @@ pub fn of_other_kinds() -> &'static [LimitedTable] {
     &TABLES[1..]
 }
 
-/// Fewer offered operations than so many times the limit prove nothing.
+/// If fewer operations than this multiple of the limit are offered, they prove nothing.
 const LEAST_OFFERED: u64 = 3;
 
 /// The most operations per second that one decider accepts for long, by the limit. With operations
@@ -179,7 +179,7 @@ pub struct Operations {
 pub struct RateLimits {
     /// The table.
     pub table: &'static LimitedTable,
-    /// What the counters must show, if it is a table of counters.
+    /// The expected values of the counters, if it is a table of counters.
     pub counters: Counters,
     writes: i32,
     never: BTreeSet<i32>,
@@ -193,7 +193,7 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// The oracle for nodes with so many shards together.
+    /// The oracle for nodes that have `shards` shards together.
     pub fn new(table: &'static LimitedTable, shards: usize) -> RateLimits {
         RateLimits {
             table,
@@ -231,7 +231,7 @@ impl RateLimits {
         Ok(())
     }
 
-    /// A node has restarted: it has forgotten its counts.
+    /// A node has restarted, so it has lost its counts.
     pub fn restarted(&mut self, node: usize) {
         self.buckets.retain(|(decider, _), _| !matches!(decider, Decider::Others) && !decider.is_of(node));
     }
@@ -277,8 +277,8 @@ impl RateLimits {
         Ok(())
     }
 
-    /// Checks what was accepted in so many seconds without faults, since `before`. `observed`: the
-    /// reads and the writes that would have been refused in this time.
+    /// Checks the operations that were accepted in `seconds` seconds without faults, since
+    /// `before`. `observed`: the reads and the writes that would have been refused in this time.
     pub fn check_accepted(&self, before: [Operations; 2], seconds: u64, observed: [u64; 2]) -> Result<(), String> {
         let LimitedTable { name, limit, limited, bounds, .. } = self.table;
         for (kind, what) in ["reads", "writes"].into_iter().enumerate() {

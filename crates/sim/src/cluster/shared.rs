@@ -43,7 +43,7 @@ pub enum Canary {
     NoCopy,
     /// A counter update that failed is sent again, as if it had not been applied.
     CountsAgain,
-    /// No coordinator tells owners what comes to it.
+    /// No coordinator reports its rates to owners.
     NoArrivalReports,
     /// A node does the writes that its coordinator refuses by a rate limit.
     RefusedIsDone,
@@ -258,7 +258,7 @@ pub struct Shared {
     pub failures: RefCell<BTreeMap<String, u64>>,
     /// From when on no shard is overloaded.
     keeps_up_from: Cell<Duration>,
-    /// Operations that were refused as those of a hot partition of an overloaded shard.
+    /// Operations of a hot partition that an overloaded shard refused.
     pub protected: Cell<u64>,
     working: Cell<bool>,
     elapsed: Cell<Duration>,
@@ -312,8 +312,8 @@ impl Shared {
         self.keeps_up_from.get() == Duration::MAX
     }
 
-    /// Whether no shard is overloaded, nor was lately. A node that stood still at the end of the
-    /// overload learns of it later.
+    /// Whether no shard is overloaded, nor was lately. A node that was paused at the end of the
+    /// overload notices it later.
     pub fn keeps_up(&self) -> bool {
         self.keeps_up_from.get() <= self.elapsed() && !self.nodes.iter().any(|node| node.seems_overloaded.get())
     }
@@ -344,7 +344,7 @@ impl Shared {
         self.broken.borrow().first().cloned()
     }
 
-    /// Forgets the broken promises, which the scenario expects.
+    /// Drops the broken promises, which the scenario expects.
     pub fn forgive(&self) {
         self.broken.borrow_mut().clear();
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Keys of the table.
 pub const KEYS: i32 = 4;
-/// A failed TRUNCATE has no effect after so many seconds.
+/// The number of seconds after which a failed TRUNCATE has no effect any more.
 const LINGERS: i64 = 15;
 
 /// A position in the order of the clients' requests and answers.

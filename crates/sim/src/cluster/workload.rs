@@ -208,7 +208,7 @@ impl Read {
         Read { pk, text, page, from: 0, to: ROWS, shows_static: true }
     }
 
-    /// What these rows show of the rows that this read covers.
+    /// The values that these rows show for the rows that this read covers.
     pub fn shown(&self, partitions: i32, rows: &[BTreeMap<String, Vec<u8>>]) -> Result<Shown, String> {
         let mut values: BTreeMap<RowKey, i32> = BTreeMap::new();
         let mut statics: BTreeMap<i32, Vec<Option<i32>>> = BTreeMap::new();

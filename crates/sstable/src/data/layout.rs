@@ -96,7 +96,7 @@ fn check_keys(header: &Header, schema: &TableSchema) -> Result<(), String> {
     };
     let differ = |key: &str, file: String, table: String| {
         let name = format!("{}.{}", schema.keyspace, schema.name);
-        Err(format!("the {key} of the file has the types ({file}), that of {name} has ({table})"))
+        Err(format!("the {key} of the file has the types ({file}), but in {name} it has ({table})"))
     };
     let (file, table) = (&header.partition_key, &schema.partition_key);
     let same_length = file.len() == table.len();
@@ -120,7 +120,7 @@ fn listed<'a>(columns: impl Iterator<Item = (&'a CqlType, bool)>) -> String {
     columns.map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds the columns of a file in those of the table, which are sorted by name.
+/// Finds the columns of a file among the columns of the table, which are sorted by name.
 fn match_columns(
     file: &[HeaderColumn],
     table: &[Column],
@@ -280,11 +280,11 @@ mod tests {
         let error = |file: &TableSchema, own: &TableSchema| Layout::new(&header(file), own).expect_err("refused");
         assert_eq!(
             error(&table("int; text", ""), &table("int", "")),
-            "the partition key of the file has the types (int, text), that of ks.t has (int)"
+            "the partition key of the file has the types (int, text), but in ks.t it has (int)"
         );
         assert_eq!(
             error(&table("int", "text; int DESC"), &table("int", "text; int")),
-            "the clustering key of the file has the types (text, int DESC), that of ks.t has (text, int)"
+            "the clustering key of the file has the types (text, int DESC), but in ks.t it has (text, int)"
         );
     }
 }

@@ -24,7 +24,7 @@ mod cell_flags {
 }
 use cell_flags::*;
 
-/// Column subsets of at least so many columns have the large form.
+/// Column subsets of at least this number of columns have the large form.
 const LARGE_SUBSET: usize = 64;
 
 /// The columns that a row has.

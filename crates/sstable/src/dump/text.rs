@@ -3,8 +3,8 @@
 //!
 //! Neither is exactly the notation of CQL's JSON functions. Numbers and addresses look as Java
 //! prints them, and in plain text a collection is its bytes. Bytes that are not a valid value of
-//! their type are shown as hexadecimal digits, never as an error, because a dump must show the file
-//! as it is.
+//! their type are shown as hexadecimal digits, never as an error. A dump must show the file as it
+//! is.
 
 use model::types::{CqlType, JsonNotation, Notation, TextError, Value, json_string, push_text, shown_limit, validate};
 use std::fmt::Write as _;

@@ -10,12 +10,12 @@ use model::{ColumnId, TableSchema};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Keys are cut to so many characters.
+/// Keys are cut to this number of characters.
 const LONGEST_KEY: usize = 1000;
 /// An element of a collection takes more bytes than this in a row.
 const LEAST_ELEMENT: u64 = 2;
 
-/// The measures by which things are large. The largest by each measure are kept.
+/// The measures by which data is large. The largest by each measure are kept.
 #[derive(Clone, Copy)]
 enum Measure {
     PartitionBytes,
@@ -32,7 +32,7 @@ pub(crate) struct Finder {
     least_row: u64,
     schema: Rc<TableSchema>,
     counts: Rc<LargeCounts>,
-    /// For each measure the things found with their values, from the largest to the smallest.
+    /// For each measure the records found with their values, from the largest to the smallest.
     found: [Vec<(u64, Large)>; 5],
 }
 
@@ -111,7 +111,7 @@ impl Finder {
         }
     }
 
-    /// Keeps a thing if it is among the largest by this measure.
+    /// Keeps a record if it is among the largest by this measure.
     #[cold]
     fn keep(
         &mut self,
@@ -134,11 +134,11 @@ impl Finder {
         kept.truncate(self.limits.records);
     }
 
-    /// The large things, if there are any.
+    /// The records, if there are any.
     pub fn finish(self) -> Option<LargeData> {
         let mut list: Vec<Large> = Vec::new();
         for (_, large) in self.found.into_iter().flatten() {
-            // A thing that is large by two measures is in two lists.
+            // A record that is large by two measures is in two lists.
             if !list.contains(&large) {
                 list.push(large);
             }

@@ -1,8 +1,8 @@
 //! A batch of fragments: decoded into one buffer, of which the fragments become slices when the
 //! batch is output.
 //!
-//! That is one allocation per batch instead of two per row. A fragment that is kept for long keeps
-//! the buffer of its batch (about 32 KiB).
+//! So there is one allocation per batch instead of two per row. A fragment that is kept for long
+//! keeps the buffer of its batch (about 32 KiB).
 
 use crate::large_reads;
 use bytes::Bytes;

@@ -10,8 +10,8 @@
 //!
 //! Sequential readers start with larger reads, and read the next window while they decode the
 //! current one. Readers of class [`IoClass::Foreground`] have up to four windows in progress after
-//! a while, within the shard's limit for reads ahead. That is twice a large page, so that the disk
-//! works while pages are sent.
+//! a while, within the shard's limit for reads ahead. Four windows are twice a large page, so that
+//! the disk works while pages are sent.
 
 mod backward;
 mod batch;

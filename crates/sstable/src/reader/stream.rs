@@ -23,9 +23,9 @@ use std::task::Poll;
 
 /// First window of a sequential reader, in bytes of content.
 const FIRST_WINDOW: u64 = 64 << 10;
-/// Other readers begin to read ahead after so many bytes in sequence.
+/// The number of bytes in sequence after which other readers begin to read ahead.
 const SEQUENTIAL_FROM: u64 = 64 << 10;
-/// After so many bytes in sequence, a full cache only gets a sample.
+/// The number of bytes in sequence after which a full cache only gets a sample.
 const SAMPLED_FROM: u64 = 1 << 20;
 /// The most reads in progress for a reader of class [`IoClass::Foreground`] that has read for long.
 const MOST_AHEAD: usize = 4;
@@ -282,7 +282,7 @@ impl Stream {
             (self.window, self.base, self.at) = (Window::Chunk(content), start, skip as usize);
             return true;
         }
-        let Window::Own(own) = &mut self.window else { unreachable!("what is joined is the window's own") };
+        let Window::Own(own) = &mut self.window else { unreachable!("joined chunks are in the window's own buffer") };
         let taken = (self.base + own.len() as u64 - start) as usize;
         let more = content.len().min(taken + need.max(JOINED));
         make_room(own, need);

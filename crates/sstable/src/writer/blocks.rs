@@ -8,7 +8,8 @@ use model::key::Clustering;
 use model::time::Tombstone;
 use model::types::vint::{write_signed, write_unsigned};
 
-/// After every so many bytes of block entries, the blocks of the partition become twice as large.
+/// Each time that the block entries reach this size, the blocks of the partition become twice as
+/// large.
 const MAX_BYTES: usize = 8 << 20;
 
 /// The blocks of the current partition.
@@ -119,5 +120,5 @@ fn write_position(kind: u8, key: &Clustering, widths: &[Option<usize>], out: &mu
         out.extend_from_slice(&(key.len() as u16).to_be_bytes());
     }
     let written = prefix::write(&key.0, widths, row, out);
-    debug_assert!(written.is_ok(), "the prefix stands in Data.db already");
+    debug_assert!(written.is_ok(), "this prefix was written to Data.db before");
 }

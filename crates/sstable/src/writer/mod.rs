@@ -295,7 +295,7 @@ impl Writer {
     /// Writes the static row, which every partition has if the table has static columns.
     fn static_row(&mut self, row: Option<&Row>) -> Result<(), Error> {
         let (Some(partition), Some((_, layout))) = (&mut self.partition, &self.form) else {
-            unreachable!("a static row stands in a partition")
+            unreachable!("a static row is inside a partition")
         };
         assert!(partition.header.is_none(), "a static row comes first");
         let start = self.data.position();
@@ -326,7 +326,7 @@ impl Writer {
         match &self.partition {
             Some(Partition { header: None, .. }) => self.static_row(None),
             Some(_) => Ok(()),
-            None => unreachable!("rows stand in a partition"),
+            None => unreachable!("rows are inside a partition"),
         }
     }
 
@@ -334,7 +334,7 @@ impl Writer {
         self.end_header()?;
         let start = self.data.position();
         let (Some(partition), Some((_, layout))) = (&mut self.partition, &self.form) else {
-            unreachable!("rows stand in a partition")
+            unreachable!("rows are inside a partition")
         };
         let source = row::Source { row, key: Some(&key.0), previous: start - partition.previous };
         let result = row::write(&source, layout, &mut self.scratch, self.data.content(), &mut self.collector);
@@ -357,7 +357,7 @@ impl Writer {
         self.end_header()?;
         let start = self.data.position();
         let (Some(partition), Some((_, layout))) = (&mut self.partition, &self.form) else {
-            unreachable!("changes stand in a partition")
+            unreachable!("changes of range tombstones are inside a partition")
         };
         let from = std::mem::replace(&mut partition.open, to);
         if from == to || (from.is_live() && to.is_live()) {

@@ -116,7 +116,7 @@ pub(crate) fn toc_text<'a>(small: impl Iterator<Item = &'a str>) -> String {
     names.chain(last.iter().map(|component| component.name())).map(|name| format!("{name}\n")).collect()
 }
 
-/// Logs a warning for each large thing.
+/// Logs a warning for each large partition, row, cell or collection.
 fn warn(data: &LargeData, schema: &TableSchema, place: &SstablePath) {
     let (keyspace, table, path) = (&schema.keyspace, &schema.name, place.path(Component::Data));
     let file = path.file_name().unwrap_or_default().to_string_lossy();

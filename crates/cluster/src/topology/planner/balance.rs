@@ -1,7 +1,7 @@
 //! Moves tablets to nodes that have fewer for each shard, such as nodes that have just joined.
 //!
 //! A replica moves only if its new node does not have more tablets per shard afterwards than its
-//! old one. So each move reduces the sum of squares of the loads, and the moves come to an end.
+//! old one. So each move reduces the sum of squares of the loads, and the moves end.
 
 use super::{Bounds, Work};
 use crate::metadata::Table;

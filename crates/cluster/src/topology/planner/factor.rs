@@ -1,6 +1,7 @@
-//! Adds replicas to tablets that have fewer than their keyspace asks for, and removes those beyond:
-//! after ALTER KEYSPACE, or for a table that was created while there were too few nodes. Without a
-//! pending ALTER KEYSPACE, this is part of balancing: an operator who moves replicas turns it off.
+//! Adds replicas to tablets that have fewer than their keyspace asks for, and removes replicas from
+//! tablets that have more. Causes are ALTER KEYSPACE, or too few nodes when a table was created.
+//! Without a pending ALTER KEYSPACE, this is part of balancing: an operator who moves replicas
+//! turns it off.
 
 use super::Work;
 use crate::metadata::{Keyspace, KeyspaceDefinition, Metadata, Op, Table};

@@ -1,6 +1,6 @@
-//! Which tablets move next, so that no replica is lost ([`rebuild`]), tablets have as many replicas
-//! as their keyspaces ask for ([`factor`]), nodes leave ([`drain`]), and all nodes have their part
-//! ([`balance`]). Pure.
+//! Plans which tablets move next. The purposes: no replica is lost ([`rebuild`]), tablets have as
+//! many replicas as their keyspaces ask for ([`factor`]), nodes leave ([`drain`]), and all nodes
+//! have their part ([`balance`]). Pure.
 //!
 //! A replica moves within its datacenter, and within its rack if the keyspace lists racks. Racks
 //! have no more replicas of a tablet after a move than they need to have. With `SimpleStrategy` any

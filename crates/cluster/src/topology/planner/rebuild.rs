@@ -42,8 +42,8 @@ pub fn check_can_remove(metadata: &Metadata, removed: HostId, down: &BTreeSet<Ho
     let Some(table) = stuck_table(metadata, removed, &mut hosts) else { return Ok(()) };
     let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
     Err(format!(
-        "no other node can take a replica of table {keyspace}.{name}: add a node first; or exclude the node \
-         (`messina admin excludenode`): then its replicas are built once a node can take them"
+        "no other node can take a replica of table {keyspace}.{name}. Add a node first. Or exclude the \
+         node (`messina admin excludenode`): its replicas are then built once a node can take them"
     ))
 }
 

@@ -1,11 +1,11 @@
-//! What the replicas of a node wait for, that leaves or was removed.
+//! Why replicas of a node that leaves or was removed cannot move or be rebuilt now.
 
 use super::{hosts, movable, moved};
 use crate::metadata::{Metadata, Table};
 use model::id::HostId;
 use std::collections::BTreeSet;
 
-/// Why replicas of a node cannot move to, or be built on, other nodes now, and the way out. `None`
+/// Why replicas of a node cannot move to, or be built on, other nodes now, and the remedy. `None`
 /// if nothing prevents it.
 pub fn waits_for(metadata: &Metadata, host: HostId, down: &BTreeSet<HostId>) -> Option<String> {
     let mut hosts = hosts(metadata, down);
@@ -39,7 +39,7 @@ pub fn waits_for(metadata: &Metadata, host: HostId, down: &BTreeSet<HostId>) -> 
     None
 }
 
-/// Why the move of a tablet does not go on, and the way out. `None` if nothing prevents it.
+/// Why the move of a tablet does not continue, and the remedy. `None` if nothing prevents it.
 pub fn move_waits_for(table: &Table, tablet: u32, down: &BTreeSet<HostId>) -> Option<String> {
     table.tablets.transition(tablet)?;
     needs_node(table, tablet, down)
@@ -50,7 +50,7 @@ fn needs_node(table: &Table, tablet: u32, down: &BTreeSet<HostId>) -> Option<Str
     let dead = table.tablets.holders(tablet).find(|replica| down.contains(&replica.host))?.host;
     let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
     Some(format!(
-        "node {dead}, which is down, takes part in the move of a tablet of table {keyspace}.{name}: start it, or, if it will not come \
-         back, run `messina admin excludenode {dead}`"
+        "node {dead}, which is down, takes part in the move of a tablet of table {keyspace}.{name}. Start it, \
+         or, if it will not come back, run `messina admin excludenode {dead}`"
     ))
 }

@@ -5,7 +5,7 @@ use crate::syntax::ast::{Literal, OptionValue, SchemaOption};
 use cluster::tablets::strategy::rack_list;
 use model::options::OptionMap;
 
-/// The most bytes of the value of an option. Those of a map are its keys and values together.
+/// The most bytes of the value of an option. For a map, its keys and values count together.
 pub const MAX_OPTION_BYTES: usize = 64 << 10;
 
 /// The options of one WITH clause, without duplicates.

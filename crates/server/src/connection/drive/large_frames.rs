@@ -16,7 +16,7 @@ const LARGE_FRAME: usize = BUFFER;
 /// A large frame must be complete after this many steps (`Limits::large_frame_step`).
 const LARGE_FRAME_STEPS: u32 = 5;
 /// Bytes that must arrive before a large frame reserves memory, so that idle clients hold none.
-/// Under input pressure, so many bytes as fit into the first buffer.
+/// Under input pressure, [`FIRST_BUFFER`] bytes must arrive instead.
 const FIRST_PART: usize = BUFFER / 2;
 /// The least that must arrive of a large frame in one step while others wait for memory, in bytes.
 const LEAST_PER_STEP: usize = 64 << 10;

@@ -55,7 +55,7 @@ impl Opened {
         self.long_len
     }
 
-    /// The bytes of that frame that are missing beside so many buffered ones.
+    /// The bytes of that frame that are missing in addition to `buffered` bytes.
     pub(super) fn missing_beside(&self, buffered: usize) -> usize {
         self.long_len.saturating_sub(self.long.len() + buffered)
     }

@@ -1,9 +1,9 @@
 //! Puts outgoing frames into segments.
 //!
 //! Frames are appended to the open segment at the end of the tail, after the space for its header.
-//! The segment is sealed (header and checksums are written) before a write to the socket, when it
-//! is full, and with large rows, which are queued without a copy. So the answers of one wake share
-//! a segment. A frame that does not fit gets several segments of its own.
+//! Sealing a segment writes its header and checksums. It is done before a write to the socket, when
+//! the segment is full, and with large rows, which are queued without a copy. So the answers of one
+//! wake share a segment. A frame that does not fit gets several segments of its own.
 //!
 //! Invariant: no segment is open while bytes are removed from the tail.
 

@@ -1,0 +1,129 @@
+//! Requests whose data has a single replica, on this node: sent to it without an allocation, and
+//! without a plan for several replicas. An optimisation inside the paths of reads
+//! ([`Coordinator::read_part`]) and writes ([`Coordinator::route`]), which repeat refused requests
+//! on the general path.
+
+use super::client::Message;
+use super::error::Attempt;
+use super::level::needs_one;
+use super::read::Query;
+use super::replica_failure::ReplicaFailure;
+use super::{Coordinator, CoordinatorError, RequestOptions, count};
+use cluster::metadata::Metadata;
+use cluster::tablets::TabletReplica;
+use replica::{Context, Mutations, Page, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use rt::sync::Unwanted;
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+
+impl Coordinator {
+    /// The only replica of a tablet. `None` unless it is on this node, the level needs one
+    /// response, and the query was planned with the newest metadata.
+    ///
+    /// The caller must hold the returned metadata until the response arrives. A wait for these
+    /// metadata to become unused then also waits for this read.
+    #[inline]
+    pub(super) fn only_replica_read(
+        &self,
+        query: &Query,
+        tablet: u32,
+        options: &RequestOptions,
+    ) -> Option<(TabletReplica, Rc<Metadata>)> {
+        let only = query.table.tablets.only_replica(tablet, self.host)?;
+        let metadata = self.metadata();
+        let is_newest = metadata.number == options.context.metadata_number;
+        (is_newest && needs_one(&metadata, &query.table, options.consistency)).then_some((only, metadata))
+    }
+
+    /// Reads a page from a tablet's only replica.
+    #[inline]
+    pub(super) async fn ask_only(
+        &self,
+        only: TabletReplica,
+        command: &Rc<ReadCommand>,
+        options: &RequestOptions,
+    ) -> Result<Box<Page>, Attempt> {
+        let message = Message::new(ReplicaRequest::Read(command.clone()));
+        let Context { deadline, cancel, .. } = &options.context;
+        // Pinned here, so that this large future is not moved.
+        let asked = pin!(self.client.send(only, &message, &options.context));
+        let failure = match deadline.limit_unless(cancel, asked).await {
+            Ok(Ok(ReplicaAnswer::Page(page))) => return Ok(page),
+            Ok(Ok(_)) => Ok(super::quorum_state::unexpected_answer()),
+            Ok(Err(failure)) => Ok(failure),
+            Err(unwanted) => Err(unwanted),
+        };
+        Err(self.failed_alone(failure, &self.counters.read_timeouts, options))
+    }
+
+    /// The only replica of all mutations. `None` unless it is on this node, the level needs one
+    /// response, and the request was planned with the newest metadata. None also if a table has a
+    /// limit of writes and nothing has decided yet.
+    #[inline]
+    pub(super) fn only_replica_written(
+        &self,
+        metadata: &Metadata,
+        mutations: &Mutations,
+        options: &RequestOptions,
+    ) -> Result<Option<TabletReplica>, CoordinatorError> {
+        let mut only = None;
+        if options.context.metadata_number != metadata.number {
+            return Ok(None);
+        }
+        for (mutation, key) in mutations {
+            let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+            if table.schema.rate_limits().limits_writes() && options.context.rate_limit == RateLimitMode::Off {
+                return Ok(None);
+            }
+            let replica = table.tablets.only_replica(table.tablets.tablet_of(key.token), self.host);
+            let is_same = only.is_none() || only == replica;
+            if replica.is_none() || !is_same || !needs_one(metadata, table, options.consistency) {
+                return Ok(None);
+            }
+            only = replica;
+        }
+        Ok(only)
+    }
+
+    /// Sends a write to the only replica of its mutations.
+    #[inline]
+    pub(super) async fn write_to_only(
+        &self,
+        only: TabletReplica,
+        message: &Message,
+        options: &RequestOptions,
+    ) -> Result<(), Attempt> {
+        // Pinned here, so that this large future is not moved.
+        let sent = pin!(self.client.send(only, message, &options.context));
+        let failure = match options.context.deadline.limit(sent).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(failure)) => Ok(failure),
+            Err(_) => Err(Unwanted::Late),
+        };
+        Err(self.failed_alone(failure, &self.counters.write_timeouts, options))
+    }
+
+    /// Why a request failed whose only replica did not perform it. Counts it.
+    #[cold]
+    fn failed_alone(
+        &self,
+        failure: Result<ReplicaFailure, Unwanted>,
+        timeouts: &Cell<u64>,
+        options: &RequestOptions,
+    ) -> Attempt {
+        let error = match failure {
+            Ok(failure) if failure.is_stale() => return Attempt::Outdated,
+            Ok(ReplicaFailure::Refused(error)) => error,
+            Ok(failure) => ReplicaError::Storage(failure.why()),
+            Err(Unwanted::Late) => ReplicaError::Timeout,
+            Err(Unwanted::Cancelled) => ReplicaError::Cancelled,
+        };
+        if error == ReplicaError::Timeout {
+            count(timeouts);
+        }
+        let error = CoordinatorError::of(error, options.consistency, 1);
+        self.count_rate_limited(&error);
+        error.into()
+    }
+}

@@ -20,22 +20,29 @@ FLIGHT = 64  # requests in flight of good traffic
 VALUE = 200  # bytes of its values
 # The attacker: 8 times the requests in flight, 10 times the bytes a read. Its keys are below 0.
 ATTACK_FLIGHT, HOT, HOT_VALUE = 8 * FLIGHT, 100, 10 * VALUE
-# Latencies count in seconds in which other virtual machines had our processors for at most so many ms:
-# a pause of 150 ms in 15 s decides a p99. A round counts if at least this share of its seconds do.
+# Latencies count in seconds in which other virtual machines had our processors for at most so many
+# ms: a pause of 150 ms in 15 s decides a p99. A round counts if at least this share of its seconds
+# do.
 FEW_STOLEN, UNDISTURBED = 10, 0.5
 RATIOS = ("goodput", "p99_ratio", "p99_ratio_of_all_seconds")
 # The attacker has the client's core when good traffic leaves it.
 BEHIND = str(min(19, int(harness.PRIORITY) + 15))
 
 
-# -- servers ----------------------------------------------------------------------------------------------------------------
+# -- servers ---------------------------------------------------------------------------------------
 
 class One:
     """One node of Messina."""
     name, replicas, level = "one", 1, "one"
 
     def __init__(self, memory, shards=1, **config):
-        self.node = messina_node(memory, data=harness.fresh("goodput"), shards=shards, overprovisioned=shards > 1, **config)
+        self.node = messina_node(
+            memory,
+            data=harness.fresh("goodput"),
+            shards=shards,
+            overprovisioned=shards > 1,
+            **config,
+        )
         self.nodes = [self.node]
         self.hosts = [self.node.address]
 
@@ -115,8 +122,11 @@ def ask(server, text, host=0):
 
 def create(server, table=TABLE):
     keyspace = table.split(".")[0]
-    query(server, f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = "
-                  f"{{'class': 'NetworkTopologyStrategy', 'replication_factor': {server.replicas}}}")
+    query(
+        server,
+        f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = "
+        f"{{'class': 'NetworkTopologyStrategy', 'replication_factor': {server.replicas}}}",
+    )
     query(server, f"CREATE TABLE IF NOT EXISTS {table} (pk bigint PRIMARY KEY, v blob)")
     time.sleep(1)
 
@@ -128,28 +138,39 @@ def limit(server, table=TABLE, reads=None, writes=None):
     query(server, f"ALTER TABLE {table} WITH per_partition_rate_limit = {{{option}}}")
 
 
-# -- loads ------------------------------------------------------------------------------------------------------------------
+# -- loads -----------------------------------------------------------------------------------------
 
 class Load:
     """A run of the loader on core 1. Its arguments are those of bench/examples/attack."""
 
     def __init__(self, server, table=TABLE, preferred=True, **words):
-        directory = pathlib.Path(os.environ.get("EXAMPLES_BIN", harness.ROOT / "target/release/examples"))
+        directory = pathlib.Path(
+            os.environ.get("EXAMPLES_BIN", harness.ROOT / "target/release/examples")
+        )
         words.setdefault("level", server.level)
         priority = harness.PRIORITY if preferred else BEHIND
         # In a session of its own, so that it has a scheduling group.
         shell = f'(echo {priority} >/proc/$$/autogroup) 2>/dev/null; exec "$@"'
-        command = ["bash", "-c", shell, "load", "taskset", "-c", "1", str(directory / "attack"), ",".join(server.hosts), table,
+        command = ["bash", "-c", shell, "load", "taskset", "-c", "1", str(directory / "attack"),
+            ",".join(server.hosts), table,
                    *(f"{name}={value}" for name, value in words.items())]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                                        preexec_fn=die_with_parent)
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
         line = self.process.stdout.readline()
         self.began = json.loads(line)["began_ms"] / 1000 if line else self.report()
 
     def report(self):
         out, err = self.process.communicate(timeout=7200)
         if self.process.returncode:
-            raise SystemExit(f"goodput: {' '.join(self.process.args[7:])} failed: {out[-500:]} {err[-2000:]}")
+            raise SystemExit(
+                f"goodput: {' '.join(self.process.args[7:])} failed: {out[-500:]} {err[-2000:]}"
+            )
         return json.loads(out.splitlines()[-1])
 
     def wait_until(self, seconds):
@@ -164,7 +185,9 @@ def per_second(report, name, since, until):
 
 
 def answered(report, since, until):
-    return sum(per_second(report, name, since, until) for name in ("good", "late", "refused", "failed"))
+    return sum(
+        per_second(report, name, since, until) for name in ("good", "late", "refused", "failed")
+    )
 
 
 def stolen():
@@ -187,9 +210,14 @@ def measured(server, seconds, table=TABLE, **words):
     load.wait_until(until)
     used = cpu(server) - before
     report = load.report()
-    figures = {name: round(per_second(report, name, since, until)) for name in ("good", "late", "refused", "failed")}
+    figures = {
+        name: round(per_second(report, name, since, until))
+        for name in ("good", "late", "refused", "failed")
+    }
     every = answered(report, since, until)
-    figures["server_cpu_us_per_answer"] = round(used / (until - since) / every * 1e6, 3) if every else None
+    figures["server_cpu_us_per_answer"] = (
+        round(used / (until - since) / every * 1e6, 3) if every else None
+    )
     figures["server_cpu_cores"] = round(used / (until - since), 3)
     figures["latency_us"] = report["phases"][0]["latency_us"]
     return figures | wrong(report)
@@ -201,11 +229,15 @@ def wrong(report):
 
 
 def fill(server, rows, table=TABLE, value=VALUE, first=0):
-    report = Load(server, table, op="write", keys=rows, first=first, value=value, once="true", flight=256).report()
+    report = Load(
+        server, table, op="write", keys=rows, first=first, value=value, once="true", flight=256
+    ).report()
     written = sum(report["good"]) + sum(report["late"])
     if written != rows:
         # Cassandra may time out while it flushes. The rows are written again.
-        Load(server, table, op="write", keys=rows, first=first, value=value, once="true", flight=32).report()
+        Load(
+            server, table, op="write", keys=rows, first=first, value=value, once="true", flight=32
+        ).report()
     return {"rows": rows, "rows_per_s": round(rows / report["seconds"]), **wrong(report)}
 
 
@@ -224,12 +256,22 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
     """Good traffic before and during an attack, in an open loop, or in a closed one if the rate is
     0. `seconds` are those of both parts."""
     before, during = seconds
-    # The attack begins a second before the second part is measured, and ends after it. Each second is
-    # a phase of its own.
+    # The attack begins a second before the second part is measured, and ends after it. Each second
+    # is a phase of its own.
     length = before + 1 + during
     good = Load(server, keys=rows, flight=FLIGHT, plan=",".join([f"{rate}:1"] * length))
-    attack = Load(server, preferred=False, op=operation, first=-HOT, keys=hot, value=HOT_VALUE, flight=ATTACK_FLIGHT, route=route,
-                  plan=f"0:{during + 2}", at=round((good.began + before) * 1000))
+    attack = Load(
+        server,
+        preferred=False,
+        op=operation,
+        first=-HOT,
+        keys=hot,
+        value=HOT_VALUE,
+        flight=ATTACK_FLIGHT,
+        route=route,
+        plan=f"0:{during + 2}",
+        at=round((good.began + before) * 1000),
+    )
     times = [stolen()]
     for second in range(1, length + 1):
         good.wait_until(second)
@@ -243,15 +285,21 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
     first, second = (summed([phase for phase, _ in part]) for part in parts)
     calm = [summed([phase for phase, counts in part if counts]) for part in parts]
     rates = [part["good"] / part["seconds"] for part in (first, second)]
-    p99, p99_of_all = ([percentile(part, 0.99) for part in both] for both in (calm, (first, second)))
+    p99, p99_of_all = (
+        [percentile(part, 0.99) for part in both] for both in (calm, (first, second))
+    )
     figures = {
-        "offered": rate or None, "good_before_per_s": round(rates[0]), "good_during_per_s": round(rates[1]),
+        "offered": rate or None, "good_before_per_s": round(rates[0]),
+        "good_during_per_s": round(rates[1]),
         "goodput": harness.quotient(rates[1], rates[0]),
-        "p99_before_us": p99[0], "p99_during_us": p99[1], "p99_ratio": harness.quotient(p99[1], p99[0]),
+        "p99_before_us": p99[0], "p99_during_us": p99[1],
+        "p99_ratio": harness.quotient(p99[1], p99[0]),
         "p99_ratio_of_all_seconds": harness.quotient(p99_of_all[1], p99_of_all[0]),
-        "undisturbed": round(min(one["seconds"] / every["seconds"] for one, every in zip(calm, (first, second))), 2),
+        "undisturbed": round(min(one["seconds"] / every["seconds"] for one,
+            every in zip(calm, (first, second))), 2),
         "during": {name: second[name] for name in ("late", "refused", "failed", "unsent")},
-        "attack": {name: round(per_second(hostile, name, 1, 1 + during)) for name in ("good", "late", "refused", "failed")},
+        "attack": {name: round(per_second(hostile, name, 1, 1 + during))
+            for name in ("good", "late", "refused", "failed")},
         "server_cpu_cores": round(used / during, 2), "stolen_ms": times[-1] - times[0],
     }
     return figures | wrong(report)
@@ -289,7 +337,10 @@ def repeated(rounds, run):
     """The medians of the ratios over some rounds, with the figures of the last round. Of twice as
     many rounds at most, the rounds count of which the most seconds were undisturbed."""
     each = [run()]
-    while len(each) < 2 * rounds and sum(one["undisturbed"] >= UNDISTURBED for one in each) < rounds > 1:
+    while (
+        len(each) < 2 * rounds
+        and sum(one["undisturbed"] >= UNDISTURBED for one in each) < rounds > 1
+    ):
         each.append(run())
     each = sorted(each, key=lambda one: one["undisturbed"] < UNDISTURBED)[:rounds]
     figures = dict(each[-1])

@@ -2,9 +2,9 @@
 for their 99th percentile. Part `governor` of bench/storage.
 
 Each second is evaluated with the node's own histogram of statements. The bounds of its buckets
-double, so a second meets the target only if its 99th percentile is in a bucket that ends at 4.096 ms
-or less. Spare CPU is the shard's time without statements and control. Compaction's part of it is the
-time of the maintenance group.
+double, so a second meets the target only if its 99th percentile is in a bucket that ends at 4.096
+ms or less. Spare CPU is the shard's time without statements and control. Compaction's part of it is
+the time of the maintenance group.
 """
 
 import threading
@@ -20,7 +20,8 @@ RUNTIME = "scylla_scheduler_runtime_ms"
 
 
 def sample(node):
-    """(cumulated counts of statements by bound in microseconds, runtime of each group in seconds)"""
+    """(cumulated counts of statements by bound in microseconds, runtime of each group in
+    seconds)"""
     counts, runtime = {}, dict.fromkeys(GROUPS, 0.0)
     for line in node.metrics().splitlines():
         name, _, value = line.rpartition(" ")
@@ -63,7 +64,18 @@ def measure(bench, node, table, rows, rate, seconds):
     compactions = Compactions(node, table)
     compactions.start()
     reports = []
-    words = ("--table", table, "--rows", rows, "--rate", rate, "--warmup", 2, "--duration", seconds + 4)
+    words = (
+        "--table",
+        table,
+        "--rows",
+        rows,
+        "--rate",
+        rate,
+        "--warmup",
+        2,
+        "--duration",
+        seconds + 4,
+    )
     load = threading.Thread(
         target=lambda: reports.append(bench.load(node.address, node.pid, "mixed", *words)))
     load.start()

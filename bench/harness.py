@@ -36,7 +36,8 @@ from launch import Node  # noqa: E402
 
 DATA = pathlib.Path(os.environ.get("BENCH_DIR", ROOT / "target/bench-data"))
 PRIORITY = os.environ.get("BENCH_PRIORITY", "-15")
-KEPT = ["ops_per_s", "rows_per_s", "value_mb_per_s", "latency_us", "errors", "corrupt", "missing", "client_cpu_cores", "server_cpu_cores",
+KEPT = ["ops_per_s", "rows_per_s", "value_mb_per_s", "latency_us", "errors", "corrupt", "missing",
+    "client_cpu_cores", "server_cpu_cores",
         "other_cpu_cores", "server_rss_mib", "seconds"]
 WRONG = ("errors", "corrupt", "missing")
 # Lines of callgrind: a function, or one that it calls; and the first characters of a cost.
@@ -86,7 +87,9 @@ class Bench:
 
     def load(self, host, pid, command, *arguments, cpus="1"):
         """Runs the load generator, by default on core 1."""
-        done = subprocess.run(load_command(host, pid, command, *arguments, cpus=cpus), capture_output=True, text=True)
+        done = subprocess.run(
+            load_command(host, pid, command, *arguments, cpus=cpus), capture_output=True, text=True
+        )
         return self.load_report(command, done.stdout, done.stderr)
 
     def load_report(self, command, out, err):
@@ -112,11 +115,20 @@ class Bench:
             for kind, target in (("must", must), ("aim", aim)):
                 if target is not None:
                     figure[kind] = f"{sign} {target}"
-                    figure[f"{kind}_holds"] = None if value is None else COMPARE[sign](value, target)
+                    figure[f"{kind}_holds"] = (
+                        None if value is None else COMPARE[sign](value, target)
+                    )
             figures[name] = figure
             if must is not None and not figure["must_holds"]:
                 holds = False
-        self.write({"case": "summary", "figures": figures, "holds": holds, "repeat": f"make {repeat}" + (" QUICK=1" if self.quick else "")})
+        self.write(
+            {
+                "case": "summary",
+                "figures": figures,
+                "holds": holds,
+                "repeat": f"make {repeat}" + (" QUICK=1" if self.quick else ""),
+            }
+        )
         return holds
 
 
@@ -127,15 +139,30 @@ def preferred(*command):
 
 
 def load_command(host, pid, command, *arguments, cpus="1"):
-    return preferred("taskset", "-c", cpus, judges.LOAD, command, "--hosts", host, "--server-pid", pid, *arguments)
+    return preferred(
+        "taskset",
+        "-c",
+        cpus,
+        judges.LOAD,
+        command,
+        "--hosts",
+        host,
+        "--server-pid",
+        pid,
+        *arguments,
+    )
 
 
-# -- beginning ----------------------------------------------------------------------------------------------------------------
+# -- beginning -------------------------------------------------------------------------------------
 
 def arguments(doc, parts, only_parts=False):
     """The command line parser of every benchmark. `--only` names a server, or parts."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK", "0") not in ("", "0"))
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", default=os.environ.get("QUICK", "0") not in ("", "0")
+    )
     if only_parts:
         parser.add_argument("--only", action="append", default=[], choices=parts)
     else:
@@ -164,9 +191,12 @@ def build(variable, package, name, *options):
     """Builds a binary, unless the environment names one. One with options is copied, because the
     next build takes its place."""
     if not os.environ.get(variable):
-        subprocess.run(["cargo", "build", "--release", "-q", "-p", package, "--bin", name, *options], cwd=ROOT, check=True)
+        subprocess.run(["cargo", "build", "--release", "-q", "-p", package, "--bin", name,
+            *options], cwd=ROOT, check=True)
         built = ROOT / f"target/release/{name}"
-        os.environ[variable] = str(shutil.copy2(built, f"{built}-{variable.lower()}") if options else built)
+        os.environ[variable] = str(
+            shutil.copy2(built, f"{built}-{variable.lower()}") if options else built
+        )
 
 
 def build_messina():
@@ -181,11 +211,18 @@ def build_hot_path_without_limits():
     build("HOT_PATH_BEFORE", "messina-bench", "hot-path", "--features", "without-limits")
 
 
-# -- the servers ----------------------------------------------------------------------------------------------------------------
+# -- the servers -----------------------------------------------------------------------------------
 
 def messina_node(memory, data=None, shards=1, cpus="0", overprovisioned=False, **config):
-    return Node(shards=shards, memory=memory, data_dir=data, overprovisioned=overprovisioned, cpus=cpus, config={"idle_poll_time_us": "0us", **config},
-                prefix=["taskset", "-c", cpus] if cpus else [])
+    return Node(
+        shards=shards,
+        memory=memory,
+        data_dir=data,
+        overprovisioned=overprovisioned,
+        cpus=cpus,
+        config={"idle_poll_time_us": "0us", **config},
+        prefix=["taskset", "-c", cpus] if cpus else [],
+    )
 
 
 def prefer(pid):
@@ -209,7 +246,9 @@ def restart(node, memory=None):
 
 def total(text, name):
     """The sum of a metric over its labels."""
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text if line.startswith((name + "{", name + " ")))
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in text if line.startswith((name + "{", name + " "))
+    )
 
 
 def numbers(node, names):
@@ -230,7 +269,11 @@ def cpu_seconds(pid):
 def idle_seconds(core):
     """The idle time of a core since the machine started. Time in interrupts and kernel threads is
     not idle."""
-    line = next(line for line in pathlib.Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} "))
+    line = next(
+        line
+        for line in pathlib.Path("/proc/stat").read_text().splitlines()
+        if line.startswith(f"cpu{core} ")
+    )
     idle, waiting = line.split()[4:6]
     return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
 
@@ -238,7 +281,9 @@ def idle_seconds(core):
 def cassandra(*words, prefix=()):
     done = subprocess.run([*prefix, str(judges.CASSANDRA), *words], capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"cassandra {words[0]} failed: {done.stdout[-1000:]} {done.stderr[-2000:]}")
+        raise SystemExit(
+            f"cassandra {words[0]} failed: {done.stdout[-1000:]} {done.stderr[-2000:]}"
+        )
     return done.stdout
 
 
@@ -247,7 +292,7 @@ def start_cassandra(*words):
     return json.loads(cassandra("start", *words).splitlines()[0])["pid"]
 
 
-# -- tools --------------------------------------------------------------------------------------------------------------------------
+# -- tools -----------------------------------------------------------------------------------------
 
 def fresh(name):
     """An empty directory for a node."""
@@ -267,7 +312,8 @@ def fio(bench, seconds, *words, cpus=None):
     """The report of `fio` for a job with direct I/O, and how it accessed the disk."""
     last = None
     for engine in ("io_uring", "libaio", "psync"):
-        command = preferred(*(["taskset", "-c", cpus] if cpus else []), "fio", "--name=job", "--direct=1", f"--ioengine={engine}", f"--runtime={seconds}",
+        command = preferred(*(["taskset", "-c", cpus] if cpus else []), "fio", "--name=job",
+            "--direct=1", f"--ioengine={engine}", f"--runtime={seconds}",
                             "--time_based", "--output-format=json", *words)
         last = subprocess.run(command, capture_output=True, text=True)
         if last.returncode == 0:
@@ -276,19 +322,31 @@ def fio(bench, seconds, *words, cpus=None):
 
 
 def callgrind(bench, *words):
-    """The instructions and the report of one run of hot-path. `outside_allocator` of the report has the
-    instructions without those of the allocator: how full its pages are by chance decides about
+    """The instructions and the report of one run of hot-path. `outside_allocator` of the report has
+    the instructions without those of the allocator: how full its pages are by chance decides about
     hundreds of them for each request."""
     scratch = DATA / "callgrind.out"
     environment = dict(os.environ, TMPDIR=str(DATA), MESSINA_NO_IO_URING="1")
-    done = subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={scratch}", os.environ["HOT_PATH_BIN"], *map(str, words)],
-                          capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [
+            "valgrind",
+            "--tool=callgrind",
+            f"--callgrind-out-file={scratch}",
+            os.environ["HOT_PATH_BIN"],
+            *map(str, words),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     if done.returncode:
         bench.fail(f"hot-path {words} failed: {done.stdout[-500:]} {done.stderr[-2000:]}")
     counted = instructions(scratch.read_text())
     scratch.unlink()
     outside = sum(count for name, count in counted.items() if not ALLOCATOR.match(name))
-    return sum(counted.values()), json.loads(done.stdout.splitlines()[-1]) | {"outside_allocator": outside}
+    return sum(counted.values()), json.loads(done.stdout.splitlines()[-1]) | {
+        "outside_allocator": outside
+    }
 
 
 def instructions(profile):

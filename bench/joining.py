@@ -1,8 +1,8 @@
 """How good traffic fares while a fourth node joins three, for bench/streaming.
 
-The three nodes share core 0. The load has core 1, with priority; the fourth node has the rest of it.
-So the fourth node disturbs the others as a node of its own machine would, except for the streaming
-itself.
+The three nodes share core 0. The load has core 1, with priority; the fourth node has the rest of
+it. So the fourth node disturbs the others as a node of its own machine would, except for the
+streaming itself.
 """
 
 import json
@@ -10,7 +10,9 @@ import threading
 import time
 
 import harness
-from attacks import FLIGHT, Load, Three, capacity, create, fill, percentile, stolen, summed, undisturbed
+from attacks import (
+    FLIGHT, Load, Three, capacity, create, fill, percentile, stolen, summed, undisturbed,
+)
 
 ROWS = (50_000, 400_000)
 VALUE = 1000  # bytes
@@ -23,8 +25,14 @@ class Fourth:
 
     def __init__(self, three, memory):
         self.three, self.took = three, None
-        self.node = harness.messina_node(memory, data=harness.fresh("joining3"), cpus="1", overprovisioned=True,
-                                         seeds=f"'{','.join(three.hosts)}'", rack="r0")
+        self.node = harness.messina_node(
+            memory,
+            data=harness.fresh("joining3"),
+            cpus="1",
+            overprovisioned=True,
+            seeds=f"'{','.join(three.hosts)}'",
+            rack="r0",
+        )
 
     def start(self):
         self.three.spawn(self.node)
@@ -72,16 +80,23 @@ def joined(bench, memory="1G", **config):
         joining.join(timeout=60)
         ended = fourth.took
         if ended is None or ended > during:
-            raise SystemExit(f"streaming: the fourth node has not its part after {during} s: {fourth.tablets()}")
+            raise SystemExit(
+                f"streaming: the fourth node has not its part after {during} s: {fourth.tablets()}"
+            )
         seconds = list(zip(report["phases"], undisturbed(times)))
         last = BEFORE + int(ended) + 1
         parts = seconds[1:BEFORE], seconds[BEFORE:last], seconds[last:last + after]
-        p99 = [percentile(summed([phase for phase, counts in part if counts]), 0.99) for part in parts]
+        p99 = [
+            percentile(summed([phase for phase, counts in part if counts]), 0.99) for part in parts
+        ]
         received = bytes_received(fourth.node)
         bench.emit("join", {
-            "offered": rate, "join_s": round(ended, 2), "bytes": int(received), "mb_per_s": round(received / ended / 1e6, 1),
-            "tablets": fourth.tablets(), "p99_before_us": p99[0], "p99_during_us": p99[1], "p99_after_us": p99[2],
-            "p99_during": harness.quotient(p99[1], p99[0]), "p99_after": harness.quotient(p99[2], p99[0]),
+            "offered": rate, "join_s": round(ended, 2), "bytes": int(received),
+            "mb_per_s": round(received / ended / 1e6, 1),
+            "tablets": fourth.tablets(), "p99_before_us": p99[0], "p99_during_us": p99[1],
+            "p99_after_us": p99[2],
+            "p99_during": harness.quotient(p99[1], p99[0]),
+            "p99_after": harness.quotient(p99[2], p99[0]),
             "failed": sum(phase["failed"] + phase["unsent"] for phase in report["phases"]),
             "stolen_ms": times[-1] - times[0],
         })

@@ -1,10 +1,12 @@
-"""How exact limits are, and whether the hottest partitions are listed: parts `accuracy` and `zipf` of
-bench/goodput."""
+"""How exact limits are, and whether the hottest partitions are listed: parts `accuracy` and `zipf`
+of bench/goodput."""
 
 import itertools
 import struct
 
-from attacks import ATTACK_FLIGHT, FLIGHT, One, Three, Load, answered, ask, create, fill, limit, per_second
+from attacks import (
+    ATTACK_FLIGHT, FLIGHT, One, Three, Load, answered, ask, create, fill, limit, per_second,
+)
 from wire import ERROR
 
 LEVELS = ("one", "quorum", "all")
@@ -18,7 +20,7 @@ LISTED = 10  # partitions that must be listed, but one
 ZIPF_TABLE = "goodput.zipf"
 
 
-# -- accuracy ---------------------------------------------------------------------------------------------------------------
+# -- accuracy --------------------------------------------------------------------------------------
 
 def case_of(kind):
     operation, level, route, most, multiple = kind
@@ -28,11 +30,16 @@ def case_of(kind):
 def batches(bench):
     """Combinations of operation, level, route, limit and multiple that run beside each other."""
     levels = bench.short(("quorum",), LEVELS)
-    for route, most, multiple in itertools.product(ROUTES, bench.short((LOW, 100, 1000), (LOW, *EXACT)), bench.short((2, 100), (2, 10, 100))):
+    for route, most, multiple in itertools.product(ROUTES,
+            bench.short((LOW, 100, 1000), (LOW, *EXACT)), bench.short((2, 100), (2, 10, 100))):
         if multiple == 100 and most * 10 > MOST:
             continue  # The same closed loop as 10 times the limit.
         beside = max(1, min(6, MOST // (most * multiple)))
-        kinds = [(operation, level, route, most, multiple) for operation in ("read", "write") for level in levels]
+        kinds = [
+            (operation, level, route, most, multiple)
+            for operation in ("read", "write")
+            for level in levels
+        ]
         for at in range(0, len(kinds), beside):
             yield kinds[at:at + beside]
 
@@ -53,19 +60,30 @@ def accuracy(bench, emit):
                 key += 1
                 rate = most * multiple
                 plan = f"{rate if rate <= MOST else 0}:{SKIPPED + seconds + 1}"
-                loads.append(Load(server, op=operation, level=level, route=route, first=key, plan=plan, flight=ATTACK_FLIGHT))
+                loads.append(
+                    Load(
+                        server,
+                        op=operation,
+                        level=level,
+                        route=route,
+                        first=key,
+                        plan=plan,
+                        flight=ATTACK_FLIGHT,
+                    )
+                )
             for kind, load in zip(batch, loads):
                 report = load.report()
                 since, until = SKIPPED, SKIPPED + seconds
                 accepted = sum(per_second(report, name, since, until) for name in ("good", "late"))
                 emit(bench, server, case_of(kind), {
-                    "limit": most, "offered_of_limit": round(answered(report, since, until) / most, 2), "accepted_of_limit": round(accepted / most, 4),
+                    "limit": most, "offered_of_limit": round(answered(report, since, until) / most,
+                        2), "accepted_of_limit": round(accepted / most, 4),
                     "failed": sum(report["failed"]), "codes": report["codes"]})
     finally:
         server.close()
 
 
-# -- the hottest partitions -------------------------------------------------------------------------------------------------
+# -- the hottest partitions ------------------------------------------------------------------------
 
 def zipf(bench, emit):
     server = One("2G")
@@ -87,7 +105,9 @@ def zipf(bench, emit):
 
 def compared(report, listed, seconds):
     """The hottest keys by the client's count, and what the server lists of them."""
-    true = sorted(((count / seconds, key) for key, count in enumerate(report["head"])), reverse=True)[:LISTED]
+    true = sorted(
+        ((count / seconds, key) for key, count in enumerate(report["head"])), reverse=True
+    )[:LISTED]
     rates = {}
     for table, key, reads in listed:
         if table == ZIPF_TABLE.split(".")[1].encode() and key is not None:
@@ -95,17 +115,27 @@ def compared(report, listed, seconds):
     known = [(key, rate, rates[key]) for rate, key in true if key in rates]
     # One of the ten may be missing, or be wrong.
     errors = sorted(abs(theirs / rate - 1) for _, rate, theirs in known)[:LISTED - 1]
-    return {"listed": len(known), "rate_error": round(errors[-1], 4) if errors else None,
-            "true_and_listed": [(key, round(rate), round(theirs)) for key, rate, theirs in known], "rows": len(listed)}
+    return {
+        "listed": len(known),
+        "rate_error": round(errors[-1], 4) if errors else None,
+        "true_and_listed": [(key, round(rate), round(theirs)) for key, rate, theirs in known],
+        "rows": len(listed),
+    }
 
 
-# -- the verdict ------------------------------------------------------------------------------------------------------------
+# -- the verdict -----------------------------------------------------------------------------------
 
 def verdict(bench):
     def ratios(limits):
-        each = [figures for (_, case), figures in bench.cases.items() if case.startswith("accuracy-") and figures["limit"] in limits]
+        each = [
+            figures
+            for (_, case), figures in bench.cases.items()
+            if case.startswith("accuracy-") and figures["limit"] in limits
+        ]
         # Less than twice the limit was offered: the loader could not do more.
-        return [figures["accepted_of_limit"] for figures in each if figures["offered_of_limit"] >= 1.95]
+        return [
+            figures["accepted_of_limit"] for figures in each if figures["offered_of_limit"] >= 1.95
+        ]
 
     exact, low = ratios(EXACT), ratios((LOW,))
     get = lambda key: bench.get(("one", "zipf"), key)  # noqa: E731

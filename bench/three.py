@@ -22,13 +22,27 @@ class Messina:
         seeds = f"'{','.join(self.hosts)}'"
         self.nodes = []
         for n, host in enumerate(self.hosts):
-            node = messina_node(memory, data=harness.fresh(f"{place}{n}"), cpus=cpus, overprovisioned=True, seeds=seeds, rack=f"r{n}", **config)
+            node = messina_node(
+                memory,
+                data=harness.fresh(f"{place}{n}"),
+                cpus=cpus,
+                overprovisioned=True,
+                seeds=seeds,
+                rack=f"r{n}",
+                **config,
+            )
             node.address = host
             self.nodes.append(node)
 
     def spawn(self, node):
         with open(node.log_path, "ab") as log:
-            node.process = subprocess.Popen(node.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+            node.process = subprocess.Popen(
+                node.command(),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def start(self):
         """Seconds from the start of all processes until each node sees the entire cluster and
@@ -53,14 +67,19 @@ class Messina:
         end = time.monotonic() + seconds
         while not self.sees_all(node):
             if time.monotonic() > end or not node.alive():
-                raise SystemExit(f"{node.address} is not in a cluster of three after {seconds} s: {node.log_tail()}")
+                raise SystemExit(
+                    f"{node.address} is not in a cluster of three after {seconds} s:"
+                    f" {node.log_tail()}"
+                )
             time.sleep(0.01)
 
     @staticmethod
     def sees_all(node):
         try:
             ask = lambda path: json.loads(node.admin("GET", path, timeout=2)[1])  # noqa: E731
-            return len(ask("/gossiper/endpoint/live")) == NODES and not ask("/storage_service/nodes/joining")
+            return len(ask("/gossiper/endpoint/live")) == NODES and not ask(
+                "/storage_service/nodes/joining"
+            )
         except (OSError, ValueError):
             return False
 
@@ -123,7 +142,9 @@ class Cassandra:
 
     def pin(self, cpus):
         for pid in self.known:
-            subprocess.run(["taskset", "-a", "-c", "-p", cpus, str(pid)], check=True, capture_output=True)
+            subprocess.run(
+                ["taskset", "-a", "-c", "-p", cpus, str(pid)], check=True, capture_output=True
+            )
 
     def stop(self):
         cassandra("stop")

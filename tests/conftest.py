@@ -1,8 +1,10 @@
-"""What the Python tests share: which server they talk to, and one database session with its own keyspace.
+"""What the Python tests share: which server they talk to, and one database session with its own
+keyspace.
 
-Without --host the tests start a Messina node and stop it at the end. `--peer cassandra` runs them against Apache
-Cassandra, started by `tests/peers/cassandra start`, as a check of the tests themselves; it leaves out, and counts in the
-last lines, what is marked `scylla` or `node`. `--short` leaves out what is marked `long`.
+Without --host the tests start a Messina node and stop it at the end. `--peer cassandra` runs them
+against Apache Cassandra, started by `tests/peers/cassandra start`, as a check of the tests
+themselves; it leaves out, and counts in the last lines, what is marked `scylla` or `node`.
+`--short` leaves out what is marked `long`.
 """
 
 import pytest

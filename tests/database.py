@@ -1,7 +1,8 @@
 """A thin layer over the Python drivers for short tests: run, expect rows, expect a refusal.
 
-Works with cassandra-driver and scylla-driver alike, whichever the virtual environment has. `refused` also asserts that
-the connection is still good afterwards: an error must never cost more than the statement.
+Works with cassandra-driver and scylla-driver alike, whichever the virtual environment has.
+`refused` also asserts that the connection is still good afterwards: an error must never cost more
+than the statement.
 """
 
 import itertools
@@ -22,9 +23,11 @@ names = itertools.count(1)
 
 
 def connect(host, **options):
-    """A cluster object of the driver and its session; protocol version 4, no retries, long client timeout."""
+    """A cluster object of the driver and its session; protocol version 4, no retries, long client
+    timeout."""
     profile = ExecutionProfile(
-        load_balancing_policy=WhiteListRoundRobinPolicy([host]), retry_policy=FallthroughRetryPolicy(),
+        load_balancing_policy=WhiteListRoundRobinPolicy([host]),
+        retry_policy=FallthroughRetryPolicy(),
         request_timeout=120,
     )
     settings = {
@@ -40,7 +43,8 @@ def connect(host, **options):
 
 
 def plain(value):
-    """A value in a form that compares by content: the drivers' containers become lists, sets, dicts and tuples."""
+    """A value in a form that compares by content: the drivers' containers become lists, sets, dicts
+    and tuples."""
     kind = type(value).__name__
     if kind in ("SortedSet", "set", "frozenset"):
         return {plain(v) for v in value}
@@ -93,14 +97,17 @@ class Database:
         return self.session.prepare(text)
 
     def refused(self, errors, statement, *values, match=None, **options):
-        """Asserts that the statement is refused with (one of) these errors and that the session still works."""
+        """Asserts that the statement is refused with (one of) these errors and that the session
+        still works."""
         shown = str(statement)[:200]
         try:
             result = self.execute(statement, *values, **options)
         except Exception as error:
             assert isinstance(error, errors), f"{shown}: {type(error).__name__}: {str(error)[:300]}"
             message = str(error)
-            assert match is None or re.search(match, message, re.IGNORECASE), f"{shown}: {message[:300]}"
+            assert match is None or re.search(
+                match, message, re.IGNORECASE
+            ), f"{shown}: {message[:300]}"
         else:
             raise AssertionError(f"not refused: {shown}: {result.all()[:3]}")
         assert self.one("SELECT key FROM system.local WHERE key = 'local'") == "local"

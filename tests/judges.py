@@ -3,8 +3,8 @@
 By default they are those of this repository: the load generator of tools/load, and `cassandra` and
 `sstabletool` of tests/peers. The environment may name others:
 
-PEERS       a directory with `load`, `cassandra/cassandra` and `sstabletools/sstabletool`, which take
-            the same commands. They share no code with ours: a second judge.
+PEERS       a directory with `load`, `cassandra/cassandra` and `sstabletools/sstabletool`, which
+            take the same commands. They share no code with ours: a second judge.
 PEERS_HOME  where these keep what they fetch and build (default ~/.cache/peers).
 LOAD_BIN    another load generator.
 """
@@ -38,5 +38,16 @@ def ledger(verb, hosts, path, keys, *more):
     increments."""
     # The ledger of PEERS does not support counters.
     counters = [] if PEERS else ["--counters", "0.05"]
-    options = ["--hosts", hosts, "--ledger", path, "--rows", keys, "--deletes", "0.1", "--connections", "0"]
+    options = [
+        "--hosts",
+        hosts,
+        "--ledger",
+        path,
+        "--rows",
+        keys,
+        "--deletes",
+        "0.1",
+        "--connections",
+        "0",
+    ]
     return [str(word) for word in (LOAD, verb, *options, *counters, *more)]

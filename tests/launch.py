@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Starts, kills and restarts a Messina node for tests and benchmarks. Standard library only.
 
-A `Node` owns a process, a loopback address of its own (so that every node may use the default ports) and a data
-directory, which it deletes on `close` unless it was given one. `wait_cql` asks OPTIONS over a raw socket, so that the
-launcher needs no driver.
+A `Node` owns a process, a loopback address of its own (so that every node may use the default
+ports) and a data directory, which it deletes on `close` unless it was given one. `wait_cql` asks
+OPTIONS over a raw socket, so that the launcher needs no driver.
 
-    tests/launch.py [--shards N] [--memory M] -- COMMAND...    run COMMAND with NODE_HOST, NODE_PID and NODE_DATA set
+    tests/launch.py [--shards N] [--memory M] -- COMMAND...
+                                  run COMMAND with NODE_HOST, NODE_PID and NODE_DATA set
 
-The binary is $MESSINA_BIN, else target/release/messina, else target/debug/messina, whichever is newer.
+The binary is $MESSINA_BIN, else target/release/messina, else target/debug/messina, whichever is
+newer.
 """
 
 import argparse
@@ -57,7 +59,9 @@ def binary():
     given = os.environ.get("MESSINA_BIN")
     if given:
         return pathlib.Path(given).resolve()
-    found = [p for p in (ROOT / "target/release/messina", ROOT / "target/debug/messina") if p.exists()]
+    found = [
+        p for p in (ROOT / "target/release/messina", ROOT / "target/debug/messina") if p.exists()
+    ]
     if not found:
         raise StartFailed("no messina binary: run `make build`, or set MESSINA_BIN")
     return max(found, key=lambda p: p.stat().st_mtime)
@@ -98,7 +102,8 @@ def answers_options(address, port=CQL_PORT, timeout=2.0):
 class Node:
     """One messina process that can be killed and started again on the same data."""
 
-    def __init__(self, shards=2, memory="1G", data_dir=None, overprovisioned=True, cpus=None, extra=(), config=None,
+    def __init__(self, shards=2, memory="1G", data_dir=None, overprovisioned=True, cpus=None,
+            extra=(), config=None,
                  address=None, keep=None, prefix=()):
         self.shards = shards
         self.memory = memory
@@ -109,7 +114,9 @@ class Node:
         self.address = address or free_address()
         self.own_directory = data_dir is None
         self.keep = keep if keep is not None else bool(os.environ.get("KEEP_DATA"))
-        self.data_dir = pathlib.Path(data_dir or tempfile.mkdtemp(prefix="messina-", dir=os.environ.get("TEST_DIR")))
+        self.data_dir = pathlib.Path(
+            data_dir or tempfile.mkdtemp(prefix="messina-", dir=os.environ.get("TEST_DIR"))
+        )
         self.log_path = self.data_dir.parent / (self.data_dir.name + ".log")
         self.config_path = self.data_dir.parent / (self.data_dir.name + ".yaml")
         self.config = dict(config or {})
@@ -126,8 +133,18 @@ class Node:
             **self.config,
         }
         self.config_path.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
-        command = self.prefix + [str(binary()), "serve", "--config", str(self.config_path), "--data-dir",
-                                 str(self.data_dir), "--memory", self.memory, "--shards", str(self.shards)]
+        command = self.prefix + [
+            str(binary()),
+            "serve",
+            "--config",
+            str(self.config_path),
+            "--data-dir",
+            str(self.data_dir),
+            "--memory",
+            self.memory,
+            "--shards",
+            str(self.shards),
+        ]
         if self.cpus is not None:
             command += ["--cpuset", str(self.cpus)]
         if self.overprovisioned:
@@ -135,12 +152,19 @@ class Node:
         return command + self.extra
 
     def start(self, timeout=90.0):
-        """Starts the process and returns once it answers CQL; `start_seconds` tells how long that took."""
+        """Starts the process and returns once it answers CQL; `start_seconds` tells how long that
+        took."""
         command = self.command()
         with open(self.log_path, "ab") as log:
             began = time.monotonic()
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                            start_new_session=True, preexec_fn=die_with_parent)
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
         self.wait_cql(timeout)
         self.start_seconds = time.monotonic() - began
         return self
@@ -149,9 +173,14 @@ class Node:
         end = time.monotonic() + timeout
         while not answers_options(self.address):
             if self.process.poll() is not None:
-                raise StartFailed(f"messina ended with {self.process.returncode} while starting:\n{self.log_tail()}")
+                raise StartFailed(
+                    f"messina ended with {self.process.returncode} while"
+                    f" starting:\n{self.log_tail()}"
+                )
             if time.monotonic() > end:
-                raise StartFailed(f"messina did not answer CQL within {timeout} s:\n{self.log_tail()}")
+                raise StartFailed(
+                    f"messina did not answer CQL within {timeout} s:\n{self.log_tail()}"
+                )
             time.sleep(0.005)
 
     @property
@@ -168,7 +197,8 @@ class Node:
         self.process.wait()
 
     def stop(self, timeout=60.0):
-        """SIGTERM; returns the exit status. A node that does not stop in time is killed, and that is an error."""
+        """SIGTERM; returns the exit status. A node that does not stop in time is killed, and that
+        is an error."""
         if not self.alive():
             return self.process.returncode if self.process else None
         self.process.send_signal(signal.SIGTERM)
@@ -176,7 +206,9 @@ class Node:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise StartFailed(f"messina did not stop within {timeout} s of SIGTERM:\n{self.log_tail()}") from None
+            raise StartFailed(
+                f"messina did not stop within {timeout} s of SIGTERM:\n{self.log_tail()}"
+            ) from None
 
     @contextlib.contextmanager
     def standing_still(self):
@@ -245,7 +277,9 @@ class Node:
 
     def metrics(self):
         """The text of the Prometheus endpoint."""
-        with urllib.request.urlopen(f"http://{self.address}:{METRICS_PORT}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://{self.address}:{METRICS_PORT}/metrics", timeout=10
+        ) as answer:
             return answer.read().decode()
 
     def metric(self, name):
@@ -273,14 +307,18 @@ class Node:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--memory", default="1G")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     with Node(shards=args.shards, memory=args.memory) as node:
-        environment = dict(os.environ, NODE_HOST=node.address, NODE_PID=str(node.pid), NODE_DATA=str(node.data_dir))
+        environment = dict(
+            os.environ, NODE_HOST=node.address, NODE_PID=str(node.pid), NODE_DATA=str(node.data_dir)
+        )
         code = subprocess.run(command, env=environment).returncode
         if not node.alive():
             print(f"launch: the node ended by itself:\n{node.log_tail()}", file=sys.stderr)

@@ -17,7 +17,17 @@ def refused(tmp_path, *options, config=""):
     (tmp_path / "m.yaml").write_text(config)
     address = free_address()
     addresses = [f"--{name}-address={address}" for name in ("listen", "rpc", "api", "prometheus")]
-    command = [str(binary()), "serve", "--config", "m.yaml", "--shards=1", "--memory=512M", "--overprovisioned", *addresses, *options]
+    command = [
+        str(binary()),
+        "serve",
+        "--config",
+        "m.yaml",
+        "--shards=1",
+        "--memory=512M",
+        "--overprovisioned",
+        *addresses,
+        *options,
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1, done
     return done.stderr.splitlines()[-1]
@@ -47,13 +57,21 @@ def test_a_new_node_does_not_speak_of_counters_that_it_never_had(node):
 def test_a_refresh_shows_an_absolute_path(node):
     node, db, home = node
     admin = [str(binary()), "admin", "--api", node.address, "--json", "refresh", db.keyspace, "t"]
-    shown = json.loads(subprocess.run(admin, capture_output=True, text=True, check=True, timeout=60).stdout)
+    shown = json.loads(
+        subprocess.run(admin, capture_output=True, text=True, check=True, timeout=60).stdout
+    )
     assert shown["directory"].startswith(f"{home}/data/data/{db.keyspace}/t-")
 
 
 def test_settings_are_changed_by_each_of_their_names(node):
     _, db, _ = node
-    value = lambda: db.execute("SELECT value FROM system.config WHERE name = 'read_request_timeout_in_ms'").one().value
+    value = (
+        lambda: db.execute(
+            "SELECT value FROM system.config WHERE name = 'read_request_timeout_in_ms'"
+        )
+        .one()
+        .value
+    )
     for name, ms in [("read_request_timeout", 6000), ("read_request_timeout_in_ms", 7000)]:
         db.execute(f"UPDATE system.config SET value = '{ms}' WHERE name = '{name}'")
         assert value() == str(ms)

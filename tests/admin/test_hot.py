@@ -1,4 +1,5 @@
-"""Hot partitions for operators: ScyllaDB's toppartitions paths, `messina admin hot`, and metrics."""
+"""Hot partitions for operators: ScyllaDB's toppartitions paths, `messina admin hot`, and
+metrics."""
 
 import concurrent.futures
 import json
@@ -42,10 +43,14 @@ def load(db, reads, writes):
     """Reads and writes keys so many times."""
     for table, keys in reads.items():
         read = db.prepare(f"SELECT v FROM {table} WHERE pk = ?")
-        execute_concurrent_with_args(db.session, read, [(key,) for key, count in keys.items() for _ in range(count)])
+        execute_concurrent_with_args(
+            db.session, read, [(key,) for key, count in keys.items() for _ in range(count)]
+        )
     for table, keys in writes.items():
         write = db.prepare(f"INSERT INTO {table} (pk, v) VALUES (?, 1)")
-        execute_concurrent_with_args(db.session, write, [(key,) for key, count in keys.items() for _ in range(count)])
+        execute_concurrent_with_args(
+            db.session, write, [(key,) for key, count in keys.items() for _ in range(count)]
+        )
 
 
 def recorded(node, paths, load):
@@ -67,13 +72,18 @@ def recorded(node, paths, load):
 def test_toppartitions_counts_what_happens_within_its_duration(node, db):
     load(db, {"t": {"before": 50}}, {})
     table, tables = "/column_family/toppartitions", "/storage_service/toppartitions/"
-    paths = [f"{table}/{db.keyspace}:t?list_size=2&", f"{tables}?keyspace_filters={db.keyspace}&", f"{tables}?table_filters={db.keyspace}:u&"]
+    paths = [
+        f"{table}/{db.keyspace}:t?list_size=2&",
+        f"{tables}?keyspace_filters={db.keyspace}&",
+        f"{tables}?table_filters={db.keyspace}:u&",
+    ]
     some = lambda: load(db, {"t": {"a": 30, "b": 20, "c": 10}, "u": {"x": 40}}, {"t": {"w": 15}})
     (of_table, seconds), (of_all, _), (of_u, _) = recorded(node, paths, some)
     assert SECONDS <= seconds < 5 * SECONDS
     assert of_table == {
         "read_cardinality": 3, "write_cardinality": 1,
-        "read": [{"partition": "'a'", "count": 30, "error": 0}, {"partition": "'b'", "count": 20, "error": 0}],
+        "read": [{"partition": "'a'", "count": 30, "error": 0},
+            {"partition": "'b'", "count": 20, "error": 0}],
         "write": [{"partition": "'w'", "count": 15, "error": 0}],
     }
     named = lambda table, key: f"({db.keyspace}:{table}) '{key}'"
@@ -97,7 +107,9 @@ def test_wrong_queries_are_refused(node, db, query, why):
 
 def test_a_long_key_is_shown_by_its_token(node, db):
     path = f"/column_family/toppartitions/{db.keyspace}:t?"
-    [(answer, _)] = recorded(node, [path], lambda: load(db, {}, {"t": {"k" * 1024: 3, "l" * 1025: 2}}))
+    [(answer, _)] = recorded(
+        node, [path], lambda: load(db, {}, {"t": {"k" * 1024: 3, "l" * 1025: 2}})
+    )
     [kept, long] = answer["write"]
     assert (kept["partition"], kept["count"]) == ("'" + "k" * 1024 + "'", 3)
     token = db.execute(f"SELECT token(pk) FROM t WHERE pk = '{'l' * 1025}'").one()[0]
@@ -119,26 +131,41 @@ def test_the_command_shows_the_hot_partition(node, db):
 
     def run(*options):
         command = [str(binary()), "admin", "--api", node.address, "hot", *options]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
 
     plain = run()
     first = plain.splitlines()[1]
-    assert "'the ''hot'' one'" in first and f"{db.keyspace}.t" in first and node.address in first, plain
+    assert (
+        "'the ''hot'' one'" in first and f"{db.keyspace}.t" in first and node.address in first
+    ), plain
     assert "\x1b" not in plain
     assert len(run("--once", "--top", "1").splitlines()) == 2
     [shown] = json.loads(run("--json"))
     hot = max(shown["partitions"], key=lambda one: one["reads_per_second"])
-    assert (shown["address"], shown["error"], hot["key"], hot["table"]) == (node.address, None, "'the ''hot'' one'", "t")
+    assert (shown["address"], shown["error"], hot["key"], hot["table"]) == (
+        node.address,
+        None,
+        "'the ''hot'' one'",
+        "t",
+    )
 
 
 def test_metrics_show_so_many_partitions_of_each_shard_as_are_set(node, db):
     load(db, {"t": {f"key \\ \"{n}\"": 300 for n in range(10)}}, {})
-    pattern = r'^scylla_database_hot_partition_operations\{shard="(\d+)",keyspace="\w+",table="\w+",key="((?:[^"\\]|\\.)*)",token="-?\d+"\} [\d.]+$'
+    pattern = (
+        r'^scylla_database_hot_partition_operations\{shard="(\d+)",keyspace="\w+",table="\w+",'
+        r'key="((?:[^"\\]|\\.)*)",token="-?\d+"\}'
+        r" [\d.]+$"
+    )
 
     def shown():
         return re.findall(pattern, node.metrics(), re.M)
 
     for count in [3, 1, 0]:
-        db.execute(f"UPDATE system.config SET value = '{count}' WHERE name = 'hot_partitions_in_metrics'")
+        db.execute(
+            f"UPDATE system.config SET value = '{count}' WHERE name = 'hot_partitions_in_metrics'"
+        )
         shards = [shard for shard, _ in shown()]
         assert all(shards.count(shard) == count for shard in "01"), shown()

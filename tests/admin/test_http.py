@@ -19,7 +19,11 @@ def node():
 def ask(node, port, method, path, **headers):
     """The status of a request with these headers only."""
     with socket.create_connection((node.address, port), timeout=10) as s:
-        lines = [f"{method} {path} HTTP/1.1", "Connection: close", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            "Connection: close",
+            *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
+        ]
         s.sendall("\r\n".join([*lines, "", ""]).encode())
         answer = b""
         while more := s.recv(1 << 16):
@@ -27,23 +31,54 @@ def ask(node, port, method, path, **headers):
         return int(answer.split()[1])
 
 
-@pytest.mark.parametrize("port, path", [(ADMIN_PORT, "/storage_service/keyspaces"), (METRICS_PORT, "/metrics")])
+@pytest.mark.parametrize("port, path", [(ADMIN_PORT, "/storage_service/keyspaces"),
+    (METRICS_PORT, "/metrics")])
 def test_pages_of_other_sites_are_refused(node, port, path):
-    for host in (node.address, f"{node.address}:{port}", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "node1.example", f"NODE1.example:{port}"):
+    for host in (
+        node.address,
+        f"{node.address}:{port}",
+        f"localhost:{port}",
+        f"127.0.0.1:{port}",
+        f"[::1]:{port}",
+        "node1.example",
+        f"NODE1.example:{port}",
+    ):
         assert ask(node, port, "GET", path, Host=host) == 200, host
-    for host in ("evil.example", f"evil.example:{port}", f"{node.address}.evil.example", "node2.example", "10.1.2.3"):
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        f"{node.address}.evil.example",
+        "node2.example",
+        "10.1.2.3",
+    ):
         assert ask(node, port, "GET", path, Host=host) == 403, host
     own = f"{node.address}:{port}"
-    assert ask(node, port, "GET", path, Host=own, Origin=f"http://{own}", Sec_Fetch_Site="same-origin") == 200
-    for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"}):
+    assert (
+        ask(node, port, "GET", path, Host=own, Origin=f"http://{own}", Sec_Fetch_Site="same-origin")
+        == 200
+    )
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ):
         assert ask(node, port, "GET", path, Host=own, **headers) == 403, headers
     if port == ADMIN_PORT:
         assert ask(node, port, "POST", "/storage_service/flush", Host="evil.example") == 403
-        assert ask(node, port, "POST", "/storage_service/flush", Host=own, Origin="http://evil.example") == 403
+        assert (
+            ask(
+                node, port, "POST", "/storage_service/flush", Host=own, Origin="http://evil.example"
+            )
+            == 403
+        )
 
 
 def test_a_message_is_one_line_of_the_log(node):
-    status, _ = node.admin("POST", "/system/log?level=warn&message=begin%0A2026-01-01T00:00:00Z%20ERROR%20forged%1B%5B31m")
+    status, _ = node.admin(
+        "POST",
+        "/system/log?level=warn&message=begin%0A2026-01-01T00:00:00Z%20ERROR%20forged%1B%5B31m",
+    )
     assert status == 200
     text = node.log_path.read_text()
     assert r"begin\n2026-01-01T00:00:00Z ERROR forged\u{1b}[31m" in text
@@ -86,7 +121,12 @@ def test_a_stop_waits_for_nobody_who_does_not_speak_or_read():
         reader.connect((node.address, METRICS_PORT))
         reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
         # Half a frame, and half of a long one.
-        for begin in (b"\x04\0\0\1", b"\x04\0\0\1\x01\0\0\0\x16\0\1\0\x0bCQL_VERSION\0\x053.0.0" + b"\x04\0\0\1\x07\0\x40\0\0" + b"x" * 100_000):
+        for begin in (
+            b"\x04\0\0\1",
+            b"\x04\0\0\1\x01\0\0\0\x16\0\1\0\x0bCQL_VERSION\0\x053.0.0"
+            + b"\x04\0\0\1\x07\0\x40\0\0"
+            + b"x" * 100_000,
+        ):
             held.append(socket.create_connection((node.address, CQL_PORT)))
             held[-1].sendall(begin)
         began = time.monotonic()

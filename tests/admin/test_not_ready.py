@@ -34,7 +34,13 @@ def test_a_node_that_waits_for_its_seeds_says_so(tmp_path):
     node = Node(shards=1, memory="256M", data_dir=tmp_path / "data")
     node.config["seeds"] = f"'{','.join([node.address, *seeds])}'"
     with open(node.log_path, "ab") as log:
-        node.process = subprocess.Popen(node.command(), stdout=log, stderr=log, start_new_session=True, preexec_fn=die_with_parent)
+        node.process = subprocess.Popen(
+            node.command(),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
     try:
         within(10, lambda: admin(node, "status").stderr.count("cannot connect") == 2)
         status = admin(node, "status")
@@ -45,7 +51,9 @@ def test_a_node_that_waits_for_its_seeds_says_so(tmp_path):
         assert refused.value.code == 503 and seeds[0] in json.loads(refused.value.read())["message"]
         # The first line comes soon, and has a reason for each seed.
         within(3, lambda: "still looking for a cluster" in node.log_path.read_text())
-        line = next(line for line in node.log_path.read_text().splitlines() if "still looking" in line)
+        line = next(
+            line for line in node.log_path.read_text().splitlines() if "still looking" in line
+        )
         assert all(f"{seed}:7000 (" in line for seed in seeds), line
     finally:
         node.close()
@@ -57,18 +65,25 @@ def test_a_node_without_descriptors_answers_its_operator():
         subprocess.run(["prlimit", f"--pid={node.pid}", f"--nofile={used}:{used}"], check=True)
         free = used - len(os.listdir(f"/proc/{node.pid}/fd"))
         # Clients take the descriptors that are left.
-        silent = [socket.create_connection((node.address, CQL_PORT), timeout=10) for _ in range(free)]
+        silent = [
+            socket.create_connection((node.address, CQL_PORT), timeout=10) for _ in range(free)
+        ]
         for _ in range(3):
             assert admin(node, "status").returncode == 0
             assert admin(node, "info").returncode == 0
         results = []
-        threads = [threading.Thread(target=lambda: results.append(admin(node, "status").returncode)) for _ in range(8)]
+        threads = [
+            threading.Thread(target=lambda: results.append(admin(node, "status").returncode))
+            for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert results == [0] * 8
-        with urllib.request.urlopen(f"http://{node.address}:{METRICS_PORT}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://{node.address}:{METRICS_PORT}/metrics", timeout=10
+        ) as answer:
             assert answer.status == 200
         for client in silent:
             client.close()
@@ -76,9 +91,12 @@ def test_a_node_without_descriptors_answers_its_operator():
 
 def test_every_command_prints_json():
     with Node(shards=1, memory="256M") as node:
-        for command in ("cleanup", "cleanup system", "stop COMPACTION", "stop CLEANUP", "flush", "flush system", "compact system",
-                        "compactions", "compactionhistory", "status", "info", "keyspaces", "tables", "tablestats", "resync --all",
-                        "listsnapshots", "enablebinary", "statusbinary", "hot", "ring", "describecluster", "gossipinfo"):
+        for command in ("cleanup", "cleanup system", "stop COMPACTION", "stop CLEANUP", "flush",
+                "flush system", "compact system",
+                        "compactions", "compactionhistory", "status", "info", "keyspaces", "tables",
+                        "tablestats", "resync --all",
+                        "listsnapshots", "enablebinary", "statusbinary", "hot", "ring",
+                        "describecluster", "gossipinfo"):
             done = admin(node, "--json", *command.split())
             assert done.returncode == 0, (command, done)
             json.loads(done.stdout)

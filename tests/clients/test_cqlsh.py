@@ -26,27 +26,44 @@ def test_first_session(shell):
 def test_single_statement_and_file(shell, tmp_path):
     assert "local" in shell.run("", "-e", "SELECT key FROM system.local;")
     file = tmp_path / "statements.cql"
-    file.write_text("SELECT key\nFROM system.local -- comment\n;\n/* more */ SELECT cluster_name FROM system.local;")
+    file.write_text(
+        "SELECT key\nFROM system.local -- comment\n;\n/* more */ SELECT cluster_name FROM"
+        " system.local;"
+    )
     output = shell.run("", "-f", str(file))
     assert "local" in output and "cluster_name" in output
 
 
 def test_show_and_consistency(shell):
-    output = shell.run("SHOW VERSION; SHOW HOST; CONSISTENCY; CONSISTENCY QUORUM; SERIAL CONSISTENCY;")
-    assert "Connected to" in output and "CQL spec" in output and "Consistency level set to QUORUM" in output
+    output = shell.run(
+        "SHOW VERSION; SHOW HOST; CONSISTENCY; CONSISTENCY QUORUM; SERIAL CONSISTENCY;"
+    )
+    assert (
+        "Connected to" in output
+        and "CQL spec" in output
+        and "Consistency level set to QUORUM" in output
+    )
 
 
 def test_every_type_is_printed(shell):
     values = {
-        "ascii": ("'plain'", "plain"), "text": ("'häß ''q'''", "häß 'q'"), "blob": ("0xcafe00", "0xcafe00"), "boolean": ("true", "True"),
-        "tinyint": ("-128", "-128"), "smallint": ("32767", "32767"), "int": ("-5", "-5"), "bigint": ("9223372036854775807", "9223372036854775807"),
-        "varint": ("-123456789012345678901234567890", "-123456789012345678901234567890"), "decimal": ("12.3400", "12.3400"), "float": ("1.5", "1.5"),
-        "double": ("-2.25", "-2.25"), "timestamp": ("'2024-02-29 12:30:01.123+0000'", "2024-02-29 12:30:01.123000+0000"), "date": ("'2024-02-29'", "2024-02-29"),
-        "time": ("'12:34:56.123456789'", "12:34:56.123456789"), "duration": ("1mo2d3ns", "1mo2d3ns"), "inet": ("'2001:db8::1'", "2001:db8::1"),
+        "ascii": ("'plain'", "plain"), "text": ("'häß ''q'''", "häß 'q'"),
+        "blob": ("0xcafe00", "0xcafe00"), "boolean": ("true", "True"),
+        "tinyint": ("-128", "-128"), "smallint": ("32767", "32767"), "int": ("-5", "-5"),
+        "bigint": ("9223372036854775807", "9223372036854775807"),
+        "varint": ("-123456789012345678901234567890", "-123456789012345678901234567890"),
+        "decimal": ("12.3400", "12.3400"), "float": ("1.5", "1.5"),
+        "double": ("-2.25", "-2.25"), "timestamp": ("'2024-02-29 12:30:01.123+0000'",
+            "2024-02-29 12:30:01.123000+0000"), "date": ("'2024-02-29'", "2024-02-29"),
+        "time": ("'12:34:56.123456789'", "12:34:56.123456789"),
+        "duration": ("1mo2d3ns", "1mo2d3ns"), "inet": ("'2001:db8::1'", "2001:db8::1"),
         "uuid": ("123e4567-e89b-42d3-a456-426614174000", "123e4567-e89b-42d3-a456-426614174000"),
-        "timeuuid": ("d2177dd0-eaa2-11de-a572-001b779c76e3", "d2177dd0-eaa2-11de-a572-001b779c76e3"), "list<int>": ("[3, 1, 3]", "[3, 1, 3]"),
-        "set<text>": ("{'b', 'a'}", "{'a', 'b'}"), "map<text, int>": ("{'k': 1}", "{'k': 1}"), "tuple<int, text>": ("(1, 'x')", "(1, 'x')"),
-        "frozen<point>": ("{x: 1, y: 'z'}", "{x: 1, y: 'z'}"), "frozen<list<frozen<set<int>>>>": ("[{2, 1}]", "[{1, 2}]"),
+        "timeuuid": ("d2177dd0-eaa2-11de-a572-001b779c76e3",
+            "d2177dd0-eaa2-11de-a572-001b779c76e3"), "list<int>": ("[3, 1, 3]", "[3, 1, 3]"),
+        "set<text>": ("{'b', 'a'}", "{'a', 'b'}"), "map<text, int>": ("{'k': 1}", "{'k': 1}"),
+        "tuple<int, text>": ("(1, 'x')", "(1, 'x')"),
+        "frozen<point>": ("{x: 1, y: 'z'}", "{x: 1, y: 'z'}"),
+        "frozen<list<frozen<set<int>>>>": ("[{2, 1}]", "[{1, 2}]"),
     }
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(values))
     names = ", ".join(f"c{n}" for n in range(len(values)))
@@ -80,8 +97,15 @@ def test_describe(shell):
     assert "shaped" in shell.run(f"USE {k}; DESCRIBE TABLES;").split()
     assert "described" in shell.run(f"USE {k}; DESCRIBE TYPES;").split()
     text = shell.run(f"DESCRIBE TABLE {k}.shaped;")
-    for part in (f"CREATE TABLE {k}.shaped", "PRIMARY KEY ((a, b), c)", "CLUSTERING ORDER BY (c DESC)", "comment = 'it''s shaped'", "gc_grace_seconds = 55",
-                 "s int static", "v frozen<described>"):
+    for part in (
+        f"CREATE TABLE {k}.shaped",
+        "PRIMARY KEY ((a, b), c)",
+        "CLUSTERING ORDER BY (c DESC)",
+        "comment = 'it''s shaped'",
+        "gc_grace_seconds = 55",
+        "s int static",
+        "v frozen<described>",
+    ):
         assert part in text, part
     assert f"CREATE TYPE {k}.described" in shell.run(f"USE {k}; DESCRIBE TYPE described;")
     whole = shell.run(f"DESCRIBE KEYSPACE {k};")
@@ -100,29 +124,43 @@ def test_describe(shell):
 
 
 def test_tracing(shell):
-    output = shell.run(f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS traced (pk int PRIMARY KEY, v int);
+    output = shell.run(
+        f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS traced (pk int PRIMARY KEY, v int);
         TRACING ON
         INSERT INTO traced (pk, v) VALUES (1, 1);
         SELECT * FROM traced WHERE pk = 1;
         TRACING OFF
         SELECT * FROM traced;""")
-    assert output.count("Tracing session:") == 2 and "Request complete" in output and "activity" in output
+    assert (
+        output.count("Tracing session:") == 2
+        and "Request complete" in output
+        and "activity" in output
+    )
 
 
 def test_paging(shell):
     inserts = "".join(f"INSERT INTO paged (pk, ck) VALUES (1, {n});" for n in range(250))
-    output = shell.run(f"USE {shell.keyspace}; CREATE TABLE paged (pk int, ck int, PRIMARY KEY (pk, ck)); {inserts} PAGING 100; SELECT * FROM paged;"
-                       "PAGING OFF; SELECT * FROM paged;")
+    output = shell.run(
+        f"USE {shell.keyspace}; CREATE TABLE paged (pk int, ck int, PRIMARY KEY (pk, ck));"
+        f" {inserts} PAGING 100; SELECT * FROM paged;PAGING OFF; SELECT * FROM paged;"
+    )
     assert output.count("(250 rows)") == 2
-    output = shell.run(f"USE {shell.keyspace}; PAGING 10; SELECT ck FROM paged WHERE pk = 1 ORDER BY ck DESC LIMIT 25;")
+    output = shell.run(
+        f"USE {shell.keyspace}; PAGING 10; SELECT ck FROM paged WHERE pk = 1 ORDER BY ck DESC"
+        " LIMIT 25;"
+    )
     assert "(25 rows)" in output and table(output)[1][0] == ["249"]
 
 
 @pytest.mark.parametrize("text, pattern", [
-    ("SELEC * FROM x;", r"SyntaxException|Syntax error|code=2000|Improper"), ("SELECT * FROM no_such_keyspace.t;", r"InvalidRequest|does not exist|code=2200"),
-    ("SELECT nothing FROM system.local;", r"InvalidRequest.*code=2200"), ("USE no_such_keyspace;", r"InvalidRequest|code=2200"),
-    ("CREATE KEYSPACE system WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1};", r"(?i)already exists|unauthorized|system|invalid"),
-    ("CREATE KEYSPACE bad WITH replication = {'class': 'NoSuch'};", r"ConfigurationException|code=2300"),
+    ("SELEC * FROM x;", r"SyntaxException|Syntax error|code=2000|Improper"),
+    ("SELECT * FROM no_such_keyspace.t;", r"InvalidRequest|does not exist|code=2200"),
+    ("SELECT nothing FROM system.local;", r"InvalidRequest.*code=2200"),
+    ("USE no_such_keyspace;", r"InvalidRequest|code=2200"),
+    ("CREATE KEYSPACE system WITH replication = {'class': 'SimpleStrategy', 'replication_factor': "
+        "1};", r"(?i)already exists|unauthorized|system|invalid"),
+    ("CREATE KEYSPACE bad WITH replication = {'class': 'NoSuch'};",
+        r"ConfigurationException|code=2300"),
     ("DESCRIBE TABLE no_such_table;", r"(?i)not found|No keyspace|InvalidRequest"),
 ])
 def test_errors(shell, text, pattern):
@@ -172,8 +210,15 @@ def check_refusals(shell, done, table, limit):
         found = re.findall(r"RateLimitReached: .*OpType=(Read|Write)", done.stderr)
         assert found == ["Write", "Read"], done.stderr
     else:
-        found = re.findall(r"(\w+): Per-partition rate limit reached for (\w+) in table (\S+), rejected by .*limit (\d+)", done.stderr)
-        expected = [("ConfigurationException", kind, f"{shell.keyspace}.{table}", str(limit)) for kind in ("write", "read")]
+        found = re.findall(
+            r"(\w+): Per-partition rate limit reached for (\w+) in table (\S+), rejected by .*limit"
+            r" (\d+)",
+            done.stderr,
+        )
+        expected = [
+            ("ConfigurationException", kind, f"{shell.keyspace}.{table}", str(limit))
+            for kind in ("write", "read")
+        ]
         assert found == expected, done.stderr
 
 
@@ -187,7 +232,8 @@ def test_batch_and_quoting(shell):
 
 def test_tracing_of_each_statement(shell):
     """TRACING shows what each statement did; SHOW SESSION shows it again."""
-    output = shell.run(f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS traced_more (pk int, ck int, v int, PRIMARY KEY (pk, ck));
+    output = shell.run(
+        f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS traced_more (pk int, ck int, v int, PRIMARY KEY (pk, ck));
         TRACING
         TRACING ON
         TRACING
@@ -203,12 +249,16 @@ def test_tracing_of_each_statement(shell):
     assert len(sessions) == len(set(sessions)) >= 4, output
     again = shell.run(f"SHOW SESSION {sessions[0]}\n")
     assert "Request complete" in again and "source_elapsed" in again
-    assert re.search(r"(?i)wasn.t found|not found", shell.run("SHOW SESSION 11111111-eaa2-11de-a572-001b779c76e3\n", fails=True))
+    assert re.search(
+        r"(?i)wasn.t found|not found",
+        shell.run("SHOW SESSION 11111111-eaa2-11de-a572-001b779c76e3\n", fails=True),
+    )
 
 
 def test_settings_of_the_session(shell):
     """Each setting prints its state, on and off, and can also be set on the command line."""
-    output = shell.run(f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS settings (pk int PRIMARY KEY, v text);
+    output = shell.run(
+        f"""USE {shell.keyspace}; CREATE TABLE IF NOT EXISTS settings (pk int PRIMARY KEY, v text);
         EXPAND
         EXPAND ON
         INSERT INTO settings (pk, v) VALUES (1, 'x');
@@ -227,42 +277,76 @@ def test_settings_of_the_session(shell):
         SERIAL CONSISTENCY
         SHOW VERSION
 """)
-    assert "@ Row 1" in output and "Page size: 17" in output and "Consistency level set to ALL." in output and "LOCAL_SERIAL" in output
+    assert (
+        "@ Row 1" in output
+        and "Page size: 17" in output
+        and "Consistency level set to ALL." in output
+        and "LOCAL_SERIAL" in output
+    )
     assert "CQL spec" in output
-    assert shell.keyspace in shell.run("DESCRIBE TABLES;", "-k", shell.keyspace) or "settings" in shell.run("DESCRIBE TABLES;", "-k", shell.keyspace)
-    assert "(2 rows)" in shell.run("SELECT * FROM settings;", "-k", shell.keyspace, "--protocol-version=4")
+    assert shell.keyspace in shell.run(
+        "DESCRIBE TABLES;", "-k", shell.keyspace
+    ) or "settings" in shell.run("DESCRIBE TABLES;", "-k", shell.keyspace)
+    assert "(2 rows)" in shell.run(
+        "SELECT * FROM settings;", "-k", shell.keyspace, "--protocol-version=4"
+    )
 
 
 def test_levels_that_cannot_be_met(shell):
     shell.run(f"CREATE TABLE {shell.keyspace}.levels (key int PRIMARY KEY);")
     for level in ("TWO", "THREE"):
-        assert re.search(r"(?i)unavailable|Cannot achieve|NoHostAvailable", shell.run(f"CONSISTENCY {level}; SELECT key FROM {shell.keyspace}.levels;", fails=True))
+        assert re.search(
+            r"(?i)unavailable|Cannot achieve|NoHostAvailable",
+            shell.run(f"CONSISTENCY {level}; SELECT key FROM {shell.keyspace}.levels;", fails=True),
+        )
 
 
 def test_source_and_capture(shell, tmp_path):
     """SOURCE continues after an error. CAPTURE writes results to a file."""
-    inner, outer, captured = tmp_path / "inner.cql", tmp_path / "outer.cql", tmp_path / "captured.txt"
-    inner.write_text(f"USE {shell.keyspace};\nCREATE TABLE IF NOT EXISTS sourced (pk int PRIMARY KEY);\nINSERT INTO sourced (pk) VALUES (1);\nSELECT nothing FROM sourced;\nINSERT INTO sourced (pk) VALUES (2);\n")
+    inner, outer, captured = (
+        tmp_path / "inner.cql",
+        tmp_path / "outer.cql",
+        tmp_path / "captured.txt",
+    )
+    inner.write_text(
+        f"USE {shell.keyspace};\nCREATE TABLE IF NOT EXISTS sourced (pk int PRIMARY KEY);\nINSERT"
+        " INTO sourced (pk) VALUES (1);\nSELECT nothing FROM sourced;\nINSERT INTO sourced (pk)"
+        " VALUES (2);\n"
+    )
     outer.write_text(f"SOURCE '{inner}';\nSELECT count(*) FROM {shell.keyspace}.sourced;\n")
-    done = shell.start(f"SOURCE '{outer}'\nCAPTURE '{captured}'\nSELECT pk FROM {shell.keyspace}.sourced;\nCAPTURE OFF\nSELECT key FROM system.local;")
-    assert "code=2200" in done.stderr and table(done.stdout)[1] == [["2"]], (done.stdout, done.stderr)
+    done = shell.start(
+        f"SOURCE '{outer}'\nCAPTURE '{captured}'\nSELECT pk FROM {shell.keyspace}.sourced;\nCAPTURE"
+        " OFF\nSELECT key FROM system.local;"
+    )
+    assert "code=2200" in done.stderr and table(done.stdout)[1] == [["2"]], (
+        done.stdout,
+        done.stderr,
+    )
     assert "(2 rows)" in captured.read_text() and "(2 rows)" not in done.stdout
-    assert re.search(r"(?i)could not open|no such file", shell.run("SOURCE '/no/such/file'\n", fails=True))
+    assert re.search(
+        r"(?i)could not open|no such file", shell.run("SOURCE '/no/such/file'\n", fails=True)
+    )
 
 
 def test_login(shell):
     """Without authentication every user is accepted, because the driver sends no password. The
     shell refuses a LOGIN without a name."""
     assert "local" in shell.run("LOGIN somebody 'secret'\nSELECT key FROM system.local;")
-    assert "local" in shell.start("SELECT key FROM system.local;", "-u", "somebody", "-p", "secret").stdout
+    assert (
+        "local" in shell.start(
+            "SELECT key FROM system.local;", "-u", "somebody", "-p", "secret"
+        ).stdout
+    )
     done = shell.start("LOGIN\nSELECT key FROM system.local;")
     assert "local" in done.stdout and done.stderr
 
 
 def test_statements_of_every_shape(shell):
-    """Several statements on a line, one over many lines, comments of every kind, strings with everything in them, long ones."""
+    """Several statements on a line, one over many lines, comments of every kind, strings with
+    everything in them, long ones."""
     k, long = shell.keyspace, "x" * 60_000
-    output = shell.run(f"""USE {k}; CREATE TABLE shapes (pk int PRIMARY KEY, v text); INSERT INTO shapes (pk, v) VALUES (1, 'semi;colon'); -- a comment; with a semicolon
+    output = shell.run(
+        f"""USE {k}; CREATE TABLE shapes (pk int PRIMARY KEY, v text); INSERT INTO shapes (pk, v) VALUES (1, 'semi;colon'); -- a comment; with a semicolon
         INSERT INTO shapes (pk, v) // another
           VALUES (2,
             'two
@@ -272,4 +356,9 @@ lines and ''quotes''');
         INSERT INTO shapes (pk, v) VALUES (4, '{long}');
         SELECT v FROM shapes WHERE pk IN (1, 2, 3);
         SELECT pk FROM shapes WHERE v = '{long}' ALLOW FILTERING;""")
-    assert "semi;colon" in output and "two\\nlines and 'quotes'" in output and "dollar's text" in output and "(1 rows)" in output
+    assert (
+        "semi;colon" in output
+        and "two\\nlines and 'quotes'" in output
+        and "dollar's text" in output
+        and "(1 rows)" in output
+    )

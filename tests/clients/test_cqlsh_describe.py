@@ -55,15 +55,21 @@ def output(text):
 
 def statements(text):
     """The CREATE statements of a text, in order."""
-    return re.findall(r"^CREATE (KEYSPACE|TYPE|TABLE) (\S+|\"[^\"]*\"(?:\.(?:\"(?:[^\"]|\"\")*\"|\w+))?)", text, re.MULTILINE)
+    return re.findall(
+        r"^CREATE (KEYSPACE|TYPE|TABLE) (\S+|\"[^\"]*\"(?:\.(?:\"(?:[^\"]|\"\")*\"|\w+))?)",
+        text,
+        re.MULTILINE,
+    )
 
 
 def test_it_makes_itself_again(shell, described, tmp_path):
     kinds = [kind for kind, _ in statements(described)]
     assert kinds == ["KEYSPACE"] + ["TYPE"] * 2 + ["TABLE"] * 8, described
     assert described.index("inner_type (") < described.index('"Outer" (')
-    for part in ("durable_writes = false", "it''s; -- not a comment\nin two lines", "added double", "later map<int, text>", "vector<float, 3>", '"a ""quote""" timeuuid',
-                 "hits counter", "CLUSTERING ORDER BY (a ASC, b DESC, c ASC)", "'compaction_window_unit': 'HOURS'", "gc_grace_seconds = 100"):
+    for part in ("durable_writes = false", "it''s; -- not a comment\nin two lines", "added double",
+            "later map<int, text>", "vector<float, 3>", '"a ""quote""" timeuuid',
+                 "hits counter", "CLUSTERING ORDER BY (a ASC, b DESC, c ASC)",
+                 "'compaction_window_unit': 'HOURS'", "gc_grace_seconds = 100"):
         assert part in described, part
     assert "gone" not in described
     file = tmp_path / "schema.cql"
@@ -81,14 +87,26 @@ def test_of_each_and_of_all(shell, described):
     full schema."""
     whole, full = shell.run("DESCRIBE SCHEMA;"), shell.run("DESCRIBE FULL SCHEMA;")
     assert "CREATE TABLE system.local" in full and "CREATE TABLE system.local" not in whole
-    for what in ('TABLE "CaseSensitive"', "TABLE counters", "TABLE options_windows", 'TYPE "Outer"', "TYPE inner_type"):
+    for what in (
+        'TABLE "CaseSensitive"',
+        "TABLE counters",
+        "TABLE options_windows",
+        'TYPE "Outer"',
+        "TYPE inner_type",
+    ):
         # On a line of its own: after another statement scylla-cqlsh uses the driver's description,
         # which is Cassandra's.
         text = output(shell.run(f"USE {KEYSPACE};\nDESCRIBE {what};"))
-        assert text.startswith("CREATE ") and text in described and text in whole and text in full, text
+        assert (
+            text.startswith("CREATE ") and text in described and text in whole and text in full
+        ), text
     one = output(shell.run(f"DESC ONLY KEYSPACE {KEYSPACE};")) if shell.program == "cqlsh" else None
     assert one is None or (one.startswith(f"CREATE KEYSPACE {KEYSPACE}") and "TABLE" not in one)
-    lists = {"TABLES": {"counters", "altered"}, "TYPES": {"inner_type"}, "KEYSPACES": {"system_schema", "system_traces"}}
+    lists = {
+        "TABLES": {"counters", "altered"},
+        "TYPES": {"inner_type"},
+        "KEYSPACES": {"system_schema", "system_traces"},
+    }
     for what, names in lists.items():
         assert names <= set(re.split(r"\s+", shell.run(f"USE {KEYSPACE};\nDESCRIBE {what};"))), what
     assert '"Outer"' in shell.run(f"USE {KEYSPACE};\nDESCRIBE TYPES;")
@@ -96,7 +114,9 @@ def test_of_each_and_of_all(shell, described):
     for what in ("FUNCTIONS", "AGGREGATES"):
         assert "CREATE" not in shell.run(f"USE {KEYSPACE};\nDESCRIBE {what};")
     cluster = shell.run("DESC CLUSTER;")
-    assert "Cluster: messina test" in cluster and "Partitioner: " in cluster and "Snitch: " in cluster, cluster
+    assert (
+        "Cluster: messina test" in cluster and "Partitioner: " in cluster and "Snitch: " in cluster
+    ), cluster
 
 
 def test_internals(shell, described):
@@ -109,31 +129,51 @@ def test_internals(shell, described):
     assert "gone" in text and "USING TIMESTAMP" in text
     shell.run(f"DROP TABLE {KEYSPACE}.altered;")
     shell.run(output(text) + "\n")
-    assert identity in shell.run(f"SELECT id FROM system_schema.tables WHERE keyspace_name = '{KEYSPACE[1:-1]}' AND table_name = 'altered';")
+    assert identity in shell.run(
+        f"SELECT id FROM system_schema.tables WHERE keyspace_name = '{KEYSPACE[1:-1]}' AND"
+        " table_name = 'altered';"
+    )
 
 
 @pytest.mark.scylla
 def test_rate_limits(shell):
     """DESCRIBE prints every part of a rate limit. The printed statement creates the same table."""
     table = f"{shell.keyspace}.limited_in_all_ways"
-    limits = {"max_read_kb_per_second": "3", "max_reads_per_second": "0", "max_write_kb_per_second": "4294967295", "max_writes_per_second": "12", "mode": "observe"}
-    shell.run(f"CREATE TABLE {table} (pk int PRIMARY KEY, v int) WITH per_partition_rate_limit = {limits};")
+    limits = {
+        "max_read_kb_per_second": "3",
+        "max_reads_per_second": "0",
+        "max_write_kb_per_second": "4294967295",
+        "max_writes_per_second": "12",
+        "mode": "observe",
+    }
+    shell.run(
+        f"CREATE TABLE {table} (pk int PRIMARY KEY, v int) WITH per_partition_rate_limit ="
+        f" {limits};"
+    )
     text = output(shell.run(f"DESCRIBE TABLE {table};"))
     assert f"AND per_partition_rate_limit = {limits};" in text
     shell.run(f"DROP TABLE {table};")
     shell.run(text)
     assert output(shell.run(f"DESCRIBE TABLE {table};")) == text
     # The mode that it has without the key is not printed.
-    shell.run(f"ALTER TABLE {table} WITH per_partition_rate_limit = {{'max_reads_per_second': 5, 'mode': 'enforce'}};")
-    assert "AND per_partition_rate_limit = {'max_reads_per_second': '5'};" in shell.run(f"DESCRIBE TABLE {table};")
+    shell.run(
+        f"ALTER TABLE {table} WITH per_partition_rate_limit = {{'max_reads_per_second': 5, 'mode':"
+        " 'enforce'};"
+    )
+    assert "AND per_partition_rate_limit = {'max_reads_per_second': '5'};" in shell.run(
+        f"DESCRIBE TABLE {table};"
+    )
     shell.run(f"DROP TABLE {table};")
 
 
-@pytest.mark.parametrize("what", ["FUNCTION f", "AGGREGATE a", "INDEX i", "MATERIALIZED VIEW v", "TYPE t", "TABLE t", "KEYSPACE k", "nothing_of_the_kind", "k.t"])
+@pytest.mark.parametrize("what", ["FUNCTION f", "AGGREGATE a", "INDEX i", "MATERIALIZED VIEW v",
+    "TYPE t", "TABLE t", "KEYSPACE k", "nothing_of_the_kind", "k.t"])
 def test_what_is_not_there(shell, what):
     """The error names the object. The session stays usable."""
     done = shell.start(f"USE {shell.keyspace}; DESCRIBE {what}; SELECT key FROM system.local;")
-    assert "local" in done.stdout and re.search(r"(?i)not found|does not exist|InvalidRequest|No keyspace", done.stderr), (done.stdout, done.stderr)
+    assert "local" in done.stdout and re.search(
+        r"(?i)not found|does not exist|InvalidRequest|No keyspace", done.stderr
+    ), (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
 
 

@@ -30,7 +30,9 @@ MOST_UNTIL_REFUSED = 1000
 def application(address):
     """A session with the driver's own retry policy, and tables that refuse everything (`refusing`)
     and the excess (`limited`)."""
-    cluster = Cluster([address], protocol_version=4, connect_timeout=30, control_connection_timeout=30)
+    cluster = Cluster(
+        [address], protocol_version=4, connect_timeout=30, control_connection_timeout=30
+    )
     try:
         session = cluster.connect()
         session.default_timeout = 120
@@ -39,7 +41,10 @@ def application(address):
         session.set_keyspace(KEYSPACE)
         for table, most in (("refusing", 0), ("limited", 1)):
             option = f"{{'max_reads_per_second': {most}, 'max_writes_per_second': {most}}}"
-            session.execute(f"CREATE TABLE {table} (pk int PRIMARY KEY, v int) WITH per_partition_rate_limit = {option}")
+            session.execute(
+                f"CREATE TABLE {table} (pk int PRIMARY KEY, v int) WITH per_partition_rate_limit ="
+                f" {option}"
+            )
         yield session
         session.execute(f"DROP KEYSPACE {KEYSPACE}")
     finally:
@@ -54,7 +59,10 @@ def check_error(error, kind, table, most):
         return
     assert type(error) is ConfigurationException and error.code == 0x2300
     message = error.message
-    assert f"Per-partition rate limit reached for {kind} in table {KEYSPACE}.{table}, rejected by " in message
+    assert (
+        f"Per-partition rate limit reached for {kind} in table {KEYSPACE}.{table}, rejected by "
+        in message
+    )
     assert f"limit {most};" in message
 
 
@@ -106,11 +114,17 @@ def test_the_option_in_the_metadata(host):
 
         @classmethod
         def after_table_cql(cls, table, key, value):
-            return f"ALTER TABLE {table.keyspace_name}.{table.name} WITH extensions = {{'{key}': 0x{value.hex()}}};"
+            return (
+                f"ALTER TABLE {table.keyspace_name}.{table.name} WITH extensions = {{'{key}':"
+                f" 0x{value.hex()}}};"
+            )
 
     try:
         with application(host) as session:
-            session.execute(f"CREATE TABLE printed (pk int PRIMARY KEY, v int) WITH per_partition_rate_limit = {option}")
+            session.execute(
+                "CREATE TABLE printed (pk int PRIMARY KEY, v int) WITH per_partition_rate_limit ="
+                f" {option}"
+            )
 
             def described():
                 return "\n".join(row[3] for row in session.execute("DESCRIBE TABLE printed"))
@@ -118,7 +132,11 @@ def test_the_option_in_the_metadata(host):
             known = session.cluster.metadata.keyspaces[KEYSPACE].tables["printed"]
             assert set(known.extensions) == {"per_partition_rate_limit"}
             before, exported = described(), known.export_as_string()
-            assert "per_partition_rate_limit = {'max_read_kb_per_second': '3', 'max_reads_per_second': '5', 'mode': 'observe'}" in before
+            assert (
+                "per_partition_rate_limit = {'max_read_kb_per_second': '3', 'max_reads_per_second':"
+                " '5', 'mode': 'observe'}"
+                in before
+            )
             session.execute("DROP TABLE printed")
             for statement in filter(None, map(str.strip, exported.split(";\n"))):
                 session.execute(statement)

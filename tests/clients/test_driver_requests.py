@@ -1,4 +1,5 @@
-"""What applications ask of the Python drivers beside rows: callbacks, payloads, warnings, policies, keyspaces, pages kept for later, the schema, large results.
+"""What applications ask of the Python drivers beside rows: callbacks, payloads, warnings, policies,
+keyspaces, pages kept for later, the schema, large results.
 
 Run with both drivers, as test_driver.py is.
 """
@@ -9,7 +10,10 @@ import pytest
 from cassandra import ConsistencyLevel, OperationTimedOut, WriteTimeout, ReadTimeout, InvalidRequest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, ExecutionProfile
 from cassandra.concurrent import execute_concurrent
-from cassandra.policies import ConstantSpeculativeExecutionPolicy, DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
+from cassandra.policies import (
+    ConstantSpeculativeExecutionPolicy, DCAwareRoundRobinPolicy, RoundRobinPolicy,
+    TokenAwarePolicy,
+)
 from cassandra.query import BatchStatement, BatchType, SimpleStatement, ValueSequence, dict_factory
 from database import connect
 
@@ -20,7 +24,9 @@ def test_callbacks(db):
     """Concurrent requests, each answered to its own callback. An error goes to the error
     callback."""
     t = db.table("pk int PRIMARY KEY, v int")
-    insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(f"SELECT v FROM {t} WHERE pk = ?")
+    insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(
+        f"SELECT v FROM {t} WHERE pk = ?"
+    )
     for future in [db.session.execute_async(insert, (pk, pk * 2)) for pk in range(300)]:
         future.result()
     seen, failures, done = {}, [], threading.Semaphore(0)
@@ -35,10 +41,16 @@ def test_callbacks(db):
 
     for pk in range(300):
         db.session.execute_async(select, (pk,)).add_callbacks(answered, failed, callback_args=(pk,))
-    db.session.execute_async("SELECT nothing FROM system.local").add_callbacks(answered, failed, callback_args=(-1,))
+    db.session.execute_async("SELECT nothing FROM system.local").add_callbacks(
+        answered, failed, callback_args=(-1,)
+    )
     for _ in range(301):
         assert done.acquire(timeout=30)
-    assert seen == {pk: pk * 2 for pk in range(300)} and len(failures) == 1 and isinstance(failures[0], InvalidRequest)
+    assert (
+        seen == {pk: pk * 2 for pk in range(300)}
+        and len(failures) == 1
+        and isinstance(failures[0], InvalidRequest)
+    )
 
 
 def test_pages_by_callback_and_from_a_state(db, host):
@@ -46,7 +58,9 @@ def test_pages_by_callback_and_from_a_state(db, host):
     insert = db.prepare(f"INSERT INTO {t} (pk, ck) VALUES (1, ?)")
     execute_concurrent(db.session, [(insert, (ck,)) for ck in range(250)])
     seen, done = [], threading.Event()
-    future = db.session.execute_async(SimpleStatement(f"SELECT ck FROM {t} WHERE pk = 1", fetch_size=60))
+    future = db.session.execute_async(
+        SimpleStatement(f"SELECT ck FROM {t} WHERE pk = 1", fetch_size=60)
+    )
 
     def page(rows):
         seen.extend(row.ck for row in rows)
@@ -86,30 +100,43 @@ def test_payloads_and_warnings(db):
     db.session.execute(batch, custom_payload=payload)
     assert sorted(db.rows(f"SELECT * FROM {t}")) == [(1, 1), (2, 2), (3, 3)]
     db.execute("DROP KEYSPACE IF EXISTS python_warned")
-    future = db.session.execute_async(f"CREATE KEYSPACE python_warned WITH replication = {REPLICATION}")
+    future = db.session.execute_async(
+        f"CREATE KEYSPACE python_warned WITH replication = {REPLICATION}"
+    )
     future.result()
     assert future.warnings, "no warning of the replication factor"
     db.execute("DROP KEYSPACE python_warned")
 
 
-@pytest.mark.parametrize("policy", [RoundRobinPolicy(), DCAwareRoundRobinPolicy("datacenter1"), TokenAwarePolicy(DCAwareRoundRobinPolicy()), TokenAwarePolicy(RoundRobinPolicy(), shuffle_replicas=True)],
+@pytest.mark.parametrize("policy", [RoundRobinPolicy(), DCAwareRoundRobinPolicy("datacenter1"),
+    TokenAwarePolicy(DCAwareRoundRobinPolicy()),
+    TokenAwarePolicy(RoundRobinPolicy(), shuffle_replicas=True)],
                          ids=["robin", "datacenter", "token", "token-shuffled"])
 def test_policies(host, db, policy):
     """Every load balancing policy, with speculative executions and a consistency level of its
     own."""
-    profile = ExecutionProfile(load_balancing_policy=policy, speculative_execution_policy=ConstantSpeculativeExecutionPolicy(0.002, 3),
-                               consistency_level=ConsistencyLevel.LOCAL_QUORUM, row_factory=dict_factory, request_timeout=30)
+    profile = ExecutionProfile(
+        load_balancing_policy=policy,
+        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(0.002, 3),
+        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
+        row_factory=dict_factory,
+        request_timeout=30,
+    )
     cluster, session = connect(host, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
     try:
         session.set_keyspace(db.keyspace)
         session.execute("CREATE TABLE IF NOT EXISTS chosen (pk int PRIMARY KEY, v int)")
-        insert, select = session.prepare("INSERT INTO chosen (pk, v) VALUES (?, ?)"), session.prepare("SELECT v FROM chosen WHERE pk = ?")
+        insert, select = session.prepare(
+            "INSERT INTO chosen (pk, v) VALUES (?, ?)"
+        ), session.prepare("SELECT v FROM chosen WHERE pk = ?")
         select.is_idempotent = insert.is_idempotent = True
         for pk in range(50):
             session.execute(insert, (pk, pk))
             assert session.execute(select, (pk,)).one() == {"v": pk}
         # The policies know the replicas of a key.
-        assert [h.address for h in cluster.metadata.get_replicas(db.keyspace, b"\x00\x00\x00\x01")] == [host]
+        assert [
+            h.address for h in cluster.metadata.get_replicas(db.keyspace, b"\x00\x00\x00\x01")
+        ] == [host]
     finally:
         cluster.shutdown()
 
@@ -145,9 +172,19 @@ def test_binding_styles(db):
     db.session.execute(insert, {"pk": 1, "ck": 1, "v": "named"})
     db.session.execute(insert.bind({"pk": 1, "ck": 2}))  # v is left unset
     db.session.execute(insert.bind([1, 3, "ordered"]))
-    db.session.execute(f"INSERT INTO {t} (pk, ck, v) VALUES (%(pk)s, %(ck)s, %(v)s)", {"pk": 1, "ck": 4, "v": "it's \"text\""})
-    assert db.rows(f"SELECT ck, v FROM {t} WHERE pk = 1") == [(1, "named"), (2, None), (3, "ordered"), (4, "it's \"text\"")]
-    several = db.session.execute(f"SELECT ck FROM {t} WHERE pk = %s AND ck IN %s", (1, ValueSequence([1, 4])))
+    db.session.execute(
+        f"INSERT INTO {t} (pk, ck, v) VALUES (%(pk)s, %(ck)s, %(v)s)",
+        {"pk": 1, "ck": 4, "v": 'it\'s "text"'},
+    )
+    assert db.rows(f"SELECT ck, v FROM {t} WHERE pk = 1") == [
+        (1, "named"),
+        (2, None),
+        (3, "ordered"),
+        (4, 'it\'s "text"'),
+    ]
+    several = db.session.execute(
+        f"SELECT ck FROM {t} WHERE pk = %s AND ck IN %s", (1, ValueSequence([1, 4]))
+    )
     assert [row.ck for row in several] == [1, 4]
     listed = db.prepare(f"SELECT ck FROM {t} WHERE pk = ? AND ck IN ?")
     assert [row.ck for row in db.session.execute(listed, (1, [2, 3]))] == [2, 3]
@@ -165,12 +202,20 @@ def test_refreshing_what_is_known_of_the_schema(db):
     cluster.refresh_schema_metadata()
     cluster.refresh_nodes()
     known = cluster.metadata.keyspaces[k]
-    assert known.user_types["refreshed_type"].field_names == ["a", "b"] and known.tables["refreshed"].columns["v"].cql_type == "frozen<refreshed_type>"
+    assert (
+        known.user_types["refreshed_type"].field_names == ["a", "b"]
+        and known.tables["refreshed"].columns["v"].cql_type == "frozen<refreshed_type>"
+    )
     db.execute("DROP TABLE refreshed")
     db.execute("DROP TYPE refreshed_type")
     cluster.refresh_keyspace_metadata(k)
-    assert "refreshed" not in cluster.metadata.keyspaces[k].tables and "refreshed_type" not in cluster.metadata.keyspaces[k].user_types
-    assert cluster.metadata.token_map.ring and cluster.control_connection.wait_for_schema_agreement()
+    assert (
+        "refreshed" not in cluster.metadata.keyspaces[k].tables
+        and "refreshed_type" not in cluster.metadata.keyspaces[k].user_types
+    )
+    assert (
+        cluster.metadata.token_map.ring and cluster.control_connection.wait_for_schema_agreement()
+    )
 
 
 @pytest.mark.parametrize("algorithm", [False, "lz4"])
@@ -179,14 +224,20 @@ def test_large_results(host, db, algorithm):
     cluster, session = connect(host, compression=algorithm)
     try:
         session.set_keyspace(db.keyspace)
-        session.execute("CREATE TABLE IF NOT EXISTS large (pk int, ck int, v blob, PRIMARY KEY (pk, ck))")
+        session.execute(
+            "CREATE TABLE IF NOT EXISTS large (pk int, ck int, v blob, PRIMARY KEY (pk, ck))"
+        )
         insert = session.prepare("INSERT INTO large (pk, ck, v) VALUES (?, ?, ?)")
         value = bytes(n * 7919 >> 8 & 255 for n in range(1 << 20))
         for ck in range(12):
             session.execute(insert, (1, ck, value))
-        assert [row.v == value for row in session.execute("SELECT v FROM large WHERE pk = 1")] == [True] * 12
+        assert [row.v == value for row in session.execute("SELECT v FROM large WHERE pk = 1")] == [
+            True
+        ] * 12
         execute_concurrent(session, [(insert, (2, ck, b"")) for ck in range(6000)], concurrency=100)
-        assert [row.ck for row in session.execute("SELECT ck FROM large WHERE pk = 2")] == list(range(6000))
+        assert [row.ck for row in session.execute("SELECT ck FROM large WHERE pk = 2")] == list(
+            range(6000)
+        )
     finally:
         cluster.shutdown()
 

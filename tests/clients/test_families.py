@@ -1,9 +1,11 @@
-"""Applications in Go, Java, Node.js and Rust, each on the drivers of its language: the programs of go/, java/, java3/, node/ and rust/.
+"""Applications in Go, Java, Node.js and Rust, each on the drivers of its language: the programs of
+go/, java/, java3/, node/ and rust/.
 
-Each creates a schema, sends and reads every type, pages, batches, uses prepared and unprepared statements, and lives through
-schema changes and a restart of its node. They say `ok NAME` or `FAILED NAME: why` for each check; `restart?` asks for the restart,
-`refusals?` for the numbers of reads and writes that rate limits have refused.
-`tests/install go-clients java-clients node-client rust-client` builds them.
+Each creates a schema, sends and reads every type, pages, batches, uses prepared and unprepared
+statements, and lives through schema changes and a restart of its node. They say `ok NAME` or
+`FAILED NAME: why` for each check; `restart?` asks for the restart, `refusals?` for the numbers of
+reads and writes that rate limits have refused. `tests/install go-clients java-clients node-client
+rust-client` builds them.
 """
 
 import os
@@ -18,25 +20,51 @@ from launch import Node
 from refusals import refusals
 
 HERE = pathlib.Path(__file__).resolve().parent
-BUILT = pathlib.Path(os.environ.get("MESSINA_CACHE", pathlib.Path.home() / ".cache/messina")) / "clients"
+BUILT = (
+    pathlib.Path(os.environ.get("MESSINA_CACHE", pathlib.Path.home() / ".cache/messina"))
+    / "clients"
+)
 PROGRAM_TAKES = 180
 
-COMMON = {"types", "paging", "batches", "null_and_unset", "schema_change", "metadata", "errors", "concurrency", "counters", "rate_limits", "restart"}
+COMMON = {"types", "paging", "batches", "null_and_unset", "schema_change", "metadata", "errors",
+    "concurrency", "counters", "rate_limits", "restart"}
 GO = COMMON | {"maps", "host_selection", "extras", "keyspaces", "large"}
-JAVA = COMMON | {"named_values", "tracing", "streams", "extras", "keyspaces", "codecs", "mapping", "builder"}
+JAVA = COMMON | {
+    "named_values",
+    "tracing",
+    "streams",
+    "extras",
+    "keyspaces",
+    "codecs",
+    "mapping",
+    "builder",
+}
 JAVA_3 = {"mapping", "paging", "ranges", "batches", "builders", "metadata", "errors", "rate_limits"}
 NODE = COMMON | {"mapped", "streams", "extras", "keyspaces", "encodings"}
-RUST = {"types", "paging", "batches", "unset_and_null", "errors", "structs", "extras", "keyspaces", "metadata", "schema_change", "rate_limits", "restart"}
+RUST = {"types", "paging", "batches", "unset_and_null", "errors", "structs", "extras", "keyspaces",
+    "metadata", "schema_change", "rate_limits", "restart"}
 
 
 def java(driver, program="Client"):
     # Optimised for a small size and a fast start.
     flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m"]
-    return ["java", *flags, "-cp", f"{BUILT}/java-{driver}/classes:{BUILT}/java-{driver}/lib/*", program]
+    return [
+        "java",
+        *flags,
+        "-cp",
+        f"{BUILT}/java-{driver}/classes:{BUILT}/java-{driver}/lib/*",
+        program,
+    ]
 
 
 def program(name, command, checks, *options, full=False):
-    return pytest.param(command, options, checks, id="-".join((name, *options)).replace("---", "-"), marks=[pytest.mark.long] if full else [])
+    return pytest.param(
+        command,
+        options,
+        checks,
+        id="-".join((name, *options)).replace("---", "-"),
+        marks=[pytest.mark.long] if full else [],
+    )
 
 
 PROGRAMS = [
@@ -90,7 +118,14 @@ def run(command, checks, answers):
     environment = dict(os.environ, NODE_PATH=str(BUILT / "node/node_modules"))
     said = []
     with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+        )
         guard = threading.Timer(PROGRAM_TAKES, process.kill)
         guard.start()
         try:
@@ -119,7 +154,10 @@ def test_program(own, request, command, options, checks):
         own.restart(kill=len(options) == 0)
         return "done"
 
-    answers = {"restart?": restart, "refusals?": lambda: " ".join(map(str, refusals([own]))) if own else "no"}
+    answers = {
+        "restart?": restart,
+        "refusals?": lambda: " ".join(map(str, refusals([own]))) if own else "no",
+    }
     run([*command, address, *options], checks, answers)
 
 

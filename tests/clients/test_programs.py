@@ -1,4 +1,5 @@
-"""Client programs that are not Python: the Rust driver, latte and the load generator, each against a node of its own."""
+"""Client programs that are not Python: the Rust driver, latte and the load generator, each against
+a node of its own."""
 
 import json
 import os
@@ -14,8 +15,12 @@ pytestmark = pytest.mark.long
 
 
 def run(*command, **options):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=240, **options)
-    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, timeout=240, **options
+    )
+    assert (
+        done.returncode == 0
+    ), f"{command[0]} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
 
@@ -32,9 +37,14 @@ def test_latte(host):
     run(latte, "schema", script, host)
     run(latte, "load", script, "-P", "rows=20000", host)
     for function in ("write", "read"):
-        text = run(latte, "run", script, "-P", "rows=20000", "-f", function, "-d", "5s", "-c", "64", host, cwd="/tmp")
+        text = run(latte, "run", script, "-P", "rows=20000", "-f", function, "-d", "5s", "-c", "64",
+            host, cwd="/tmp")
         errors = [line for line in text.splitlines() if "Errors" in line]
-        assert all(line.split("[")[-1] and " 0" in line or "0.0" in line for line in errors if any(c.isdigit() for c in line)), text
+        assert all(
+            line.split("[")[-1] and " 0" in line or "0.0" in line
+            for line in errors
+            if any(c.isdigit() for c in line)
+        ), text
 
 
 def load(*arguments):
@@ -43,12 +53,21 @@ def load(*arguments):
 
 def test_load(host):
     common = ["--hosts", host, "--rows", "20000"]
-    for arguments in (["write", "--once"], ["write", "--duration", "3"], ["read", "--duration", "3"], ["mixed", "--duration", "3"],
+    for arguments in (["write", "--once"], ["write", "--duration", "3"],
+            ["read", "--duration", "3"], ["mixed", "--duration", "3"],
                       ["scan-serial"], ["scan-parallel"]):
         table = ["--table", "small"]
         report = load(*arguments, *common, *table)
-        assert report["errors"] == 0 and not report.get("corrupt") and not report.get("missing"), report
+        assert (
+            report["errors"] == 0 and not report.get("corrupt") and not report.get("missing")
+        ), report
     big = ["--hosts", host, "--partitions", "3", "--rows", "300"]
-    for arguments in (["bigpart-write"], ["bigpart-read", "--once"], ["bigpart-read", "--once", "--reverse"]):
+    for arguments in (
+        ["bigpart-write"],
+        ["bigpart-read", "--once"],
+        ["bigpart-read", "--once", "--reverse"],
+    ):
         report = load(*arguments, *big)
-        assert report["errors"] == 0 and not report.get("corrupt") and not report.get("missing"), report
+        assert (
+            report["errors"] == 0 and not report.get("corrupt") and not report.get("missing")
+        ), report

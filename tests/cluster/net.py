@@ -60,7 +60,8 @@ class Net:
         for n, space in enumerate(self.spaces):
             inside, outside = f"{space}i", f"{space}o"
             run("ip", "netns", "add", space)
-            run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space)
+            run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns",
+                space)
             run("ip", "link", "set", outside, "master", self.name, "up")
             self.inside(n, "ip", "addr", "add", f"{self.addresses[n]}/24", "dev", inside)
             self.inside(n, "ip", "link", "set", inside, "up")
@@ -75,7 +76,8 @@ class Net:
 
     def silence(self, sender, receiver):
         """Packets from `sender` do not reach `receiver` any more."""
-        self.inside(sender, "ip", "neigh", "replace", self.addresses[receiver], "lladdr", "02:00:00:00:00:01", "dev", f"{self.spaces[sender]}i", "nud", "permanent")
+        self.inside(sender, "ip", "neigh", "replace", self.addresses[receiver], "lladdr",
+            "02:00:00:00:00:01", "dev", f"{self.spaces[sender]}i", "nud", "permanent")
         self.cut.add((sender, receiver))
 
     def isolate(self, n, one_way=False):
@@ -89,7 +91,15 @@ class Net:
 
     def heal(self):
         for sender, receiver in self.cut:
-            self.inside(sender, "ip", "neigh", "del", self.addresses[receiver], "dev", f"{self.spaces[sender]}i")
+            self.inside(
+                sender,
+                "ip",
+                "neigh",
+                "del",
+                self.addresses[receiver],
+                "dev",
+                f"{self.spaces[sender]}i",
+            )
         self.cut.clear()
 
     def close(self):

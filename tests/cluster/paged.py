@@ -9,10 +9,16 @@ from cassandra import ConsistencyLevel as Level
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.metadata import Murmur3Token
-from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, RetryPolicy, RoundRobinPolicy, TokenAwarePolicy
+from cassandra.policies import (
+    ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, RetryPolicy, RoundRobinPolicy,
+    TokenAwarePolicy,
+)
 
 # With either of them, the ScyllaDB driver also uses the shard that owns a key.
-POLICIES = {"round robin": RoundRobinPolicy, "token aware": lambda: TokenAwarePolicy(DCAwareRoundRobinPolicy())}
+POLICIES = {
+    "round robin": RoundRobinPolicy,
+    "token aware": lambda: TokenAwarePolicy(DCAwareRoundRobinPolicy()),
+}
 RETRIES = 10
 COLUMNS = "pk int, ck int, s int static, v text, w int, PRIMARY KEY (pk, ck)"
 # The values of `w` are those of `v` modulo this.
@@ -25,16 +31,25 @@ class Always(RetryPolicy):
     def on_request_error(self, query, consistency, error, retry_num):
         return (self.RETRY_NEXT_HOST, None) if retry_num < RETRIES else (self.RETHROW, None)
 
-    on_unavailable = on_read_timeout = lambda self, *_, retry_num, **__: (self.RETRY_NEXT_HOST, None) if retry_num < RETRIES else (self.RETHROW, None)
+    on_unavailable = on_read_timeout = lambda self, *_, retry_num, **__: (
+        (self.RETRY_NEXT_HOST, None) if retry_num < RETRIES else (self.RETHROW, None)
+    )
 
 
 class Driver:
     """A session that uses all nodes."""
 
     def __init__(self, trio, policy, retry=Always, timeout=60):
-        profile = ExecutionProfile(load_balancing_policy=POLICIES[policy](), retry_policy=retry(), request_timeout=timeout)
-        self.cluster = Cluster([node.address for node in trio.nodes], protocol_version=4, connect_timeout=30, execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-                               reconnection_policy=ConstantReconnectionPolicy(0.3, None))
+        profile = ExecutionProfile(
+            load_balancing_policy=POLICIES[policy](), retry_policy=retry(), request_timeout=timeout
+        )
+        self.cluster = Cluster(
+            [node.address for node in trio.nodes],
+            protocol_version=4,
+            connect_timeout=30,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            reconnection_policy=ConstantReconnectionPolicy(0.3, None),
+        )
 
     def __enter__(self):
         return self.cluster.connect()
@@ -43,8 +58,18 @@ class Driver:
         self.cluster.shutdown()
 
 
-COUNTERS = ("lookups", "misses", "drops", "reused", "advanced", "population", "memory_bytes", "time_based_evictions", "resource_based_evictions",
-            "memory_based_evictions")
+COUNTERS = (
+    "lookups",
+    "misses",
+    "drops",
+    "reused",
+    "advanced",
+    "population",
+    "memory_bytes",
+    "time_based_evictions",
+    "resource_based_evictions",
+    "memory_based_evictions",
+)
 
 
 def counters(node):
@@ -88,7 +113,14 @@ class Change:
     ck: int
     number: int
 
-    WEIGHTS = {"row": 20, "row deletion": 4, "range": 2, "static": 2, "static deletion": 1, "partition": 0.3}
+    WEIGHTS = {
+        "row": 20,
+        "row deletion": 4,
+        "range": 2,
+        "static": 2,
+        "static deletion": 1,
+        "partition": 0.3,
+    }
 
     @classmethod
     def any(cls, rng, number, partitions, side):
@@ -98,11 +130,13 @@ class Change:
     def text(self, table):
         pk, ck, number, using = self.pk, self.ck, self.number, f"USING TIMESTAMP {self.number}"
         return {
-            "row": f"INSERT INTO {table} (pk, ck, v, w) VALUES ({pk}, {ck}, '{number}', {number % KINDS}) {using}",
+            "row": f"INSERT INTO {table} (pk, ck, v, w) VALUES ({pk}, {ck}, '{number}', "
+                f"{number % KINDS}) {using}",
             "static": f"INSERT INTO {table} (pk, s) VALUES ({pk}, {number}) {using}",
             "static deletion": f"DELETE s FROM {table} {using} WHERE pk = {pk}",
             "row deletion": f"DELETE FROM {table} {using} WHERE pk = {pk} AND ck = {ck}",
-            "range": f"DELETE FROM {table} {using} WHERE pk = {pk} AND ck >= {ck} AND ck < {ck + 6}",
+            "range": f"DELETE FROM {table} {using} WHERE pk = {pk} AND ck >= {ck} AND ck < "
+                f"{ck + 6}",
             "partition": f"DELETE FROM {table} {using} WHERE pk = {pk}",
         }[self.kind]
 
@@ -115,7 +149,11 @@ class Model:
 
     def apply(self, change):
         pk, ck = change.pk, change.ck
-        doomed = {"row deletion": lambda own: own == ck, "range": lambda own: ck <= own < ck + 6, "partition": lambda own: True}.get(change.kind)
+        doomed = {
+            "row deletion": lambda own: own == ck,
+            "range": lambda own: ck <= own < ck + 6,
+            "partition": lambda own: True,
+        }.get(change.kind)
         if change.kind == "row":
             self.rows[pk, ck] = str(change.number)
         elif change.kind == "static":
@@ -169,7 +207,11 @@ class Query:
         found = []
         for pk, rows in self.by_partition(model).items():
             cks = [row[1] for row in rows if row[1] is not None]
-            found += {"rows": rows[:self.per_partition], "groups": [(pk, len(cks), max(cks, default=None))], "distinct": [(pk, rows[0][2])]}[self.shape]
+            found += {
+                "rows": rows[: self.per_partition],
+                "groups": [(pk, len(cks), max(cks, default=None))],
+                "distinct": [(pk, rows[0][2])],
+            }[self.shape]
         return found[:self.limit]
 
     def wrong_at_one(self, found, models):
@@ -180,22 +222,39 @@ class Query:
         if self.shape == "count":
             keys = [{row[:2] for row in rows} for rows in shown]
             least, most = len(set.intersection(*keys)), len(set.union(*keys))
-            return None if least <= found[0][0] <= most else f"{found[0][0]} rows, not {least} to {most}"
+            return (
+                None
+                if least <= found[0][0] <= most
+                else f"{found[0][0]} rows, not {least} to {most}"
+            )
         # The identity of a row of the result, and its position.
         width = 2 if self.shape == "rows" else 1
         known = [{row[:width] for row in rows} for rows in shown]
         keys = [row[:width] for row in found]
-        at = [(place.get(key[0], -1), *((-1 if key[1] is None else -key[1] if self.backward else key[1]) for _ in key[1:])) for key in keys]
+        at = [
+            (
+                place.get(key[0], -1),
+                *(
+                    (-1 if key[1] is None else -key[1] if self.backward else key[1])
+                    for _ in key[1:]
+                ),
+            )
+            for key in keys
+        ]
         for before, after, row in zip(at, at[1:], found[1:]):
             if not before < after:
                 return f"{row} is out of order, or there twice"
-        strangers = set(found) - {answer for model in models for answer in self.expected_without_limits(model)}
+        strangers = set(found) - {
+            answer for model in models for answer in self.expected_without_limits(model)
+        }
         if self.shape != "groups" and strangers:
             return f"no replica has {sorted(strangers, key=str)[:3]}"
         if set(keys) - set.union(*known):
             return f"no replica has {sorted(set(keys) - set.union(*known))[:3]}"
         if self.limit and len(found) >= self.limit:
-            return None if len(found) == self.limit else f"{len(found)} rows instead of {self.limit}"
+            return (
+                None if len(found) == self.limit else f"{len(found)} rows instead of {self.limit}"
+            )
         if not self.per_partition and set.intersection(*known) - set(keys):
             return f"all replicas have {sorted(set.intersection(*known) - set(keys), key=str)[:3]}"
         return None
@@ -209,7 +268,12 @@ def any_query(rng, table, partitions, large, side):
     below `side`."""
     every = in_order_of_tokens(partitions)
     pk, few = rng.choice(partitions[:large]), sorted(rng.sample(partitions, 8))
-    low, limit, per_partition, kind = rng.randrange(side), rng.randrange(1, side), rng.randrange(1, 5), rng.randrange(KINDS)
+    low, limit, per_partition, kind = (
+        rng.randrange(side),
+        rng.randrange(1, side),
+        rng.randrange(1, 5),
+        rng.randrange(KINDS),
+    )
     high = low + rng.randrange(side)
     token = rng.randrange(-2**63, 2**63)
     is_kind = lambda row: row[3] is not None and int(row[3]) % KINDS == kind  # noqa: E731
@@ -221,20 +285,28 @@ def any_query(rng, table, partitions, large, side):
     return rng.choice([
         Query(f"{columns} WHERE pk = ?{order}", (pk,), [pk], backward),
         Query(f"{columns} WHERE pk = ?{order} LIMIT {limit}", (pk,), [pk], backward, limit=limit),
-        Query(f"{columns} WHERE pk = ? AND ck >= ? AND ck < ?{order}", (pk, low, high), [pk], backward, between),
+        Query(f"{columns} WHERE pk = ? AND ck >= ? AND ck < ?{order}", (pk, low, high), [pk],
+            backward, between),
         Query(f"{columns} WHERE pk = ? AND w = ? ALLOW FILTERING", (pk, kind), [pk], where=is_kind),
         Query(f"{columns} WHERE pk IN ?", (few,), few),
-        Query(f"{columns} WHERE pk IN ? PER PARTITION LIMIT {per_partition}", (few,), few, per_partition=per_partition),
+        Query(f"{columns} WHERE pk IN ? PER PARTITION LIMIT {per_partition}", (few,), few,
+            per_partition=per_partition),
         Query(columns, (), every),
         Query(f"{columns} LIMIT {3 * limit}", (), every, limit=3 * limit),
-        Query(f"{columns} PER PARTITION LIMIT {per_partition}", (), every, per_partition=per_partition),
-        Query(f"{columns} PER PARTITION LIMIT {per_partition} LIMIT {limit}", (), every, per_partition=per_partition, limit=limit),
-        Query(f"{columns} WHERE token(pk) > ?", (token,), [pk for pk in every if hashed(pk) > token]),
-        Query(f"{columns} WHERE ck >= ? AND ck < ? ALLOW FILTERING", (low, high), every, where=between),
-        Query(f"{columns} WHERE w = ? LIMIT {limit} ALLOW FILTERING", (kind,), every, where=is_kind, limit=limit),
+        Query(f"{columns} PER PARTITION LIMIT {per_partition}", (), every,
+            per_partition=per_partition),
+        Query(f"{columns} PER PARTITION LIMIT {per_partition} LIMIT {limit}", (), every,
+            per_partition=per_partition, limit=limit),
+        Query(f"{columns} WHERE token(pk) > ?", (token,),
+            [pk for pk in every if hashed(pk) > token]),
+        Query(f"{columns} WHERE ck >= ? AND ck < ? ALLOW FILTERING", (low, high), every,
+            where=between),
+        Query(f"{columns} WHERE w = ? LIMIT {limit} ALLOW FILTERING", (kind,), every, where=is_kind,
+            limit=limit),
         Query(f"SELECT count(*) FROM {table}", (), every, shape="count"),
         Query(f"SELECT count(*) FROM {table} WHERE pk = ?", (pk,), [pk], shape="count"),
-        Query(f"SELECT count(*) FROM {table} WHERE w = ? ALLOW FILTERING", (kind,), every, where=is_kind, shape="count"),
+        Query(f"SELECT count(*) FROM {table} WHERE w = ? ALLOW FILTERING", (kind,), every,
+            where=is_kind, shape="count"),
         Query(f"SELECT pk, count(ck), max(ck) FROM {table} GROUP BY pk", (), every, shape="groups"),
         Query(f"SELECT DISTINCT pk, s FROM {table}", (), every, shape="distinct"),
     ])
@@ -250,12 +322,23 @@ def load(session, table, models, partitions, large, side, first=1):
             changes.append(Change("row", pk, ck, first + len(changes)))
         if rng.random() < 0.3:
             changes.append(Change("static", pk, 0, first + len(changes)))
-    row = session.prepare(f"INSERT INTO {table} (pk, ck, v, w) VALUES (?, ?, ?, ?) USING TIMESTAMP ?")
+    row = session.prepare(
+        f"INSERT INTO {table} (pk, ck, v, w) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
+    )
     static = session.prepare(f"INSERT INTO {table} (pk, s) VALUES (?, ?) USING TIMESTAMP ?")
     row.consistency_level = static.consistency_level = Level.ALL
-    rows = [(one.pk, one.ck, str(one.number), one.number % KINDS, one.number) for one in changes if one.kind == "row"]
+    rows = [
+        (one.pk, one.ck, str(one.number), one.number % KINDS, one.number)
+        for one in changes
+        if one.kind == "row"
+    ]
     execute_concurrent_with_args(session, row, rows, concurrency=64)
-    execute_concurrent_with_args(session, static, [(one.pk, one.number, one.number) for one in changes if one.kind == "static"], concurrency=64)
+    execute_concurrent_with_args(
+        session,
+        static,
+        [(one.pk, one.number, one.number) for one in changes if one.kind == "static"],
+        concurrency=64,
+    )
     for model in models:
         for change in changes:
             model.apply(change)

@@ -8,7 +8,9 @@ from cluster.trio import NODES, Sessions, Together, eventually, make, quorum, re
 from launch import Node, StartFailed, free_address
 
 
-SHORT = {"address_change_delay_in_ms": 5000}  # the silence after which a node is admitted at another address
+SHORT = {
+    "address_change_delay_in_ms": 5000
+}  # the silence after which a node is admitted at another address
 
 
 @pytest.fixture
@@ -18,7 +20,10 @@ def three(tmp_path):
     try:
         together = Together(nodes)
         with Sessions(nodes) as sessions:
-            sessions[0].execute("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}")
+            sessions[0].execute(
+                "CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy',"
+                " 'replication_factor': 3}"
+            )
             sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
             for k in range(20):
                 sessions[k % NODES].execute(quorum(f"INSERT INTO ks.t (k, v) VALUES ({k}, {k})"))
@@ -40,11 +45,21 @@ def serve_again(nodes):
         with Sessions(nodes) as sessions:
             for n, node in enumerate(nodes):
                 eventually(lambda: set(rest(node, "/gossiper/endpoint/live")) == addresses)
-                eventually(lambda: {row.peer for row in sessions[n].execute("SELECT peer FROM system.peers")} == addresses - {node.address})
-                eventually(lambda: all(one["native_transport"] for one in rest(node, "/cluster/nodes")))
+                eventually(
+                    lambda: {
+                        row.peer for row in sessions[n].execute("SELECT peer FROM system.peers")
+                    }
+                    == addresses - {node.address}
+                )
+                eventually(
+                    lambda: all(one["native_transport"] for one in rest(node, "/cluster/nodes"))
+                )
                 assert len(list(sessions[n].execute(quorum("SELECT k FROM ks.t")))) == 20
             sessions[0].execute("CREATE TABLE ks.later (k int PRIMARY KEY)")
-            clients = {row.peer: row.native_address for row in sessions[0].execute("SELECT peer, native_address FROM system.peers_v2")}
+            clients = {
+                row.peer: row.native_address
+                for row in sessions[0].execute("SELECT peer, native_address FROM system.peers_v2")
+            }
             assert clients == {address: address for address in addresses - {nodes[0].address}}
     finally:
         together.end()

@@ -90,7 +90,10 @@ def test_a_node_that_dies_and_comes_back_is_told_of_once(trio, events):
     for n in range(2):
         eventually(lambda: told(n) == [DOWN, UP, DOWN, UP])
     # No event is sent twice, although pings are sent ten times a second.
-    trio.sessions[0].execute("CREATE KEYSPACE later WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+    trio.sessions[0].execute(
+        "CREATE KEYSPACE later WITH replication = {'class': 'NetworkTopologyStrategy',"
+        " 'replication_factor': 1}"
+    )
     for n in range(2):
         eventually(lambda: ("SCHEMA_CHANGE", "CREATED", "KEYSPACE", "later") in events[n].seen)
         assert told(n) == [DOWN, UP, DOWN, UP] and events[n].of(trio.nodes[n].address) == []
@@ -113,26 +116,45 @@ def test_the_node_that_leads_moves(trio):
     address."""
     from launch import free_address
 
-    leads = next(n for n in range(3) if "a node joins the cluster" in trio.nodes[n].log_path.read_text())
+    leads = next(
+        n for n in range(3) if "a node joins the cluster" in trio.nodes[n].log_path.read_text()
+    )
     trio.kill(leads)
     trio.nodes[leads].address = new = free_address()
     trio.nodes[leads].start()
     other = trio.sessions[(leads + 1) % 3]
-    eventually(lambda: new in {row.peer for row in other.execute("SELECT peer FROM system.peers")}, seconds=60)
+    eventually(
+        lambda: new in {row.peer for row in other.execute("SELECT peer FROM system.peers")},
+        seconds=60,
+    )
 
 
 def test_every_node_tells_its_clients_of_the_schema(trio, events):
     session = trio.sessions[2]
     trio.keyspace()
-    for text in ("CREATE TYPE ks.u (a int)", "CREATE TABLE ks.t (k int PRIMARY KEY, v frozen<u>)", "ALTER TABLE ks.t ADD w int", "ALTER TYPE ks.u ADD b int",
-                 "ALTER KEYSPACE ks WITH durable_writes = true AND replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}",
-                 "DROP TABLE ks.t", "DROP TYPE ks.u", "DROP KEYSPACE ks"):
+    for text in (
+        "CREATE TYPE ks.u (a int)",
+        "CREATE TABLE ks.t (k int PRIMARY KEY, v frozen<u>)",
+        "ALTER TABLE ks.t ADD w int",
+        "ALTER TYPE ks.u ADD b int",
+        (
+            "ALTER KEYSPACE ks WITH durable_writes = true AND replication = {'class':"
+            " 'NetworkTopologyStrategy', 'replication_factor': 3}"
+        ),
+        "DROP TABLE ks.t",
+        "DROP TYPE ks.u",
+        "DROP KEYSPACE ks",
+    ):
         session.execute(text)
-    wanted = [("CREATED", "KEYSPACE", "ks"), ("CREATED", "TYPE", "ks", "u"), ("CREATED", "TABLE", "ks", "t"), ("UPDATED", "TABLE", "ks", "t"),
-              ("UPDATED", "TYPE", "ks", "u"), ("UPDATED", "TABLE", "ks", "t"), ("DROPPED", "TABLE", "ks", "t"), ("DROPPED", "TYPE", "ks", "u"),
+    wanted = [("CREATED", "KEYSPACE", "ks"), ("CREATED", "TYPE", "ks", "u"),
+        ("CREATED", "TABLE", "ks", "t"), ("UPDATED", "TABLE", "ks", "t"),
+              ("UPDATED", "TYPE", "ks", "u"), ("UPDATED", "TABLE", "ks", "t"),
+              ("DROPPED", "TABLE", "ks", "t"), ("DROPPED", "TYPE", "ks", "u"),
               ("DROPPED", "KEYSPACE", "ks")]
     for one in events:
-        schema = lambda: [words[1:] for words in one.seen if words[0] == "SCHEMA_CHANGE"]  # noqa: B023, E731
+        schema = lambda: [
+            words[1:] for words in one.seen if words[0] == "SCHEMA_CHANGE"
+        ]  # noqa: B023, E731
         eventually(lambda: schema()[-1:] == wanted[-1:])
         assert schema() == wanted
 
@@ -143,11 +165,19 @@ def test_the_driver_knows_who_is_up(trio):
     first, third = trio.nodes[0], trio.nodes[2]
     profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([first.address]))
     # The driver does not reconnect by itself within the time of the test.
-    cluster = Cluster([first.address], protocol_version=4, execution_profiles={EXEC_PROFILE_DEFAULT: profile}, reconnection_policy=ConstantReconnectionPolicy(300),
-                      status_event_refresh_window=0, topology_event_refresh_window=0)
+    cluster = Cluster(
+        [first.address],
+        protocol_version=4,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        reconnection_policy=ConstantReconnectionPolicy(300),
+        status_event_refresh_window=0,
+        topology_event_refresh_window=0,
+    )
     try:
         session = cluster.connect()
-        assert {host.address for host in cluster.metadata.all_hosts()} == {node.address for node in trio.nodes}
+        assert {host.address for host in cluster.metadata.all_hosts()} == {
+            node.address for node in trio.nodes
+        }
         assert {host.rack for host in cluster.metadata.all_hosts()} == {"r0", "r1", "r2"}
         trio.kill(2)
         eventually(lambda: not cluster.metadata.get_host(third.address).is_up)

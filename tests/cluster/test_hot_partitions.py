@@ -1,4 +1,5 @@
-"""`messina admin hot` on three nodes: the hot partitions of all, also while a node does not answer."""
+"""`messina admin hot` on three nodes: the hot partitions of all, also while a node does not
+answer."""
 
 import json
 import subprocess

@@ -5,13 +5,19 @@ import random
 import pytest
 from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
-from cluster.paged import COLUMNS, Change, Model, Query, counters, grown, in_order_of_tokens, load, pages
+from cluster.paged import (
+    COLUMNS, Change, Model, Query, counters, grown, in_order_of_tokens, load, pages,
+)
 from cluster.trio import NODES, Trio, eventually, quorum
 
 FOR_EVER = 1_000_000  # milliseconds
 # Events of queriers in traces, and the matching metrics.
-TOLD = {"Querier cache: hit": ("lookups", "reused"), "Querier cache: hit, advanced": ("advanced",), "Querier cache: miss": ("lookups", "misses"),
-        "Querier cache: dropped": ("lookups", "drops")}
+TOLD = {
+    "Querier cache: hit": ("lookups", "reused"),
+    "Querier cache: hit, advanced": ("advanced",),
+    "Querier cache: miss": ("lookups", "misses"),
+    "Querier cache: dropped": ("lookups", "drops"),
+}
 
 
 @pytest.fixture
@@ -29,7 +35,9 @@ def a_table(trio):
 
 def begin(trio, coordinator=0, text="SELECT ck FROM ks.t WHERE pk = 1"):
     """The first page of a query, read by all replicas."""
-    return trio.sessions[coordinator].execute(SimpleStatement(text, fetch_size=10, consistency_level=Level.ALL))
+    return trio.sessions[coordinator].execute(
+        SimpleStatement(text, fetch_size=10, consistency_level=Level.ALL)
+    )
 
 
 def kept(trio):
@@ -38,24 +46,35 @@ def kept(trio):
 
 def reading(node):
     """The number of client reads that hold or wait for a permit, and the memory of queriers."""
-    return [node.metric(f"scylla_database_{name}_reads") for name in ("active", "queued")] + [counters(node)["memory_bytes"]]
+    return [node.metric(f"scylla_database_{name}_reads") for name in ("active", "queued")] + [
+        counters(node)["memory_bytes"]
+    ]
 
 
 def test_what_changes_a_table_evicts_on_every_node(patient):
     a_table(patient)
     load(patient.sessions[0], "ks.t", [], [1, 2], large=2, side=50)
-    for coordinator, change in enumerate(("ALTER TABLE ks.t ADD x int", "TRUNCATE ks.t", "DROP TABLE ks.t")):
+    for coordinator, change in enumerate(
+        ("ALTER TABLE ks.t ADD x int", "TRUNCATE ks.t", "DROP TABLE ks.t")
+    ):
         result = begin(patient)
         if not change.startswith("DROP"):
             eventually(lambda: kept(patient) == [1] * NODES)
         patient.sessions[coordinator].execute(change)
         eventually(lambda: kept(patient) == [0] * NODES)
         if change.startswith("ALTER"):
-            rest = patient.sessions[2].execute(SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=5000), paging_state=result.paging_state)
+            rest = patient.sessions[2].execute(
+                SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=5000),
+                paging_state=result.paging_state,
+            )
             assert [row.ck for row in rest] == list(range(10, 50))
         if change.startswith("TRUNCATE"):
             assert begin(patient).current_rows == []
-            patient.sessions[0].execute(SimpleStatement("INSERT INTO ks.t (pk, ck) VALUES (1, 1)", consistency_level=Level.ALL))
+            patient.sessions[0].execute(
+                SimpleStatement(
+                    "INSERT INTO ks.t (pk, ck) VALUES (1, 1)", consistency_level=Level.ALL
+                )
+            )
     eventually(lambda: all(reading(node) == [0, 0, 0] for node in patient.nodes))
 
 
@@ -94,7 +113,9 @@ def test_what_is_counted_is_what_traces_tell(patient):
     """Pages over replicas that differ: the trace of a page has each querier that was looked up,
     found or useless, on its node."""
     a_table(patient)
-    rng, number = random.Random(4), load(patient.sessions[0], "ks.t", [model := Model()], [1, 2], large=2, side=40)
+    rng, number = random.Random(4), load(
+        patient.sessions[0], "ks.t", [model := Model()], [1, 2], large=2, side=40
+    )
     for absent in range(NODES):
         patient.kill(absent)
         patient.wait_down(absent)
@@ -106,12 +127,22 @@ def test_what_is_counted_is_what_traces_tell(patient):
         patient.nodes[absent].start()
         patient.wait_up(absent)
     before = [counters(node) for node in patient.nodes]
-    told = {node.address: dict.fromkeys(("lookups", "misses", "drops", "reused", "advanced"), 0) for node in patient.nodes}
-    for query in (Query("SELECT pk, ck, s, v FROM ks.t WHERE pk = 1", (), [1]), Query("SELECT pk, ck, s, v FROM ks.t", (), in_order_of_tokens([1, 2]))):
-        statement, state, rows = SimpleStatement(query.text, fetch_size=6, consistency_level=Level.ALL), None, []
+    told = {
+        node.address: dict.fromkeys(("lookups", "misses", "drops", "reused", "advanced"), 0)
+        for node in patient.nodes
+    }
+    for query in (Query("SELECT pk, ck, s, v FROM ks.t WHERE pk = 1", (), [1]),
+            Query("SELECT pk, ck, s, v FROM ks.t", (), in_order_of_tokens([1, 2]))):
+        statement, state, rows = (
+            SimpleStatement(query.text, fetch_size=6, consistency_level=Level.ALL),
+            None,
+            [],
+        )
         while state is not None or not rows:
             # A trace is read on the node that coordinated the request.
-            result = patient.sessions[len(rows) % NODES].execute(statement, paging_state=state, trace=True)
+            result = patient.sessions[len(rows) % NODES].execute(
+                statement, paging_state=state, trace=True
+            )
             rows, state = rows + [tuple(row) for row in result.current_rows], result.paging_state
             for event in result.get_query_trace(max_wait_sec=20).events:
                 for words, names in TOLD.items():
@@ -123,4 +154,6 @@ def test_what_is_counted_is_what_traces_tell(patient):
         assert told[node.address] == {name: done[name] for name in told[node.address]}
         assert done["lookups"] == done["reused"] + done["misses"] + done["drops"]
     whole = [grown(counters(node), then) for node, then in zip(patient.nodes, before)]
-    assert sum(done["drops"] for done in whole) > 3 and sum(done["reused"] for done in whole) > 20, whole
+    assert (
+        sum(done["drops"] for done in whole) > 3 and sum(done["reused"] for done in whole) > 20
+    ), whole

@@ -11,16 +11,25 @@ KIB = 1024
 
 @pytest.fixture
 def limited(tmp_path):
-    with Trio(tmp_path, compaction_large_partition_warning_threshold_mb=1, large_partition_fail_threshold_mb=2) as it:
+    with Trio(
+        tmp_path,
+        compaction_large_partition_warning_threshold_mb=1,
+        large_partition_fail_threshold_mb=2,
+    ) as it:
         it.keyspace()
-        it.sessions[0].execute("CREATE TABLE ks.t (pk int, ck int, v blob, PRIMARY KEY (pk, ck)) WITH large_data_guardrails_enabled = true")
+        it.sessions[0].execute(
+            "CREATE TABLE ks.t (pk int, ck int, v blob, PRIMARY KEY (pk, ck)) WITH"
+            " large_data_guardrails_enabled = true"
+        )
         yield it
 
 
 def write(trio, coordinator, ck, size=0, level=Level.ALL):
     """Writes a row of partition 1 and returns the warnings."""
     text = f"INSERT INTO ks.t (pk, ck, v) VALUES (1, {ck}, %s)"
-    future = trio.sessions[coordinator].execute_async(SimpleStatement(text, consistency_level=level), (bytes(size),))
+    future = trio.sessions[coordinator].execute_async(
+        SimpleStatement(text, consistency_level=level), (bytes(size),)
+    )
     future.result()
     return future.warnings or []
 
@@ -48,7 +57,14 @@ def test_what_replicas_know_to_be_large(limited):
     rows = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", consistency_level=Level.ALL)
     eventually(lambda: {row.ck for row in limited.sessions[2].execute(rows)} >= set(range(6)))
     limited.nodes[2].flush("ks")
-    eventually(lambda: {row.ck for row in limited.sessions[2].execute(
-        SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", consistency_level=Level.ONE))} >= set(range(6)))
+    eventually(
+        lambda: {
+            row.ck
+            for row in limited.sessions[2].execute(
+                SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", consistency_level=Level.ONE)
+            )
+        }
+        >= set(range(6))
+    )
     limited.sessions[0].execute("DELETE FROM ks.t WHERE pk = 1 BYPASS LARGE_DATA_GUARDRAILS")
     assert limited.sessions[0].execute(rows).all() == []

@@ -1,4 +1,5 @@
-"""Every consistency level with none, one and two of three nodes dead: success, or Unavailable with exact numbers."""
+"""Every consistency level with none, one and two of three nodes dead: success, or Unavailable with
+exact numbers."""
 
 import time
 
@@ -9,7 +10,17 @@ from cassandra.query import SimpleStatement
 from cluster.trio import NODES, eventually, rest
 
 # How many of three replicas a level needs.
-WRITES = {Level.ANY: 0, Level.ONE: 1, Level.LOCAL_ONE: 1, Level.TWO: 2, Level.QUORUM: 2, Level.LOCAL_QUORUM: 2, Level.EACH_QUORUM: 2, Level.THREE: 3, Level.ALL: 3}
+WRITES = {
+    Level.ANY: 0,
+    Level.ONE: 1,
+    Level.LOCAL_ONE: 1,
+    Level.TWO: 2,
+    Level.QUORUM: 2,
+    Level.LOCAL_QUORUM: 2,
+    Level.EACH_QUORUM: 2,
+    Level.THREE: 3,
+    Level.ALL: 3,
+}
 READS = {level: needed for level, needed in WRITES.items() if level != Level.ANY}
 
 
@@ -27,23 +38,52 @@ def check(session, statement, level, needed, alive):
     with pytest.raises(cassandra.Unavailable) as refused:
         session.execute(statement)
     error = refused.value
-    assert (error.consistency, error.required_replicas, error.alive_replicas) == (level, needed, alive), f"{name(level)} with {alive} alive: {error}"
+    assert (error.consistency, error.required_replicas, error.alive_replicas) == (
+        level,
+        needed,
+        alive,
+    ), f"{name(level)} with {alive} alive: {error}"
     return None
 
 
 def ask_all(session, alive):
     for level, needed in WRITES.items():
-        check(session, at(level, f"INSERT INTO ks.t (k, v) VALUES ({level}, {alive})"), level, needed, alive)
-        batch = f"BEGIN UNLOGGED BATCH INSERT INTO ks.t (k, v) VALUES ({level}, {alive}); INSERT INTO ks.t (k, v) VALUES ({100 + level}, {alive}); APPLY BATCH"
+        check(
+            session,
+            at(level, f"INSERT INTO ks.t (k, v) VALUES ({level}, {alive})"),
+            level,
+            needed,
+            alive,
+        )
+        batch = (
+            f"BEGIN UNLOGGED BATCH INSERT INTO ks.t (k, v) VALUES ({level}, {alive}); INSERT INTO"
+            f" ks.t (k, v) VALUES ({100 + level}, {alive}); APPLY BATCH"
+        )
         check(session, at(level, batch), level, needed, alive)
         if level != Level.ANY:
-            check(session, at(level, f"UPDATE ks.c SET n = n + 1 WHERE k = {level}"), level, needed, alive)
+            check(
+                session,
+                at(level, f"UPDATE ks.c SET n = n + 1 WHERE k = {level}"),
+                level,
+                needed,
+                alive,
+            )
     for level, needed in READS.items():
-        rows = check(session, at(level, f"SELECT v FROM ks.t WHERE k = {level}"), level, needed, alive)
-        assert rows is None or rows.one().v == alive, f"{name(level)}: a write that reached {alive} of {alive} live nodes is read"
+        rows = check(
+            session, at(level, f"SELECT v FROM ks.t WHERE k = {level}"), level, needed, alive
+        )
+        assert (
+            rows is None or rows.one().v == alive
+        ), f"{name(level)}: a write that reached {alive} of {alive} live nodes is read"
         rows = check(session, at(level, "SELECT count(*) FROM ks.t"), level, needed, alive)
         assert rows is None or rows.one().count >= len(READS)
-        check(session, at(level, f"SELECT v FROM ks.t WHERE k IN ({level}, {100 + level})"), level, needed, alive)
+        check(
+            session,
+            at(level, f"SELECT v FROM ks.t WHERE k IN ({level}, {100 + level})"),
+            level,
+            needed,
+            alive,
+        )
 
 
 def test_every_level_with_dead_nodes(trio):
@@ -64,12 +104,24 @@ def test_every_level_with_dead_nodes(trio):
         trio.nodes[n].start()
     for n in (1, 2):
         trio.wait_up(n)
-    expected = {level: next(alive for alive in (1, 2, 3) if WRITES[level] <= alive) for level in WRITES}
+    expected = {
+        level: next(alive for alive in (1, 2, 3) if WRITES[level] <= alive) for level in WRITES
+    }
     for n in range(NODES):
         for level in WRITES:
             # A read at ONE on each node uses its own replica, if it has one.
-            eventually(lambda: trio.sessions[n].execute(at(Level.ONE, f"SELECT v FROM ks.t WHERE k = {level}")).one().v == expected[level])  # noqa: B023
-    assert all(session.execute(at(Level.ALL, f"SELECT v FROM ks.t WHERE k = {level}")).one().v == expected[level] for level in WRITES)
+            eventually(
+                lambda: trio.sessions[n]
+                .execute(at(Level.ONE, f"SELECT v FROM ks.t WHERE k = {level}"))
+                .one()
+                .v
+                == expected[level]
+            )  # noqa: B023
+    assert all(
+        session.execute(at(Level.ALL, f"SELECT v FROM ks.t WHERE k = {level}")).one().v
+        == expected[level]
+        for level in WRITES
+    )
 
 
 def test_one_copy_on_a_dead_node(trio):
@@ -78,17 +130,32 @@ def test_one_copy_on_a_dead_node(trio):
     trio.keyspace("single", factor=1)
     session.execute("CREATE TABLE single.t (k int PRIMARY KEY, v int)")
     third = trio.nodes[2]
-    key = next(k for k in range(1000) if rest(trio.nodes[0], f"/storage_service/natural_endpoints/single?cf=t&key={k}") == [third.address])
+    key = next(
+        k
+        for k in range(1000)
+        if rest(trio.nodes[0], f"/storage_service/natural_endpoints/single?cf=t&key={k}")
+        == [third.address]
+    )
     trio.kill(2)
     trio.wait_down(2)
-    for level in (Level.ONE, Level.LOCAL_ONE, Level.QUORUM, Level.LOCAL_QUORUM, Level.EACH_QUORUM, Level.ALL):
+    for level in (
+        Level.ONE,
+        Level.LOCAL_ONE,
+        Level.QUORUM,
+        Level.LOCAL_QUORUM,
+        Level.EACH_QUORUM,
+        Level.ALL,
+    ):
         check(session, at(level, f"INSERT INTO single.t (k, v) VALUES ({key}, 1)"), level, 1, 0)
     check(session, at(Level.TWO, f"INSERT INTO single.t (k, v) VALUES ({key}, 1)"), Level.TWO, 2, 0)
     check(session, at(Level.ONE, f"SELECT v FROM single.t WHERE k = {key}"), Level.ONE, 1, 0)
     session.execute(at(Level.ANY, f"INSERT INTO single.t (k, v) VALUES ({key}, 7)"))
     third.start()
     trio.wait_up(2)
-    eventually(lambda: session.execute(at(Level.ONE, f"SELECT v FROM single.t WHERE k = {key}")).one().v == 7)
+    eventually(
+        lambda: session.execute(at(Level.ONE, f"SELECT v FROM single.t WHERE k = {key}")).one().v
+        == 7
+    )
 
 
 def test_hints_are_set_while_the_node_runs(trio):
@@ -106,7 +173,9 @@ def test_hints_are_set_while_the_node_runs(trio):
         return before
 
     def enable(value):
-        session.execute(f"UPDATE system.config SET value = '{value}' WHERE name = 'hinted_handoff_enabled'")
+        session.execute(
+            f"UPDATE system.config SET value = '{value}' WHERE name = 'hinted_handoff_enabled'"
+        )
 
     try:
         before = write(1)
@@ -122,7 +191,10 @@ def test_hints_are_set_while_the_node_runs(trio):
         trio.nodes[2].start()
         trio.wait_up(2)
     for k in range(10):
-        eventually(lambda: session.execute(at(Level.ALL, f"SELECT v FROM hinted.t WHERE k = {k}")).one().v == 3)  # noqa: B023
+        eventually(
+            lambda: session.execute(at(Level.ALL, f"SELECT v FROM hinted.t WHERE k = {k}")).one().v
+            == 3
+        )  # noqa: B023
 
 
 def test_a_node_that_stood_still_takes_nobody_for_dead(trio):
@@ -134,7 +206,9 @@ def test_a_node_that_stood_still_takes_nobody_for_dead(trio):
     session.execute(at(Level.ALL, "INSERT INTO ks.t (k, v) VALUES (1, 0)"))
     with trio.nodes[2].standing_still():
         trio.wait_down(2)
-        time.sleep(1)  # That is what is tested: longer than it would take this one to think so of the others.
+        time.sleep(
+            1
+        )  # That is what is tested: longer than it would take this one to think so of the others.
     for n in range(100):
         for level in (Level.QUORUM, Level.ALL):
             session.execute(at(level, f"INSERT INTO ks.t (k, v) VALUES (1, {n})"))

@@ -1,4 +1,5 @@
-"""A member of a cluster whose metadata log is gone: its start is refused, also with --accept-loss."""
+"""A member of a cluster whose metadata log is gone: its start is refused, also with
+--accept-loss."""
 
 import shutil
 

@@ -12,13 +12,20 @@ from launch import binary
 
 
 def admin(node, *arguments):
-    done = subprocess.run([binary(), "admin", "--api", f"http://{node.address}:10000", *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [binary(), "admin", "--api", f"http://{node.address}:10000", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def missed(node, of):
-    return next(one["missed_writes"] for one in rest(node, "/cluster/nodes") if one["address"] == of.address)
+    return next(
+        one["missed_writes"] for one in rest(node, "/cluster/nodes") if one["address"] == of.address
+    )
 
 
 def values(trio, n):
@@ -29,7 +36,9 @@ def values(trio, n):
 
 def write(trio, keys, level=ConsistencyLevel.QUORUM):
     for k in keys:
-        trio.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)", consistency_level=level))
+        trio.sessions[0].execute(
+            SimpleStatement(f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)", consistency_level=level)
+        )
 
 
 def kept_hints(node):
@@ -64,8 +73,12 @@ def test_a_node_that_was_down_for_too_long_is_shown_until_it_has_everything(tmp_
         eventually(lambda: all(one["native_transport"] for one in rest(first, "/cluster/nodes")))
         for node in (first, second):
             assert missed(node, third)["tables"] == ["ks.t"]
-            assert "misses writes of 1 table" in admin(node, "status") and "messina admin resync" in admin(node, "status")
-        assert "a node misses writes that hint replay will not deliver" in first.log_path.read_text()
+            assert "misses writes of 1 table" in admin(
+                node, "status"
+            ) and "messina admin resync" in admin(node, "status")
+        assert (
+            "a node misses writes that hint replay will not deliver" in first.log_path.read_text()
+        )
 
         assert admin(second, "resync", third.address).split() == ["ks.t"]
         for node in (first, second, third):
@@ -124,7 +137,9 @@ def test_a_node_misses_what_the_removed_notes_of_hints_named(tmp_path, removed):
         for node in (first, second):
             eventually(lambda node=node: missed(node, third) is not None)
             assert missed(node, third)["any_table"]
-            assert "misses writes" in admin(node, "status") and "messina admin resync" in admin(node, "status")
+            assert "misses writes" in admin(node, "status") and "messina admin resync" in admin(
+                node, "status"
+            )
         log = first.log_path.read_text()
         assert "a file of notes of hints is missing" in log and "messina admin resync" in log
         eventually(lambda: admin(first, "resync", "--all").startswith(f"{third.address}: "))
@@ -147,12 +162,18 @@ def test_a_node_that_gave_up_its_commitlog_is_shown_until_it_has_everything(tmp_
         for _ in range(2):
             for node in (first, third):
                 eventually(lambda: missed(node, third) is not None)
-                assert missed(node, third)["any_table"] and missed(node, third)["why"].endswith("(--accept-loss)")
+                assert missed(node, third)["any_table"] and missed(node, third)["why"].endswith(
+                    "(--accept-loss)"
+                )
             # Also after a start without --accept-loss.
             trio.kill(2)
             third.start()
             trio.wait_up(2)
-        host = next(one["host_id"] for one in rest(first, "/cluster/nodes") if one["address"] == third.address)
+        host = next(
+            one["host_id"]
+            for one in rest(first, "/cluster/nodes")
+            if one["address"] == third.address
+        )
         assert f"messina admin resync {host}" in third.log_path.read_text()
         assert values(trio, 2) == []
         eventually(lambda: admin(third, "resync", host).split() == ["ks.t"])

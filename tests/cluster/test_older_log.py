@@ -50,7 +50,9 @@ def test_a_member_with_a_backup_of_its_own_ends_and_the_others_go_on(trio):
     put_back(node, copy)
     ends_and_says(node, "empty data directory")
     trio.wait_down(2)
-    eventually(lambda: trio.sessions[0].execute("CREATE TABLE ks.later (k int PRIMARY KEY)") is not None)
+    eventually(
+        lambda: trio.sessions[0].execute("CREATE TABLE ks.later (k int PRIMARY KEY)") is not None
+    )
     assert trio.nodes[0].alive() and trio.nodes[1].alive()
 
 
@@ -66,14 +68,21 @@ def test_a_member_whose_changes_others_have_decided_differently_ends(trio):
     with second.standing_still():
         # All files as of one moment.
         shutil.copytree(second.data_dir, copy)
-    eventually(lambda: trio.sessions[0].execute("CREATE TABLE IF NOT EXISTS ks.lost (k int PRIMARY KEY)") is not None)
+    eventually(
+        lambda: trio.sessions[0].execute("CREATE TABLE IF NOT EXISTS ks.lost (k int PRIMARY KEY)")
+        is not None
+    )
     for n in range(2):
         trio.kill(n)
     put_back(second, copy)
     second.start()
     third.start()
     trio.sessions.forget(1)
-    eventually(lambda: trio.sessions[1].execute("CREATE TABLE IF NOT EXISTS ks.other (k int PRIMARY KEY)") is not None, seconds=60)
+    eventually(
+        lambda: trio.sessions[1].execute("CREATE TABLE IF NOT EXISTS ks.other (k int PRIMARY KEY)")
+        is not None,
+        seconds=60,
+    )
     ends_and_says(first, "different committed changes", "empty data directory")
     assert second.alive() and third.alive()
 
@@ -82,8 +91,13 @@ def test_a_member_that_only_has_hints_is_marked(trio):
     """A copy of its data directory would lack them."""
     trio.keyspace("one", factor=1)
     trio.sessions[0].execute("CREATE TABLE one.t (k int PRIMARY KEY)")
-    hosts = [trio.sessions[n].execute("SELECT host_id FROM system.local").one().host_id for n in range(3)]
-    rows = trio.sessions[0].execute("SELECT last_token, replicas FROM system.tablets WHERE table_name = 't' AND keyspace_name = 'one' ALLOW FILTERING")
+    hosts = [
+        trio.sessions[n].execute("SELECT host_id FROM system.local").one().host_id for n in range(3)
+    ]
+    rows = trio.sessions[0].execute(
+        "SELECT last_token, replicas FROM system.tablets WHERE table_name = 't' AND keyspace_name ="
+        " 'one' ALLOW FILTERING"
+    )
     tablets = sorted((row.last_token, hosts.index(row.replicas[0][0])) for row in rows)
 
     def owner_of(k):
@@ -97,5 +111,9 @@ def test_a_member_that_only_has_hints_is_marked(trio):
     # The first rises may be those of the table's creation.
     for k in keys:
         before = write_mark(trio.nodes[other].data_dir)
-        trio.sessions[other].execute(SimpleStatement(f"INSERT INTO one.t (k) VALUES ({k})", consistency_level=ConsistencyLevel.ANY))
+        trio.sessions[other].execute(
+            SimpleStatement(
+                f"INSERT INTO one.t (k) VALUES ({k})", consistency_level=ConsistencyLevel.ANY
+            )
+        )
         eventually(lambda: write_mark(trio.nodes[other].data_dir) > before, seconds=30)

@@ -65,9 +65,18 @@ def test_seeds_by_name(nodes, tmp_path):
         pytest.skip(f"no mounts of its own for a process here: {own_mounts.stderr.strip()}")
     first, second = nodes("first"), nodes("second")
     hosts = tmp_path / "hosts"
-    hosts.write_text(f"127.0.0.1 localhost\n{first.address} first.test\n{second.address} second.test\n")
+    hosts.write_text(
+        f"127.0.0.1 localhost\n{first.address} first.test\n{second.address} second.test\n"
+    )
     for node in (first, second):
-        node.prefix = ["unshare", "-rm", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"]
+        node.prefix = [
+            "unshare",
+            "-rm",
+            "sh",
+            "-c",
+            f'mount --bind {hosts} /etc/hosts && exec "$@"',
+            "sh",
+        ]
         node.config["seeds"] = "first.test,second.test:7000"
     together = Together([first, second])
     eventually(lambda: len(rest(first, "/gossiper/endpoint/live")) == 2)
@@ -82,12 +91,18 @@ def test_seeds_that_are_not_there(nodes):
 
 
 def test_a_seed_without_an_address(nodes):
-    waits(nodes("nameless", seeds="no-such-host.invalid"), "the address of a seed cannot be resolved", "no-such-host.invalid")
+    waits(
+        nodes("nameless", seeds="no-such-host.invalid"),
+        "the address of a seed cannot be resolved",
+        "no-such-host.invalid",
+    )
 
 
 def test_seeds_that_are_nonsense(nodes):
     for nonsense in ("1.2.3", "'a b'", "10.0.0.1:port"):
-        ends(nodes(f"nonsense{len(nonsense)}", seeds=nonsense), "seeds", "IP addresses or host names")
+        ends(
+            nodes(f"nonsense{len(nonsense)}", seeds=nonsense), "seeds", "IP addresses or host names"
+        )
 
 
 def test_something_else_at_the_seeds_address(nodes):
@@ -152,7 +167,10 @@ def test_a_copied_data_directory(nodes, tmp_path):
     # It would answer clients with the data that the other node had when it was copied.
     ends(copy, "older copy of the node's directory")
     assert first.alive() and second.alive()
-    eventually(lambda: sorted(rest(first, "/gossiper/endpoint/live")) == sorted([first.address, second.address]))
+    eventually(
+        lambda: sorted(rest(first, "/gossiper/endpoint/live"))
+        == sorted([first.address, second.address])
+    )
 
 
 def test_garbage_on_the_port_for_nodes(tmp_path):
@@ -172,7 +190,11 @@ def test_garbage_on_the_port_for_nodes(tmp_path):
                     # The node may close the connection first. Then nothing can be sent, and no
                     # direction can be shut down.
                     assert closed.errno in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN), closed
-        lines = [line for line in log(first).splitlines() if "closing a connection that is not another node's" in line]
+        lines = [
+            line
+            for line in log(first).splitlines()
+            if "closing a connection that is not another node's" in line
+        ]
         assert 1 <= len(lines) <= 3, "it is said, and not sixty times"
         assert first.metric("scylla_rpc_garbage_connections") >= 30
         trio.sessions[1].execute("CREATE TABLE ks.t (k int PRIMARY KEY)")
@@ -187,7 +209,10 @@ def test_names_in_certificates_do_not_matter(tmp_path, nodes):
     made = []
     for name in ("some.name", "other.name"):
         certificate, key = authority.sign(name)
-        options = f"{{internode_encryption: all, certificate: {certificate}, keyfile: {key}, truststore: {authority.certificate}, require_client_auth: true}}"
+        options = (
+            f"{{internode_encryption: all, certificate: {certificate}, keyfile: {key}, truststore:"
+            f" {authority.certificate}, require_client_auth: true}}"
+        )
         made.append(nodes(name, server_encryption_options=options))
         made[-1].config["seeds"] = made[0].address
         made[-1].start()
@@ -197,23 +222,46 @@ def test_names_in_certificates_do_not_matter(tmp_path, nodes):
 def test_a_clock_an_hour_off(tmp_path):
     """The node serves clients, and every status report shows the problem."""
     shim = tmp_path / "clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, pathlib.Path(__file__).with_name("clock.c")], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-o", shim, pathlib.Path(__file__).with_name("clock.c")],
+        check=True,
+    )
     trio = Trio(tmp_path)
     trio.nodes[2].prefix = ["env", f"LD_PRELOAD={shim}", "CLOCK_OFFSET=3600"]
     with trio:
         first, third = trio.nodes[0], trio.nodes[2]
         # The accuracy of a ping: most of its time may be spent in one direction.
-        for node, said in ((first, r"clock differs from ours.* ahead_micros=3[56]\d{8}\b"), (third, r"clock differs from ours.* ahead_micros=-3[56]\d{8}\b")):
+        for node, said in (
+            (first, r"clock differs from ours.* ahead_micros=3[56]\d{8}\b"),
+            (third, r"clock differs from ours.* ahead_micros=-3[56]\d{8}\b"),
+        ):
             eventually(lambda: re.search(said, log(node)))  # noqa: B023
-        shown = lambda: {one["address"]: one["clock_ahead_us"] for one in rest(first, "/cluster/nodes") if not one["own"]}  # noqa: E731
-        eventually(lambda: abs(shown()[third.address] - 3_600_000_000) < 5_000_000 and abs(shown()[trio.nodes[1].address]) < 500_000)
-        status = subprocess.run([binary(), "admin", "--api", f"http://{first.address}:10000", "status"], capture_output=True, text=True, check=True)
-        assert re.search(rf"UN {third.address} .*its clock is 3[56]\d\d\.\d s ahead of this node's", status.stdout), status.stdout
+        shown = lambda: {
+            one["address"]: one["clock_ahead_us"]
+            for one in rest(first, "/cluster/nodes")
+            if not one["own"]
+        }  # noqa: E731
+        eventually(
+            lambda: abs(shown()[third.address] - 3_600_000_000) < 5_000_000
+            and abs(shown()[trio.nodes[1].address]) < 500_000
+        )
+        status = subprocess.run(
+            [binary(), "admin", "--api", f"http://{first.address}:10000", "status"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert re.search(
+            rf"UN {third.address} .*its clock is 3[56]\d\d\.\d s ahead of this node's",
+            status.stdout,
+        ), status.stdout
         trio.keyspace()
         trio.sessions[2].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
         for n in range(3):
             trio.sessions[n].execute(quorum(f"INSERT INTO ks.t (k, v) VALUES ({n}, {n})"))
-        assert sorted(trio.sessions[1].execute(quorum("SELECT k, v FROM ks.t"))) == [(n, n) for n in range(3)]
+        assert sorted(trio.sessions[1].execute(quorum("SELECT k, v FROM ks.t"))) == [
+            (n, n) for n in range(3)
+        ]
 
 
 def test_fewer_shards_than_before(nodes):

@@ -42,10 +42,16 @@ def test_what_is_lost_doubled_out_of_order_or_made_up_is_found(models):
     for why, shown in wrong.items():
         assert why in (scan.wrong_at_one(shown, models) or ""), why
     limited = Query("a few", (), scan.keys, limit=7)
-    assert limited.wrong_at_one(rows[:7], models) is None and "8 rows" in limited.wrong_at_one(rows[:8], models)
+    assert limited.wrong_at_one(rows[:7], models) is None and "8 rows" in limited.wrong_at_one(
+        rows[:8], models
+    )
     counted = Query("how many", (), scan.keys, shape="count")
-    assert counted.wrong_at_one([(len(rows),)], models) is None and counted.wrong_at_one([(10_000,)], models)
+    assert counted.wrong_at_one([(len(rows),)], models) is None and counted.wrong_at_one(
+        [(10_000,)], models
+    )
     groups = Query("groups", (), scan.keys, shape="groups")
     shown = groups.expected(models[1])
     assert groups.wrong_at_one(shown, models) is None
-    assert groups.wrong_at_one(shown[:2] + shown[1:], models) and groups.wrong_at_one(shown[1:], models)
+    assert groups.wrong_at_one(shown[:2] + shown[1:], models) and groups.wrong_at_one(
+        shown[1:], models
+    )

@@ -6,7 +6,10 @@ import random
 import pytest
 from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
-from cluster.paged import COLUMNS, POLICIES, Change, Driver, Model, Query, counters_of_all, grown, in_order_of_tokens, load, pages
+from cluster.paged import (
+    COLUMNS, POLICIES, Change, Driver, Model, Query, counters_of_all, grown, in_order_of_tokens,
+    load, pages,
+)
 from cluster.trio import NODES, Trio, eventually, quorum
 
 ROWS = 300
@@ -47,23 +50,31 @@ def test_pages_go_on_where_their_readers_are(three):
                     assert pages(driver, select, (pk,)) == [(pk, ck) for ck in range(ROWS)]
                 whole = pages(driver, scan)
                 assert len(whole) == len(set(whole)) == 4 * ROWS
-                assert all([ck for own, ck in whole if own == pk] == list(range(ROWS)) for pk in range(4))
+                assert all(
+                    [ck for own, ck in whole if own == pk] == list(range(ROWS)) for pk in range(4)
+                )
                 done = grown(counters_of_all(three), before)
-                assert done["lookups"] >= 200 and done["reused"] == done["lookups"] - done["misses"] - done["drops"]
+                assert (
+                    done["lookups"] >= 200
+                    and done["reused"] == done["lookups"] - done["misses"] - done["drops"]
+                )
                 # On a busy machine a node may seem slow now and then. Then another replica is read.
                 assert done["reused"] / done["lookups"] > 0.8, done
     # The client is answered before the last replica. That replica may still be reading.
     eventually(lambda: counters_of_all(three)["population"] == 0)
 
 
-@pytest.mark.parametrize("more", ["", " AND w >= 0 ALLOW FILTERING", " GROUP BY pk, ck"], ids=["plain", "filtered", "grouped"])
+@pytest.mark.parametrize("more", ["", " AND w >= 0 ALLOW FILTERING", " GROUP BY pk, ck"],
+    ids=["plain", "filtered", "grouped"])
 def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three, more):
     """From the third page on, the driver uses the node with the querier, whichever replica read the
     first page. The next query may begin anywhere."""
     three.keyspace()
     a_table(three)
     load(three.sessions[0], "ks.t", [], [1], large=1, side=ROWS)
-    passed_on = lambda: sum(node.metric("scylla_storage_proxy_coordinator_remote_requests") for node in three.nodes)  # noqa: E731
+    passed_on = lambda: sum(
+        node.metric("scylla_storage_proxy_coordinator_remote_requests") for node in three.nodes
+    )  # noqa: E731
     queries, began_at = 30, set()
     with Driver(three, "token aware") as driver:
         select = driver.prepare("SELECT ck FROM ks.t WHERE pk = ?" + more)
@@ -82,17 +93,31 @@ def test_the_trace_says_who_read_the_page_and_with_what(three):
     three.keyspace()
     a_table(three)
     for ck in range(30):
-        three.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL))
-    statement = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=10, consistency_level=Level.ONE)
+        three.sessions[0].execute(
+            SimpleStatement(
+                f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL
+            )
+        )
+    statement = SimpleStatement(
+        "SELECT ck FROM ks.t WHERE pk = 1", fetch_size=10, consistency_level=Level.ONE
+    )
     first = three.sessions[0].execute(statement, trace=True)
     second = three.sessions[1].execute(statement, trace=True, paging_state=first.paging_state)
     assert [row.ck for row in second.current_rows] == list(range(10, 20))
     events = second.get_query_trace(max_wait_sec=20).events
-    asked = [event.description for event in events if event.description.startswith("Asking for rows")]
+    asked = [
+        event.description for event in events if event.description.startswith("Asking for rows")
+    ]
     assert len(asked) == 1 and asked[0].endswith(", as for the page before"), asked
     found = [event.source for event in events if event.description == "Querier cache: hit"]
-    assert found == [three.nodes[0].address], "node 0 was nearest for the first page, and has the reader"
-    kept = [event.source for event in events if event.description == "Querier cache: kept for the next page"]
+    assert found == [
+        three.nodes[0].address
+    ], "node 0 was nearest for the first page, and has the reader"
+    kept = [
+        event.source
+        for event in events
+        if event.description == "Querier cache: kept for the next page"
+    ]
     assert kept == found
     assert three.nodes[1].address in {event.source for event in events}
 
@@ -101,8 +126,14 @@ def test_traces_are_found_by_drivers_that_ask_another_node_for_them(three):
     three.keyspace()
     a_table(three)
     for ck in range(90):
-        three.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL))
-    statement = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=10, consistency_level=Level.QUORUM)
+        three.sessions[0].execute(
+            SimpleStatement(
+                f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL
+            )
+        )
+    statement = SimpleStatement(
+        "SELECT ck FROM ks.t WHERE pk = 1", fetch_size=10, consistency_level=Level.QUORUM
+    )
     with Driver(three, "round robin") as driver:
         state = None
         # Each request goes to the next node, so the node that returns the trace has not coordinated
@@ -111,8 +142,14 @@ def test_traces_are_found_by_drivers_that_ask_another_node_for_them(three):
             result = driver.execute(statement, trace=True, paging_state=state)
             state = result.paging_state
             trace = result.get_query_trace(max_wait_sec=20)
-            assert any(event.description.startswith("The rows are from node") for event in trace.events), trace.events
-            sources = {event.source for event in trace.events if event.description == "Querier cache: kept for the next page"}
+            assert any(
+                event.description.startswith("The rows are from node") for event in trace.events
+            ), trace.events
+            sources = {
+                event.source
+                for event in trace.events
+                if event.description == "Querier cache: kept for the next page"
+            }
             assert len(sources) >= 2, "both replicas tell of it"
 
 
@@ -122,16 +159,27 @@ def test_events_after_the_level_was_reached_belong_to_the_trace(three):
     three.keyspace()
     a_table(three)
     session, late = three.sessions[0], three.nodes[2]
-    session.execute("UPDATE system.config SET value = '20000' WHERE name = 'write_request_timeout_in_ms'")
+    session.execute(
+        "UPDATE system.config SET value = '20000' WHERE name = 'write_request_timeout_in_ms'"
+    )
     insert = SimpleStatement("INSERT INTO ks.t (pk, ck) VALUES (1, 1)", consistency_level=Level.ONE)
     with late.standing_still():
         future = session.execute_async(insert, trace=True)
         future.result()
         (trace,) = future.get_query_trace_ids()
-        eventually(lambda: session.execute(f"SELECT duration FROM system_traces.sessions WHERE session_id = {trace}").one())
+        eventually(
+            lambda: session.execute(
+                f"SELECT duration FROM system_traces.sessions WHERE session_id = {trace}"
+            ).one()
+        )
 
         def sources():
-            return {row.source for row in session.execute(f"SELECT source FROM system_traces.events WHERE session_id = {trace}")}
+            return {
+                row.source
+                for row in session.execute(
+                    f"SELECT source FROM system_traces.events WHERE session_id = {trace}"
+                )
+            }
 
         assert sources() and late.address not in sources()
     eventually(lambda: late.address in sources())
@@ -143,9 +191,15 @@ def test_nodes_that_die_between_pages_cost_no_row(three):
     session = three.sessions[0]
     for pk in range(5):
         for ck in range(60):
-            session.execute(SimpleStatement(f"INSERT INTO ks.t (pk, ck) VALUES ({pk}, {ck})", consistency_level=Level.ALL))
+            session.execute(
+                SimpleStatement(
+                    f"INSERT INTO ks.t (pk, ck) VALUES ({pk}, {ck})", consistency_level=Level.ALL
+                )
+            )
     expected = [(pk, ck) for pk in range(5) for ck in range(60)]
-    for dead, (policy, level) in enumerate([("round robin", Level.QUORUM), ("token aware", Level.QUORUM), ("round robin", Level.ONE)]):
+    for dead, (policy, level) in enumerate(
+        [("round robin", Level.QUORUM), ("token aware", Level.QUORUM), ("round robin", Level.ONE)]
+    ):
         def strike(page, dead=dead):
             if page == 3:
                 three.kill(dead)
@@ -153,7 +207,9 @@ def test_nodes_that_die_between_pages_cost_no_row(three):
                 three.nodes[dead].start()
 
         with Driver(three, policy) as driver:
-            statement = SimpleStatement("SELECT pk, ck FROM ks.t", fetch_size=7, consistency_level=level)
+            statement = SimpleStatement(
+                "SELECT pk, ck FROM ks.t", fetch_size=7, consistency_level=level
+            )
             found = pages(driver, statement, between=strike)
         assert len(found) == len(set(found)) and sorted(found) == expected, f"node {dead} died"
         three.wait_up(dead)
@@ -165,20 +221,36 @@ def test_a_node_that_stands_still_is_replaced_by_another(three, speculation):
     for it until the speculative retry of the table, or until the node is marked down, before a read
     times out. Later pages do not wait."""
     three.keyspace()
-    three.sessions[0].execute(f"CREATE TABLE ks.t (pk int, ck int, PRIMARY KEY (pk, ck)) WITH speculative_retry = '{speculation}'")
+    three.sessions[0].execute(
+        "CREATE TABLE ks.t (pk int, ck int, PRIMARY KEY (pk, ck)) WITH speculative_retry ="
+        f" '{speculation}'"
+    )
     for ck in range(100):
-        three.sessions[0].execute(SimpleStatement(f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL))
+        three.sessions[0].execute(
+            SimpleStatement(
+                f"INSERT INTO ks.t (pk, ck) VALUES (1, {ck})", consistency_level=Level.ALL
+            )
+        )
     stopped = str(three.sessions[2].execute("SELECT host_id FROM system.local").one().host_id)
     # Each case begins with a coordinator that has measured no slow replica yet.
     for coordinator, level in enumerate((Level.ONE, Level.QUORUM)):
-        statement = SimpleStatement("SELECT ck FROM ks.t WHERE pk = 1", fetch_size=7, consistency_level=level)
+        statement = SimpleStatement(
+            "SELECT ck FROM ks.t WHERE pk = 1", fetch_size=7, consistency_level=level
+        )
         result = three.sessions[2].execute(statement)
         rows, traced = [row.ck for row in result.current_rows], []
         with three.nodes[2].standing_still():
             while result.paging_state:
-                result = three.sessions[coordinator].execute(statement, paging_state=result.paging_state, trace=len(traced) < 2)
+                result = three.sessions[coordinator].execute(
+                    statement, paging_state=result.paging_state, trace=len(traced) < 2
+                )
                 if len(traced) < 2:
-                    traced.append([event.description for event in result.get_query_trace(max_wait_sec=20).events])
+                    traced.append(
+                        [
+                            event.description
+                            for event in result.get_query_trace(max_wait_sec=20).events
+                        ]
+                    )
                 rows += [row.ck for row in result.current_rows]
                 coordinator = 1 - coordinator
         assert rows == list(range(100)), Level.value_to_name[level]
@@ -187,7 +259,9 @@ def test_a_node_that_stands_still_is_replaced_by_another(three, speculation):
         assert said[1].endswith("as well" if speculation == "20ms" else "instead"), said
         answered = next(step for step in traced[0] if step.startswith("The rows are from node"))
         assert stopped not in answered, "the trace names the serving node"
-        assert not any(stopped in step for step in traced[1] if step.startswith("Asking for")), "it is not asked any more"
+        assert not any(
+            stopped in step for step in traced[1] if step.startswith("Asking for")
+        ), "it is not asked any more"
         three.wait_up(2)
         eventually(lambda: three.sessions[2].execute("SELECT key FROM system.local").one())
 
@@ -217,7 +291,10 @@ def test_replicas_that_differ_are_read_page_by_page_as_one(three):
     model = Model()
     miss(model)
     columns = "pk, ck, s, v"
-    before = sum(node.metric("scylla_storage_proxy_coordinator_foreground_read_repairs") for node in three.nodes)
+    before = sum(
+        node.metric("scylla_storage_proxy_coordinator_foreground_read_repairs")
+        for node in three.nodes
+    )
     for size in (1, 5):
         if size > 1:
             miss(model)
@@ -225,15 +302,27 @@ def test_replicas_that_differ_are_read_page_by_page_as_one(three):
             every = in_order_of_tokens(range(4))
             for query in [
                 Query(f"SELECT {columns} FROM ks.t WHERE pk = 1", (), [1]),
-                Query(f"SELECT {columns} FROM ks.t WHERE pk = 2 ORDER BY ck DESC", (), [2], backward=True),
+                Query(f"SELECT {columns} FROM ks.t WHERE pk = 2 ORDER BY ck DESC", (), [2],
+                    backward=True),
                 Query(f"SELECT {columns} FROM ks.t WHERE pk IN (3, 0, 9)", (), [0, 3, 9]),
-                Query(f"SELECT {columns} FROM ks.t PER PARTITION LIMIT 3", (), every, per_partition=3),
+                Query(f"SELECT {columns} FROM ks.t PER PARTITION LIMIT 3", (), every,
+                    per_partition=3),
                 Query(f"SELECT {columns} FROM ks.t LIMIT 25", (), every, limit=25),
-                Query(f"SELECT {columns} FROM ks.t WHERE ck > 20 ALLOW FILTERING", (), every, where=lambda row: row[1] is not None and row[1] > 20),
+                Query(f"SELECT {columns} FROM ks.t WHERE ck > 20 ALLOW FILTERING", (), every,
+                    where=lambda row: row[1] is not None and row[1] > 20),
                 Query("SELECT count(*) FROM ks.t", (), every, shape="count"),
                 Query(f"SELECT {columns} FROM ks.t", (), every),
             ]:
-                found = pages(driver, SimpleStatement(query.text, fetch_size=size, consistency_level=Level.QUORUM))
+                found = pages(
+                    driver,
+                    SimpleStatement(query.text, fetch_size=size, consistency_level=Level.QUORUM),
+                )
                 assert found == query.expected(model), f"{query.text}, pages of {size}"
-    repaired = sum(node.metric("scylla_storage_proxy_coordinator_foreground_read_repairs") for node in three.nodes) - before
+    repaired = (
+        sum(
+            node.metric("scylla_storage_proxy_coordinator_foreground_read_repairs")
+            for node in three.nodes
+        )
+        - before
+    )
     assert repaired > 10, repaired

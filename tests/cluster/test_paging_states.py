@@ -97,13 +97,29 @@ def test_what_nobody_has_made_is_refused_everywhere(rotating):
     first = read(rotating.nodes[0])[1]
     eventually(lambda: key(read(rotating.nodes[1])[1]) > key(first))
     second = read(rotating.nodes[1])[1]
-    forged = [first[:at] + bytes([first[at] ^ 1 << at % 8]) + first[at + 1:] for at in range(0, len(first), 3)]
-    forged += [first[:1] + second[1:5] + first[5:], first[:21] + second[21:], first[:-1], first + b"\0", b"\2" + bytes(80)]
+    forged = [
+        first[:at] + bytes([first[at] ^ 1 << at % 8]) + first[at + 1 :]
+        for at in range(0, len(first), 3)
+    ]
+    forged += [
+        first[:1] + second[1:5] + first[5:],
+        first[:21] + second[21:],
+        first[:-1],
+        first + b"\0",
+        b"\2" + bytes(80),
+    ]
     # The key and the position are valid, but for another query.
-    others = ["SELECT ck FROM ks.t WHERE pk = 2", "SELECT ck FROM ks.t WHERE pk = 1 ORDER BY ck DESC", "SELECT ck FROM ks.other WHERE pk = 1", "SELECT ck FROM ks.t"]
+    others = [
+        "SELECT ck FROM ks.t WHERE pk = 2",
+        "SELECT ck FROM ks.t WHERE pk = 1 ORDER BY ck DESC",
+        "SELECT ck FROM ks.other WHERE pk = 1",
+        "SELECT ck FROM ks.t",
+    ]
     for node in rotating.nodes:
         with Wire(node.address) as wire:
-            for text, state in [(TEXT, state) for state in forged] + [(text, first) for text in others]:
+            for text, state in [(TEXT, state) for state in forged] + [
+                (text, first) for text in others
+            ]:
                 answer = wire.query(text, page_size=10, paging_state=state)
                 answer.is_error(PROTOCOL)
                 assert answer.message == "Invalid value for the paging state", answer.message

@@ -1,5 +1,5 @@
-"""Rate limits on three nodes: the excess is refused at every level, the limit holds for all nodes together, no refusal leaves a hint, and
-accepted writes are on all replicas."""
+"""Rate limits on three nodes: the excess is refused at every level, the limit holds for all nodes
+together, no refusal leaves a hint, and accepted writes are on all replicas."""
 
 import contextlib
 import math
@@ -26,7 +26,11 @@ def at(level, text):
 
 def hints(trio):
     """Hints written by all nodes since they started."""
-    return sum(float(value) for node in trio.nodes for value in re.findall(r"^scylla_hints_manager_written\{.*\} (\S+)$", node.metrics(), re.M))
+    return sum(
+        float(value)
+        for node in trio.nodes
+        for value in re.findall(r"^scylla_hints_manager_written\{.*\} (\S+)$", node.metrics(), re.M)
+    )
 
 
 def write(session, level, text):
@@ -46,7 +50,11 @@ def test_limits_at_every_level(trio):
     for n in range(BURST):
         for which, level in enumerate(LEVELS):
             c = n * len(LEVELS) + which
-            if write(trio.sessions[n % NODES], level, f"INSERT INTO ks.t (k, c, v) VALUES (1, {c}, {level})"):
+            if write(
+                trio.sessions[n % NODES],
+                level,
+                f"INSERT INTO ks.t (k, c, v) VALUES (1, {c}, {level})",
+            ):
                 accepted.append(c)
     seconds, count = time.monotonic() - began, BURST * len(LEVELS)
     # Until the nodes have reported their rates to each other, each decides alone.
@@ -61,29 +69,42 @@ def test_limits_at_every_level(trio):
         eventually(has_all)
 
     # A limit of 0 refuses everything on every node, at once, and nothing is stored.
-    session.execute("ALTER TABLE ks.t WITH per_partition_rate_limit = {'max_writes_per_second': 0, 'max_reads_per_second': 0}")
+    session.execute(
+        "ALTER TABLE ks.t WITH per_partition_rate_limit = {'max_writes_per_second': 0,"
+        " 'max_reads_per_second': 0}"
+    )
     for node in range(NODES):
         for level in (*LEVELS, Level.ANY):
             for k in range(2, 10):
-                assert not write(trio.sessions[node], level, f"INSERT INTO ks.t (k, c, v) VALUES ({k}, 1, 1)")
+                assert not write(
+                    trio.sessions[node], level, f"INSERT INTO ks.t (k, c, v) VALUES ({k}, 1, 1)"
+                )
                 if level != Level.ANY:
                     with pytest.raises(Limited):
                         trio.sessions[node].execute(at(level, f"SELECT c FROM ks.t WHERE k = {k}"))
     session.execute("ALTER TABLE ks.t WITH per_partition_rate_limit = {}")
     for node in range(NODES):
         for k in range(2, 10):
-            assert not trio.sessions[node].execute(at(Level.ONE, f"SELECT c FROM ks.t WHERE k = {k}")).all()
+            assert (
+                not trio.sessions[node]
+                .execute(at(Level.ONE, f"SELECT c FROM ks.t WHERE k = {k}"))
+                .all()
+            )
     assert hints(trio) == 0
 
 
 class Clients:
-    """Threads that execute a statement again and again, one on each node. They count what is offered, and accepted by each node, in the measured time."""
+    """Threads that execute a statement again and again, one on each node. They count what is
+    offered, and accepted by each node, in the measured time."""
 
     def __init__(self, trio, statement):
         self.offered, self.accepted = 0, [0] * NODES
         self.measures, self.ends, self.failures = False, False, []
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.work, args=(trio.sessions[node], node, statement)) for node in range(NODES)]
+        self.threads = [
+            threading.Thread(target=self.work, args=(trio.sessions[node], node, statement))
+            for node in range(NODES)
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -109,17 +130,28 @@ class Clients:
         assert not self.failures, self.failures
 
 
-@pytest.mark.parametrize("reads, writes", [(Level.ONE, Level.QUORUM), (Level.QUORUM, Level.ALL), (Level.ALL, Level.ONE)])
+@pytest.mark.parametrize("reads, writes", [(Level.ONE, Level.QUORUM), (Level.QUORUM, Level.ALL),
+    (Level.ALL, Level.ONE)])
 def test_the_limit_holds_for_all_nodes_together(trio, reads, writes):
     limit, seconds = 50, 10
     trio.keyspace()
     trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")
-    trio.sessions[0].execute(f"ALTER TABLE ks.t WITH per_partition_rate_limit = {{'max_writes_per_second': {limit}, 'max_reads_per_second': {limit}}}")
+    trio.sessions[0].execute(
+        f"ALTER TABLE ks.t WITH per_partition_rate_limit = {{'max_writes_per_second': {limit},"
+        f" 'max_reads_per_second': {limit}}}"
+    )
     # A read of the other table costs a little more than 2 KiB, so that as many are accepted.
     trio.sessions[0].execute("CREATE TABLE ks.b (k int PRIMARY KEY, v text)")
-    trio.sessions[0].execute(f"ALTER TABLE ks.b WITH per_partition_rate_limit = {{'max_read_kb_per_second': {2 * limit}}}")
+    trio.sessions[0].execute(
+        "ALTER TABLE ks.b WITH per_partition_rate_limit = {'max_read_kb_per_second':"
+        f" {2 * limit}}}"
+    )
     trio.sessions[0].execute(at(Level.ALL, f"INSERT INTO ks.b (k, v) VALUES (1, '{'x' * 2000}')"))
-    statements = at(reads, "SELECT v FROM ks.t WHERE k = 1"), at(writes, "INSERT INTO ks.t (k, v) VALUES (1, 1)"), at(reads, "SELECT v FROM ks.b WHERE k = 1")
+    statements = (
+        at(reads, "SELECT v FROM ks.t WHERE k = 1"),
+        at(writes, "INSERT INTO ks.t (k, v) VALUES (1, 1)"),
+        at(reads, "SELECT v FROM ks.b WHERE k = 1"),
+    )
     all_clients = [Clients(trio, statement) for statement in statements]
     # The first seconds accept more.
     time.sleep(4)
@@ -131,8 +163,13 @@ def test_the_limit_holds_for_all_nodes_together(trio, reads, writes):
     for clients in all_clients:
         clients.end()
     for clients in all_clients:
-        offered, accepted = (count / clients.took / limit for count in (clients.offered, sum(clients.accepted)))
-        print(f"{offered:.1f} times the limit offered, {accepted:.2f} accepted, by node {clients.accepted}")
+        offered, accepted = (
+            count / clients.took / limit for count in (clients.offered, sum(clients.accepted))
+        )
+        print(
+            f"{offered:.1f} times the limit offered, {accepted:.2f} accepted, by node"
+            f" {clients.accepted}"
+        )
         assert offered > 2, "the clients are too slow for this test"
         # The draws vary by 5 % over this time.
         assert 0.8 <= accepted <= 1.2
@@ -142,30 +179,48 @@ def test_the_limit_holds_for_all_nodes_together(trio, reads, writes):
 def test_a_refusal_leaves_no_hint_for_a_node_that_is_down(trio):
     trio.keyspace()
     session = trio.sessions[0]
-    session.execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH per_partition_rate_limit = {'max_writes_per_second': 0}")
+    session.execute(
+        "CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH per_partition_rate_limit ="
+        " {'max_writes_per_second': 0}"
+    )
     trio.kill(2)
     trio.wait_down(2)
     for k in range(20):
         for node in (0, 1):
             for level in (Level.ANY, Level.ONE, Level.QUORUM):
-                assert not write(trio.sessions[node], level, f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)")
-    found = [float(value) for node in trio.nodes[:2] for value in re.findall(r"^scylla_hints_manager_written\{.*\} (\S+)$", node.metrics(), re.M)]
+                assert not write(
+                    trio.sessions[node], level, f"INSERT INTO ks.t (k, v) VALUES ({k}, 1)"
+                )
+    found = [
+        float(value)
+        for node in trio.nodes[:2]
+        for value in re.findall(r"^scylla_hints_manager_written\{.*\} (\S+)$", node.metrics(), re.M)
+    ]
     assert found and sum(found) == 0
 
 
 def test_a_refusal_leaves_no_hint_for_a_node_that_does_not_answer(trio):
-    """The connections are to any shards of a node, so that for half of the keys the replicas decide: two refuse, and the third stands still. The
-    refused rows must be nowhere later."""
+    """The connections are to any shards of a node, so that for half of the keys the replicas
+    decide: two refuse, and the third stands still. The refused rows must be nowhere later."""
     trio.keyspace()
     session = trio.sessions[0]
-    session.execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH per_partition_rate_limit = {'max_writes_per_second': 0}")
+    session.execute(
+        "CREATE TABLE ks.t (k int PRIMARY KEY, v int) WITH per_partition_rate_limit ="
+        " {'max_writes_per_second': 0}"
+    )
     by_replicas = 0
     with contextlib.ExitStack() as open_until_the_end:
-        wires = [open_until_the_end.enter_context(Wire(trio.nodes[1].address, timeout=30)) for _ in range(4)]
+        wires = [
+            open_until_the_end.enter_context(Wire(trio.nodes[1].address, timeout=30))
+            for _ in range(4)
+        ]
         with trio.nodes[2].standing_still():
             for k in range(40):
                 for n, wire in enumerate(wires):
-                    answer = wire.query(f"INSERT INTO ks.t (k, v) VALUES ({len(wires) * k + n}, 1)", consistency=Level.QUORUM)
+                    answer = wire.query(
+                        f"INSERT INTO ks.t (k, v) VALUES ({len(wires) * k + n}, 1)",
+                        consistency=Level.QUORUM,
+                    )
                     assert answer.opcode == ERROR and "rate limit" in answer.message, answer
                     by_replicas += "rejected by replicas" in answer.message
             # The requests to the third replica end.

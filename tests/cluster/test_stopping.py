@@ -76,8 +76,14 @@ def test_a_replica_that_ceases_to_answer_is_a_timeout(filled):
             session.execute(at_all("INSERT INTO ks.t (k, v) VALUES (1, 2)"))
         assert (write.value.required_responses, write.value.received_responses) == (3, 2)
         assert time.monotonic() - began < 10
-        for statement in ("INSERT INTO ks.t (k, v) VALUES (1, 3)", "SELECT v FROM ks.t WHERE k = 1", "UPDATE ks.c SET n = n + 1 WHERE k = 1"):
-            with pytest.raises((cassandra.Unavailable, cassandra.WriteTimeout, cassandra.ReadTimeout)):
+        for statement in (
+            "INSERT INTO ks.t (k, v) VALUES (1, 3)",
+            "SELECT v FROM ks.t WHERE k = 1",
+            "UPDATE ks.c SET n = n + 1 WHERE k = 1",
+        ):
+            with pytest.raises(
+                (cassandra.Unavailable, cassandra.WriteTimeout, cassandra.ReadTimeout)
+            ):
                 session.execute(at_all(statement))
     filled.wait_up(2)
 
@@ -86,7 +92,11 @@ def test_a_read_of_a_replica_that_ceases_to_answer(filled):
     with filled.nodes[2].standing_still():
         with pytest.raises(cassandra.ReadTimeout) as read:
             filled.sessions[0].execute(at_all("SELECT v FROM ks.t WHERE k = 1"))
-        assert (read.value.required_responses, read.value.received_responses, read.value.data_retrieved) == (3, 2, True)
+        assert (
+            read.value.required_responses,
+            read.value.received_responses,
+            read.value.data_retrieved,
+        ) == (3, 2, True)
     filled.wait_up(2)
 
 
@@ -97,8 +107,13 @@ def test_a_replica_that_is_killed_is_no_failure(filled):
     filled.kill(2)
     seen = set()
     while filled.nodes[2].address not in rest(filled.nodes[0], "/gossiper/endpoint/down"):
-        for statement in ("INSERT INTO ks.t (k, v) VALUES (1, 2)", "SELECT v FROM ks.t WHERE k = 1"):
-            with pytest.raises((cassandra.Unavailable, cassandra.WriteTimeout, cassandra.ReadTimeout)) as error:
+        for statement in (
+            "INSERT INTO ks.t (k, v) VALUES (1, 2)",
+            "SELECT v FROM ks.t WHERE k = 1",
+        ):
+            with pytest.raises(
+                (cassandra.Unavailable, cassandra.WriteTimeout, cassandra.ReadTimeout)
+            ) as error:
                 session.execute(at_all(statement))
             seen.add(type(error.value))
     assert seen

@@ -92,7 +92,13 @@ class Trio:
         try:
             self.together = Together(self.nodes)
             for node in self.nodes:
-                eventually(lambda: [one["up"] and one["native_transport"] and one["state"] for one in rest(node, "/cluster/nodes")] == ["normal"] * NODES)
+                eventually(
+                    lambda: [
+                        one["up"] and one["native_transport"] and one["state"]
+                        for one in rest(node, "/cluster/nodes")
+                    ]
+                    == ["normal"] * NODES
+                )
         except BaseException:
             self.__exit__()
             raise
@@ -106,7 +112,10 @@ class Trio:
             node.close()
 
     def keyspace(self, name="ks", factor=NODES):
-        self.sessions[0].execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'replication_factor': {factor}}}")
+        self.sessions[0].execute(
+            f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+            f" 'replication_factor': {factor}}}"
+        )
 
     def kill(self, n):
         self.sessions.forget(n)

@@ -1,4 +1,5 @@
-"""Lists, sets, maps and tuples, frozen or not: element operations, replacement, nesting, what is refused."""
+"""Lists, sets, maps and tuples, frozen or not: element operations, replacement, nesting, what is
+refused."""
 
 import pytest
 from cassandra.query import UNSET_VALUE
@@ -7,8 +8,10 @@ from database import Invalid, Syntax
 
 @pytest.fixture
 def t(db):
-    return db.table("pk int PRIMARY KEY, l list<int>, s set<text>, m map<text, int>, fl frozen<list<int>>, fs frozen<set<int>>, "
-                    "fm frozen<map<int, text>>")
+    return db.table(
+        "pk int PRIMARY KEY, l list<int>, s set<text>, m map<text, int>, fl frozen<list<int>>, fs"
+        " frozen<set<int>>, fm frozen<map<int, text>>"
+    )
 
 
 def get(db, t, column):
@@ -16,7 +19,8 @@ def get(db, t, column):
 
 
 def test_literals_replace(db, t):
-    db.execute(f"INSERT INTO {t} (pk, l, s, m) VALUES (1, [3, 1, 3], {{'b', 'a', 'b'}}, {{'x': 1, 'y': 2}})")
+    db.execute(f"INSERT INTO {t} (pk, l, s, m) VALUES (1, [3, 1, 3], {{'b', 'a', 'b'}}, {{'x': 1, "
+        f"'y': 2}})")
     assert db.rows(f"SELECT l, s, m FROM {t}") == [([3, 1, 3], {"a", "b"}, {"x": 1, "y": 2})]
     db.execute(f"UPDATE {t} SET l = [9], s = {{'c'}}, m = {{'z': 0}} WHERE pk = 1")
     assert db.rows(f"SELECT l, s, m FROM {t}") == [([9], {"c"}, {"z": 0})]
@@ -49,11 +53,21 @@ def test_list(db, t):
     assert get(db, t, "l") == [1, 3, 40]
     db.execute(f"UPDATE {t} SET l = l - [1] WHERE pk = 1")
     assert get(db, t, "l") == [3, 40]
-    for text in ("UPDATE {} SET l[2] = 1 WHERE pk = 1", "UPDATE {} SET l[-1] = 1 WHERE pk = 1", "DELETE l[5] FROM {} WHERE pk = 1",
-                 "UPDATE {} SET l['a'] = 1 WHERE pk = 1", "UPDATE {} SET l[0] = 'a' WHERE pk = 1", "UPDATE {} SET l[null] = 1 WHERE pk = 1",
-                 "UPDATE {} SET l[0] = 1 WHERE pk = 55", "UPDATE {} SET l = l + ['a'] WHERE pk = 1", "UPDATE {} SET l = l + {{1}} WHERE pk = 1",
-                 "UPDATE {} SET l = [1] - l WHERE pk = 1", "UPDATE {} SET l = s + [1] WHERE pk = 1", "UPDATE {} SET l = l + [null] WHERE pk = 1",
-                 "UPDATE {} SET l = l + 1 WHERE pk = 1"):
+    for text in (
+        "UPDATE {} SET l[2] = 1 WHERE pk = 1",
+        "UPDATE {} SET l[-1] = 1 WHERE pk = 1",
+        "DELETE l[5] FROM {} WHERE pk = 1",
+        "UPDATE {} SET l['a'] = 1 WHERE pk = 1",
+        "UPDATE {} SET l[0] = 'a' WHERE pk = 1",
+        "UPDATE {} SET l[null] = 1 WHERE pk = 1",
+        "UPDATE {} SET l[0] = 1 WHERE pk = 55",
+        "UPDATE {} SET l = l + ['a'] WHERE pk = 1",
+        "UPDATE {} SET l = l + {{1}} WHERE pk = 1",
+        "UPDATE {} SET l = [1] - l WHERE pk = 1",
+        "UPDATE {} SET l = s + [1] WHERE pk = 1",
+        "UPDATE {} SET l = l + [null] WHERE pk = 1",
+        "UPDATE {} SET l = l + 1 WHERE pk = 1",
+    ):
         db.refused((Invalid, Syntax), text.format(t))
     assert get(db, t, "l") == [3, 40]
 
@@ -66,7 +80,9 @@ def test_list_keeps_the_order_of_appends(db, t):
     prepend = db.prepare(f"UPDATE {t} SET l = ? + l WHERE pk = 2")
     for n in range(60):
         db.execute(prepend, [n, -n])
-    assert db.one(f"SELECT l FROM {t} WHERE pk = 2") == [x for n in reversed(range(60)) for x in (n, -n)]
+    assert db.one(f"SELECT l FROM {t} WHERE pk = 2") == [
+        x for n in reversed(range(60)) for x in (n, -n)
+    ]
 
 
 def test_set(db, t):
@@ -78,8 +94,14 @@ def test_set(db, t):
     assert get(db, t, "s") == {"a"}
     db.execute(f"UPDATE {t} SET s -= {{'a'}} WHERE pk = 1")
     assert db.rows(f"SELECT * FROM {t}") == []
-    for text in ("UPDATE {} SET s['a'] = 'b' WHERE pk = 1", "UPDATE {} SET s = s + ['a'] WHERE pk = 1", "UPDATE {} SET s = s + {{1}} WHERE pk = 1",
-                 "UPDATE {} SET s = {{'a'}} + s WHERE pk = 1 AND x = 1", "UPDATE {} SET s = s + {{null}} WHERE pk = 1", "UPDATE {} SET s = s + {{'a': 1}} WHERE pk = 1"):
+    for text in (
+        "UPDATE {} SET s['a'] = 'b' WHERE pk = 1",
+        "UPDATE {} SET s = s + ['a'] WHERE pk = 1",
+        "UPDATE {} SET s = s + {{1}} WHERE pk = 1",
+        "UPDATE {} SET s = {{'a'}} + s WHERE pk = 1 AND x = 1",
+        "UPDATE {} SET s = s + {{null}} WHERE pk = 1",
+        "UPDATE {} SET s = s + {{'a': 1}} WHERE pk = 1",
+    ):
         db.refused((Invalid, Syntax), text.format(t))
 
 
@@ -95,29 +117,46 @@ def test_map(db, t):
     assert get(db, t, "m") == {"d": 4}
     db.execute(f"UPDATE {t} SET m -= {{'d'}} WHERE pk = 1")
     assert db.rows(f"SELECT * FROM {t}") == []
-    for text in ("UPDATE {} SET m[1] = 1 WHERE pk = 1", "UPDATE {} SET m['a'] = 'b' WHERE pk = 1", "UPDATE {} SET m = m - {{'a': 1}} WHERE pk = 1",
-                 "UPDATE {} SET m = m + {{'a'}} WHERE pk = 1", "UPDATE {} SET m[null] = 1 WHERE pk = 1", "UPDATE {} SET m = m + {{'a': null}} WHERE pk = 1",
-                 "UPDATE {} SET m = m + {{null: 1}} WHERE pk = 1"):
+    for text in (
+        "UPDATE {} SET m[1] = 1 WHERE pk = 1",
+        "UPDATE {} SET m['a'] = 'b' WHERE pk = 1",
+        "UPDATE {} SET m = m - {{'a': 1}} WHERE pk = 1",
+        "UPDATE {} SET m = m + {{'a'}} WHERE pk = 1",
+        "UPDATE {} SET m[null] = 1 WHERE pk = 1",
+        "UPDATE {} SET m = m + {{'a': null}} WHERE pk = 1",
+        "UPDATE {} SET m = m + {{null: 1}} WHERE pk = 1",
+    ):
         db.refused((Invalid, Syntax), text.format(t))
 
 
 def test_frozen(db, t):
-    db.execute(f"INSERT INTO {t} (pk, fl, fs, fm) VALUES (1, [2, 1, 2], {{3, 1, 3}}, {{2: 'b', 1: 'a'}})")
+    db.execute(f"INSERT INTO {t} (pk, fl, fs, fm) VALUES (1, [2, 1, 2], {{3, 1, 3}}, {{2: 'b', 1: "
+        f"'a'}})")
     assert db.rows(f"SELECT fl, fs, fm FROM {t}") == [([2, 1, 2], {1, 3}, {1: "a", 2: "b"})]
     db.execute(f"INSERT INTO {t} (pk, fl, fs, fm) VALUES (1, [], {{}}, {{}})")
     assert db.rows(f"SELECT fl, fs, fm FROM {t}") == [([], set(), {})]
-    for text in ("UPDATE {} SET fl = fl + [1] WHERE pk = 1", "UPDATE {} SET fl[0] = 1 WHERE pk = 1", "DELETE fl[0] FROM {} WHERE pk = 1",
-                 "UPDATE {} SET fs = fs + {{1}} WHERE pk = 1", "UPDATE {} SET fm[1] = 'a' WHERE pk = 1", "UPDATE {} SET fm = fm - {{1}} WHERE pk = 1",
-                 "DELETE fm[1] FROM {} WHERE pk = 1"):
+    for text in (
+        "UPDATE {} SET fl = fl + [1] WHERE pk = 1",
+        "UPDATE {} SET fl[0] = 1 WHERE pk = 1",
+        "DELETE fl[0] FROM {} WHERE pk = 1",
+        "UPDATE {} SET fs = fs + {{1}} WHERE pk = 1",
+        "UPDATE {} SET fm[1] = 'a' WHERE pk = 1",
+        "UPDATE {} SET fm = fm - {{1}} WHERE pk = 1",
+        "DELETE fm[1] FROM {} WHERE pk = 1",
+    ):
         db.refused(Invalid, text.format(t))
 
 
 def test_frozen_keys(db):
-    t = db.table("pk frozen<set<int>>, ck frozen<map<text, frozen<list<int>>>>, v int, PRIMARY KEY (pk, ck)")
+    t = db.table(
+        "pk frozen<set<int>>, ck frozen<map<text, frozen<list<int>>>>, v int, PRIMARY KEY (pk, ck)"
+    )
     db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES ({{2, 1}}, {{'b': [1], 'a': [2, 3]}}, 1)")
     db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES ({{1, 2, 1}}, {{'a': [2, 3], 'b': [1]}}, 2)")
     assert db.rows(f"SELECT v FROM {t}") == [(2,)]
-    assert db.rows(f"SELECT v FROM {t} WHERE pk = {{1, 2}} AND ck = {{'b': [1], 'a': [2, 3]}}") == [(2,)]
+    assert db.rows(f"SELECT v FROM {t} WHERE pk = {{1, 2}} AND ck = {{'b': [1], 'a': [2, 3]}}") == [
+        (2,)
+    ]
     assert db.rows(f"SELECT v FROM {t} WHERE pk = {{1}}") == []
 
 
@@ -148,7 +187,8 @@ def test_unset_operands_change_nothing(db, t):
 
 
 def test_the_lowest_timestamp(db):
-    """Nothing can have been written before it, so nothing is deleted with the collection that is written."""
+    """Nothing can have been written before it, so nothing is deleted with the collection that is
+    written."""
     udt = db.type("a int")
     name = db.table(f"p int PRIMARY KEY, m map<int, int>, s set<int>, l list<int>, u {udt}")
     values = f"INSERT INTO {name} (p, m, s, l, u) VALUES (1, {{1: 1}}, {{1}}, [1], {{a: 1}})"
@@ -195,13 +235,25 @@ def test_static_collections(db):
 
 def test_large(db, t):
     insert = db.prepare(f"INSERT INTO {t} (pk, l, s, m) VALUES (1, ?, ?, ?)")
-    db.execute(insert, list(range(20_000)), {f"{n:06}" for n in range(20_000)}, {f"{n:06}": n for n in range(20_000)})
+    db.execute(
+        insert,
+        list(range(20_000)),
+        {f"{n:06}" for n in range(20_000)},
+        {f"{n:06}": n for n in range(20_000)},
+    )
     l, s, m = db.one(f"SELECT l, s, m FROM {t}")
     assert l == list(range(20_000)) and len(s) == 20_000 and m["019999"] == 19_999
 
 
 def test_collection_is_no_key_restriction(db, t):
-    for where in ("l = [1]", "s = {'a'}", "s CONTAINS 'a'", "m CONTAINS KEY 'a'", "m['a'] = 1", "l CONTAINS 1"):
+    for where in (
+        "l = [1]",
+        "s = {'a'}",
+        "s CONTAINS 'a'",
+        "m CONTAINS KEY 'a'",
+        "m['a'] = 1",
+        "l CONTAINS 1",
+    ):
         db.refused(Invalid, f"SELECT * FROM {t} WHERE {where}")
 
 
@@ -209,7 +261,10 @@ def test_tuples(db):
     t = db.table("pk int PRIMARY KEY, v tuple<int, text, boolean>")
     db.execute(f"INSERT INTO {t} (pk, v) VALUES (1, (1, 'a', true))")
     db.execute(f"INSERT INTO {t} (pk, v) VALUES (2, (null, 'b', null))")
-    assert sorted(db.rows(f"SELECT pk, v FROM {t}")) == [(1, (1, "a", True)), (2, (None, "b", None))]
+    assert sorted(db.rows(f"SELECT pk, v FROM {t}")) == [
+        (1, (1, "a", True)),
+        (2, (None, "b", None)),
+    ]
     db.execute(f"INSERT INTO {t} (pk, v) VALUES (3, (7, 'short'))")
     assert db.one(f"SELECT v FROM {t} WHERE pk = 3") == (7, "short", None)
     insert = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, (?, ?, ?))")
@@ -225,4 +280,7 @@ def test_tuple_keys(db):
     for a, b in ((2, 1), (1, 2), (1, 1)):
         db.execute(f"INSERT INTO {t} (pk, ck) VALUES ((0, 0), ('{a}', {b}))")
     assert db.column(f"SELECT ck FROM {t} WHERE pk = (0, 0)") == [("1", 1), ("1", 2), ("2", 1)]
-    assert db.column(f"SELECT ck FROM {t} WHERE pk = (0, 0) AND ck > ('1', 1)") == [("1", 2), ("2", 1)]
+    assert db.column(f"SELECT ck FROM {t} WHERE pk = (0, 0) AND ck > ('1', 1)") == [
+        ("1", 2),
+        ("2", 1),
+    ]

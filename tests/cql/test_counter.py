@@ -18,7 +18,12 @@ def t(db):
 
 def test_prepared_and_unset(db, t):
     up = db.prepare(f"UPDATE {t} SET n = n + ?, m = m - ? WHERE pk = ? AND ck = ?")
-    assert [str(spec.type.typename) for spec in up.column_metadata] == ["counter", "counter", "int", "int"]
+    assert [str(spec.type.typename) for spec in up.column_metadata] == [
+        "counter",
+        "counter",
+        "int",
+        "int",
+    ]
     db.execute(up, 5, 3, 1, 1)
     db.execute(up, UNSET_VALUE, 4, 1, 1)
     db.execute(up, UNSET_VALUE, UNSET_VALUE, 1, 2)
@@ -60,9 +65,11 @@ def test_static(db, t):
     ("UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1 IF n = 1", "counter"),
     ("UPDATE {t} SET n = n + 1 WHERE pk = 1", "ck"),
     ("BEGIN BATCH UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1; APPLY BATCH", "logged batch"),
-    ("BEGIN COUNTER BATCH USING TIMESTAMP 1 UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1; APPLY BATCH", "timestamp"),
+    ("BEGIN COUNTER BATCH USING TIMESTAMP 1 UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1; "
+        "APPLY BATCH", "timestamp"),
     ("BEGIN COUNTER BATCH INSERT INTO {plain} (pk) VALUES (1); APPLY BATCH", "non-counter"),
-    ("BEGIN UNLOGGED BATCH INSERT INTO {plain} (pk) VALUES (1); UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1; APPLY BATCH", "same batch"),
+    ("BEGIN UNLOGGED BATCH INSERT INTO {plain} (pk) VALUES (1); UPDATE {t} SET n = n + 1 WHERE pk "
+        "= 1 AND ck = 1; APPLY BATCH", "same batch"),
     ("UPDATE {plain} SET v = v + 1 WHERE pk = 1", "non counter column"),
 ])
 def test_refused(db, t, statement, match):
@@ -72,7 +79,11 @@ def test_refused(db, t, statement, match):
 
 
 def test_tables(db, t):
-    db.refused((Config, Invalid), "CREATE TABLE mixed (pk int PRIMARY KEY, n counter, v int)", match="non counter")
+    db.refused(
+        (Config, Invalid),
+        "CREATE TABLE mixed (pk int PRIMARY KEY, n counter, v int)",
+        match="non counter",
+    )
     db.refused(Invalid, "CREATE TABLE keyed (n counter PRIMARY KEY)", match="PRIMARY KEY")
     db.refused((Config, Invalid), f"ALTER TABLE {t} ADD v int", match="non counter")
     db.execute(f"ALTER TABLE {t} ADD extra counter")
@@ -87,10 +98,20 @@ def test_tables(db, t):
 
 
 def test_consistency(db, t):
-    for level in (ConsistencyLevel.ONE, ConsistencyLevel.QUORUM, ConsistencyLevel.ALL, ConsistencyLevel.LOCAL_QUORUM):
+    for level in (
+        ConsistencyLevel.ONE,
+        ConsistencyLevel.QUORUM,
+        ConsistencyLevel.ALL,
+        ConsistencyLevel.LOCAL_QUORUM,
+    ):
         db.execute(f"UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1", consistency_level=level)
     assert db.one(f"SELECT n FROM {t}") == 4
-    db.refused(Invalid, f"UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1", match="ANY", consistency_level=ConsistencyLevel.ANY)
+    db.refused(
+        Invalid,
+        f"UPDATE {t} SET n = n + 1 WHERE pk = 1 AND ck = 1",
+        match="ANY",
+        consistency_level=ConsistencyLevel.ANY,
+    )
 
 
 @pytest.mark.parametrize("kind", [BatchType.COUNTER, BatchType.UNLOGGED])
@@ -102,7 +123,9 @@ def test_batch_message(db, t, kind):
             batch.add(up, (pk + 1, pk, 0))
         batch.add(SimpleStatement(f"UPDATE {t} SET m = m + 1 WHERE pk = {pk} AND ck = 0"))
     db.session.execute(batch)
-    assert sorted(db.rows(f"SELECT pk, n, m FROM {t}")) == [(pk, 5 * (pk + 1), 1) for pk in range(4)]
+    assert sorted(db.rows(f"SELECT pk, n, m FROM {t}")) == [
+        (pk, 5 * (pk + 1), 1) for pk in range(4)
+    ]
 
 
 def test_logged_batch_message_is_refused(db, t):
@@ -116,9 +139,18 @@ def test_pages_and_filters(db, t):
     up = db.prepare(f"UPDATE {t} SET n = n + ? WHERE pk = 1 AND ck = ?")
     for ck in range(50):
         db.execute(up, ck, ck)
-    assert db.rows(f"SELECT ck, n FROM {t} WHERE pk = 1", fetch_size=7) == [(ck, ck) for ck in range(50)]
-    assert db.rows(f"SELECT ck, n FROM {t} WHERE pk = 1 AND n >= 40 ALLOW FILTERING", fetch_size=3) == [(ck, ck) for ck in range(40, 50)]
-    assert db.one(f"SELECT sum(n), max(n), min(n), count(n) FROM {t}") == (sum(range(50)), 49, 0, 50)
+    assert db.rows(f"SELECT ck, n FROM {t} WHERE pk = 1", fetch_size=7) == [
+        (ck, ck) for ck in range(50)
+    ]
+    assert db.rows(
+        f"SELECT ck, n FROM {t} WHERE pk = 1 AND n >= 40 ALLOW FILTERING", fetch_size=3
+    ) == [(ck, ck) for ck in range(40, 50)]
+    assert db.one(f"SELECT sum(n), max(n), min(n), count(n) FROM {t}") == (
+        sum(range(50)),
+        49,
+        0,
+        50,
+    )
 
 
 def test_many_clients_at_once(db, t):
@@ -135,7 +167,9 @@ def test_many_clients_at_once(db, t):
     for thread in threads:
         thread.join()
     each = Counter(n % 3 for n in range(100))
-    assert sorted(db.rows(f"SELECT pk, n FROM {t}")) == [(pk, each[pk] * 4 * (1 + 2)) for pk in range(3)]
+    assert sorted(db.rows(f"SELECT pk, n FROM {t}")) == [
+        (pk, each[pk] * 4 * (1 + 2)) for pk in range(3)
+    ]
 
 
 def test_deletions(db, t):
@@ -216,4 +250,9 @@ def test_survives_kill(node):
         node.kill()
     assert seen[0] == seen[1]
     for pk in range(5):
-        assert acknowledged[pk] <= seen[0].get(pk, 0) <= acknowledged[pk] + open_ended[pk], (pk, acknowledged, open_ended, seen)
+        assert acknowledged[pk] <= seen[0].get(pk, 0) <= acknowledged[pk] + open_ended[pk], (
+            pk,
+            acknowledged,
+            open_ended,
+            seen,
+        )

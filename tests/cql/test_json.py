@@ -16,15 +16,24 @@ pytestmark = pytest.mark.scylla
 
 # A column's type, its value as JSON, and the value that SELECT JSON returns.
 TYPES = [
-    ("ascii", '"as\\"cii"', 'as"cii'), ("bigint", "-9223372036854775808", -9223372036854775808), ("bigint", '"12"', 12), ("blob", '"0xCAFE"', "0xcafe"),
-    ("boolean", "true", True), ("boolean", '"false"', False), ("date", '"2024-02-29"', "2024-02-29"), ("decimal", "1.50", 1.5), ("decimal", '"3"', 3),
-    ("double", "1e10", 1e10), ("float", "1.5", 1.5), ("duration", '"1h30m"', "1h30m"), ("inet", '"::1"', "::1"), ("int", "12.0", 12), ("smallint", "-300", -300),
-    ("text", '"\\u00e9\\n\'"', "é\n'"), ("time", '"12:34:56.789"', "12:34:56.789000000"), ("timestamp", "1000", "1970-01-01 00:00:01.000Z"),
-    ("timestamp", '"2024-02-29T12:00:00Z"', "2024-02-29 12:00:00.000Z"), ("timeuuid", '"50554d6e-29bb-11e5-b345-feff819cdc9f"', "50554d6e-29bb-11e5-b345-feff819cdc9f"),
-    ("tinyint", "127", 127), ("uuid", '"12345678-1234-4234-8234-123456789abc"', "12345678-1234-4234-8234-123456789abc"),
-    ("varint", "123456789012345678901234567890", 123456789012345678901234567890), ("list<int>", "[3, 1]", [3, 1]), ("set<text>", '["b", "a", "b"]', ["a", "b"]),
-    ("map<text, int>", '{"b": 1, "a": 2}', {"a": 2, "b": 1}), ("map<int, frozen<list<text>>>", '{"2": ["x"], "1": []}', {"1": [], "2": ["x"]}),
-    ("frozen<map<frozen<tuple<int, int>>, boolean>>", '{"[1, 2]": true}', {"[1, 2]": True}), ("tuple<int, text>", '[1, null]', [1, None]),
+    ("ascii", '"as\\"cii"', 'as"cii'), ("bigint", "-9223372036854775808", -9223372036854775808),
+    ("bigint", '"12"', 12), ("blob", '"0xCAFE"', "0xcafe"),
+    ("boolean", "true", True), ("boolean", '"false"', False),
+    ("date", '"2024-02-29"', "2024-02-29"), ("decimal", "1.50", 1.5), ("decimal", '"3"', 3),
+    ("double", "1e10", 1e10), ("float", "1.5", 1.5), ("duration", '"1h30m"', "1h30m"),
+    ("inet", '"::1"', "::1"), ("int", "12.0", 12), ("smallint", "-300", -300),
+    ("text", '"\\u00e9\\n\'"', "é\n'"), ("time", '"12:34:56.789"', "12:34:56.789000000"),
+    ("timestamp", "1000", "1970-01-01 00:00:01.000Z"),
+    ("timestamp", '"2024-02-29T12:00:00Z"', "2024-02-29 12:00:00.000Z"),
+    ("timeuuid", '"50554d6e-29bb-11e5-b345-feff819cdc9f"', "50554d6e-29bb-11e5-b345-feff819cdc9f"),
+    ("tinyint", "127", 127), ("uuid", '"12345678-1234-4234-8234-123456789abc"',
+        "12345678-1234-4234-8234-123456789abc"),
+    ("varint", "123456789012345678901234567890", 123456789012345678901234567890),
+    ("list<int>", "[3, 1]", [3, 1]), ("set<text>", '["b", "a", "b"]', ["a", "b"]),
+    ("map<text, int>", '{"b": 1, "a": 2}', {"a": 2, "b": 1}),
+    ("map<int, frozen<list<text>>>", '{"2": ["x"], "1": []}', {"1": [], "2": ["x"]}),
+    ("frozen<map<frozen<tuple<int, int>>, boolean>>", '{"[1, 2]": true}', {"[1, 2]": True}),
+    ("tuple<int, text>", '[1, null]', [1, None]),
     ("vector<float, 2>", "[1, 2.5]", [1, 2.5]), ("int", "null", None),
 ]
 
@@ -79,8 +88,10 @@ def test_what_is_left_out(db):
 
 
 @pytest.mark.parametrize("text", [
-    "", "{", "[]", "1", "null", '{"pk": null}', '{"a": 1}', '{"pk": 1, "nothere": 1}', '{"pk": 1, "a": "x"}', '{"pk": 1, "a": 1.5}', '{"pk": 1, "a": true}',
-    '{"pk": 1, "a": 2147483648}', '{"pk": 1, "l": 1}', '{"pk": 1, "l": [null]}', '{"pk": 1, "m": {"a": null}}', '{"pk": 1, "m": [1]}', '{"pk": 1, "x": 5}',
+    "", "{", "[]", "1", "null", '{"pk": null}', '{"a": 1}', '{"pk": 1, "nothere": 1}',
+    '{"pk": 1, "a": "x"}', '{"pk": 1, "a": 1.5}', '{"pk": 1, "a": true}',
+    '{"pk": 1, "a": 2147483648}', '{"pk": 1, "l": 1}', '{"pk": 1, "l": [null]}',
+    '{"pk": 1, "m": {"a": null}}', '{"pk": 1, "m": [1]}', '{"pk": 1, "x": 5}',
 ])
 def test_refused(db, refusing, text):
     db.refused((Invalid, Syntax), f"INSERT INTO {refusing} JSON $${text}$$")
@@ -100,19 +111,26 @@ def test_null_and_unset(db, refusing):
 def test_functions(db):
     t = db.table("pk int PRIMARY KEY, v list<int>, te text")
     db.execute(f"INSERT INTO {t} (pk, v) VALUES (fromJson('1'), fromJson('[1, 2]'))")
-    db.execute(f"UPDATE {t} SET v = v + fromJson('[3]'), te = fromJson('\"x\"') WHERE pk = fromJson('1')")
+    db.execute(
+        f"UPDATE {t} SET v = v + fromJson('[3]'), te = fromJson('\"x\"') WHERE pk = fromJson('1')"
+    )
     assert db.rows(f"SELECT v, te FROM {t} WHERE pk = fromJson('1')") == [([1, 2, 3], "x")]
     assert db.execute(f"SELECT toJson(v) FROM {t}").column_names == ["system.tojson(v)"]
     with pytest.raises(Exception, match="fromJson"):
         db.execute(f"INSERT INTO {t} (pk, v) VALUES (1, fromJson('['))")
     for wrong in ("1", "[1.5]", '["x"]', "[null]", '"[1"', "[2147483648]"):
-        db.refused(cassandra.FunctionFailure, f"INSERT INTO {t} (pk, v) VALUES (1, fromJson('{wrong}'))", match="fromJson")
+        db.refused(
+            cassandra.FunctionFailure,
+            f"INSERT INTO {t} (pk, v) VALUES (1, fromJson('{wrong}'))",
+            match="fromJson",
+        )
     db.refused(Invalid, f"SELECT fromJson(te) FROM {t}")
     db.refused(Invalid, f"SELECT toJson(pk, te) FROM {t}")
 
 
 FIELDS = 4000
-# The most data of the node's process, so that a fault ends the node, not the machine. And what the node may take.
+# The most data of the node's process, so that a fault ends the node, not the machine. And what the
+# node may take.
 MOST_DATA, MOST_MIB = 8 << 30, 1500
 
 
@@ -147,13 +165,19 @@ def test_fields_that_json_leaves_out(small):
     node, db = small
     t = db.table("p int PRIMARY KEY, l list<frozen<wide>>, m map<text, frozen<wide>>")
     limit = "longer than the limit of 33554432 bytes"
-    bound, call = db.prepare(f"INSERT INTO {t} JSON ?"), db.prepare(f"INSERT INTO {t} (p, l) VALUES (1, fromJson(?))")
+    bound, call = db.prepare(f"INSERT INTO {t} JSON ?"), db.prepare(
+        f"INSERT INTO {t} (p, l) VALUES (1, fromJson(?))"
+    )
     for count in (2200, 20_000, 520_000):
         objects = f"[{','.join(['{}'] * count)}]"
         db.refused(Invalid, f"INSERT INTO {t} JSON '{{\"p\": 1, \"l\": {objects}}}'", match=limit)
         db.refused(Invalid, bound, f'{{"p": 1, "l": {objects}}}', match=limit)
         db.refused((Invalid, cassandra.FunctionFailure), call, objects, match=limit)
-        db.refused((Invalid, cassandra.FunctionFailure), f"INSERT INTO {t} (p, l) VALUES (1, fromJson('{objects}'))", match=limit)
+        db.refused(
+            (Invalid, cassandra.FunctionFailure),
+            f"INSERT INTO {t} (p, l) VALUES (1, fromJson('{objects}'))",
+            match=limit,
+        )
     members = ", ".join(f'"{n}": {{}}' for n in range(100_000))
     db.refused(Invalid, bound, f'{{"p": 1, "m": {{{members}}}}}', match=limit)
     check_memory(node)
@@ -170,7 +194,10 @@ def test_json_of_short_values(small):
     """A value that ends before its fields is short, and its JSON has a null for each field."""
     node, db = small
     short = struct.pack(">ii", 4, -1)
-    t = db.table("p int PRIMARY KEY, v frozen<tuple<frozen<tuple<frozen<list<frozen<wide>>>>>>>, k frozen<wide>")
+    t = db.table(
+        "p int PRIMARY KEY, v frozen<tuple<frozen<tuple<frozen<list<frozen<wide>>>>>>>, k"
+        " frozen<wide>"
+    )
     insert = bound_bytes(db, f"INSERT INTO {t} (p, v) VALUES (?, ?)")
     for count in (1000, 131_000):
         value = struct.pack(">i", count) + short * count
@@ -178,8 +205,16 @@ def test_json_of_short_values(small):
             value = struct.pack(">i", len(value)) + value
         db.execute(insert, count, value)
         for select in ("JSON v", "toJson(v)", "max(toJson(v))", "JSON p, v"):
-            db.refused(Invalid, f"SELECT {select} FROM {t} WHERE p = {count}", match="JSON text would be longer than 33554432 bytes")
-        call = bound_bytes(db, f"SELECT toJson((tuple<frozen<tuple<frozen<list<frozen<wide>>>>>>) ?) FROM {t} WHERE p = {count}")
+            db.refused(
+                Invalid,
+                f"SELECT {select} FROM {t} WHERE p = {count}",
+                match="JSON text would be longer than 33554432 bytes",
+            )
+        call = bound_bytes(
+            db,
+            f"SELECT toJson((tuple<frozen<tuple<frozen<list<frozen<wide>>>>>>) ?) FROM {t} WHERE p"
+            f" = {count}",
+        )
         db.refused(Invalid, call, value, match="JSON text would be longer than 33554432 bytes")
         shown = db.column(f"SELECT value FROM MUTATION_FRAGMENTS({t}) WHERE p = {count}")
         assert json.loads(next(value for value in shown if value)) == {"v": f"0x{value.hex()}"}
@@ -194,7 +229,10 @@ def test_long_json_of_a_short_value(small):
     """It is within the limit, and is the JSON of the value with all its fields."""
     node, db = small
     t = db.table("p int PRIMARY KEY, l frozen<list<frozen<wide>>>")
-    db.execute(bound_bytes(db, f"INSERT INTO {t} (p, l) VALUES (1, ?)"), struct.pack(">i", 400) + struct.pack(">iii", 8, 4, 7) * 400)
+    db.execute(
+        bound_bytes(db, f"INSERT INTO {t} (p, l) VALUES (1, ?)"),
+        struct.pack(">i", 400) + struct.pack(">iii", 8, 4, 7) * 400,
+    )
     value = [{f"f{n}": None if n else 7 for n in range(FIELDS)}] * 400
     assert json.loads(db.one(f"SELECT toJson(l) FROM {t}")) == value
     assert json.loads(db.one(f"SELECT JSON l FROM {t}")) == {"l": value}

@@ -18,11 +18,15 @@ def name(db):
 
 
 def properties(db, name):
-    return db.rows("SELECT replication, durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s", name)
+    return db.rows(
+        "SELECT replication, durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s",
+        name,
+    )
 
 
 @pytest.mark.parametrize("replication", [
-    RF1, "{'class': 'SimpleStrategy', 'replication_factor': 1}", "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}",
+    RF1, "{'class': 'SimpleStrategy', 'replication_factor': 1}",
+    "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}",
     "{'class': 'SimpleStrategy', 'replication_factor': '1'}",
     "{'class': 'org.apache.cassandra.locator.NetworkTopologyStrategy', 'datacenter1': '1'}",
 ])
@@ -41,7 +45,9 @@ def test_create(db, name, replication):
 def test_create_twice(db, name):
     db.execute(f"CREATE KEYSPACE {name} WITH replication = {RF1}")
     db.refused(Exists, f"CREATE KEYSPACE {name} WITH replication = {RF1}")
-    db.execute(f"CREATE KEYSPACE IF NOT EXISTS {name} WITH replication = {RF1} AND durable_writes = false")
+    db.execute(
+        f"CREATE KEYSPACE IF NOT EXISTS {name} WITH replication = {RF1} AND durable_writes = false"
+    )
     assert properties(db, name)[0][1] is True
 
 
@@ -59,7 +65,8 @@ def test_wrong_replication(db, name, rest):
 
 
 @pytest.mark.parametrize("rest", [
-    f"WITH replication = {RF1} AND no_such_option = 1", f"WITH replication = {RF1} AND durable_writes = 'maybe'",
+    f"WITH replication = {RF1} AND no_such_option = 1",
+    f"WITH replication = {RF1} AND durable_writes = 'maybe'",
     "WITH replication = 'SimpleStrategy'", f"WITH replication = {RF1} AND replication = {RF1}",
     f"WITH replication = {RF1} durable_writes = true",
 ])
@@ -77,14 +84,21 @@ def test_default_replication(db, name):
 @pytest.mark.scylla
 def test_rack_list(db, name):
     """One replica in each of the listed racks. DESCRIBE shows the list, drivers see a number."""
-    db.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': ['rack1']}}")
+    db.execute(
+        f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+        " 'datacenter1': ['rack1']}"
+    )
     assert properties(db, name)[0][0]["datacenter1"] == "1"
     described = db.execute(f"DESCRIBE KEYSPACE {name}").one().create_statement
     assert "'datacenter1': ['rack1']" in described
     db.execute(f"CREATE TABLE {name}.t (pk int PRIMARY KEY)")
     db.execute(f"INSERT INTO {name}.t (pk) VALUES (1)")
     assert db.rows(f"SELECT pk FROM {name}.t")[0][0] == 1
-    db.refused((Config, Invalid), f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': ['rack9']}}")
+    db.refused(
+        (Config, Invalid),
+        f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+        " 'datacenter1': ['rack9']}",
+    )
     db.execute(f"DROP KEYSPACE {name}")
     db.execute(described)
     assert db.execute(f"DESCRIBE KEYSPACE {name}").one().create_statement == described
@@ -153,11 +167,14 @@ def test_use_is_per_connection(db, host, name):
 
 
 @pytest.mark.parametrize("text", [
-    "DROP KEYSPACE system", "DROP KEYSPACE system_schema", "CREATE TABLE system.mine (pk int PRIMARY KEY)",
-    "DROP TABLE system.local", "ALTER TABLE system_schema.tables ADD x int", "CREATE TYPE system.mine (a int)",
+    "DROP KEYSPACE system", "DROP KEYSPACE system_schema",
+    "CREATE TABLE system.mine (pk int PRIMARY KEY)",
+    "DROP TABLE system.local", "ALTER TABLE system_schema.tables ADD x int",
+    "CREATE TYPE system.mine (a int)",
     # Without an authorizer, Cassandra allows writes to its own schema tables.
     pytest.param("TRUNCATE system_schema.tables", marks=pytest.mark.scylla),
-    pytest.param("INSERT INTO system_schema.tables (keyspace_name, table_name) VALUES ('a', 'b')", marks=pytest.mark.scylla),
+    pytest.param("INSERT INTO system_schema.tables (keyspace_name, table_name) VALUES ('a', 'b')",
+        marks=pytest.mark.scylla),
 ])
 def test_system_keyspaces_are_closed(db, text):
     import cassandra

@@ -19,7 +19,9 @@ def setting(db):
     def change(**values):
         for name, value in values.items():
             if name not in before:
-                before[name] = json.loads(db.one(f"SELECT value FROM system.config WHERE name = '{name}'"))
+                before[name] = json.loads(
+                    db.one(f"SELECT value FROM system.config WHERE name = '{name}'")
+                )
             db.execute(f"UPDATE system.config SET value = '{value}' WHERE name = '{name}'")
 
     yield change
@@ -30,7 +32,10 @@ def setting(db):
 @pytest.fixture
 def t(db):
     """A table with guardrails."""
-    return db.table("pk int, ck int, a blob, b blob, s set<int>, PRIMARY KEY (pk, ck)", "WITH large_data_guardrails_enabled = true")
+    return db.table(
+        "pk int, ck int, a blob, b blob, s set<int>, PRIMARY KEY (pk, ck)",
+        "WITH large_data_guardrails_enabled = true",
+    )
 
 
 class Writer:
@@ -38,7 +43,10 @@ class Writer:
 
     def __init__(self, db, t):
         self.db = db
-        self.statements = {column: db.prepare(f"INSERT INTO {t} (pk, ck, {column}) VALUES (?, ?, ?)") for column in "abs"}
+        self.statements = {
+            column: db.prepare(f"INSERT INTO {t} (pk, ck, {column}) VALUES (?, ?, ?)")
+            for column in "abs"
+        }
 
     def put(self, pk, ck, **columns):
         found = []
@@ -64,17 +72,28 @@ def test_partition(db, server, setting, t):
     assert writer.put(1, 99, a=b"") == soft("partition")
     assert writer.put(2, 0, a=b"") == []
     line = f"Writing large partition {db.keyspace}/{t}: 1 ("
-    assert any("large_data" in log and line in log for log in server.log_tail(1000).splitlines()), server.log_tail()
-    listed = db.rows(f"SELECT partition_key, rows FROM system.large_partitions WHERE keyspace_name = '{db.keyspace}' AND table_name = '{t}'")
+    assert any(
+        "large_data" in log and line in log for log in server.log_tail(1000).splitlines()
+    ), server.log_tail()
+    listed = db.rows(
+        "SELECT partition_key, rows FROM system.large_partitions WHERE keyspace_name ="
+        f" '{db.keyspace}' AND table_name = '{t}'"
+    )
     assert listed == [("1", 3)]
     setting(large_data_cql_warnings="false")
     assert writer.put(1, 99, a=b"") == [], "the log has it"
 
     setting(large_partition_fail_threshold_mb=1, large_data_cql_warnings="true")
-    refusal = r"Large data guardrail: partition size \d+ exceeds hard limit 1048576 \(keyspace=" + f"{db.keyspace}, table={t}, partition_key=1"
+    refusal = (
+        r"Large data guardrail: partition size \d+ exceeds hard limit 1048576 \(keyspace="
+        + f"{db.keyspace}, table={t}, partition_key=1"
+    )
     with pytest.raises(Invalid, match=refusal):
         writer.put(1, 99, a=b"")
-    batch = f"BEGIN BATCH INSERT INTO {t} (pk, ck) VALUES (2, 7); INSERT INTO {t} (pk, ck) VALUES (1, 7); APPLY BATCH"
+    batch = (
+        f"BEGIN BATCH INSERT INTO {t} (pk, ck) VALUES (2, 7); INSERT INTO {t} (pk, ck) VALUES (1,"
+        " 7); APPLY BATCH"
+    )
     db.refused(Invalid, batch, match="partition size")
     assert db.rows(f"SELECT ck FROM {t} WHERE pk = 1 AND ck = 7") == []
     db.refused(Invalid, f"DELETE FROM {t} WHERE pk = 1 AND ck = 0", match="partition size")
@@ -125,7 +144,10 @@ def test_row(db, server, setting, t):
 
 
 def test_collection(db, server, setting, t):
-    setting(compaction_collection_elements_count_warning_threshold=50, large_collection_elements_fail_threshold=10000)
+    setting(
+        compaction_collection_elements_count_warning_threshold=50,
+        large_collection_elements_fail_threshold=10000,
+    )
     add = db.prepare(f"UPDATE {t} SET s = s + ? WHERE pk = 1 AND ck = 0")
     writer = Writer(db, t)
     for first in (0, 30):
@@ -141,15 +163,21 @@ def test_collection(db, server, setting, t):
         assert writer.put(1, 0, a=b"") == [], "another column of the row"
         assert writer.put(1, 1, s={1}) == [], place
         setting(large_collection_elements_fail_threshold=50)
-        with pytest.raises(Invalid, match="collection element count 6. exceeds hard limit 50 .*column=s, clustering_key=0"):
+        with pytest.raises(
+            Invalid,
+            match="collection element count 6. exceeds hard limit 50 .*column=s, clustering_key=0",
+        ):
             one_more()
         setting(large_collection_elements_fail_threshold=0)
         server.flush(db.keyspace)
 
 
 def test_all_kinds_at_once(db, server, setting, t):
-    setting(compaction_large_partition_warning_threshold_mb=1, compaction_large_row_warning_threshold_mb=1,
-            compaction_collection_elements_count_warning_threshold=50)
+    setting(
+        compaction_large_partition_warning_threshold_mb=1,
+        compaction_large_row_warning_threshold_mb=1,
+        compaction_collection_elements_count_warning_threshold=50,
+    )
     writer = Writer(db, t)
     writer.put(1, 0, a=bytes(600 * KIB), b=bytes(600 * KIB), s=set(range(60)))
     server.flush(db.keyspace)
@@ -163,7 +191,10 @@ def test_only_so_many_are_listed(db, server, setting):
         for ck in range(2 + pk):
             db.execute(f"INSERT INTO {t} (pk, ck) VALUES ({pk}, {ck})")
     server.flush(db.keyspace)
-    query = f"SELECT sstable_name, rows FROM system.large_partitions WHERE keyspace_name = '{db.keyspace}' AND table_name = '{t}'"
+    query = (
+        "SELECT sstable_name, rows FROM system.large_partitions WHERE keyspace_name ="
+        f" '{db.keyspace}' AND table_name = '{t}'"
+    )
     by_sstable = {}
     for sstable, rows in db.rows(query):
         by_sstable.setdefault(sstable, []).append(rows)

@@ -15,8 +15,8 @@ LIMIT = "query_tombstone_page_limit"
 
 @pytest.fixture(scope="module")
 def ruins(db):
-    """Partition p of 0..17 by p % 6: 0 deleted, 1 dead rows then live ones, 2 ranges deleted, 3 a dead static row, 4 whole,
-    5 a static row alone."""
+    """Partition p of 0..17 by p % 6: 0 deleted, 1 dead rows then live ones, 2 ranges deleted, 3 a
+    dead static row, 4 whole, 5 a static row alone."""
     db.table("p int, c int, v int, s int STATIC, PRIMARY KEY (p, c)", name="ruins")
     insert = db.prepare("INSERT INTO ruins (p, c, v) VALUES (?, ?, ?)")
     for p in range(18):
@@ -91,7 +91,8 @@ STATEMENTS = [
     "SELECT c FROM ruins WHERE p = 0",
     "SELECT p, c, s FROM ruins WHERE p IN (5, 3, 0, 2, 1, 77)",
     "SELECT p, c FROM ruins WHERE p IN (1, 2, 3) AND c IN (3, 18, 14)",
-    "SELECT p, c FROM ruins WHERE token(p) > -4000000000000000000 AND token(p) <= 5000000000000000000",
+    "SELECT p, c FROM ruins WHERE token(p) > -4000000000000000000 AND token(p) <= "
+        "5000000000000000000",
     "SELECT p, c FROM ruins WHERE v = 2 ALLOW FILTERING",
     "SELECT p, c FROM ruins WHERE v = 2 PER PARTITION LIMIT 1 LIMIT 5 ALLOW FILTERING",
     "SELECT count(*), count(s), sum(v), min(c), max(c) FROM ruins",
@@ -119,7 +120,9 @@ def test_every_boundary_of_tombstones(db, ruins, set_limit, tombstones):
     set_limit(tombstones)
     empty = 0
     for text in STATEMENTS:
-        expected = [tuple(row) for row in db.session.execute(SimpleStatement(text, fetch_size=None))]
+        expected = [
+            tuple(row) for row in db.session.execute(SimpleStatement(text, fetch_size=None))
+        ]
         for size in (1, 3, 50):
             got = pages(db, text, size)
             assert sum(got, []) == expected, f"{text} in pages of {size}"
@@ -150,7 +153,9 @@ def test_a_set_limit_cuts_as_scylladb_does(db, set_limit):
         for tail in ("", " AND v = 0 ALLOW FILTERING"):
             got = pages(db, f"SELECT ck FROM {t} WHERE pk = {pk}{tail}", 10)
             assert [[row[0] for row in page] for page in got] == want
-            assert len(db.rows(f"SELECT ck FROM {t} WHERE pk = {pk}{tail}", fetch_size=None)) == sum(map(len, want))
+            assert len(
+                db.rows(f"SELECT ck FROM {t} WHERE pk = {pk}{tail}", fetch_size=None)
+            ) == sum(map(len, want))
 
 
 @pytest.mark.scylla
@@ -176,14 +181,21 @@ def test_a_limit_in_the_file_cuts_and_the_default_does_not(node):
         node.start()
         cluster, session = connect(node.address)
         try:
-            value, source = session.execute(f"SELECT value, source FROM system.config WHERE name = '{LIMIT}'").one()
+            value, source = session.execute(
+                f"SELECT value, source FROM system.config WHERE name = '{LIMIT}'"
+            ).one()
             assert (value, source) == (("10", "yaml") if config else ("10000", "default"))
             if not config:
-                session.execute("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+                session.execute(
+                    "CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy',"
+                    " 'replication_factor': 1}"
+                )
                 session.execute("CREATE TABLE ks.t (p int, c int, PRIMARY KEY (p, c))")
                 for c in range(30):
                     session.execute(f"DELETE FROM ks.t WHERE p = 1 AND c = {c}")
-            first = session.execute(SimpleStatement("SELECT * FROM ks.t WHERE p = 1", fetch_size=10))
+            first = session.execute(
+                SimpleStatement("SELECT * FROM ks.t WHERE p = 1", fetch_size=10)
+            )
             assert first.has_more_pages == bool(config)
         finally:
             cluster.shutdown()
@@ -192,7 +204,9 @@ def test_a_limit_in_the_file_cuts_and_the_default_does_not(node):
 
 @pytest.mark.scylla
 def test_system_config(db, set_limit):
-    rows = {row[0]: row[1:] for row in db.rows("SELECT name, source, type, value FROM system.config")}
+    rows = {
+        row[0]: row[1:] for row in db.rows("SELECT name, source, type, value FROM system.config")
+    }
     assert rows["native_transport_port"] == ("default", "integer", "9042")
     assert rows["cluster_name"][:2] == ("yaml", "string") and json.loads(rows["cluster_name"][2])
     assert rows["auto_snapshot"] == ("default", "bool", "true")
@@ -206,7 +220,8 @@ def test_system_config(db, set_limit):
         "SET value = '1' WHERE name = 'api_port'": "option is not live-updateable",
         "SET value = '1' WHERE name = 'no_such_name'": "no such option",
         "SET source = 'default' WHERE name = 'api_port'": "option value is required",
-        "SET source = 'default', value = '1' WHERE name = 'api_port'": "option source is not updateable",
+        "SET source = 'default', value = '1' WHERE name = 'api_port'": "option source is not "
+            "updateable",
         "SET type = 'bool', value = '1' WHERE name = 'api_port'": "option type is immutable",
     }.items():
         db.refused(cassandra.WriteFailure, f"UPDATE system.config {change}")
@@ -219,25 +234,37 @@ def test_system_config(db, set_limit):
 @pytest.mark.scylla
 def test_page_info(db, ruins):
     def info(text, size, payload={"messina-page-info": b""}):
-        future = db.session.execute_async(SimpleStatement(text, fetch_size=size), custom_payload=payload)
+        future = db.session.execute_async(
+            SimpleStatement(text, fetch_size=size), custom_payload=payload
+        )
         rows = future.result().current_rows
         told = (future.custom_payload or {}).get("messina-page-info")
         return len(rows), told and json.loads(told)
 
     count, told = info("SELECT c FROM ruins WHERE p = 1", 10)
-    assert (count, told["end"], told["rows_examined"], told["tombstones_examined"]) == (3, "exhausted", 20, 17)
+    assert (count, told["end"], told["rows_examined"], told["tombstones_examined"]) == (
+        3,
+        "exhausted",
+        20,
+        17,
+    )
     assert told["bytes_examined"] > 0 and told["replica_pages"] == 1
     assert info("SELECT c FROM ruins WHERE p = 4", 10)[1]["end"] == "rows"
     assert info("SELECT c FROM ruins WHERE p = 4 LIMIT 7", 10)[1]["end"] == "limit"
     assert info("SELECT count(*) FROM ruins WHERE p = 4", 10)[1]["rows_examined"] == 20
-    assert info("SELECT c FROM ruins WHERE p = 4 AND v = 1 ALLOW FILTERING", 10)[1]["rows_examined"] >= 10
+    assert (
+        info("SELECT c FROM ruins WHERE p = 4 AND v = 1 ALLOW FILTERING", 10)[1]["rows_examined"]
+        >= 10
+    )
     assert info("SELECT c FROM ruins WHERE p = 4", 10, {"other": b""})[1] is None
     assert info("SELECT c FROM ruins WHERE p = 4", 10, None)[1] is None
 
 
 @pytest.mark.scylla
 def test_the_trace_says_why_a_page_ended(db, ruins):
-    result = db.session.execute(SimpleStatement("SELECT c FROM ruins WHERE p = 2", fetch_size=5), trace=True)
+    result = db.session.execute(
+        SimpleStatement("SELECT c FROM ruins WHERE p = 2", fetch_size=5), trace=True
+    )
     events = [event.description for event in result.get_query_trace().events]
     assert any("The page ended: rows; examined" in event for event in events), events
 
@@ -263,7 +290,11 @@ def test_a_select_star_goes_on_after_alter(db):
     for c in range(20):
         db.execute(f"INSERT INTO {t} (p, c) VALUES (1, {c})")
     for prepared in (False, True):
-        statement = db.prepare(f"SELECT * FROM {t} WHERE p = 1").bind(()) if prepared else SimpleStatement(f"SELECT * FROM {t} WHERE p = 1")
+        statement = (
+            db.prepare(f"SELECT * FROM {t} WHERE p = 1").bind(())
+            if prepared
+            else SimpleStatement(f"SELECT * FROM {t} WHERE p = 1")
+        )
         statement.fetch_size = 6
         result = db.session.execute(statement)
         rows = [row.c for row in result.current_rows]
@@ -289,7 +320,10 @@ def test_states_survive_rotated_keys_and_a_crash(node):
             seen.add(session.execute("SELECT schema_version FROM system.local").one()[0])
 
     try:
-        session.execute("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute(
+            "CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         session.execute("CREATE TABLE ks.t (p int, c int, PRIMARY KEY (p, c))")
         for c in range(40):
             session.execute(f"INSERT INTO ks.t (p, c) VALUES ({c % 3}, {c})")

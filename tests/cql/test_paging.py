@@ -56,7 +56,8 @@ def test_sizes(db, wide, shape, size):
 
 
 def test_no_state_after_the_last_page(db, wide):
-    for shape, size in (("one partition", 997), ("point", 1), ("nothing", 10), ("limited", 333), ("all", 5000)):
+    for shape, size in (("one partition", 997), ("point", 1), ("nothing", 10), ("limited", 333),
+            ("all", 5000)):
         text, _ = SHAPES[shape]
         result = db.execute(text, fetch_size=size)
         while result.has_more_pages:
@@ -108,8 +109,13 @@ def test_pages_are_cut_at_a_mebibyte(db):
     first = db.execute(f"SELECT ck, v FROM {t} WHERE pk = 1", fetch_size=1000)
     assert 10 <= len(first.current_rows) < 15
     assert db.column(f"SELECT ck, v FROM {t} WHERE pk = 1", fetch_size=1000) == list(range(15))
-    assert db.column(f"SELECT ck, v FROM {t} WHERE pk = 1 ORDER BY ck DESC", fetch_size=1000) == list(range(15))[::-1]
-    unpaged = db.session.execute(SimpleStatement(f"SELECT ck, v FROM {t} WHERE pk = 1", fetch_size=None))
+    assert (
+        db.column(f"SELECT ck, v FROM {t} WHERE pk = 1 ORDER BY ck DESC", fetch_size=1000)
+        == list(range(15))[::-1]
+    )
+    unpaged = db.session.execute(
+        SimpleStatement(f"SELECT ck, v FROM {t} WHERE pk = 1", fetch_size=None)
+    )
     assert len(unpaged.current_rows) == 15
 
 
@@ -155,7 +161,10 @@ def test_tombstones_across_pages(db):
     expected = [ck for ck in range(400) if ck % 20 >= 13 and ck % 20 != 15]
     for size in (1, 3, 5, 64):
         assert db.column(f"SELECT ck FROM {t} WHERE pk = 1", fetch_size=size) == expected
-        assert db.column(f"SELECT ck FROM {t} WHERE pk = 1 ORDER BY ck DESC", fetch_size=size) == expected[::-1]
+        assert (
+            db.column(f"SELECT ck FROM {t} WHERE pk = 1 ORDER BY ck DESC", fetch_size=size)
+            == expected[::-1]
+        )
 
 
 @pytest.mark.node

@@ -18,8 +18,11 @@ def t(db):
 
 
 def test_positional_and_named(db, t):
-    for text in (f"SELECT ck, v FROM {t} WHERE pk = ? AND ck = ?", f"SELECT ck, v FROM {t} WHERE pk = :p AND ck = :c",
-                 f'SELECT ck, v FROM {t} WHERE pk = :"P q" AND ck = :"c"'):
+    for text in (
+        f"SELECT ck, v FROM {t} WHERE pk = ? AND ck = ?",
+        f"SELECT ck, v FROM {t} WHERE pk = :p AND ck = :c",
+        f'SELECT ck, v FROM {t} WHERE pk = :"P q" AND ck = :"c"',
+    ):
         assert db.rows(db.prepare(text), 1, 3) == [(3, "3")]
     prepared = db.prepare(f"SELECT ck FROM {t} WHERE pk = :p AND ck = :c")
     assert [m.name for m in prepared.column_metadata] == ["p", "c"]
@@ -35,24 +38,36 @@ def test_same_name_twice_is_one_variable(db, t):
 
 
 def test_metadata(db, t):
-    prepared = db.prepare(f"INSERT INTO {t} (pk, ck, v) VALUES (?, ?, ?) USING TTL ? AND TIMESTAMP ?")
-    assert [(m.keyspace_name, m.table_name, m.name, m.type.cql_parameterized_type()) for m in prepared.column_metadata] == [
-        (db.keyspace, t, "pk", "int"), (db.keyspace, t, "ck", "int"), (db.keyspace, t, "v", "varchar"),
+    prepared = db.prepare(
+        f"INSERT INTO {t} (pk, ck, v) VALUES (?, ?, ?) USING TTL ? AND TIMESTAMP ?"
+    )
+    assert [(m.keyspace_name, m.table_name, m.name, m.type.cql_parameterized_type())
+        for m in prepared.column_metadata] == [
+        (db.keyspace, t, "pk", "int"), (db.keyspace, t, "ck", "int"),
+        (db.keyspace, t, "v", "varchar"),
         (db.keyspace, t, "[ttl]", "int"), (db.keyspace, t, "[timestamp]", "bigint")]
     assert prepared.routing_key_indexes == [0]
     limit = db.prepare(f"SELECT v FROM {t} WHERE pk = ? LIMIT ?")
     assert [m.name for m in limit.column_metadata] == ["pk", "[limit]"]
     many = db.prepare(f"SELECT v FROM {t} WHERE pk IN ? AND ck IN ?")
-    assert [(m.name.lower(), m.type.cql_parameterized_type()) for m in many.column_metadata] == [("in(pk)", "list<int>"), ("in(ck)", "list<int>")]
+    assert [(m.name.lower(), m.type.cql_parameterized_type()) for m in many.column_metadata] == [
+        ("in(pk)", "list<int>"),
+        ("in(ck)", "list<int>"),
+    ]
     token = db.prepare(f"SELECT v FROM {t} WHERE token(pk) > ?")
-    assert [(m.name, m.type.cql_parameterized_type()) for m in token.column_metadata] == [("partition key token", "bigint")]
+    assert [(m.name, m.type.cql_parameterized_type()) for m in token.column_metadata] == [
+        ("partition key token", "bigint")
+    ]
 
 
 def test_id_is_md5_of_keyspace_text_and_types(db, t):
     text = f"SELECT v FROM {t} WHERE pk = 1"
     assert db.prepare(text).query_id == hashlib.md5((db.keyspace + text).encode()).digest()
     text = f"SELECT v FROM {t} WHERE pk = ? AND ck = ?"
-    assert db.prepare(text).query_id == hashlib.md5((db.keyspace + text + "\0int\0int").encode()).digest()
+    assert (
+        db.prepare(text).query_id
+        == hashlib.md5((db.keyspace + text + "\0int\0int").encode()).digest()
+    )
     assert db.prepare(text).query_id == db.prepare(text).query_id
     assert db.prepare(text + " ").query_id != db.prepare(text).query_id
 
@@ -99,9 +114,12 @@ def test_without_markers(db, t):
 
 
 @pytest.mark.parametrize("text, errors", [
-    ("SELECT", Syntax), ("SELECT nothing FROM {t} WHERE pk = ?", Invalid), ("SELECT * FROM no_table WHERE pk = ?", Invalid),
-    ("SELECT * FROM {t} WHERE ck = ?", Invalid), ("INSERT INTO {t} (pk) VALUES (?, ?)", Invalid), ("SELECT ? FROM {t}", (Syntax, Invalid)),
-    ("SELECT * FROM ? WHERE pk = 1", Syntax), ("INSERT INTO {t} (pk, ck, v) VALUES (?, ?, 5)", Invalid), ("", Syntax),
+    ("SELECT", Syntax), ("SELECT nothing FROM {t} WHERE pk = ?", Invalid),
+    ("SELECT * FROM no_table WHERE pk = ?", Invalid),
+    ("SELECT * FROM {t} WHERE ck = ?", Invalid), ("INSERT INTO {t} (pk) VALUES (?, ?)", Invalid),
+    ("SELECT ? FROM {t}", (Syntax, Invalid)),
+    ("SELECT * FROM ? WHERE pk = 1", Syntax),
+    ("INSERT INTO {t} (pk, ck, v) VALUES (?, ?, 5)", Invalid), ("", Syntax),
 ])
 def test_wrong_text(db, t, text, errors):
     with pytest.raises(errors):
@@ -129,17 +147,38 @@ def test_own_keyspace_of_other_statements(db, host):
             here.execute(f"CREATE TYPE {name}.own (x int)")
             here.execute(f"CREATE TABLE {name}.own (pk int PRIMARY KEY, v int)")
             here.execute(f"INSERT INTO {name}.own (pk, v) VALUES (1, 1)")
-        texts = ["TRUNCATE own", "ALTER TABLE own ADD w int", "ALTER TYPE own ADD y int", "CREATE TABLE own_too (pk int PRIMARY KEY)",
-                 "DESCRIBE TABLES", "DROP TABLE own_too", "DROP TABLE own", "DROP TYPE own"]
+        texts = [
+            "TRUNCATE own",
+            "ALTER TABLE own ADD w int",
+            "ALTER TYPE own ADD y int",
+            "CREATE TABLE own_too (pk int PRIMARY KEY)",
+            "DESCRIBE TABLES",
+            "DROP TABLE own_too",
+            "DROP TABLE own",
+            "DROP TYPE own",
+        ]
         prepared = [here.prepare(text) for text in texts]
         here.session.set_keyspace(there)
         for text, statement in zip(texts, prepared):
             found = here.rows(statement)
             if text.startswith("DESCRIBE"):
-                assert found == [(here.keyspace, "table", "own"), (here.keyspace, "table", "own_too")]
+                assert found == [
+                    (here.keyspace, "table", "own"),
+                    (here.keyspace, "table", "own_too"),
+                ]
         assert here.rows(f"SELECT * FROM {there}.own") == [(1, 1)]
-        assert here.column("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", here.keyspace) == []
-        assert here.rows("SELECT field_names FROM system_schema.types WHERE keyspace_name = %s AND type_name = 'own'", there) == [(["x"],)]
+        assert (
+            here.column(
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s",
+                here.keyspace,
+            )
+            == []
+        )
+        assert here.rows(
+            "SELECT field_names FROM system_schema.types WHERE keyspace_name = %s AND type_name ="
+            " 'own'",
+            there,
+        ) == [(["x"],)]
         here.session.set_keyspace("system")
         here.refused(Invalid, f"DROP TYPE {here.keyspace}.own")
     finally:
@@ -151,7 +190,9 @@ def test_own_keyspace_of_other_statements(db, host):
 def test_most_markers(db, t):
     """A request counts its values in 16 bits."""
     def text(markers):
-        return f"SELECT ck FROM {t} WHERE pk = 1 AND v IN ({','.join('?' * markers)}) ALLOW FILTERING"
+        return (
+            f"SELECT ck FROM {t} WHERE pk = 1 AND v IN ({','.join('?' * markers)}) ALLOW FILTERING"
+        )
 
     most = db.prepare(text(65535))
     assert db.column(most, *["3", "5"] * 32767, "7") == [3, 5, 7]
@@ -172,7 +213,9 @@ def test_ddl(db):
 def test_column_added(db):
     t = db.table("pk int PRIMARY KEY, v int")
     db.execute(f"INSERT INTO {t} (pk, v) VALUES (1, 1)")
-    star, insert = db.prepare(f"SELECT * FROM {t} WHERE pk = ?"), db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)")
+    star, insert = db.prepare(f"SELECT * FROM {t} WHERE pk = ?"), db.prepare(
+        f"INSERT INTO {t} (pk, v) VALUES (?, ?)"
+    )
     assert db.rows(star, 1) == [(1, 1)]
     db.execute(f"ALTER TABLE {t} ADD a text")
     db.execute(insert, 2, 2)
@@ -193,7 +236,9 @@ def test_column_dropped_and_type_changed(db):
 
 def test_table_created_again(db):
     t = db.table("pk int PRIMARY KEY, v int")
-    insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(f"SELECT v FROM {t} WHERE pk = ?")
+    insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(
+        f"SELECT v FROM {t} WHERE pk = ?"
+    )
     db.execute(insert, 1, 1)
     db.execute(f"DROP TABLE {t}")
     db.refused(Invalid, select, 1)
@@ -216,7 +261,9 @@ def test_ids_survive_a_restart(node):
     db = Database(node.address)
     try:
         t = db.table("pk int PRIMARY KEY, v int")
-        insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(f"SELECT v FROM {t} WHERE pk = ?")
+        insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(
+            f"SELECT v FROM {t} WHERE pk = ?"
+        )
         db.execute(insert, 1, 1)
         before = select.query_id
         node.restart(kill=True)
@@ -263,7 +310,8 @@ def test_a_table_made_again_with_other_types(db):
 ])
 @pytest.mark.parametrize("change", ["alter", "add again"])
 def test_a_table_made_again_with_the_types_before_an_alter(db, first, second, value, change):
-    """A statement that was prepared after ALTER has values of the altered type. They never reach a later table with the first type."""
+    """A statement that was prepared after ALTER has values of the altered type. They never reach a
+    later table with the first type."""
     name = db.table(f"pk int PRIMARY KEY, v {first}")
     if change == "alter":
         db.execute(f"ALTER TABLE {name} ALTER v TYPE {second}")
@@ -281,7 +329,9 @@ def test_a_table_made_again_with_the_types_before_an_alter(db, first, second, va
 
 def test_a_table_made_again_with_the_same_types(db):
     name = db.table("pk int PRIMARY KEY, v bigint")
-    insert, select = db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)"), db.prepare(f"SELECT * FROM {name} WHERE pk = ?")
+    insert, select = db.prepare(f"INSERT INTO {name} (pk, v) VALUES (?, ?)"), db.prepare(
+        f"SELECT * FROM {name} WHERE pk = ?"
+    )
     for again in range(3):
         db.execute(insert, 1, again)
         assert db.rows(select, 1) == [(1, again)]

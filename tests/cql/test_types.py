@@ -16,7 +16,8 @@ from database import Config, Invalid
 TIMEUUIDS = [uuid.UUID(t) for t in (
     "00000000-0000-1000-8080-808080808080", "00000001-0000-1000-8000-000000000000",
     "00000001-0000-1000-bfff-ffffffffffff", "ffffffff-0000-1000-8000-000000000001",
-    "00000000-0001-1000-8000-000000000001", "d2177dd0-eaa2-11de-a572-001b779c76e3", "00000000-0000-1fff-8000-000000000000",
+    "00000000-0001-1000-8000-000000000001", "d2177dd0-eaa2-11de-a572-001b779c76e3",
+    "00000000-0000-1fff-8000-000000000000",
 )]
 
 # For each type, values in ascending order.
@@ -30,25 +31,32 @@ ORDERED = {
     "int": [-2**31, -65536, -1, 0, 1, 255, 256, 2**31 - 1],
     "bigint": [-2**63, -2**32, -1, 0, 1, 2**32, 2**63 - 1],
     "varint": [-2**200, -2**64, -32769, -129, -128, -1, 0, 1, 127, 128, 255, 256, 2**64, 2**200],
-    "decimal": [decimal.Decimal(t) for t in ("-1E+30", "-12.5", "-0.001", "0", "1E-20", "0.9999", "1", "1.0001", "9", "10", "1E+40")],
+    "decimal": [decimal.Decimal(t) for t in ("-1E+30", "-12.5", "-0.001", "0", "1E-20", "0.9999",
+        "1", "1.0001", "9", "10", "1E+40")],
     "float": [-math.inf, -1.5, -2.0**-140, 0.0, 2.0**-140, 1.0, 2.0**127, math.inf],
     "double": [-math.inf, -1e300, -5e-324, 0.0, 5e-324, 1.0, 1e300, math.inf],
-    "timestamp": [datetime.datetime(1, 1, 1), datetime.datetime(1969, 12, 31, 23, 59, 59, 999000), datetime.datetime(1970, 1, 1),
-                  datetime.datetime(2024, 2, 29, 1, 2, 3, 4000), datetime.datetime(9999, 12, 31, 23, 59, 59)],
-    "date": [util.Date(-2**31), util.Date(-719162), util.Date(-1), util.Date(0), util.Date(1), util.Date(2**31 - 1)],
+    "timestamp": [datetime.datetime(1, 1, 1), datetime.datetime(1969, 12, 31, 23, 59, 59, 999000),
+        datetime.datetime(1970, 1, 1),
+                  datetime.datetime(2024, 2, 29, 1, 2, 3, 4000),
+                  datetime.datetime(9999, 12, 31, 23, 59, 59)],
+    "date": [util.Date(-2**31), util.Date(-719162), util.Date(-1), util.Date(0), util.Date(1),
+        util.Date(2**31 - 1)],
     "time": [util.Time(n) for n in (0, 1, 10**9, 86399999999999)],
     "inet": ["0.0.0.0", "1.2.3.4", "127.0.0.1", "128.0.0.1", "255.255.255.255"],
     "timeuuid": sorted(TIMEUUIDS, key=lambda u: (u.time, bytes(b ^ 0x80 for b in u.bytes[8:]))),
     "frozen<list<int>>": [[], [-1], [0], [0, -5], [0, 0], [1]],
     "frozen<set<text>>": [util.sortedset(s) for s in ("", "a", "ab", "ac", "b")],
     "frozen<map<int, text>>": [{}, {-1: "z"}, {0: "a"}, {0: "a", 1: "a"}, {0: "b"}, {1: ""}],
-    "tuple<int, text>": [(None, None), (None, "a"), (-1, None), (-1, ""), (-1, "b"), (2, None), (2, "a")],
+    "tuple<int, text>": [(None, None), (None, "a"), (-1, None), (-1, ""), (-1, "b"), (2, None),
+        (2, "a")],
 }
 # Types that a key cannot have, and values that compare equal to another value of their type.
 OTHERS = {
-    "duration": [util.Duration(0, 0, 0), util.Duration(1, 2, 3), util.Duration(-1, -2, -3), util.Duration(2**31 - 1, 0, 2**63 - 1),
+    "duration": [util.Duration(0, 0, 0), util.Duration(1, 2, 3), util.Duration(-1, -2, -3),
+        util.Duration(2**31 - 1, 0, 2**63 - 1),
                  util.Duration(-2**31, -2**31, -2**63)],
-    "uuid": [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1), uuid.UUID("123e4567-e89b-42d3-a456-426614174000"), *TIMEUUIDS],
+    "uuid": [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1),
+        uuid.UUID("123e4567-e89b-42d3-a456-426614174000"), *TIMEUUIDS],
     "inet": ["::", "::1", "2001:db8::8a2e:370:7334", "fe80::1"],
     "double": [math.pi, -0.0, 1.7976931348623157e308],
     "float": [-0.0, 0.5],
@@ -90,20 +98,37 @@ def comparable(kind, value):
 
 def test_bound(db, typed):
     kind, t, values = typed
-    insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(f"SELECT v FROM {t} WHERE pk = ?")
+    insert, select = db.prepare(f"INSERT INTO {t} (pk, v) VALUES (?, ?)"), db.prepare(
+        f"SELECT v FROM {t} WHERE pk = ?"
+    )
     for pk, value in enumerate(values):
         db.execute(insert, pk, value)
     for pk, value in enumerate(values):
-        if kind == "frozen<set<frozen<tuple<int, int>>>>" or not hasattr(value, "__len__") or len(value) or "frozen" in kind or kind in ("text", "ascii", "blob"):
-            assert same(comparable(kind, db.one(select, pk)), comparable(kind, value)), (kind, value)
+        if (
+            kind == "frozen<set<frozen<tuple<int, int>>>>"
+            or not hasattr(value, "__len__")
+            or len(value)
+            or "frozen" in kind
+            or kind in ("text", "ascii", "blob")
+        ):
+            assert same(comparable(kind, db.one(select, pk)), comparable(kind, value)), (
+                kind,
+                value,
+            )
 
 
 LITERAL = {
-    "blob": lambda v: "0x" + v.hex(), "uuid": str, "timeuuid": str, "inet": lambda v: f"'{v}'", "boolean": str,
-    "text": lambda v: "'" + v.replace("'", "''") + "'", "ascii": lambda v: "'" + v.replace("'", "''") + "'",
-    "timestamp": lambda v: str(round((v - datetime.datetime(1970, 1, 1)) / datetime.timedelta(milliseconds=1))),
+    "blob": lambda v: "0x" + v.hex(), "uuid": str, "timeuuid": str, "inet": lambda v: f"'{v}'",
+    "boolean": str,
+    "text": lambda v: "'" + v.replace("'", "''") + "'",
+    "ascii": lambda v: "'" + v.replace("'", "''") + "'",
+    "timestamp": lambda v: str(
+        round((v - datetime.datetime(1970, 1, 1)) / datetime.timedelta(milliseconds=1))
+    ),
     "date": lambda v: str(v.days_from_epoch + 2**31), "time": lambda v: f"'{v}'",
-    "duration": lambda v: f"{'-' if v.months < 0 else ''}{abs(v.months)}mo{abs(v.days)}d{abs(v.nanoseconds)}ns",
+    "duration": lambda v: (
+        f"{'-' if v.months < 0 else ''}{abs(v.months)}mo{abs(v.days)}d{abs(v.nanoseconds)}ns"
+    ),
     "double": lambda v: "Infinity" if v == math.inf else "-Infinity" if v == -math.inf else repr(v),
 }
 LITERAL["float"] = LITERAL["double"]
@@ -124,7 +149,9 @@ def test_literal(db, kind):
 @pytest.mark.parametrize("kind", sorted(ORDERED))
 def test_clustering_order(db, kind, order):
     values = ORDERED[kind]
-    t = db.table(f"pk int, ck {kind}, v int, PRIMARY KEY (pk, ck)", f"WITH CLUSTERING ORDER BY (ck {order})")
+    t = db.table(
+        f"pk int, ck {kind}, v int, PRIMARY KEY (pk, ck)", f"WITH CLUSTERING ORDER BY (ck {order})"
+    )
     insert = db.prepare(f"INSERT INTO {t} (pk, ck, v) VALUES (1, ?, ?)")
     shuffled = list(enumerate(values))
     random.Random(kind).shuffle(shuffled)
@@ -134,7 +161,8 @@ def test_clustering_order(db, kind, order):
     assert db.column(f"SELECT v FROM {t} WHERE pk = 1") == (up if order == "ASC" else down)
     assert db.column(f"SELECT v FROM {t} WHERE pk = 1 ORDER BY ck ASC") == up
     assert db.column(f"SELECT v FROM {t} WHERE pk = 1 ORDER BY ck DESC") == down
-    for operator, keep in (("<", lambda n, m: n < m), ("<=", lambda n, m: n <= m), (">", lambda n, m: n > m),
+    for operator, keep in (("<", lambda n, m: n < m), ("<=", lambda n, m: n <= m),
+            (">", lambda n, m: n > m),
                            (">=", lambda n, m: n >= m), ("=", lambda n, m: n == m)):
         select = db.prepare(f"SELECT v FROM {t} WHERE pk = 1 AND ck {operator} ?")
         for m, value in enumerate(values):
@@ -145,7 +173,9 @@ def test_clustering_order(db, kind, order):
 def test_uuid_order(db):
     """Type 1 uuids sort among themselves by time; uuids of different versions sort by version."""
     t = db.table("pk int, ck uuid, PRIMARY KEY (pk, ck)")
-    random_ones = sorted(uuid.UUID(int=random.Random(n).getrandbits(128), version=4) for n in range(20))
+    random_ones = sorted(
+        uuid.UUID(int=random.Random(n).getrandbits(128), version=4) for n in range(20)
+    )
     ones = sorted(TIMEUUIDS, key=lambda u: u.time)
     zero = uuid.UUID(int=0)
     for ck in [*random_ones[::-1], *ones[::-1], zero]:
@@ -173,10 +203,14 @@ def test_float_specials_order(db):
 
 
 KEYS = [
-    ("int", [0, 1, -1, 2**31 - 1]), ("text", ["", "a", "häß", "x" * 300]), ("blob", [b"\x00", bytes(range(256))]),
-    ("bigint", list(range(-40, 40))), ("uuid", TIMEUUIDS), ("double", [0.0, 1.5, -math.inf]), ("boolean", [True, False]),
-    ("frozen<list<int>>", [[], [1, 2]]), ("decimal", [decimal.Decimal("1.5")]), ("varint", [0, 2**70, -1]),
-    ("date", [util.Date(0)]), ("timestamp", [datetime.datetime(2020, 1, 1)]), ("inet", ["1.2.3.4", "::1"]),
+    ("int", [0, 1, -1, 2**31 - 1]), ("text", ["", "a", "häß", "x" * 300]),
+    ("blob", [b"\x00", bytes(range(256))]),
+    ("bigint", list(range(-40, 40))), ("uuid", TIMEUUIDS), ("double", [0.0, 1.5, -math.inf]),
+    ("boolean", [True, False]),
+    ("frozen<list<int>>", [[], [1, 2]]), ("decimal", [decimal.Decimal("1.5")]),
+    ("varint", [0, 2**70, -1]),
+    ("date", [util.Date(0)]), ("timestamp", [datetime.datetime(2020, 1, 1)]),
+    ("inet", ["1.2.3.4", "::1"]),
     ("tuple<int, text>", [(1, "a"), (None, "b")]),
 ]
 
@@ -208,7 +242,9 @@ def test_composite_partition_key_and_token(db):
 
 @pytest.mark.parametrize("size, good", [(65535, True), (65536, False), (200_000, False)])
 def test_key_size_limit(db, size, good):
-    db.execute("CREATE TABLE IF NOT EXISTS key_size (pk text, ck text, v int, PRIMARY KEY (pk, ck))")
+    db.execute(
+        "CREATE TABLE IF NOT EXISTS key_size (pk text, ck text, v int, PRIMARY KEY (pk, ck))"
+    )
     insert = db.prepare("INSERT INTO key_size (pk, ck, v) VALUES (?, ?, 1)")
     select = db.prepare("SELECT v FROM key_size WHERE pk = ? AND ck = ?")
     long = "k" * size
@@ -235,16 +271,24 @@ def test_empty_values(db):
 
 
 @pytest.mark.scylla
-@pytest.mark.parametrize("ty", ["duration", "tuple<int, duration>", "frozen<list<duration>>", "frozen<map<int, duration>>",
+@pytest.mark.parametrize("ty", ["duration", "tuple<int, duration>", "frozen<list<duration>>",
+    "frozen<map<int, duration>>",
                                 "frozen<list<tuple<duration>>>", "{user}"])
-@pytest.mark.parametrize("columns", ["c {ty} PRIMARY KEY", "p int, c {ty}, PRIMARY KEY (p, c)", "p int, c {ty}, v int, PRIMARY KEY ((p, c))"])
+@pytest.mark.parametrize("columns", ["c {ty} PRIMARY KEY", "p int, c {ty}, PRIMARY KEY (p, c)",
+    "p int, c {ty}, v int, PRIMARY KEY ((p, c))"])
 def test_durations_have_no_order(db, ty, columns):
     """A key cannot contain a duration at any depth, and ALTER cannot add one."""
     ty = ty.format(user=f"frozen<{db.type('a int, b duration')}>")
-    db.refused(Invalid, f"CREATE TABLE durations ({columns.format(ty=ty)})", match="duration type is not supported for PRIMARY KEY part c")
+    db.refused(
+        Invalid,
+        f"CREATE TABLE durations ({columns.format(ty=ty)})",
+        match="duration type is not supported for PRIMARY KEY part c",
+    )
 
 
 @pytest.mark.scylla
 def test_tuples_of_keys_get_no_duration(db):
     t = db.table("p int, c tuple<int>, PRIMARY KEY (p, c)")
-    db.refused(Config, f"ALTER TABLE {t} ALTER c TYPE tuple<int, duration>", match="not order-compatible")
+    db.refused(
+        Config, f"ALTER TABLE {t} ALTER c TYPE tuple<int, duration>", match="not order-compatible"
+    )

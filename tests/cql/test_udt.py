@@ -7,27 +7,38 @@ from launch import Node
 
 
 def fields(db, name):
-    return db.rows("SELECT field_names, field_types FROM system_schema.types WHERE keyspace_name = %s AND type_name = %s",
-                   db.keyspace, name)
+    return db.rows(
+        "SELECT field_names, field_types FROM system_schema.types WHERE keyspace_name = %s AND"
+        " type_name = %s",
+        db.keyspace,
+        name,
+    )
 
 
 def test_create(db):
     u = db.type('a int, "B" text, c frozen<list<int>>, d frozen<map<text, frozen<set<int>>>>')
-    assert fields(db, u) == [(["a", "B", "c", "d"], ["int", "text", "frozen<list<int>>", "frozen<map<text, frozen<set<int>>>>"])]
+    assert fields(db, u) == [
+        (
+            ["a", "B", "c", "d"],
+            ["int", "text", "frozen<list<int>>", "frozen<map<text, frozen<set<int>>>>"],
+        )
+    ]
     db.refused(Invalid, f"CREATE TYPE {u} (a int)")
     db.execute(f"CREATE TYPE IF NOT EXISTS {u} (other int)")
     assert fields(db, u)[0][0] == ["a", "B", "c", "d"]
 
 
 @pytest.mark.parametrize("text", [
-    "CREATE TYPE bad (a no_such_type)", "CREATE TYPE bad (a int, a text)", "CREATE TYPE bad (a counter)", "CREATE TYPE bad (a bad)",
+    "CREATE TYPE bad (a no_such_type)", "CREATE TYPE bad (a int, a text)",
+    "CREATE TYPE bad (a counter)", "CREATE TYPE bad (a bad)",
     "CREATE TYPE no_such_keyspace.bad (a int)", "CREATE TYPE bad (a list<list<int>>)",
 ])
 def test_create_refused(db, text):
     db.refused((Invalid, Config), text)
 
 
-@pytest.mark.parametrize("text", ["CREATE TYPE bad", "CREATE TYPE bad ()", "CREATE TYPE bad (a)", "CREATE TYPE int (a int)", "CREATE TYPE bad (a int PRIMARY KEY)"])
+@pytest.mark.parametrize("text", ["CREATE TYPE bad", "CREATE TYPE bad ()", "CREATE TYPE bad (a)",
+    "CREATE TYPE int (a int)", "CREATE TYPE bad (a int PRIMARY KEY)"])
 def test_create_is_no_cql(db, text):
     db.refused((Syntax, Invalid), text)
 
@@ -62,7 +73,8 @@ def test_values(db, frozen):
         v = db.execute(f"SELECT v FROM {t} WHERE pk = {pk}").one().v
         return None if v is None else (v.a, v.b, plain(v.c))
 
-    assert [value(pk) for pk in (1, 2, 3, 4)] == [(1, "x", {1, 2}), (None, "only", None), (None, "y", None), None]
+    assert [value(pk) for pk in (1, 2, 3, 4)] == [(1, "x", {1, 2}), (None, "only", None),
+        (None, "y", None), None]
     assert db.rows(f"SELECT v.a, v.b FROM {t} WHERE pk = 1") == [(1, "x")]
     assert db.rows(f"SELECT v.a FROM {t} WHERE pk = 4") == [(None,)]
     for bad in ("{a: 'x'}", "{nothing: 1}", "{1: 1}", "(1, 2)", "[1]", "1", "{'a': 1}"):
@@ -75,11 +87,15 @@ def test_bound_values(db):
     from collections import namedtuple
 
     u = db.type("a int, b text")
-    t = db.table(f"pk int PRIMARY KEY, v {u}, f frozen<{u}>, l list<frozen<{u}>>, m map<int, frozen<{u}>>")
+    t = db.table(
+        f"pk int PRIMARY KEY, v {u}, f frozen<{u}>, l list<frozen<{u}>>, m map<int, frozen<{u}>>"
+    )
     point = namedtuple("point", "a b")
     insert = db.prepare(f"INSERT INTO {t} (pk, v, f, l, m) VALUES (?, ?, ?, ?, ?)")
-    db.execute(insert, 1, point(1, "x"), point(None, "y"), [point(2, None), point(3, "z")], {1: point(None, None)})
-    assert db.rows(f"SELECT v, f, l, m FROM {t}") == [((1, "x"), (None, "y"), [(2, None), (3, "z")], {1: (None, None)})]
+    db.execute(insert, 1, point(1, "x"), point(None, "y"), [point(2, None), point(3, "z")],
+        {1: point(None, None)})
+    assert db.rows(f"SELECT v, f, l, m FROM {t}") == [((1, "x"), (None, "y"), [(2, None), (3, "z")],
+        {1: (None, None)})]
 
 
 def test_field_updates(db):
@@ -98,8 +114,14 @@ def test_field_updates(db):
     assert db.one(f"SELECT v FROM {t}") == (9, "bound", None)
     db.execute(f"UPDATE {t} SET v = null WHERE pk = 1")
     assert db.rows(f"SELECT v FROM {t}") == []
-    for text in ("UPDATE {} SET f.a = 1 WHERE pk = 1", "UPDATE {} SET v.nothing = 1 WHERE pk = 1", "UPDATE {} SET v.a = 'x' WHERE pk = 1",
-                 "DELETE f.a FROM {} WHERE pk = 1", "UPDATE {} SET pk.a = 1 WHERE pk = 1", "UPDATE {} SET v = v + {{a: 1}} WHERE pk = 1"):
+    for text in (
+        "UPDATE {} SET f.a = 1 WHERE pk = 1",
+        "UPDATE {} SET v.nothing = 1 WHERE pk = 1",
+        "UPDATE {} SET v.a = 'x' WHERE pk = 1",
+        "DELETE f.a FROM {} WHERE pk = 1",
+        "UPDATE {} SET pk.a = 1 WHERE pk = 1",
+        "UPDATE {} SET v = v + {{a: 1}} WHERE pk = 1",
+    ):
         db.refused(Invalid, text.format(t))
 
 
@@ -128,13 +150,18 @@ def test_as_key(db):
     for v, ck in enumerate(("{a: 2, b: 'a'}", "{a: 1, b: 'z'}", "{b: 'x'}", "{a: 1}")):
         db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES ({{a: 1, b: 'k'}}, {ck}, {v})")
     assert db.column(f"SELECT v FROM {t} WHERE pk = {{a: 1, b: 'k'}}") == [2, 3, 1, 0]
-    assert db.column(f"SELECT v FROM {t} WHERE pk = {{b: 'k', a: 1}} AND ck >= {{a: 1, b: 'z'}}") == [1, 0]
+    assert db.column(
+        f"SELECT v FROM {t} WHERE pk = {{b: 'k', a: 1}} AND ck >= {{a: 1, b: 'z'}}"
+    ) == [1, 0]
 
 
 def test_alter(db):
     u = db.type("a int, b text")
     t = db.table(f"pk int PRIMARY KEY, v {u}, f frozen<{u}>, l list<frozen<{u}>>")
-    db.execute(f"INSERT INTO {t} (pk, v, f, l) VALUES (1, {{a: 1, b: 'x'}}, {{a: 1, b: 'x'}}, [{{a: 1, b: 'x'}}])")
+    db.execute(
+        f"INSERT INTO {t} (pk, v, f, l) VALUES (1, {{a: 1, b: 'x'}}, {{a: 1, b: 'x'}}, [{{a: 1, b:"
+        " 'x'}])"
+    )
     db.execute(f"ALTER TYPE {u} ADD c int")
     assert fields(db, u) == [(["a", "b", "c"], ["int", "text", "int"])]
     row = db.execute(f"SELECT v, f, l FROM {t}").one()
@@ -145,8 +172,13 @@ def test_alter(db):
     db.execute(f"ALTER TYPE {u} RENAME a TO z AND b TO y")
     assert fields(db, u)[0][0] == ["z", "y", "c"]
     assert db.rows(f"SELECT v.z, f.y, v.c FROM {t} WHERE pk = 1") == [(1, "x", 7)]
-    for text in ("ALTER TYPE {} ADD z int", "ALTER TYPE {} RENAME nothing TO x", "ALTER TYPE {} RENAME z TO y", "ALTER TYPE no_such_type ADD x int",
-                 "ALTER TYPE {} ADD x no_such_type"):
+    for text in (
+        "ALTER TYPE {} ADD z int",
+        "ALTER TYPE {} RENAME nothing TO x",
+        "ALTER TYPE {} RENAME z TO y",
+        "ALTER TYPE no_such_type ADD x int",
+        "ALTER TYPE {} ADD x no_such_type",
+    ):
         db.refused((Invalid, Config), text.format(u))
 
 
@@ -154,9 +186,14 @@ def test_nested(db):
     inner = db.type("x int, names frozen<list<text>>")
     outer = db.type(f"i frozen<{inner}>, m frozen<map<text, frozen<{inner}>>>")
     t = db.table(f"pk int PRIMARY KEY, v {outer}")
-    db.execute(f"INSERT INTO {t} (pk, v) VALUES (1, {{i: {{x: 1, names: ['a', 'b']}}, m: {{'k': {{x: 2}}}}}})")
+    db.execute(
+        f"INSERT INTO {t} (pk, v) VALUES (1, {{i: {{x: 1, names: ['a', 'b']}}, m: {{'k': {{x:"
+        " 2}}})"
+    )
     v = db.execute(f"SELECT v FROM {t}").one().v
-    assert v.i.x == 1 and list(v.i.names) == ["a", "b"] and v.m["k"].x == 2 and v.m["k"].names is None
+    assert (
+        v.i.x == 1 and list(v.i.names) == ["a", "b"] and v.m["k"].x == 2 and v.m["k"].names is None
+    )
     db.execute(f"ALTER TYPE {inner} ADD y int")
     v = db.execute(f"SELECT v FROM {t}").one().v
     assert v.i.x == 1 and v.i.y is None
@@ -171,13 +208,21 @@ def test_never_in_itself(db):
     middle = db.type(f"u frozen<{u}>")
     outer = db.type(f"l frozen<list<frozen<{middle}>>>")
     for used in (u, middle, outer):
-        for change in (f"ADD y frozen<{used}>", f"ADD y tuple<frozen<{used}>>", f"ALTER x TYPE tuple<int, frozen<{used}>>",
-                       f"ALTER x TYPE frozen<tuple<int, frozen<map<int, frozen<{used}>>>>>"):
+        for change in (
+            f"ADD y frozen<{used}>",
+            f"ADD y tuple<frozen<{used}>>",
+            f"ALTER x TYPE tuple<int, frozen<{used}>>",
+            f"ALTER x TYPE frozen<tuple<int, frozen<map<int, frozen<{used}>>>>>",
+        ):
             db.refused(Invalid, f"ALTER TYPE {u} {change}", match="circular")
     ordered = db.type("x tuple<int>")
     db.table(f"pk int, ck frozen<{ordered}>, PRIMARY KEY (pk, ck)")
     db.refused(Invalid, f"ALTER TYPE {ordered} ADD y duration", match="durations are not allowed")
-    db.refused(Invalid, f"ALTER TYPE {ordered} ALTER x TYPE tuple<int, duration>", match="durations are not allowed")
+    db.refused(
+        Invalid,
+        f"ALTER TYPE {ordered} ALTER x TYPE tuple<int, duration>",
+        match="durations are not allowed",
+    )
     db.execute(f"ALTER TYPE {ordered} ALTER x TYPE tuple<int, int>")
     db.execute(f"ALTER TYPE {u} ALTER x TYPE tuple<int, frozen<{ordered}>>")
     ((names, types),) = fields(db, u)
@@ -195,28 +240,43 @@ def test_many_given_fields(db):
         text = ", ".join(f'"F{n % 100}": {n}' for n in range(100 * times))
         db.execute(f"INSERT INTO {t} JSON '{{\"pk\": 1, \"v\": {{{text}}}}}'")
         assert list(db.one(f"SELECT v FROM {t}")) == list(range(100 * (times - 1), 100 * times))
-        db.refused(Invalid, f"INSERT INTO {t} (pk, v) VALUES (1, {{{given}, nothere: 1}})", match="nothere")
+        db.refused(
+            Invalid, f"INSERT INTO {t} (pk, v) VALUES (1, {{{given}, nothere: 1}})", match="nothere"
+        )
 
 
 @pytest.mark.node
 def test_many_short_literals_of_a_type_with_many_fields():
-    """A literal is stored with a null for each field that it leaves out. All of a statement are limited."""
+    """A literal is stored with a null for each field that it leaves out. All of a statement are
+    limited."""
     with Node(shards=1, memory="512M") as node:
         db = Database(node.address)
         wide = db.type(", ".join(f"f{n} int" for n in range(4000)))
         many = f"frozen<list<frozen<{wide}>>>"
         holder = db.type(f"l {many}")
-        t = db.table(f"pk int PRIMARY KEY, v frozen<{holder}>, t tuple<int, {many}>, l list<frozen<{wide}>>")
+        t = db.table(
+            f"pk int PRIMARY KEY, v frozen<{holder}>, t tuple<int, {many}>, l list<frozen<{wide}>>"
+        )
 
         def literals(count):
             return f"[{', '.join(f'{{f{n % 4000}: {n}}}' for n in range(count))}]"
-        for column, literal in (("v", "{{l: {}}}"), ("t", "(1, {})"), ("l", "{}"), ("l", f"(list<frozen<{wide}>>) {{}}")):
+        for column, literal in (
+            ("v", "{{l: {}}}"),
+            ("t", "(1, {})"),
+            ("l", "{}"),
+            ("l", f"(list<frozen<{wide}>>) {{}}"),
+        ):
             statement = f"INSERT INTO {t} (pk, {column}) VALUES (1, {literal})"
             db.execute(statement.format(literals(500)))
             for count in (2200, 170_000):
-                db.refused(Invalid, statement.format(literals(count)), match="longer than the limit of 33554432 bytes")
+                db.refused(
+                    Invalid,
+                    statement.format(literals(count)),
+                    match="longer than the limit of 33554432 bytes",
+                )
         a, b, c, (one, listed) = db.one(f"SELECT l[499].f499, l[499].f0, v.l[499].f499, t FROM {t}")
-        assert (a, b, c, one, len(listed), listed[499][499], listed[499][0]) == (499, None, 499, 1, 500, 499, None)
+        assert (a, b, c, one, len(listed), listed[499][499], listed[499][0]) == (499, None, 499, 1,
+            500, 499, None)
         db.close()
         assert node.alive(), node.log_tail()
 
@@ -237,7 +297,8 @@ def test_limits(db):
             db.refused(Invalid, statement, match=f"wide{level} consists of more than 4096 types")
             break
     name = db.table("pk int PRIMARY KEY, v frozen<wide4>, l list<frozen<wide4>>")
-    db.refused(Invalid, "ALTER TYPE wide0 ADD e tuple<int, int, int, int, int, int, int, int, int, int, int, int>", match="4096 types")
+    db.refused(Invalid, "ALTER TYPE wide0 ADD e tuple<int, int, int, int, int, int, int, int, int, "
+        "int, int, int>", match="4096 types")
     below = "int"
     for level in range(40):
         statement = f"CREATE TYPE deep{level} (a {below})"
@@ -248,7 +309,9 @@ def test_limits(db):
             db.refused(Invalid, statement, match="deep31 nests types more than 32 deep")
             break
     db.refused(Invalid, f"ALTER TABLE {name} ADD x list<frozen<deep30>>", match="more than 32 deep")
-    db.refused(Invalid, "ALTER TYPE deep0 ADD b tuple<int>", match="deep30 nests types more than 32 deep")
+    db.refused(
+        Invalid, "ALTER TYPE deep0 ADD b tuple<int>", match="deep30 nests types more than 32 deep"
+    )
     db.execute(f"ALTER TABLE {name} ADD x frozen<deep30>")
     db.execute(f"INSERT INTO {name} (pk, x) VALUES (1, {'{a: ' * 31}5{'}' * 31})")
     value = db.one(f"SELECT x FROM {name}")

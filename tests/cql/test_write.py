@@ -1,4 +1,5 @@
-"""INSERT, UPDATE and DELETE: upserts, row markers, timestamps, TTL, every kind of tombstone, null and unset."""
+"""INSERT, UPDATE and DELETE: upserts, row markers, timestamps, TTL, every kind of tombstone, null
+and unset."""
 
 import itertools
 import time
@@ -13,22 +14,36 @@ def t(db):
     return db.table("pk int, ck int, v int, w text, s int STATIC, PRIMARY KEY (pk, ck)")
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("text", [
-    "INSERT INTO {} (pk) VALUES (1)", "INSERT INTO {} (ck, v) VALUES (1, 1)", "INSERT INTO {} (pk, ck, nothing) VALUES (1, 1, 1)",
-    "INSERT INTO {} (pk, ck, v) VALUES (1, 1)", "INSERT INTO {} (pk, ck) VALUES (1, 1, 1)", "INSERT INTO {} (pk, ck, v) VALUES (null, 1, 1)",
-    "INSERT INTO {} (pk, ck, v) VALUES (1, null, 1)", "INSERT INTO {} (pk, ck, v, v) VALUES (1, 1, 1, 2)", "INSERT INTO nothing (pk) VALUES (1)",
-    "INSERT INTO {} (pk, ck, v) VALUES ('x', 1, 1)", "INSERT INTO {} (pk, ck, v) VALUES (1, 1, 1) USING TTL -1",
-    "INSERT INTO {} (pk, ck, v) VALUES (1, 1, 1) USING TTL 630720001", "INSERT INTO {} (pk, ck, v) VALUES (1, 1, 1) USING TTL 'x'",
+    "INSERT INTO {} (pk) VALUES (1)", "INSERT INTO {} (ck, v) VALUES (1, 1)",
+    "INSERT INTO {} (pk, ck, nothing) VALUES (1, 1, 1)",
+    "INSERT INTO {} (pk, ck, v) VALUES (1, 1)", "INSERT INTO {} (pk, ck) VALUES (1, 1, 1)",
+    "INSERT INTO {} (pk, ck, v) VALUES (null, 1, 1)",
+    "INSERT INTO {} (pk, ck, v) VALUES (1, null, 1)",
+    "INSERT INTO {} (pk, ck, v, v) VALUES (1, 1, 1, 2)", "INSERT INTO nothing (pk) VALUES (1)",
+    "INSERT INTO {} (pk, ck, v) VALUES ('x', 1, 1)",
+    "INSERT INTO {} (pk, ck, v) VALUES (1, 1, 1) USING TTL -1",
+    "INSERT INTO {} (pk, ck, v) VALUES (1, 1, 1) USING TTL 630720001",
+    "INSERT INTO {} (pk, ck, v) VALUES (1, 1, 1) USING TTL 'x'",
     "UPDATE {} SET v = 1 WHERE ck = 1", "UPDATE {} SET v = 1 WHERE pk > 1 AND ck = 1",
-    "UPDATE {} SET v = 1 WHERE pk = 1 AND ck > 1", "UPDATE {} SET v = 1 WHERE pk = 1 AND ck = 1 AND v = 1", "UPDATE {} SET pk = 2 WHERE pk = 1 AND ck = 1",
-    "UPDATE {} SET ck = 2 WHERE pk = 1 AND ck = 1", "UPDATE {} SET nothing = 1 WHERE pk = 1 AND ck = 1", "UPDATE {} SET v = 1, v = 2 WHERE pk = 1 AND ck = 1",
-    "UPDATE {} SET v = 'x' WHERE pk = 1 AND ck = 1", "UPDATE {} SET v = 1 WHERE token(pk) = 1", "UPDATE {} SET v = v + 1 WHERE pk = 1 AND ck = 1",
-    "UPDATE {} SET v = 1 WHERE pk = null AND ck = 1", "DELETE FROM {} WHERE ck = 1", "DELETE FROM {} WHERE pk > 1", "DELETE FROM {} WHERE v = 1",
-    "DELETE FROM {} WHERE pk = 1 AND v = 1", "DELETE pk FROM {} WHERE pk = 1 AND ck = 1", "DELETE ck FROM {} WHERE pk = 1 AND ck = 1",
-    "DELETE nothing FROM {} WHERE pk = 1 AND ck = 1", "DELETE v FROM {} WHERE pk = 1", "DELETE v FROM {} WHERE pk = 1 AND ck > 1",
-    "DELETE v[0] FROM {} WHERE pk = 1 AND ck = 1", "DELETE FROM nothing WHERE pk = 1", "DELETE FROM {} WHERE token(pk) > 1",
+    "UPDATE {} SET v = 1 WHERE pk = 1 AND ck > 1",
+    "UPDATE {} SET v = 1 WHERE pk = 1 AND ck = 1 AND v = 1",
+    "UPDATE {} SET pk = 2 WHERE pk = 1 AND ck = 1",
+    "UPDATE {} SET ck = 2 WHERE pk = 1 AND ck = 1",
+    "UPDATE {} SET nothing = 1 WHERE pk = 1 AND ck = 1",
+    "UPDATE {} SET v = 1, v = 2 WHERE pk = 1 AND ck = 1",
+    "UPDATE {} SET v = 'x' WHERE pk = 1 AND ck = 1", "UPDATE {} SET v = 1 WHERE token(pk) = 1",
+    "UPDATE {} SET v = v + 1 WHERE pk = 1 AND ck = 1",
+    "UPDATE {} SET v = 1 WHERE pk = null AND ck = 1", "DELETE FROM {} WHERE ck = 1",
+    "DELETE FROM {} WHERE pk > 1", "DELETE FROM {} WHERE v = 1",
+    "DELETE FROM {} WHERE pk = 1 AND v = 1", "DELETE pk FROM {} WHERE pk = 1 AND ck = 1",
+    "DELETE ck FROM {} WHERE pk = 1 AND ck = 1",
+    "DELETE nothing FROM {} WHERE pk = 1 AND ck = 1", "DELETE v FROM {} WHERE pk = 1",
+    "DELETE v FROM {} WHERE pk = 1 AND ck > 1",
+    "DELETE v[0] FROM {} WHERE pk = 1 AND ck = 1", "DELETE FROM nothing WHERE pk = 1",
+    "DELETE FROM {} WHERE token(pk) > 1",
 ])
 def test_refused(db, t, text):
     db.refused((Invalid, Syntax), text.format(t))
@@ -36,15 +51,18 @@ def test_refused(db, t, text):
 
 
 @pytest.mark.parametrize("text", [
-    "INSERT INTO {} (pk, ck) VALUES (1, 1) USING NOTHING 5", "INSERT {} (pk, ck) VALUES (1, 1)", "UPDATE {} SET v == 1 WHERE pk = 1",
-    "DELETE * FROM {} WHERE pk = 1", "DELETE FROM {} WHERE pk = 1 USING TIMESTAMP 5", "DELETE FROM {} USING TTL 5 WHERE pk = 1",
-    "UPDATE {} SET v = 1 WHERE pk = 1 AND ck = 1 USING TTL 5", "INSERT INTO {} (pk, ck) VALUES (1, 1) USING TTL 1, TIMESTAMP 1",
+    "INSERT INTO {} (pk, ck) VALUES (1, 1) USING NOTHING 5", "INSERT {} (pk, ck) VALUES (1, 1)",
+    "UPDATE {} SET v == 1 WHERE pk = 1",
+    "DELETE * FROM {} WHERE pk = 1", "DELETE FROM {} WHERE pk = 1 USING TIMESTAMP 5",
+    "DELETE FROM {} USING TTL 5 WHERE pk = 1",
+    "UPDATE {} SET v = 1 WHERE pk = 1 AND ck = 1 USING TTL 5",
+    "INSERT INTO {} (pk, ck) VALUES (1, 1) USING TTL 1, TIMESTAMP 1",
 ])
 def test_no_cql(db, t, text):
     db.refused(Syntax, text.format(t))
 
 
-# -- rows, markers, cells -------------------------------------------------------------------------------------------------
+# -- rows, markers, cells --------------------------------------------------------------------------
 
 def test_upsert(db, t):
     db.execute(f"INSERT INTO {t} (pk, ck, v, w) VALUES (1, 1, 1, 'a')")
@@ -80,7 +98,8 @@ def test_row_of_an_update_lives_while_one_cell_does(db, t):
 
 def test_update_with_in(db, t):
     db.execute(f"UPDATE {t} SET v = 5 WHERE pk IN (1, 2) AND ck IN (1, 3, 1)")
-    assert sorted(db.rows(f"SELECT pk, ck, v FROM {t}")) == [(1, 1, 5), (1, 3, 5), (2, 1, 5), (2, 3, 5)]
+    assert sorted(db.rows(f"SELECT pk, ck, v FROM {t}")) == [(1, 1, 5), (1, 3, 5), (2, 1, 5),
+        (2, 3, 5)]
     db.execute(f"UPDATE {t} SET v = 6 WHERE pk = 1 AND (ck) IN ((1), (4))")
     assert db.rows(f"SELECT ck, v FROM {t} WHERE pk = 1") == [(1, 6), (3, 5), (4, 6)]
 
@@ -105,7 +124,7 @@ def test_null_deletes_unset_leaves(db, t):
     assert db.rows(f"SELECT v, ttl(v) FROM {t} WHERE pk = 2") == [(2, None)]
 
 
-# -- timestamps -----------------------------------------------------------------------------------------------------------
+# -- timestamps ------------------------------------------------------------------------------------
 
 def test_newest_timestamp_wins(db, t):
     for order in itertools.permutations([(10, 1), (20, 2), (30, 3)]):
@@ -116,11 +135,16 @@ def test_newest_timestamp_wins(db, t):
 
 
 def test_ties(db, t):
-    """At the same timestamp a deletion wins over a value, and the larger value over the smaller, in either order."""
+    """At the same timestamp a deletion wins over a value, and the larger value over the smaller, in
+    either order."""
     for first, second in ((1, 2), (2, 1)):
         db.execute(f"TRUNCATE {t}")
-        db.execute(f"INSERT INTO {t} (pk, ck, v, w) VALUES (1, 1, {first}, '{first}') USING TIMESTAMP 10")
-        db.execute(f"INSERT INTO {t} (pk, ck, v, w) VALUES (1, 1, {second}, '{second}') USING TIMESTAMP 10")
+        db.execute(
+            f"INSERT INTO {t} (pk, ck, v, w) VALUES (1, 1, {first}, '{first}') USING TIMESTAMP 10"
+        )
+        db.execute(
+            f"INSERT INTO {t} (pk, ck, v, w) VALUES (1, 1, {second}, '{second}') USING TIMESTAMP 10"
+        )
         assert db.rows(f"SELECT v, w FROM {t}") == [(2, "2")]
     db.execute(f"DELETE v FROM {t} USING TIMESTAMP 10 WHERE pk = 1 AND ck = 1")
     assert db.rows(f"SELECT v, w FROM {t}") == [(None, "2")]
@@ -146,7 +170,10 @@ def test_negative_timestamps(db, t):
     db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES (1, 1, 1) USING TIMESTAMP -5")
     assert db.rows(f"SELECT v, writetime(v) FROM {t}") == [(1, -5)]
     db.refused(Invalid, f"INSERT INTO {t} (pk, ck, v) VALUES (1, 1, 1) USING TIMESTAMP {-2**63}")
-    db.refused((Invalid, Syntax), f"INSERT INTO {t} (pk, ck, v) VALUES (1, 1, 1) USING TIMESTAMP 9223372036854775808")
+    db.refused(
+        (Invalid, Syntax),
+        f"INSERT INTO {t} (pk, ck, v) VALUES (1, 1, 1) USING TIMESTAMP 9223372036854775808",
+    )
 
 
 @pytest.mark.scylla
@@ -184,7 +211,7 @@ def test_writes_of_one_session_are_in_order(db, t):
         assert db.rows(f"SELECT * FROM {t} WHERE pk = 2") == []
 
 
-# -- deletions ------------------------------------------------------------------------------------------------------------
+# -- deletions -------------------------------------------------------------------------------------
 
 def fill(db, t, rows=6):
     for pk, ck in itertools.product((1, 2), range(rows)):
@@ -192,10 +219,14 @@ def fill(db, t, rows=6):
 
 
 @pytest.mark.parametrize("where, gone", [
-    ("pk = 1", set(range(6))), ("pk = 1 AND ck = 3", {3}), ("pk = 1 AND ck IN (0, 5, 9)", {0, 5}), ("pk = 1 AND ck > 3", {4, 5}),
-    ("pk = 1 AND ck >= 3", {3, 4, 5}), ("pk = 1 AND ck < 2", {0, 1}), ("pk = 1 AND ck <= 2", {0, 1, 2}), ("pk = 1 AND ck > 1 AND ck < 4", {2, 3}),
-    ("pk = 1 AND ck >= 1 AND ck <= 4", {1, 2, 3, 4}), ("pk = 1 AND ck > 4 AND ck < 2", set()), ("pk = 1 AND ck = 77", set()),
-    ("pk = 1 AND (ck) IN ((1), (2))", {1, 2}), ("pk = 1 AND (ck) > (3)", {4, 5}), ("pk = 77", set()), ("pk IN (1, 77)", set(range(6))),
+    ("pk = 1", set(range(6))), ("pk = 1 AND ck = 3", {3}), ("pk = 1 AND ck IN (0, 5, 9)", {0, 5}),
+    ("pk = 1 AND ck > 3", {4, 5}),
+    ("pk = 1 AND ck >= 3", {3, 4, 5}), ("pk = 1 AND ck < 2", {0, 1}),
+    ("pk = 1 AND ck <= 2", {0, 1, 2}), ("pk = 1 AND ck > 1 AND ck < 4", {2, 3}),
+    ("pk = 1 AND ck >= 1 AND ck <= 4", {1, 2, 3, 4}), ("pk = 1 AND ck > 4 AND ck < 2", set()),
+    ("pk = 1 AND ck = 77", set()),
+    ("pk = 1 AND (ck) IN ((1), (2))", {1, 2}), ("pk = 1 AND (ck) > (3)", {4, 5}),
+    ("pk = 77", set()), ("pk IN (1, 77)", set(range(6))),
     ("pk = 1 AND ck IN ()", set()), ("pk IN ()", set()),
 ])
 def test_delete(db, t, where, gone):
@@ -203,7 +234,9 @@ def test_delete(db, t, where, gone):
     db.execute(f"DELETE FROM {t} WHERE {where}")
     rows = [(1, ck, ck) for ck in range(6) if ck not in gone]
     assert db.rows(f"SELECT pk, ck, v FROM {t} WHERE pk = 1") == rows
-    assert db.rows(f"SELECT ck FROM {t} WHERE pk = 1 ORDER BY ck DESC") == [(ck,) for _, ck, _ in rows[::-1]]
+    assert db.rows(f"SELECT ck FROM {t} WHERE pk = 1 ORDER BY ck DESC") == [
+        (ck,) for _, ck, _ in rows[::-1]
+    ]
     assert len(db.rows(f"SELECT * FROM {t} WHERE pk = 2")) == 6
     for ck in range(6):
         db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES (1, {ck}, 100)")
@@ -211,13 +244,18 @@ def test_delete(db, t, where, gone):
 
 
 def test_range_deletes_of_prefixes(db):
-    t = db.table("pk int, a int, b int, c int, PRIMARY KEY (pk, a, b, c)", "WITH CLUSTERING ORDER BY (a ASC, b DESC, c ASC)")
+    t = db.table("pk int, a int, b int, c int, PRIMARY KEY (pk, a, b, c)",
+        "WITH CLUSTERING ORDER BY (a ASC, b DESC, c ASC)")
     rows = list(itertools.product(range(4), repeat=3))
     cases = [
-        ("a = 1", lambda a, b, c: a == 1), ("a = 1 AND b = 2", lambda a, b, c: (a, b) == (1, 2)), ("a > 1", lambda a, b, c: a > 1),
-        ("a = 2 AND b >= 1 AND b < 3", lambda a, b, c: a == 2 and 1 <= b < 3), ("a = 0 AND b = 0 AND c > 1", lambda a, b, c: (a, b) == (0, 0) and c > 1),
-        ("(a, b) > (1, 1) AND (a, b) <= (2, 2)", lambda a, b, c: (1, 1) < (a, b) <= (2, 2)), ("a IN (0, 3)", lambda a, b, c: a in (0, 3)),
-        ("a IN (0, 3) AND b = 1", lambda a, b, c: a in (0, 3) and b == 1), ("(a, b, c) < (1, 2, 3)", lambda a, b, c: (a, b, c) < (1, 2, 3)),
+        ("a = 1", lambda a, b, c: a == 1), ("a = 1 AND b = 2", lambda a, b, c: (a, b) == (1, 2)),
+        ("a > 1", lambda a, b, c: a > 1),
+        ("a = 2 AND b >= 1 AND b < 3", lambda a, b, c: a == 2 and 1 <= b < 3),
+        ("a = 0 AND b = 0 AND c > 1", lambda a, b, c: (a, b) == (0, 0) and c > 1),
+        ("(a, b) > (1, 1) AND (a, b) <= (2, 2)", lambda a, b, c: (1, 1) < (a, b) <= (2, 2)),
+        ("a IN (0, 3)", lambda a, b, c: a in (0, 3)),
+        ("a IN (0, 3) AND b = 1", lambda a, b, c: a in (0, 3) and b == 1),
+        ("(a, b, c) < (1, 2, 3)", lambda a, b, c: (a, b, c) < (1, 2, 3)),
         ("(a, b) IN ((0, 1), (3, 3))", lambda a, b, c: (a, b) in ((0, 1), (3, 3))),
     ]
     insert = db.prepare(f"INSERT INTO {t} (pk, a, b, c) VALUES (?, ?, ?, ?)")
@@ -227,7 +265,10 @@ def test_range_deletes_of_prefixes(db):
         db.execute(f"DELETE FROM {t} WHERE pk = {pk} AND {where}")
         left = sorted((r for r in rows if not gone(*r)), key=lambda r: (r[0], -r[1], r[2]))
         assert db.rows(f"SELECT a, b, c FROM {t} WHERE pk = {pk}") == left, where
-        assert db.rows(f"SELECT a, b, c FROM {t} WHERE pk = {pk} ORDER BY a DESC", fetch_size=5) == left[::-1], where
+        assert (
+            db.rows(f"SELECT a, b, c FROM {t} WHERE pk = {pk} ORDER BY a DESC", fetch_size=5)
+            == left[::-1]
+        ), where
 
 
 def test_delete_columns(db, t):
@@ -237,7 +278,8 @@ def test_delete_columns(db, t):
     db.execute(f"DELETE s FROM {t} WHERE pk = 1")
     db.execute(f"DELETE v FROM {t} WHERE pk = 1 AND ck = 99")
     assert db.rows(f"SELECT ck, v, w, s FROM {t} WHERE pk = 1") == [
-        (0, 0, "w", None), (1, None, "w", None), (2, None, None, None), (3, None, None, None), (4, 4, "w", None), (5, 5, "w", None)]
+        (0, 0, "w", None), (1, None, "w", None), (2, None, None, None), (3, None, None, None),
+        (4, 4, "w", None), (5, 5, "w", None)]
 
 
 def test_delete_below_a_timestamp(db, t):
@@ -278,11 +320,16 @@ def test_overlapping_range_tombstones(db):
                     deleted[ck] = max(deleted[ck], stamp)
         expected = [(ck, v) for ck, (stamp, v) in sorted(written.items()) if stamp > deleted[ck]]
         assert db.rows(f"SELECT ck, v FROM {t} WHERE pk = {pk}") == expected
-        assert db.rows(f"SELECT ck, v FROM {t} WHERE pk = {pk} ORDER BY ck DESC", fetch_size=3) == expected[::-1]
-        assert db.rows(f"SELECT ck, v FROM {t} WHERE pk = {pk} AND ck >= 10 AND ck < 20") == [r for r in expected if 10 <= r[0] < 20]
+        assert (
+            db.rows(f"SELECT ck, v FROM {t} WHERE pk = {pk} ORDER BY ck DESC", fetch_size=3)
+            == expected[::-1]
+        )
+        assert db.rows(f"SELECT ck, v FROM {t} WHERE pk = {pk} AND ck >= 10 AND ck < 20") == [
+            r for r in expected if 10 <= r[0] < 20
+        ]
 
 
-# -- TTL ------------------------------------------------------------------------------------------------------------------
+# -- TTL -------------------------------------------------------------------------------------------
 
 def test_ttl(db, t):
     db.execute(f"INSERT INTO {t} (pk, ck, v, w) VALUES (1, 1, 1, 'a') USING TTL 3")
@@ -313,7 +360,9 @@ def test_default_time_to_live(db):
     db.execute(f"INSERT INTO {t} (pk, v) VALUES (3, 1) USING TTL 0")
     db.execute(f"UPDATE {t} SET v = 4 WHERE pk = 4")
     ttls = dict(db.rows(f"SELECT pk, ttl(v) FROM {t}"))
-    assert 490 <= ttls[1] <= 500 and 90 <= ttls[2] <= 100 and ttls[3] is None and 490 <= ttls[4] <= 500
+    assert (
+        490 <= ttls[1] <= 500 and 90 <= ttls[2] <= 100 and ttls[3] is None and 490 <= ttls[4] <= 500
+    )
     db.execute(f"ALTER TABLE {t} WITH default_time_to_live = 0")
     db.execute(f"INSERT INTO {t} (pk, v) VALUES (5, 1)")
     assert db.one(f"SELECT ttl(v) FROM {t} WHERE pk = 5") is None
@@ -336,7 +385,9 @@ def test_expired_value_does_not_uncover_an_older_one(db, t):
 
 @pytest.mark.scylla
 def test_using_timeout(db, t):
-    db.execute(f"INSERT INTO {t} (pk, ck, v) VALUES (1, 1, 1) USING TIMEOUT 5s AND TTL 100 AND TIMESTAMP 5")
+    db.execute(
+        f"INSERT INTO {t} (pk, ck, v) VALUES (1, 1, 1) USING TIMEOUT 5s AND TTL 100 AND TIMESTAMP 5"
+    )
     db.execute(f"UPDATE {t} USING TIMEOUT 500ms SET v = 2 WHERE pk = 1 AND ck = 1")
     assert db.rows(f"SELECT v FROM {t} USING TIMEOUT 1m") == [(2,)]
     db.execute(f"DELETE FROM {t} USING TIMEOUT 5s WHERE pk = 1")
@@ -360,4 +411,6 @@ def test_wide_partition(db):
     for future in futures:
         future.result()
     assert db.column(f"SELECT ck FROM {t} WHERE pk = 1") == list(range(5000))
-    assert db.column(f"SELECT ck FROM {t} WHERE pk = 1 AND ck > 4000 AND ck < 4010 ORDER BY ck DESC") == list(range(4009, 4000, -1))
+    assert db.column(
+        f"SELECT ck FROM {t} WHERE pk = 1 AND ck > 4000 AND ck < 4010 ORDER BY ck DESC"
+    ) == list(range(4009, 4000, -1))

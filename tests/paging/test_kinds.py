@@ -1,7 +1,9 @@
-"""Pages that end at every kind of fragment, forward and backward, compared with a naive model of the table.
+"""Pages that end at every kind of fragment, forward and backward, compared with a naive model of
+the table.
 
-A page ends behind a row that lives, a dead row, either end of a range deletion, a partition that is nothing but a deletion or a
-static row. With page sizes from one row and tombstone limits from one tombstone, every place of the table is the end of some page.
+A page ends behind a row that lives, a dead row, either end of a range deletion, a partition that is
+nothing but a deletion or a static row. With page sizes from one row and tombstone limits from one
+tombstone, every place of the table is the end of some page.
 """
 
 import random
@@ -16,9 +18,12 @@ COLUMNS = "pk, a, b, s, v"
 SHAPES = {
     "partition": ("WHERE pk = 1", lambda row: row[0] == 1),
     "prefix": ("WHERE pk = 1 AND a = 3", lambda row: row[0] == 1 and row[1] == 3),
-    "slice": ("WHERE pk = 1 AND a >= 1 AND a < 5", lambda row: row[0] == 1 and row[1] is not None and 1 <= row[1] < 5),
-    "slice of pairs": ("WHERE pk = 1 AND (a, b) > (1, 3)", lambda row: row[0] == 1 and row[1] is not None and (row[1], row[2]) > (1, 3)),
-    "several prefixes": ("WHERE pk = 1 AND a IN (1, 2, 4)", lambda row: row[0] == 1 and row[1] in (1, 2, 4)),
+    "slice": ("WHERE pk = 1 AND a >= 1 AND a < 5",
+        lambda row: row[0] == 1 and row[1] is not None and 1 <= row[1] < 5),
+    "slice of pairs": ("WHERE pk = 1 AND (a, b) > (1, 3)",
+        lambda row: row[0] == 1 and row[1] is not None and (row[1], row[2]) > (1, 3)),
+    "several prefixes": ("WHERE pk = 1 AND a IN (1, 2, 4)",
+        lambda row: row[0] == 1 and row[1] in (1, 2, 4)),
     "several partitions": ("WHERE pk IN (2, 1, 9)", lambda row: row[0] in (1, 2)),
     "scan": ("", lambda row: True),
     "token range": ("WHERE token(pk) > -9000000000000000000", lambda row: True),
@@ -36,10 +41,13 @@ class Model:
             del self.rows[key]
 
     def seen(self, wanted):
-        """Rows by partition, in the table's order; a partition with a static row and no rows is one row."""
+        """Rows by partition, in the table's order; a partition with a static row and no rows is one
+        row."""
         found = {}
         for pk in KEYS:
-            own = sorted((key for key in self.rows if key[0] == pk), key=lambda key: (key[1], -key[2]))
+            own = sorted(
+                (key for key in self.rows if key[0] == pk), key=lambda key: (key[1], -key[2])
+            )
             rows = [(*key, self.statics.get(pk), self.rows[key]) for key in own]
             if not rows and pk in self.statics:
                 rows = [(pk, None, None, self.statics[pk], None)]
@@ -50,7 +58,8 @@ class Model:
 def change(rng, model, table, number):
     """A statement, applied to the model."""
     pk, a, b = rng.choice(KEYS), rng.choice(SIDE), rng.choice(SIDE)
-    kind = rng.choices(["row", "row deletion", "prefix", "range", "pairs", "static", "static deletion", "partition"],
+    kind = rng.choices(["row", "row deletion", "prefix", "range", "pairs", "static",
+        "static deletion", "partition"],
                        [14, 3, 1, 2, 2, 1, 0.5, 0.3])[0]
     using = f"USING TIMESTAMP {number}"
     if kind == "row":
@@ -87,8 +96,10 @@ class Scene:
     def __init__(self, node, seed):
         self.node, self.rng, self.model, self.number = node, random.Random(seed), Model(), 0
         self.db = Database(node.address)
-        self.table = self.db.table("pk int, a int, b int, s int static, v text, PRIMARY KEY (pk, a, b)",
-                                   "WITH CLUSTERING ORDER BY (a ASC, b DESC)")
+        self.table = self.db.table(
+            "pk int, a int, b int, s int static, v text, PRIMARY KEY (pk, a, b)",
+            "WITH CLUSTERING ORDER BY (a ASC, b DESC)",
+        )
         self.added = 0
 
     def write(self, count):
@@ -108,7 +119,9 @@ class Scene:
 
     def statement(self, shape, backward, size):
         order = " ORDER BY a DESC, b ASC" if backward else ""
-        return SimpleStatement(f"SELECT {COLUMNS} FROM {self.table} {SHAPES[shape][0]}{order}", fetch_size=size)
+        return SimpleStatement(
+            f"SELECT {COLUMNS} FROM {self.table} {SHAPES[shape][0]}{order}", fetch_size=size
+        )
 
     def truth(self, shape, backward):
         found = self.model.seen(SHAPES[shape][1])
@@ -166,7 +179,9 @@ def scene():
 @pytest.mark.parametrize("tombstones", [1, 2, 3, 10_000])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_boundary(scene, shape, tombstones):
-    scene.db.execute(f"UPDATE system.config SET value = '{tombstones}' WHERE name = 'query_tombstone_page_limit'")
+    scene.db.execute(
+        f"UPDATE system.config SET value = '{tombstones}' WHERE name = 'query_tombstone_page_limit'"
+    )
     for backward in backwards(shape):
         truth = scene.truth(shape, backward)
         for size in (1, 2, 3, 5, 1000):
@@ -186,7 +201,9 @@ def test_the_readers_were_kept(scene):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_data_moves_between_pages(scene, shape):
     """Flushes, compactions and new columns do not change the results."""
-    scene.db.execute("UPDATE system.config SET value = '3' WHERE name = 'query_tombstone_page_limit'")
+    scene.db.execute(
+        "UPDATE system.config SET value = '3' WHERE name = 'query_tombstone_page_limit'"
+    )
     rng = random.Random(shape)
     prepared = scene.db.prepare(scene.statement(shape, False, 1).query_string)
     prepared.fetch_size = 2
@@ -202,7 +219,9 @@ def test_the_data_moves_between_pages(scene, shape):
 
 @pytest.mark.node
 def test_acknowledged_writes_are_on_the_next_page(scene):
-    scene.db.execute("UPDATE system.config SET value = '10000' WHERE name = 'query_tombstone_page_limit'")
+    scene.db.execute(
+        "UPDATE system.config SET value = '10000' WHERE name = 'query_tombstone_page_limit'"
+    )
     table = scene.db.table("pk int, ck int, s int static, v int, PRIMARY KEY (pk, ck)")
     for backward in (False, True):
         sign = -1 if backward else 1
@@ -210,7 +229,10 @@ def test_acknowledged_writes_are_on_the_next_page(scene):
         for ck in range(0, 100, 10):
             scene.db.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (1, {sign * ck}, 0)")
         scene.flush()
-        statement = SimpleStatement(f"SELECT ck, s, v FROM {table} WHERE pk = 1{' ORDER BY ck DESC' if backward else ''}", fetch_size=1)
+        statement = SimpleStatement(
+            f"SELECT ck, s, v FROM {table} WHERE pk = 1{' ORDER BY ck DESC' if backward else ''}",
+            fetch_size=1,
+        )
         result = scene.db.session.execute(statement)
         seen = []
         for step in range(1000):
@@ -221,9 +243,13 @@ def test_acknowledged_writes_are_on_the_next_page(scene):
             if at % 10 == 0 and at < 90:
                 # Inserts a row just after the position, deletes the row after it, and inserts a row
                 # before the position, which must not be returned.
-                scene.db.execute(f"INSERT INTO {table} (pk, ck, s, v) VALUES (1, {sign * (at + 5)}, {at}, 1)")
+                scene.db.execute(
+                    f"INSERT INTO {table} (pk, ck, s, v) VALUES (1, {sign * (at + 5)}, {at}, 1)"
+                )
                 scene.db.execute(f"DELETE FROM {table} WHERE pk = 1 AND ck = {sign * (at + 10)}")
-                scene.db.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (1, {sign * (at - 5)}, 9)")
+                scene.db.execute(
+                    f"INSERT INTO {table} (pk, ck, v) VALUES (1, {sign * (at - 5)}, 9)"
+                )
                 if at % 30 == 0:
                     scene.flush()
             result.fetch_next_page()

@@ -8,7 +8,8 @@ from database import Database
 from launch import Node
 
 pytestmark = pytest.mark.node
-NAMES = ("lookups", "misses", "drops", "reused", "advanced", "scheduling_group_mismatches", "time_based_evictions",
+NAMES = ("lookups", "misses", "drops", "reused", "advanced", "scheduling_group_mismatches",
+    "time_based_evictions",
          "resource_based_evictions", "memory_based_evictions", "population", "querier_population")
 
 
@@ -37,11 +38,15 @@ class Queriers:
             self.node.close()
 
     def counters(self):
-        return {name: int(self.node.metric(f"scylla_database_querier_cache_{name}")) for name in NAMES}
+        return {
+            name: int(self.node.metric(f"scylla_database_querier_cache_{name}")) for name in NAMES
+        }
 
     def begin(self, size=10, **options):
         """The first page of a query."""
-        return self.db.session.execute(SimpleStatement(f"SELECT ck FROM {self.table} WHERE pk = 1", fetch_size=size), **options)
+        return self.db.session.execute(
+            SimpleStatement(f"SELECT ck FROM {self.table} WHERE pk = 1", fetch_size=size), **options
+        )
 
     def wait_for(self, condition, seconds=10):
         end = time.monotonic() + seconds
@@ -107,14 +112,22 @@ def test_memory_evicts():
 
 def test_what_is_dropped_truncated_or_altered_is_forgotten():
     with Queriers(querier_cache_ttl_in_ms=1_000_000) as it:
-        for statement in (f"ALTER TABLE {it.table} ADD w int", f"TRUNCATE {it.table}", f"DROP TABLE {it.table}"):
+        for statement in (
+            f"ALTER TABLE {it.table} ADD w int",
+            f"TRUNCATE {it.table}",
+            f"DROP TABLE {it.table}",
+        ):
             result = it.begin(size=1)
             assert it.counters()["population"] == 1 or "DROP" in statement
             it.db.execute(statement)
             assert it.counters()["population"] == 0, statement
             if "ALTER" in statement:
                 assert rest(result) == list(range(100))
-        held = [path for path in it.node.data_dir.rglob("*-Data.db") if it.table in str(path) and "snapshots" not in str(path)]
+        held = [
+            path
+            for path in it.node.data_dir.rglob("*-Data.db")
+            if it.table in str(path) and "snapshots" not in str(path)
+        ]
         assert not held, held
 
 
@@ -141,7 +154,11 @@ def test_abandoned_queries_cost_others_nothing():
 def test_the_trace_tells():
     with Queriers() as it:
         def said(result):
-            return [event.description for event in result.get_query_trace(max_wait_sec=10).events if "Querier" in event.description]
+            return [
+                event.description
+                for event in result.get_query_trace(max_wait_sec=10).events
+                if "Querier" in event.description
+            ]
 
         result = it.begin(size=50, trace=True)
         assert said(result) == ["Querier cache: kept for the next page"]
@@ -149,5 +166,8 @@ def test_the_trace_tells():
         second = it.db.session.execute(statement, trace=True, paging_state=result.paging_state)
         assert said(second)[0] == "Querier cache: hit"
         again = it.db.session.execute(statement, trace=True, paging_state=result.paging_state)
-        assert said(again)[0] in ("Querier cache: miss", "Querier cache: dropped, since it is at another position"), said(again)
+        assert said(again)[0] in (
+            "Querier cache: miss",
+            "Querier cache: dropped, since it is at another position",
+        ), said(again)
         assert again.current_rows == second.current_rows

@@ -1,4 +1,5 @@
-"""Java for Apache Cassandra: its jars, checked against a pinned list, and the flags that it needs."""
+"""Java for Apache Cassandra: its jars, checked against a pinned list, and the flags that it
+needs."""
 
 import hashlib
 import os
@@ -102,10 +103,15 @@ BRIEF = ["-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encodi
 
 def logback(path, level, file=None):
     """Writes a configuration of Cassandra's log: to a file, or to standard error."""
-    kind, target = ("FileAppender", f"<file>{file}</file>") if file else ("ConsoleAppender", "<target>System.err</target>")
+    kind, target = (
+        ("FileAppender", f"<file>{file}</file>")
+        if file
+        else ("ConsoleAppender", "<target>System.err</target>")
+    )
     path.write_text(
         f'<configuration><appender name="out" class="ch.qos.logback.core.{kind}">{target}'
-        "<encoder><pattern>%-5level [%thread] %date{ISO8601} %logger{0} - %msg%n</pattern></encoder>"
+        "<encoder><pattern>%-5level [%thread] %date{ISO8601} %logger{0} - "
+            "%msg%n</pattern></encoder>"
         f'</appender><root level="{level}"><appender-ref ref="out"/></root></configuration>\n')
 
 
@@ -115,6 +121,17 @@ def yaml(value, indent=""):
         lines = ""
         for key, each in value.items():
             inner = isinstance(each, (dict, list))
-            lines += f"{indent}{key}:\n{yaml(each, indent + '  ')}" if inner else f"{indent}{key}: {each}\n"
+            lines += (
+                f"{indent}{key}:\n{yaml(each, indent + '  ')}"
+                if inner
+                else f"{indent}{key}: {each}\n"
+            )
         return lines
-    return "".join(f"{indent}- " + yaml(each, indent + "  ").lstrip() if isinstance(each, (dict, list)) else f"{indent}- {each}\n" for each in value)
+    return "".join(
+        (
+            f"{indent}- " + yaml(each, indent + "  ").lstrip()
+            if isinstance(each, (dict, list))
+            else f"{indent}- {each}\n"
+        )
+        for each in value
+    )

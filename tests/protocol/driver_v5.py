@@ -1,6 +1,8 @@
-"""What an application does with a Python driver in protocol version 5. Run by test_drivers_v5.py with the Python of each driver.
+"""What an application does with a Python driver in protocol version 5. Run by test_drivers_v5.py
+with the Python of each driver.
 
-    PYTHONPATH=tests .venv/scylla/bin/python tests/protocol/driver_v5.py HOST lz4|plain [PORT CERTIFICATE]     with PORT over TLS
+    PYTHONPATH=tests .venv/scylla/bin/python tests/protocol/driver_v5.py \\
+        HOST lz4|plain [PORT CERTIFICATE]     with PORT over TLS
 
 Prints `passed: driver N` at the end.
 """
@@ -36,20 +38,39 @@ class Complaints(logging.Handler):
 
 
 def values_and_pages(session):
-    session.execute("CREATE TABLE t (pk int, ck int, v text, b blob, m map<text, frozen<list<int>>>, PRIMARY KEY (pk, ck))")
+    session.execute(
+        "CREATE TABLE t (pk int, ck int, v text, b blob, m map<text, frozen<list<int>>>, PRIMARY"
+        " KEY (pk, ck))"
+    )
     insert = session.prepare("INSERT INTO t (pk, ck, v, b, m) VALUES (?, ?, ?, ?, ?)")
-    execute_concurrent_with_args(session, insert, [(n % 7, n, f"v{n}", bytes([n % 256]) * (n % 50), {"k": [n]}) for n in range(ROWS)], concurrency=200)
+    execute_concurrent_with_args(
+        session,
+        insert,
+        [(n % 7, n, f"v{n}", bytes([n % 256]) * (n % 50), {"k": [n]}) for n in range(ROWS)],
+        concurrency=200,
+    )
     select = session.prepare("SELECT * FROM t WHERE pk = ? AND ck = ?")
-    answers = execute_concurrent_with_args(session, select, [(n % 7, n) for n in range(ROWS)], concurrency=200)
+    answers = execute_concurrent_with_args(
+        session, select, [(n % 7, n) for n in range(ROWS)], concurrency=200
+    )
     for n, (fine, rows) in enumerate(answers):
         assert fine, rows
         row = rows.one()
-        assert (row.ck, row.v, row.b, list(row.m["k"])) == (n, f"v{n}", bytes([n % 256]) * (n % 50), [n])
+        assert (row.ck, row.v, row.b, list(row.m["k"])) == (
+            n,
+            f"v{n}",
+            bytes([n % 256]) * (n % 50),
+            [n],
+        )
     for size in (10, 1000, 5000):
         rows = list(session.execute(SimpleStatement("SELECT ck FROM t", fetch_size=size)))
         assert len(rows) == ROWS, f"{len(rows)} rows at {size} a page"
     session.execute(insert, (100, 1, UNSET_VALUE, None, UNSET_VALUE))
-    assert tuple(session.execute("SELECT v, b, m FROM t WHERE pk = 100").one()) == (None, None, None)
+    assert tuple(session.execute("SELECT v, b, m FROM t WHERE pk = 100").one()) == (
+        None,
+        None,
+        None,
+    )
 
 
 def long_frames(session):
@@ -57,7 +78,9 @@ def long_frames(session):
     for size in (8_191, 131_000, 131_071, 200_000, 900_000):
         data = bytes(n * 131 % 251 for n in range(size))
         session.execute(insert, (size, data))
-        assert session.execute("SELECT b FROM t WHERE pk = 200 AND ck = %s", (size,)).one().b == data
+        assert (
+            session.execute("SELECT b FROM t WHERE pk = 200 AND ck = %s", (size,)).one().b == data
+        )
     rows = list(session.execute(SimpleStatement("SELECT b FROM t WHERE pk = 200", fetch_size=100)))
     assert sum(len(row.b) for row in rows) == 8_191 + 131_000 + 131_071 + 200_000 + 900_000
 
@@ -81,9 +104,18 @@ def keyspace_of_a_statement(session):
     session.execute(f"DROP KEYSPACE IF EXISTS {KEYSPACE}_other")
     session.execute(f"CREATE KEYSPACE {KEYSPACE}_other WITH replication = {REPLICATION}")
     session.execute(f"CREATE TABLE {KEYSPACE}_other.only_here (pk int PRIMARY KEY)")
-    session.execute(SimpleStatement("INSERT INTO only_here (pk) VALUES (5)", keyspace=f"{KEYSPACE}_other"))
-    assert session.execute(SimpleStatement("SELECT pk FROM only_here", keyspace=f"{KEYSPACE}_other")).one().pk == 5
-    prepared = session.prepare("SELECT pk FROM only_here WHERE pk = ?", keyspace=f"{KEYSPACE}_other")
+    session.execute(
+        SimpleStatement("INSERT INTO only_here (pk) VALUES (5)", keyspace=f"{KEYSPACE}_other")
+    )
+    assert (
+        session.execute(SimpleStatement("SELECT pk FROM only_here", keyspace=f"{KEYSPACE}_other"))
+        .one()
+        .pk
+        == 5
+    )
+    prepared = session.prepare(
+        "SELECT pk FROM only_here WHERE pk = ?", keyspace=f"{KEYSPACE}_other"
+    )
     assert session.execute(prepared, (5,)).one().pk == 5
     try:
         session.execute("SELECT pk FROM only_here")
@@ -102,7 +134,11 @@ def batches_errors_and_traces(session):
     batch.add("INSERT INTO t (pk, ck) VALUES (300, 100)")
     session.execute(batch)
     assert len(list(session.execute("SELECT ck FROM t WHERE pk = 300"))) == 21
-    for statement, kind in (("SELEKT", SyntaxException), ("SELECT * FROM no_table", InvalidRequest), ("CREATE TABLE t (pk int PRIMARY KEY)", AlreadyExists)):
+    for statement, kind in (
+        ("SELEKT", SyntaxException),
+        ("SELECT * FROM no_table", InvalidRequest),
+        ("CREATE TABLE t (pk int PRIMARY KEY)", AlreadyExists),
+    ):
         try:
             session.execute(statement)
         except kind:
@@ -130,7 +166,9 @@ def restarts(session):
     select = session.prepare("SELECT v FROM t WHERE pk = 1 AND ck = 1")
     done = threading.Event()
     for pool in session.get_pools():
-        for connection in list(getattr(pool, "_connections", {}).values()) or [getattr(pool, "_connection", None)]:
+        for connection in list(getattr(pool, "_connections", {}).values()) or [
+            getattr(pool, "_connection", None)
+        ]:
             if connection is not None:
                 connection.close()
     end = time.monotonic() + 30
@@ -164,7 +202,11 @@ def main():
     session.execute(f"DROP KEYSPACE IF EXISTS {KEYSPACE}")
     session.execute(f"CREATE KEYSPACE {KEYSPACE} WITH replication = {REPLICATION}")
     session.set_keyspace(KEYSPACE)
-    chosen = [row.client_options.get("COMPRESSION") for row in session.execute("SELECT driver_name, client_options FROM system.clients") if row.driver_name]
+    chosen = [
+        row.client_options.get("COMPRESSION")
+        for row in session.execute("SELECT driver_name, client_options FROM system.clients")
+        if row.driver_name
+    ]
     assert chosen and set(chosen) == {"lz4" if compression else None}, chosen
     values_and_pages(session)
     long_frames(session)
@@ -181,8 +223,16 @@ def main():
     cluster = Cluster([host], **options)
     session = cluster.connect()
     assert cluster.protocol_version == ProtocolVersion.V5, cluster.protocol_version
-    rows = [row for row in session.execute("SELECT driver_name, protocol_version, ssl_enabled FROM system.clients") if row.driver_name]
-    assert all(row.protocol_version == 5 and row.ssl_enabled == bool(options) for row in rows) and rows, rows
+    rows = [
+        row
+        for row in session.execute(
+            "SELECT driver_name, protocol_version, ssl_enabled FROM system.clients"
+        )
+        if row.driver_name
+    ]
+    assert (
+        all(row.protocol_version == 5 and row.ssl_enabled == bool(options) for row in rows) and rows
+    ), rows
     cluster.shutdown()
     print(f"passed: driver {cassandra.__version__}")
 

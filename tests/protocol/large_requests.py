@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""How long large requests hold a shard: the longest wait of small reads on other connections meanwhile.
+"""How long large requests hold a shard: the longest wait of small reads on other connections
+meanwhile.
 
     tests/protocol/large_requests.py [NAME...]      the binary is chosen as by tests/launch.py
 
-Starts a node of one shard. Prints for each kind of large request its answer and time, the longest wait of a small
-read, and the longest poll that the node has logged. A busy machine adds waits of its own: the row `nothing` shows them.
+Starts a node of one shard. Prints for each kind of large request its answer and time, the longest
+wait of a small read, and the longest poll that the node has logged. A busy machine adds waits of
+its own: the row `nothing` shows them.
 """
 
 import multiprocessing
@@ -60,7 +62,11 @@ def joined(count, one, separator=", "):
 def batch(count):
     body = struct.pack(">BH", 1, count)
     for n in range(count):
-        body += b"\0" + wire.long_string(f"INSERT INTO k.t (p, v) VALUES ({n}, 1)") + struct.pack(">H", 0)
+        body += (
+            b"\0"
+            + wire.long_string(f"INSERT INTO k.t (p, v) VALUES ({n}, 1)")
+            + struct.pack(">H", 0)
+        )
     return wire.BATCH, body + struct.pack(">HB", wire.ONE, 0)
 
 
@@ -68,35 +74,59 @@ KEY = struct.pack(">i", 1)
 MILLION = 1_000_000
 CASES = {
     "nothing": text("SELECT v FROM k.t WHERE p = 1"),
-    "bound-in-partition": bound("SELECT v FROM k.t WHERE p IN ?", lambda: list_of(3 * MILLION, spread)),
-    "bound-in-partition-equal": bound("SELECT v FROM k.t WHERE p IN ?", lambda: list_of(3 * MILLION, lambda n: integer(1))),
-    "bound-in-clustering": bound("SELECT v FROM k.c WHERE p = 1 AND c IN ?", lambda: list_of(3 * MILLION, spread)),
-    "bound-in-filter": bound("SELECT v FROM k.t WHERE v IN ? ALLOW FILTERING", lambda: list_of(3 * MILLION, spread)),
-    "bound-in-delete": bound("DELETE FROM k.c WHERE p = 1 AND c IN ?", lambda: list_of(3 * MILLION, spread)),
+    "bound-in-partition": bound("SELECT v FROM k.t WHERE p IN ?",
+        lambda: list_of(3 * MILLION, spread)),
+    "bound-in-partition-equal": bound("SELECT v FROM k.t WHERE p IN ?",
+        lambda: list_of(3 * MILLION, lambda n: integer(1))),
+    "bound-in-clustering": bound("SELECT v FROM k.c WHERE p = 1 AND c IN ?",
+        lambda: list_of(3 * MILLION, spread)),
+    "bound-in-filter": bound("SELECT v FROM k.t WHERE v IN ? ALLOW FILTERING",
+        lambda: list_of(3 * MILLION, spread)),
+    "bound-in-delete": bound("DELETE FROM k.c WHERE p = 1 AND c IN ?",
+        lambda: list_of(3 * MILLION, spread)),
     "bound-list": bound("INSERT INTO k.t (p, l) VALUES (1, ?)", lambda: list_of(1_500_000, spread)),
     "bound-set": bound("INSERT INTO k.t (p, s) VALUES (1, ?)", lambda: list_of(1_500_000, spread)),
-    "bound-map": bound("INSERT INTO k.t (p, m) VALUES (1, ?)", lambda: list_of(750_000, lambda n: spread(n) + integer(n))),
-    "bound-unfrozen-set": bound("INSERT INTO k.t (p, u) VALUES (1, ?)", lambda: list_of(500_000, spread)),
+    "bound-map": bound("INSERT INTO k.t (p, m) VALUES (1, ?)",
+        lambda: list_of(750_000, lambda n: spread(n) + integer(n))),
+    "bound-unfrozen-set": bound("INSERT INTO k.t (p, u) VALUES (1, ?)",
+        lambda: list_of(500_000, spread)),
     "json-keys": text("INSERT INTO k.t JSON '{" + joined(500_000, lambda n: '"p": 1') + "}'"),
-    "json-unknown": text("INSERT INTO k.t JSON '{\"p\": 1, " + joined(500_000, lambda n: f'"k{n}": 1') + "}'"),
-    "json-set": text("INSERT INTO k.t JSON '{\"p\": 1, \"s\": [" + joined(MILLION, lambda n: str(n * 7919 % MILLION)) + "]}'"),
-    "json-bound-map": bound("INSERT INTO k.t JSON ?", lambda: ('{"p": 1, "m": {' + joined(700_000, lambda n: f'"{n * 7919 % MILLION}": 1') + "}}").encode()),
-    "from-json-bound": bound("INSERT INTO k.t (p, s) VALUES (1, fromjson(?))", lambda: ("[" + joined(MILLION, lambda n: str(n * 7919 % MILLION)) + "]").encode()),
+    "json-unknown": text("INSERT INTO k.t JSON '{\"p\": 1, "
+        + joined(500_000, lambda n: f'"k{n}": 1') + "}'"),
+    "json-set": text("INSERT INTO k.t JSON '{\"p\": 1, \"s\": ["
+        + joined(MILLION, lambda n: str(n * 7919 % MILLION)) + "]}'"),
+    "json-bound-map": bound("INSERT INTO k.t JSON ?",
+        lambda: ('{"p": 1, "m": {' + joined(700_000, lambda n: f'"{n * 7919 % MILLION}": 1')
+            + "}}").encode()),
+    "from-json-bound": bound("INSERT INTO k.t (p, s) VALUES (1, fromjson(?))",
+        lambda: ("[" + joined(MILLION, lambda n: str(n * 7919 % MILLION)) + "]").encode()),
     "selectors": text("SELECT " + joined(100_000, lambda n: "v") + " FROM k.t WHERE p = 1"),
-    "selector-calls": text("SELECT " + joined(100_000, lambda n: "ttl(v)") + " FROM k.t WHERE p = 1"),
-    "set-literal": text("INSERT INTO k.t (p, s) VALUES (1, {" + joined(500_000, lambda n: str(n * 7919 % MILLION)) + "})"),
+    "selector-calls": text("SELECT " + joined(100_000, lambda n: "ttl(v)")
+        + " FROM k.t WHERE p = 1"),
+    "set-literal": text("INSERT INTO k.t (p, s) VALUES (1, {"
+        + joined(500_000, lambda n: str(n * 7919 % MILLION)) + "})"),
     "list-literal": text("INSERT INTO k.t (p, l) VALUES (1, [" + joined(500_000, str) + "])"),
-    "map-literal": text("INSERT INTO k.t (p, m) VALUES (1, {" + joined(250_000, lambda n: f"{n}: {n}") + "})"),
-    "update-elements": text("UPDATE k.t SET " + joined(100_000, lambda n: f"um[{n}] = {n}") + " WHERE p = 1"),
+    "map-literal": text("INSERT INTO k.t (p, m) VALUES (1, {"
+        + joined(250_000, lambda n: f"{n}: {n}") + "})"),
+    "update-elements": text("UPDATE k.t SET " + joined(100_000, lambda n: f"um[{n}] = {n}")
+        + " WHERE p = 1"),
     "in-literal": text("SELECT v FROM k.t WHERE p IN (" + joined(500_000, str) + ")"),
-    "in-filter-literal": text("SELECT v FROM k.t WHERE v IN (" + joined(500_000, str) + ") ALLOW FILTERING"),
-    "relations": text("SELECT v FROM k.t WHERE " + joined(100_000, lambda n: f"v > {n}", " AND ") + " ALLOW FILTERING"),
-    "batch-text": text("BEGIN UNLOGGED BATCH " + joined(60_000, lambda n: f"INSERT INTO k.t (p, v) VALUES ({n}, 1)", "; ") + "; APPLY BATCH"),
-    "batch-one-partition": text("BEGIN UNLOGGED BATCH " + joined(60_000, lambda n: f"INSERT INTO k.c (p, c, v) VALUES (1, {n}, 1)", "; ") + "; APPLY BATCH"),
+    "in-filter-literal": text("SELECT v FROM k.t WHERE v IN (" + joined(500_000, str)
+        + ") ALLOW FILTERING"),
+    "relations": text("SELECT v FROM k.t WHERE " + joined(100_000, lambda n: f"v > {n}", " AND ")
+        + " ALLOW FILTERING"),
+    "batch-text": text("BEGIN UNLOGGED BATCH "
+        + joined(60_000, lambda n: f"INSERT INTO k.t (p, v) VALUES ({n}, 1)", "; ")
+        + "; APPLY BATCH"),
+    "batch-one-partition": text("BEGIN UNLOGGED BATCH "
+        + joined(60_000, lambda n: f"INSERT INTO k.c (p, c, v) VALUES (1, {n}, 1)", "; ")
+        + "; APPLY BATCH"),
     "batch-frame": lambda client: batch(65_535),
     "blob-literal": text("INSERT INTO k.t (p, b) VALUES (1, 0x" + "5a" * (15 << 20) + ")"),
     "syntax-error": text("SELECT v FROM k.t WHERE p IN (" + joined(500_000, str) + ",,)"),
-    "prepare-set-literal": lambda client: (wire.PREPARE, wire.long_string("INSERT INTO k.t (p, s) VALUES (1, {" + joined(500_000, lambda n: str(n * 7919 % MILLION)) + "})")),
+    "prepare-set-literal": lambda client: (wire.PREPARE,
+        wire.long_string("INSERT INTO k.t (p, s) VALUES (1, {"
+            + joined(500_000, lambda n: str(n * 7919 % MILLION)) + "})")),
 }
 
 
@@ -106,11 +136,17 @@ def main():
         node.start()
         client = wire.Wire(node.address, timeout=60)
         for statement in (
-                "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}",
-                "CREATE TABLE k.t (p int PRIMARY KEY, v int, b blob, l frozen<list<int>>, s frozen<set<int>>, "
-                "m frozen<map<int, int>>, u set<int>, um map<int, int>)",
-                "CREATE TABLE k.c (p int, c int, v int, PRIMARY KEY (p, c))",
-                "INSERT INTO k.t (p, v) VALUES (1, 1)"):
+            (
+                "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+                " 'replication_factor': 1}"
+            ),
+            (
+                "CREATE TABLE k.t (p int PRIMARY KEY, v int, b blob, l frozen<list<int>>, s"
+                " frozen<set<int>>, m frozen<map<int, int>>, u set<int>, um map<int, int>)"
+            ),
+            "CREATE TABLE k.c (p int, c int, v int, PRIMARY KEY (p, c))",
+            "INSERT INTO k.t (p, v) VALUES (1, 1)",
+        ):
             answer = client.ask(wire.QUERY, wire.query(statement))
             assert answer.opcode == wire.RESULT, answer.body
         for name in names:
@@ -128,10 +164,17 @@ def main():
             stop.value = 1
             prober.join()
             log = node.log_path.read_bytes()[log_end:].decode(errors="replace")
-            stalls = [float(n) for n in re.findall(r"a task stalled the shard.*?\bms=\"?([0-9.]+)", log)]
-            said = "ok" if answer.opcode == wire.RESULT else answer.body[6:90].decode(errors="replace")
-            print(f"{name:26} took {1000 * took:7.0f} ms  read waited {1000 * longest.value:6.1f} ms  "
-                  f"longest poll {max(stalls, default=0):6.1f} ms  {said}", flush=True)
+            stalls = [
+                float(n) for n in re.findall(r"a task stalled the shard.*?\bms=\"?([0-9.]+)", log)
+            ]
+            said = (
+                "ok" if answer.opcode == wire.RESULT else answer.body[6:90].decode(errors="replace")
+            )
+            print(
+                f"{name:26} took {1000 * took:7.0f} ms  read waited {1000 * longest.value:6.1f} ms "
+                f" longest poll {max(stalls, default=0):6.1f} ms  {said}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 import struct
 import zlib
 
-from wire import BATCH, ERROR, EXECUTE, HEADER, ONE, PREPARE, QUERY, READY, STARTUP, Answer, Wire, integer, long_string, string, string_map, value
+from wire import (
+    BATCH, ERROR, EXECUTE, HEADER, ONE, PREPARE, QUERY, READY, STARTUP, Answer, Wire, integer,
+    long_string, string, string_map, value,
+)
 
 MAX_PAYLOAD = (1 << 17) - 1
 CRC32_START = zlib.crc32(b"\xfa\x2d\x55\xca")
@@ -33,17 +36,34 @@ def segment(payload, self_contained=True, compress=None):
             payload, opened = closed, len(payload)
         bits, at, fields = len(payload) | opened << 17, 34, 5
     header = (bits | bool(self_contained) << at).to_bytes(fields, "little")
-    return header + crc24(header).to_bytes(3, "little") + payload + zlib.crc32(payload, CRC32_START).to_bytes(4, "little")
+    return (
+        header
+        + crc24(header).to_bytes(3, "little")
+        + payload
+        + zlib.crc32(payload, CRC32_START).to_bytes(4, "little")
+    )
 
 
 def lz4():
     """(compress, decompress) of raw LZ4 blocks."""
     import lz4.block
 
-    return (lambda data: lz4.block.compress(data, store_size=False), lambda data, size: lz4.block.decompress(data, uncompressed_size=size))
+    return (
+        lambda data: lz4.block.compress(data, store_size=False),
+        lambda data, size: lz4.block.decompress(data, uncompressed_size=size),
+    )
 
 
-def parameters(values=None, consistency=ONE, page_size=None, paging_state=None, keyspace=None, now=None, timestamp=None, flags=0):
+def parameters(
+    values=None,
+    consistency=ONE,
+    page_size=None,
+    paging_state=None,
+    keyspace=None,
+    now=None,
+    timestamp=None,
+    flags=0,
+):
     """The <query_parameters> of version 5."""
     body = b""
     if values is not None:
@@ -75,9 +95,15 @@ class Segments(Wire):
         self.compress, self.open = lz4() if compressed else (None, None)
         self.segmented = False
         self.buffer = b""
-        chosen = {"CQL_VERSION": "3.0.0", **({"COMPRESSION": "lz4"} if compressed else {}), **(options or {})}
+        chosen = {
+            "CQL_VERSION": "3.0.0",
+            **({"COMPRESSION": "lz4"} if compressed else {}),
+            **(options or {}),
+        }
         answer = self.ask(STARTUP, string_map(chosen))
-        assert answer.opcode == READY and answer.version == 0x85, f"opcode {answer.opcode} of version {answer.version} after STARTUP"
+        assert (
+            answer.opcode == READY and answer.version == 0x85
+        ), f"opcode {answer.opcode} of version {answer.version} after STARTUP"
         self.segmented = True
         self.segments = 0
 
@@ -97,14 +123,18 @@ class Segments(Wire):
         """(payload, self-contained) of the next segment, whose checksums are right."""
         fields = 5 if self.compress else 3
         header = self.exactly(fields + 3)
-        assert crc24(header[:fields]) == int.from_bytes(header[fields:], "little"), "a header's CRC24"
+        assert crc24(header[:fields]) == int.from_bytes(
+            header[fields:], "little"
+        ), "a header's CRC24"
         bits = int.from_bytes(header[:fields], "little")
         length, bits = bits & MAX_PAYLOAD, bits >> 17
         opened = 0
         if self.compress:
             opened, bits = bits & MAX_PAYLOAD, bits >> 17
         payload = self.exactly(length)
-        assert zlib.crc32(payload, CRC32_START) == int.from_bytes(self.exactly(4), "little"), "a payload's CRC32"
+        assert zlib.crc32(payload, CRC32_START) == int.from_bytes(
+            self.exactly(4), "little"
+        ), "a payload's CRC32"
         self.segments += 1
         return self.open(payload, opened) if opened else payload, bool(bits & 1)
 
@@ -125,7 +155,13 @@ class Segments(Wire):
         return self.ask(QUERY, long_string(text) + parameters(**options))
 
     def prepare(self, text, keyspace=None):
-        return Prepared(self.ask(PREPARE, long_string(text) + (integer(0) if keyspace is None else integer(1) + string(keyspace))))
+        return Prepared(
+            self.ask(
+                PREPARE,
+                long_string(text)
+                + (integer(0) if keyspace is None else integer(1) + string(keyspace)),
+            )
+        )
 
     def execute(self, prepared, metadata_id=None, **options):
         known = prepared.metadata_id if metadata_id is None else metadata_id
@@ -135,7 +171,12 @@ class Segments(Wire):
         """A batch of texts with their values."""
         body = struct.pack(">BH", kind, len(statements))
         for text, values in statements:
-            body += b"\0" + long_string(text) + struct.pack(">H", len(values)) + b"".join(value(data) for data in values)
+            body += (
+                b"\0"
+                + long_string(text)
+                + struct.pack(">H", len(values))
+                + b"".join(value(data) for data in values)
+            )
         return self.ask(BATCH, body + parameters(keyspace=keyspace, now=now))
 
 
@@ -154,7 +195,8 @@ class Prepared:
 
 
 def metadata(answer):
-    """(flags, columns, the new metadata id or None) of a RESULT with rows; without a paging state."""
+    """(flags, columns, the new metadata id or None) of a RESULT with rows; without a paging
+    state."""
     kind, flags, columns = struct.unpack_from(">iii", answer.body)
     assert kind == 2 and not flags & 2
     if not flags & METADATA_CHANGED:

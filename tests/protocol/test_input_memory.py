@@ -1,4 +1,5 @@
-"""Memory that connections hold for their input stays bounded: read buffers of idle connections, beginnings of requests."""
+"""Memory that connections hold for their input stays bounded: read buffers of idle connections,
+beginnings of requests."""
 
 import re
 import time
@@ -9,7 +10,8 @@ from launch import Node
 
 CONNECTIONS = 1200
 MEMORY = "128M"
-# A connection may keep a few KiB. Read buffers of all of them would take 75 MiB, beginnings of requests half as much.
+# A connection may keep a few KiB. Read buffers of all of them would take 75 MiB, beginnings of
+# requests half as much.
 MOST_GROWTH = 34 << 20
 TEXT = "SELECT key FROM system.local"
 LONG = f"{TEXT} /*{'x' * 60_000}*/"

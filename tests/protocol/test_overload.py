@@ -1,5 +1,5 @@
-"""A shard that stays overloaded refuses requests: those that have waited too long, and those of hot partitions. It serves
-again when the load ends."""
+"""A shard that stays overloaded refuses requests: those that have waited too long, and those of hot
+partitions. It serves again when the load ends."""
 
 import threading
 import time
@@ -16,13 +16,20 @@ LONGEST = 60  # seconds until a request must have been refused
 
 
 class Load:
-    """Connections that send requests again and again, whatever the answers are. Only refusals are expected, beside results."""
+    """Connections that send requests again and again, whatever the answers are. Only refusals are
+    expected, beside results."""
 
     def __init__(self, address, statement, refusal):
         self.refusal = refusal
         self.ends, self.refused, self.served, self.failures = False, 0, 0, []
-        frames = [wire.HEADER.pack(4, 0, stream, wire.QUERY, len(statement)) + statement for stream in range(PIPELINED)]
-        self.threads = [threading.Thread(target=self.work, args=(address, b"".join(frames))) for _ in range(CONNECTIONS)]
+        frames = [
+            wire.HEADER.pack(4, 0, stream, wire.QUERY, len(statement)) + statement
+            for stream in range(PIPELINED)
+        ]
+        self.threads = [
+            threading.Thread(target=self.work, args=(address, b"".join(frames)))
+            for _ in range(CONNECTIONS)
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -62,7 +69,10 @@ def one(request):
 @pytest.mark.parametrize("one", [{"native_transport_max_queue_wait_in_ms": "2ms"}], indirect=True)
 def test_requests_that_waited_too_long_are_refused_until_the_load_ends(one):
     with wire.Wire(one.address) as client:
-        client.query("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        client.query(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         client.query("CREATE TABLE k.t (p int, c int, PRIMARY KEY (p, c))")
         for c in range(50):
             assert client.query(f"INSERT INTO k.t (p, c) VALUES (1, {c})").opcode == wire.RESULT
@@ -87,20 +97,37 @@ def test_requests_that_waited_too_long_are_refused_until_the_load_ends(one):
 @pytest.mark.parametrize("one", [{"hot_partition_wait_threshold_in_ms": "1ms"}], indirect=True)
 def test_a_hot_partition_is_refused_while_its_shard_is_overloaded(one):
     with wire.Wire(one.address, timeout=LONGEST) as client:
-        client.query("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        client.query(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         client.query("CREATE TABLE k.t (p int, c int, PRIMARY KEY (p, c))")
         for p in (1, 2):
             for c in range(20):
-                assert client.query(f"INSERT INTO k.t (p, c) VALUES ({p}, {c})").opcode == wire.RESULT
+                assert (
+                    client.query(f"INSERT INTO k.t (p, c) VALUES ({p}, {c})").opcode == wire.RESULT
+                )
         load = Load(one.address, wire.query("SELECT count(*) FROM k.t WHERE p = 1"), HOT)
         try:
             waits(client, lambda: one.metric("scylla_database_hot_partition_would_refuse") > 0)
             assert load.refused == 0, "only counted in mode observe"
-            assert client.query("UPDATE system.config SET value = 'on' WHERE name = 'hot_partition_protection'").opcode == wire.RESULT
+            assert (
+                client.query(
+                    "UPDATE system.config SET value = 'on' WHERE name = 'hot_partition_protection'"
+                ).opcode
+                == wire.RESULT
+            )
             waits(client, lambda: load.refused > 1000)
-            rows = client.query("SELECT partition_key, refused_per_second FROM system.hot_partitions LIMIT 1").rows()
+            rows = client.query(
+                "SELECT partition_key, refused_per_second FROM system.hot_partitions LIMIT 1"
+            ).rows()
             assert rows[0][0] == b"1", rows
-            assert client.query("UPDATE system.config SET value = 'off' WHERE name = 'hot_partition_protection'").opcode == wire.RESULT
+            assert (
+                client.query(
+                    "UPDATE system.config SET value = 'off' WHERE name = 'hot_partition_protection'"
+                ).opcode
+                == wire.RESULT
+            )
             waits(client, lambda: still(load))
         finally:
             load.end()
@@ -123,4 +150,6 @@ def waits(client, condition):
         assert time.monotonic() - began < LONGEST
         answer = client.query("SELECT count(*) FROM k.t WHERE p = 2")
         assert answer.opcode == wire.RESULT, answer.message
-        time.sleep(0.02)  # so that it is read rarely: its fair share is about a quarter of the shard's time
+        time.sleep(
+            0.02
+        )  # so that it is read rarely: its fair share is about a quarter of the shard's time

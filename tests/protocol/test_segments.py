@@ -6,9 +6,12 @@ import struct
 import time
 
 import pytest
-from segments import METADATA_CHANGED, MAX_PAYLOAD, NO_METADATA, Segments, metadata, parameters, segment
+from segments import (
+    METADATA_CHANGED, MAX_PAYLOAD, NO_METADATA, Segments, metadata, parameters, segment,
+)
 from wire import (
-    ERROR, EVENT, INVALID, OPTIONS, PROTOCOL, QUERY, READY, REGISTER, RESULT, STARTUP, SUPPORTED, SYNTAX, UNPREPARED, Closed, Wire, integer,
+    ERROR, EVENT, INVALID, OPTIONS, PROTOCOL, QUERY, READY, REGISTER, RESULT, STARTUP, SUPPORTED,
+    SYNTAX, UNPREPARED, Closed, Wire, integer,
     long_string, string, string_map,
 )
 
@@ -21,9 +24,14 @@ def schema(host):
         wire.query(f"DROP KEYSPACE IF EXISTS {KEYSPACE}")
         wire.query(f"DROP KEYSPACE IF EXISTS {KEYSPACE}_2")
         for keyspace in (KEYSPACE, f"{KEYSPACE}_2"):
-            answer = wire.query(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}}")
+            answer = wire.query(
+                f"CREATE KEYSPACE {keyspace} WITH replication = {{'class':"
+                " 'NetworkTopologyStrategy', 'replication_factor': 1}"
+            )
             assert answer.opcode == RESULT, answer.message
-            answer = wire.query(f"CREATE TABLE {keyspace}.t (pk int, ck int, v blob, PRIMARY KEY (pk, ck))")
+            answer = wire.query(
+                f"CREATE TABLE {keyspace}.t (pk int, ck int, v blob, PRIMARY KEY (pk, ck))"
+            )
             assert answer.opcode == RESULT, answer.message
     yield
 
@@ -48,15 +56,22 @@ def plain(host):
         yield it
 
 
-# -- negotiation ------------------------------------------------------------------------------------------------------------
+# -- negotiation -----------------------------------------------------------------------------------
 
 @pytest.mark.scylla
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_supported(host, version):
     with Wire(host, started=False) as wire:
         answer = wire.ask(OPTIONS, version=version, stream=3)
-        assert answer.opcode == SUPPORTED and answer.version == 0x80 | version and answer.stream == 3
-        for key in (b"5/v5", b"SCYLLA_USE_METADATA_ID", b"SCYLLA_LWT_ADD_METADATA_MARK", b"LWT_OPTIMIZATION_META_BIT_MASK=2147483648"):
+        assert (
+            answer.opcode == SUPPORTED and answer.version == 0x80 | version and answer.stream == 3
+        )
+        for key in (
+            b"5/v5",
+            b"SCYLLA_USE_METADATA_ID",
+            b"SCYLLA_LWT_ADD_METADATA_MARK",
+            b"LWT_OPTIMIZATION_META_BIT_MASK=2147483648",
+        ):
             assert key in answer.body
         assert (b"snappy" in answer.body) == (version < 5)
 
@@ -64,7 +79,9 @@ def test_supported(host, version):
 @pytest.mark.parametrize("algorithm", ["snappy", "zip9"])
 def test_other_compressions_are_refused_before_segments_begin(host, algorithm):
     with Wire(host, started=False) as wire:
-        answer = wire.ask(STARTUP, string_map({"CQL_VERSION": "3.0.0", "COMPRESSION": algorithm}), version=5)
+        answer = wire.ask(
+            STARTUP, string_map({"CQL_VERSION": "3.0.0", "COMPRESSION": algorithm}), version=5
+        )
         assert answer.is_error(PROTOCOL, INVALID).version == 0x85
 
 
@@ -74,7 +91,11 @@ def test_versions_above_are_told_what_there_is(host, version):
     with Wire(host, started=False) as wire:
         answer = wire.ask(OPTIONS, version=version, stream=9)
         assert answer.is_error(PROTOCOL).stream == 9
-        assert answer.message == f"Invalid or unsupported protocol version ({version}); supported versions are (3/v3, 4/v4, 5/v5)"
+        assert (
+            answer.message
+            == f"Invalid or unsupported protocol version ({version}); supported versions are (3/v3,"
+            " 4/v4, 5/v5)"
+        )
 
 
 def test_heartbeat(wire):
@@ -82,24 +103,34 @@ def test_heartbeat(wire):
     wire.works()
 
 
-# -- segments ---------------------------------------------------------------------------------------------------------------
+# -- segments --------------------------------------------------------------------------------------
 
 def test_frames_share_segments(wire):
     """Many requests in one segment. Their answers come in few segments."""
-    frames = b"".join(wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters(), stream=n) for n in range(200))
+    frames = b"".join(
+        wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters(), stream=n)
+        for n in range(200)
+    )
     wire.send_raw(segment(frames, True, wire.compress))
     answers = [wire.receive() for _ in range(200)]
     assert {answer.stream for answer in answers} == set(range(200))
-    assert all(answer.rows() == [[b"local"]] and answer.version == 0x85 and not answer.flags for answer in answers)
+    assert all(
+        answer.rows() == [[b"local"]] and answer.version == 0x85 and not answer.flags
+        for answer in answers
+    )
 
 
 @pytest.mark.parametrize("size", [100, 8_000, 65_000, 131_000, 131_060, 131_080, 140_000, 500_000])
 @pytest.mark.parametrize("noise", [True, False])
 def test_long_values_come_back(wire, size, noise):
     data = random.Random(size).randbytes(size) if noise else b"a" * size
-    answer = wire.query(f"INSERT INTO {KEYSPACE}.t (pk, ck, v) VALUES (7, ?, ?)", values=[integer(size), data])
+    answer = wire.query(
+        f"INSERT INTO {KEYSPACE}.t (pk, ck, v) VALUES (7, ?, ?)", values=[integer(size), data]
+    )
     assert answer.opcode == RESULT, answer.message
-    answer = wire.query(f"SELECT v FROM {KEYSPACE}.t WHERE pk = 7 AND ck = ?", values=[integer(size)])
+    answer = wire.query(
+        f"SELECT v FROM {KEYSPACE}.t WHERE pk = 7 AND ck = ?", values=[integer(size)]
+    )
     assert answer.rows() == [[data]]
 
 
@@ -113,7 +144,11 @@ def test_one_frame_in_tiny_segments(wire):
 
 
 def test_segments_byte_by_byte(wire):
-    data = segment(wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters()), True, wire.compress)
+    data = segment(
+        wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters()),
+        True,
+        wire.compress,
+    )
     for at in range(len(data)):
         wire.send_raw(data[at : at + 1])
     assert wire.receive().rows() == [[b"local"]]
@@ -121,20 +156,44 @@ def test_segments_byte_by_byte(wire):
 
 def test_large_pages(wire):
     for ck in range(64):
-        assert wire.query(f"INSERT INTO {KEYSPACE}.t (pk, ck, v) VALUES (8, ?, ?)", values=[integer(ck), bytes([ck]) * 10_000]).opcode == RESULT
+        assert (
+            wire.query(
+                f"INSERT INTO {KEYSPACE}.t (pk, ck, v) VALUES (8, ?, ?)",
+                values=[integer(ck), bytes([ck]) * 10_000],
+            ).opcode
+            == RESULT
+        )
     rows = wire.query(f"SELECT ck, v FROM {KEYSPACE}.t WHERE pk = 8").rows()
-    assert [(struct.unpack(">i", ck)[0], len(v)) for ck, v in rows] == [(ck, 10_000) for ck in range(64)]
+    assert [(struct.unpack(">i", ck)[0], len(v)) for ck, v in rows] == [
+        (ck, 10_000) for ck in range(64)
+    ]
 
 
 @pytest.mark.scylla
 @pytest.mark.parametrize("damage", ["header", "header checksum", "payload", "payload checksum"])
 def test_damage_is_told_and_ends_the_connection(wire, damage):
-    data = bytearray(segment(wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters()), True, wire.compress))
+    data = bytearray(
+        segment(
+            wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters()),
+            True,
+            wire.compress,
+        )
+    )
     fields = 5 if wire.compress else 3
-    data[{"header": 0, "header checksum": fields, "payload": fields + 10, "payload checksum": len(data) - 1}[damage]] ^= 0x04
+    data[
+        {
+            "header": 0,
+            "header checksum": fields,
+            "payload": fields + 10,
+            "payload checksum": len(data) - 1,
+        }[damage]
+    ] ^= 0x04
     wire.send_raw(data)
     answer = wire.receive().is_error(PROTOCOL)
-    assert "Damaged segment" in answer.message and ("CRC24" if "header" in damage else "CRC32") in answer.message
+    assert (
+        "Damaged segment" in answer.message
+        and ("CRC24" if "header" in damage else "CRC32") in answer.message
+    )
     wire.closes()
 
 
@@ -154,8 +213,10 @@ def test_a_wrong_block_is_damage(host):
 def test_segments_that_make_no_frame(plain, kind):
     frame = plain.frame(QUERY, long_string("SELECT key FROM system.local") + parameters())
     plain.send_raw({
-        "ends within": segment(frame[:-3]), "in the middle": segment(frame[:10], False) + segment(frame),
-        "too much": segment(frame[:10], False) + segment(frame[10:] + b"x", False), "unwrapped": frame,
+        "ends within": segment(frame[:-3]), "in the middle": segment(frame[:10], False)
+        + segment(frame),
+        "too much": segment(frame[:10], False) + segment(frame[10:] + b"x", False),
+        "unwrapped": frame,
     }[kind])
     plain.receive().is_error(PROTOCOL)
     plain.closes()
@@ -183,8 +244,16 @@ def test_random_bytes(host):
     for _ in range(40):
         with Segments(host, compressed=source.random() < 0.5, timeout=5) as wire:
             whole = wire.frame(QUERY, long_string("SELECT key FROM system.local") + parameters())
-            data = bytearray(b"".join(segment(source.choice([whole, whole[: source.randrange(60)], source.randbytes(20)]), source.random() < 0.7, wire.compress)
-                                      for _ in range(3)))
+            data = bytearray(
+                b"".join(
+                    segment(
+                        source.choice([whole, whole[: source.randrange(60)], source.randbytes(20)]),
+                        source.random() < 0.7,
+                        wire.compress,
+                    )
+                    for _ in range(3)
+                )
+            )
             for _ in range(source.randrange(3)):
                 data[source.randrange(len(data))] = source.randrange(256)
             wire.send_raw(data)
@@ -197,16 +266,22 @@ def test_random_bytes(host):
 
 
 def test_version_4_inside_of_segments(plain):
-    frame = plain.frame(QUERY, long_string("SELECT key FROM system.local") + struct.pack(">HB", 1, 0), version=4)
+    frame = plain.frame(
+        QUERY, long_string("SELECT key FROM system.local") + struct.pack(">HB", 1, 0), version=4
+    )
     plain.send_raw(segment(frame))
     plain.receive().is_error(PROTOCOL)
 
 
-# -- what only version 5 says -----------------------------------------------------------------------------------------------
+# -- what only version 5 says ----------------------------------------------------------------------
 
 def test_a_request_names_its_keyspace(wire):
     for number, keyspace in enumerate((KEYSPACE, f"{KEYSPACE}_2")):
-        answer = wire.query("INSERT INTO t (pk, ck, v) VALUES (1, 1, ?)", values=[bytes([number])], keyspace=keyspace)
+        answer = wire.query(
+            "INSERT INTO t (pk, ck, v) VALUES (1, 1, ?)",
+            values=[bytes([number])],
+            keyspace=keyspace,
+        )
         assert answer.opcode == RESULT, answer.message
     wire.query("SELECT v FROM t WHERE pk = 1 AND ck = 1").is_error(INVALID)
     wire.query(f"USE {KEYSPACE}")
@@ -217,9 +292,13 @@ def test_a_request_names_its_keyspace(wire):
     here, there = wire.prepare(read), wire.prepare(read, keyspace=f"{KEYSPACE}_2")
     assert here.id != there.id
     assert wire.execute(here).rows() == [[b"\0"]] and wire.execute(there).rows() == [[b"\1"]]
-    answer = wire.batch([("INSERT INTO t (pk, ck, v) VALUES (1, 2, ?)", [b"b"])], keyspace=f"{KEYSPACE}_2")
+    answer = wire.batch(
+        [("INSERT INTO t (pk, ck, v) VALUES (1, 2, ?)", [b"b"])], keyspace=f"{KEYSPACE}_2"
+    )
     assert answer.opcode == RESULT, answer.message
-    assert wire.query("SELECT v FROM t WHERE pk = 1 AND ck = 2", keyspace=f"{KEYSPACE}_2").rows() == [[b"b"]]
+    assert wire.query(
+        "SELECT v FROM t WHERE pk = 1 AND ck = 2", keyspace=f"{KEYSPACE}_2"
+    ).rows() == [[b"b"]]
     assert wire.query("SELECT v FROM t WHERE pk = 1 AND ck = 2").rows() == []
     for answer in (wire.query(read, keyspace="no_such_keyspace"), wire.query(read, keyspace="")):
         answer.is_error(INVALID)
@@ -228,7 +307,9 @@ def test_a_request_names_its_keyspace(wire):
 @pytest.mark.scylla
 def test_a_schema_change_in_a_request_keyspace(plain):
     answer = plain.query("CREATE TABLE made (pk int PRIMARY KEY)", keyspace=f"{KEYSPACE}_2")
-    assert answer.body[4:] == string("CREATED") + string("TABLE") + string(f"{KEYSPACE}_2") + string("made")
+    assert answer.body[4:] == string("CREATED") + string("TABLE") + string(
+        f"{KEYSPACE}_2"
+    ) + string("made")
     plain.query("DROP TABLE made", keyspace=f"{KEYSPACE}_2")
 
 
@@ -265,17 +346,29 @@ def test_metadata_ids(host, kind):
         with talker(host, kind) as wire:
             prepared = wire.prepare(f"SELECT * FROM {table} WHERE pk = 1")
             again = wire.prepare(f"SELECT * FROM {table} WHERE pk = 1")
-            assert prepared.metadata_id and (again.id, again.metadata_id) == (prepared.id, prepared.metadata_id)
+            assert prepared.metadata_id and (again.id, again.metadata_id) == (
+                prepared.id,
+                prepared.metadata_id,
+            )
             flags, columns, new = metadata(wire.execute(prepared, skip=True))
             assert flags & NO_METADATA and not flags & METADATA_CHANGED and columns == 2
             flags, columns, new = metadata(wire.execute(prepared, skip=False))
             assert not flags & (NO_METADATA | METADATA_CHANGED) and columns == 2
             for known in (b"", b"x", b"y" * 16):
                 flags, columns, new = metadata(wire.execute(prepared, skip=True, metadata_id=known))
-                assert flags & METADATA_CHANGED and not flags & NO_METADATA and new == prepared.metadata_id
+                assert (
+                    flags & METADATA_CHANGED
+                    and not flags & NO_METADATA
+                    and new == prepared.metadata_id
+                )
             assert admin.query(f"ALTER TABLE {table} ADD b text").opcode == RESULT
             flags, columns, new = metadata(wire.execute(prepared, skip=True))
-            assert flags & METADATA_CHANGED and not flags & NO_METADATA and columns == 3 and new != prepared.metadata_id
+            assert (
+                flags & METADATA_CHANGED
+                and not flags & NO_METADATA
+                and columns == 3
+                and new != prepared.metadata_id
+            )
             assert wire.prepare(f"SELECT * FROM {table} WHERE pk = 1").metadata_id == new
             flags, columns, _ = metadata(wire.execute(prepared, skip=True, metadata_id=new))
             assert flags & NO_METADATA and not flags & METADATA_CHANGED and columns == 3
@@ -288,7 +381,9 @@ class talker:
 
     def __init__(self, host, kind):
         self.v5 = kind == "v5"
-        self.wire = Segments(host) if self.v5 else Wire(host, options={"SCYLLA_USE_METADATA_ID": ""})
+        self.wire = (
+            Segments(host) if self.v5 else Wire(host, options={"SCYLLA_USE_METADATA_ID": ""})
+        )
 
     def __enter__(self):
         return self
@@ -305,7 +400,9 @@ class talker:
         from wire import EXECUTE, parameters as parameters_v4
 
         known = prepared.metadata_id if metadata_id is None else metadata_id
-        options = parameters(flags=2 if skip else 0) if self.v5 else parameters_v4(skip_metadata=skip)
+        options = (
+            parameters(flags=2 if skip else 0) if self.v5 else parameters_v4(skip_metadata=skip)
+        )
         return self.wire.ask(EXECUTE, string(prepared.id) + string(known) + options)
 
 
@@ -324,8 +421,10 @@ def test_the_mark_of_conditional_statements_is_not_on_others(host):
 
 
 @pytest.mark.parametrize("body", [
-    long_string("SELECT key FROM system.local") + struct.pack(">HB", 1, 0), long_string("SELECT key FROM system.local") + struct.pack(">HI", 1, 0x200),
-    long_string("SELECT key FROM system.local") + struct.pack(">HI", 1, 0x80), long_string("SELECT key FROM system.local") + struct.pack(">HIH", 1, 0x80, 9) + b"k",
+    long_string("SELECT key FROM system.local") + struct.pack(">HB", 1, 0),
+    long_string("SELECT key FROM system.local") + struct.pack(">HI", 1, 0x200),
+    long_string("SELECT key FROM system.local") + struct.pack(">HI", 1, 0x80),
+    long_string("SELECT key FROM system.local") + struct.pack(">HIH", 1, 0x80, 9) + b"k",
     long_string("SELECT key FROM system.local") + struct.pack(">HI", 1, 0x100) + b"\0",
 ])
 def test_wrong_parameters(wire, body):
@@ -352,8 +451,10 @@ def test_errors(wire):
 def test_schema_changes_as_results_and_events(host, version):
     keyspace = f"events_{version}"
     cases = [
-        (f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}}", ["CREATED", "KEYSPACE", keyspace]),
-        (f"ALTER KEYSPACE {keyspace} WITH durable_writes = false", ["UPDATED", "KEYSPACE", keyspace]),
+        (f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'NetworkTopologyStrategy', "
+            f"'replication_factor': 1}}", ["CREATED", "KEYSPACE", keyspace]),
+        (f"ALTER KEYSPACE {keyspace} WITH durable_writes = false",
+            ["UPDATED", "KEYSPACE", keyspace]),
         (f"CREATE TYPE {keyspace}.u (a int)", ["CREATED", "TYPE", keyspace, "u"]),
         (f"ALTER TYPE {keyspace}.u ADD b int", ["UPDATED", "TYPE", keyspace, "u"]),
         (f"CREATE TABLE {keyspace}.t (pk int PRIMARY KEY)", ["CREATED", "TABLE", keyspace, "t"]),
@@ -365,7 +466,12 @@ def test_schema_changes_as_results_and_events(host, version):
     connect = (lambda: Segments(host)) if version == 5 else (lambda: Older(host, version))
     with connect() as asking, connect() as listening:
         asking.query(f"DROP KEYSPACE IF EXISTS {keyspace}")
-        body = struct.pack(">H", 3) + string("SCHEMA_CHANGE") + string("STATUS_CHANGE") + string("TOPOLOGY_CHANGE")
+        body = (
+            struct.pack(">H", 3)
+            + string("SCHEMA_CHANGE")
+            + string("STATUS_CHANGE")
+            + string("TOPOLOGY_CHANGE")
+        )
         assert listening.ask(REGISTER, body).opcode == READY
         for statement, words in cases:
             answer = asking.query(statement)
@@ -418,13 +524,26 @@ def test_results_of_every_kind(host, version):
 def test_payloads_and_warnings(plain):
     """A custom payload of the client is ignored, or answered if it requests something. Warnings
     come in its frame."""
-    payload = struct.pack(">H", 2) + string("unknown") + integer(3) + b"abc" + string("messina-page-info") + integer(1) + b"\1"
+    payload = (
+        struct.pack(">H", 2)
+        + string("unknown")
+        + integer(3)
+        + b"abc"
+        + string("messina-page-info")
+        + integer(1)
+        + b"\1"
+    )
     body = payload + long_string("SELECT key FROM system.local") + parameters(page_size=10)
     answer = plain.ask(QUERY, body, flags=4)
     assert answer.flags & 4 and b"messina-page-info" in answer.body
-    statements = [(f"INSERT INTO {KEYSPACE}.t (pk, ck, v) VALUES ({n}, 0, ?)", [bytes(1000)]) for n in range(1000, 1200)]
+    statements = [
+        (f"INSERT INTO {KEYSPACE}.t (pk, ck, v) VALUES ({n}, 0, ?)", [bytes(1000)])
+        for n in range(1000, 1200)
+    ]
     answer = plain.batch(statements, kind=1)
-    assert answer.opcode == RESULT and answer.flags & 8, "a batch of more than 128 KiB brings a warning"
+    assert (
+        answer.opcode == RESULT and answer.flags & 8
+    ), "a batch of more than 128 KiB brings a warning"
 
 
 @pytest.mark.scylla

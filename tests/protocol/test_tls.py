@@ -47,7 +47,10 @@ def encrypted(authority, shards=2, config=None, prefix=(), **more):
     node = Node(shards=shards, prefix=prefix)
     try:
         node.certificate, node.key = authority.sign("node", [node.address])
-        node.config = {"client_encryption_options": options(node.certificate, node.key, **more), **(config or {})}
+        node.config = {
+            "client_encryption_options": options(node.certificate, node.key, **more),
+            **(config or {}),
+        }
         node.start()
         yield node
         assert node.alive(), node.log_tail()
@@ -66,14 +69,28 @@ def test_ports_shards_and_what_clients_are_told(authority):
         with TlsWire(node.address, context) as wire:
             wire.works()
             supported = wire.ask(OPTIONS)
-            assert supported.opcode == SUPPORTED and b"SCYLLA_SHARD_AWARE_PORT_SSL" in supported.body and b"19142" in supported.body
-            rows = wire.query("SELECT port, ssl_enabled, ssl_protocol, ssl_cipher_suite FROM system.clients").rows()
-            own = next(row for row in rows if int.from_bytes(row[0], "big") == wire.socket.getsockname()[1])
-            assert own[1] == b"\1" and own[2] == b"TLSv1.3" and own[3] == wire.socket.cipher()[0].encode()
+            assert (
+                supported.opcode == SUPPORTED
+                and b"SCYLLA_SHARD_AWARE_PORT_SSL" in supported.body
+                and b"19142" in supported.body
+            )
+            rows = wire.query(
+                "SELECT port, ssl_enabled, ssl_protocol, ssl_cipher_suite FROM system.clients"
+            ).rows()
+            own = next(
+                row for row in rows if int.from_bytes(row[0], "big") == wire.socket.getsockname()[1]
+            )
+            assert (
+                own[1] == b"\1"
+                and own[2] == b"TLSv1.3"
+                and own[3] == wire.socket.cipher()[0].encode()
+            )
         # From the node's own loopback address, and outside of the kernel's ephemeral range, so that
         # no other process uses these ports.
         for port in range(20000, 20004):
-            with TlsWire(node.address, context, port=SHARD_AWARE_SSL_PORT, source=(node.address, port)) as wire:
+            with TlsWire(
+                node.address, context, port=SHARD_AWARE_SSL_PORT, source=(node.address, port)
+            ) as wire:
                 body = wire.ask(OPTIONS).body
                 at = body.index(b"SCYLLA_SHARD\0\1") + len(b"SCYLLA_SHARD\0\1")
                 assert body[at : at + 3] == b"\0\1" + str(port % 2).encode()
@@ -110,8 +127,12 @@ def test_handshakes_that_do_not_come_do_not_lock_out_clients(authority):
     with encrypted(authority, prefix=["prlimit", "--nofile=1024:1024"]) as node:
         context = trusting(authority)
         first = TlsWire(node.address, context)
-        silent = [socket.create_connection((node.address, SSL_PORT), timeout=20) for _ in range(500)]
-        time.sleep(1.2)  # Longer than the grace for STARTUP, much shorter than the time limit of a handshake.
+        silent = [
+            socket.create_connection((node.address, SSL_PORT), timeout=20) for _ in range(500)
+        ]
+        time.sleep(
+            1.2
+        )  # Longer than the grace for STARTUP, much shorter than the time limit of a handshake.
         with TlsWire(node.address, context) as second:
             second.works()
         first.works()
@@ -122,7 +143,9 @@ def test_handshakes_that_do_not_come_do_not_lock_out_clients(authority):
 
 def test_a_port_of_both_names_is_encrypted(authority):
     with encrypted(authority, shards=1) as node:
-        node.config.update({"native_transport_port_ssl": CQL_PORT, "native_shard_aware_transport_port_ssl": 0})
+        node.config.update(
+            {"native_transport_port_ssl": CQL_PORT, "native_shard_aware_transport_port_ssl": 0}
+        )
         node.wait_cql = lambda timeout: wait_tls(node, authority, CQL_PORT)
         node.restart()
         with TlsWire(node.address, trusting(authority), port=CQL_PORT) as wire:
@@ -154,10 +177,16 @@ def test_large_answers(authority):
     with encrypted(authority) as node:
         context = trusting(authority)
         with TlsWire(node.address, context) as wire:
-            wire.query("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+            wire.query(
+                "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+                " 'replication_factor': 1}"
+            )
             wire.query("CREATE TABLE k.t (pk int, ck int, v blob, PRIMARY KEY (pk, ck))")
             for ck in range(30):
-                wire.query(f"INSERT INTO k.t (pk, ck, v) VALUES (1, {ck}, ?)", values=[bytes([ck]) * 100_000])
+                wire.query(
+                    f"INSERT INTO k.t (pk, ck, v) VALUES (1, {ck}, ?)",
+                    values=[bytes([ck]) * 100_000],
+                )
             for _ in range(3):
                 rows = wire.query("SELECT v FROM k.t WHERE pk = 1").rows()
                 assert [row[0] for row in rows] == [bytes([ck]) * 100_000 for ck in range(30)]
@@ -188,7 +217,11 @@ def test_changed_certificates_are_used_without_a_restart(authority, tmp_path):
             before = first.serial()
             # A new certificate does not fit the old key: connections keep using the old pair.
             fresh = Authority.__new__(Authority)
-            fresh.directory, fresh.certificate, fresh.key = tmp_path, authority.certificate, authority.key
+            fresh.directory, fresh.certificate, fresh.key = (
+                tmp_path,
+                authority.certificate,
+                authority.key,
+            )
             certificate, key = fresh.sign("renewed", [node.address])
             os.replace(certificate, node.certificate)
             wait_for(lambda: "cannot be used" in node.log_path.read_text(errors="replace"))
@@ -216,9 +249,14 @@ def test_files_that_cannot_be_used_are_named(authority, tmp_path):
     certificate, key = authority.sign("node")
     (tmp_path / "empty").write_text("")
     for settings, why in (
-        (options(tmp_path / "missing", key), "missing: No such file"), (options(certificate, tmp_path / "empty"), "there is no key"),
-        (options(certificate, authority.key), "node.crt with"), (options(certificate, key, require_client_auth="true"), "truststore"),
-        (options(certificate, key, certificate_revocation_list="x"), "certificate_revocation_list is not supported"),
+        (options(tmp_path / "missing", key), "missing: No such file"),
+        (options(certificate, tmp_path / "empty"), "there is no key"),
+        (options(certificate, authority.key), "node.crt with"),
+        (options(certificate, key, require_client_auth="true"), "truststore"),
+        (
+            options(certificate, key, certificate_revocation_list="x"),
+            "certificate_revocation_list is not supported",
+        ),
     ):
         node = Node(shards=1, config={"client_encryption_options": settings})
         try:

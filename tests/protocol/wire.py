@@ -4,8 +4,10 @@ only."""
 import socket
 import struct
 
-ERROR, STARTUP, READY, AUTHENTICATE, OPTIONS, SUPPORTED, QUERY, RESULT, PREPARE, EXECUTE, REGISTER, EVENT, BATCH = (
-    0x00, 0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0A, 0x0B, 0x0C, 0x0D)
+(
+    ERROR, STARTUP, READY, AUTHENTICATE, OPTIONS, SUPPORTED, QUERY, RESULT, PREPARE, EXECUTE,
+    REGISTER, EVENT, BATCH,
+) = (0x00, 0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0A, 0x0B, 0x0C, 0x0D)
 SERVER_ERROR, PROTOCOL, OVERLOADED, SYNTAX, INVALID, CONFIG, EXISTS, UNPREPARED = (
     0x0000, 0x000A, 0x1001, 0x2000, 0x2200, 0x2300, 0x2400, 0x2500)
 HEADER = struct.Struct(">BBhBi")
@@ -27,7 +29,8 @@ def long_string(text):
 
 
 def value(data):
-    """A bound value: bytes, None for null, or an int for a raw length without content (-2 is unset)."""
+    """A bound value: bytes, None for null, or an int for a raw length without content (-2 is
+    unset)."""
     if data is None:
         return struct.pack(">i", -1)
     if isinstance(data, int):
@@ -43,7 +46,15 @@ def string_map(pairs):
     return struct.pack(">H", len(pairs)) + b"".join(string(k) + string(v) for k, v in pairs.items())
 
 
-def parameters(values=None, consistency=ONE, page_size=None, paging_state=None, flags=0, names=None, skip_metadata=False):
+def parameters(
+    values=None,
+    consistency=ONE,
+    page_size=None,
+    paging_state=None,
+    flags=0,
+    names=None,
+    skip_metadata=False,
+):
     """The <query_parameters> of QUERY and EXECUTE."""
     body = b""
     if values is not None:
@@ -74,7 +85,13 @@ class Answer:
     """One frame of the server."""
 
     def __init__(self, version, flags, stream, opcode, body):
-        self.version, self.flags, self.stream, self.opcode, self.body = version, flags, stream, opcode, body
+        self.version, self.flags, self.stream, self.opcode, self.body = (
+            version,
+            flags,
+            stream,
+            opcode,
+            body,
+        )
 
     @property
     def code(self):
@@ -87,14 +104,20 @@ class Answer:
         return self.body[6 : 6 + length].decode()
 
     def is_error(self, *codes):
-        assert self.opcode == ERROR, f"opcode {self.opcode} instead of an error; body {self.body[:80]!r}"
-        assert self.code in codes, f"error {self.code:#06x} ({self.message}), expected {[hex(c) for c in codes]}"
+        assert (
+            self.opcode == ERROR
+        ), f"opcode {self.opcode} instead of an error; body {self.body[:80]!r}"
+        assert (
+            self.code in codes
+        ), f"error {self.code:#06x} ({self.message}), expected {[hex(c) for c in codes]}"
         assert self.message
         return self
 
     def rows(self):
         """The rows of a RESULT with metadata, as lists of bytes or None."""
-        assert self.opcode == RESULT, f"opcode {self.opcode}: {self.message if self.opcode == ERROR else ''}"
+        assert (
+            self.opcode == RESULT
+        ), f"opcode {self.opcode}: {self.message if self.opcode == ERROR else ''}"
         kind, flags, columns = struct.unpack_from(">iii", self.body)
         assert kind == 2
         at = 12
@@ -145,7 +168,9 @@ class Answer:
         return rows
 
     def prepared_id(self):
-        assert self.opcode == RESULT, f"opcode {self.opcode}: {self.message if self.opcode == ERROR else ''}"
+        assert (
+            self.opcode == RESULT
+        ), f"opcode {self.opcode}: {self.message if self.opcode == ERROR else ''}"
         kind, length = struct.unpack_from(">iH", self.body)
         assert kind == 4
         return self.body[6 : 6 + length]
@@ -169,7 +194,10 @@ class Wire:
         self.socket.close()
 
     def send(self, opcode, body=b"", stream=0, version=4, flags=0, length=None):
-        self.socket.sendall(HEADER.pack(version, flags, stream, opcode, len(body) if length is None else length) + body)
+        self.socket.sendall(
+            HEADER.pack(version, flags, stream, opcode, len(body) if length is None else length)
+            + body
+        )
 
     def send_raw(self, data):
         self.socket.sendall(data)
@@ -216,6 +244,8 @@ class Wire:
         try:
             while True:
                 answer = self.receive()
-                assert answer.opcode == ERROR, f"opcode {answer.opcode} where the connection should be closed"
+                assert (
+                    answer.opcode == ERROR
+                ), f"opcode {answer.opcode} where the connection should be closed"
         except Closed:
             pass

@@ -14,7 +14,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 RELEASES = sorted(path.name.removesuffix(".tar.gz") for path in HERE.glob("*.tar.gz"))
 
 loader = importlib.machinery.SourceFileLoader("make_release", str(HERE / "make"))
-make_release = importlib.util.module_from_spec(importlib.util.spec_from_loader("make_release", loader))
+make_release = importlib.util.module_from_spec(
+    importlib.util.spec_from_loader("make_release", loader)
+)
 loader.exec_module(make_release)
 
 

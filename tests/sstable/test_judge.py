@@ -1,4 +1,5 @@
-"""Cassandra's own tools on sstables that a node wrote through CQL: its verifier accepts them, and its dump shows the data."""
+"""Cassandra's own tools on sstables that a node wrote through CQL: its verifier accepts them, and
+its dump shows the data."""
 
 import json
 import os
@@ -13,23 +14,30 @@ pytestmark = [pytest.mark.node, pytest.mark.long]
 SCHEMA = {
     "simple": "pk bigint PRIMARY KEY, v blob",
     "rows": "pk int, ck int, v text, s text STATIC, PRIMARY KEY (pk, ck)",
-    "collections": "pk int PRIMARY KEY, l list<int>, s set<text>, m map<text, int>, f frozen<list<int>>, u point, fu frozen<point>, t tuple<int, text>",
+    "collections": "pk int PRIMARY KEY, l list<int>, s set<text>, m map<text, int>, f "
+        "frozen<list<int>>, u point, fu frozen<point>, t tuple<int, text>",
     "wide": "pk int, a text, b int, v blob, PRIMARY KEY (pk, a, b)",
-    "natives": "pk uuid PRIMARY KEY, a ascii, b boolean, c tinyint, d smallint, e bigint, f varint, g decimal, h float, i double, j timestamp, k date, l time, "
+    "natives": "pk uuid PRIMARY KEY, a ascii, b boolean, c tinyint, d smallint, e bigint, f "
+        "varint, g decimal, h float, i double, j timestamp, k date, l time, "
                "m duration, n inet, o timeuuid",
 }
 OPTIONS = {"wide": "WITH CLUSTERING ORDER BY (a DESC, b ASC)"}
 
 
 def tool(verb, path, *arguments):
-    done = subprocess.run([str(TOOL), verb, str(path), *arguments], capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [str(TOOL), verb, str(path), *arguments], capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, f"{verb} {path.name}: {done.stdout[-1500:]} {done.stderr[-1500:]}"
     return done.stdout
 
 
 def data_files(node, keyspace, table):
     """All of them: with several tablets and flushes, dozens."""
-    return sorted(node.data_dir.glob(f"**/data/{keyspace}/{table}-*/me-*-big-Data.db"), key=lambda path: path.stat().st_size)
+    return sorted(
+        node.data_dir.glob(f"**/data/{keyspace}/{table}-*/me-*-big-Data.db"),
+        key=lambda path: path.stat().st_size,
+    )
 
 
 def some(files):
@@ -49,14 +57,20 @@ def written(tmp_path_factory):
         db.execute("CREATE TYPE point (x int, y text)")
         for name, columns in SCHEMA.items():
             db.execute(f"CREATE TABLE {name} ({columns}) {OPTIONS.get(name, '')}")
-            db.execute(f"ALTER TABLE {name} WITH compaction = {{'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}}")
+            db.execute(
+                f"ALTER TABLE {name} WITH compaction = {{'class': 'SizeTieredCompactionStrategy',"
+                " 'enabled': 'false'}"
+            )
         simple = db.prepare("INSERT INTO simple (pk, v) VALUES (?, ?)")
         for pk in range(3000):
             db.execute(simple, pk, bytes([pk % 256]) * 100)
         for pk in range(8):
             db.execute(f"INSERT INTO rows (pk, s) VALUES ({pk}, 'static {pk}')")
             for ck in range(50):
-                db.execute(f"INSERT INTO rows (pk, ck, v) VALUES ({pk}, {ck}, 'v{ck}') USING TIMESTAMP {1000 + ck}")
+                db.execute(
+                    f"INSERT INTO rows (pk, ck, v) VALUES ({pk}, {ck}, 'v{ck}') USING TIMESTAMP"
+                    f" {1000 + ck}"
+                )
         db.execute("UPDATE rows USING TTL 100000 SET v = 'expires' WHERE pk = 1 AND ck = 1")
         db.execute("DELETE FROM rows WHERE pk = 2 AND ck >= 10 AND ck < 20")
         db.execute("DELETE FROM rows WHERE pk = 2 AND ck = 30")
@@ -66,16 +80,25 @@ def written(tmp_path_factory):
         db.execute("DELETE s FROM rows WHERE pk = 5")
         db.execute("UPDATE rows SET v = 'no marker' WHERE pk = 100 AND ck = 1")
         for pk in range(30):
-            db.execute(f"INSERT INTO collections (pk, l, s, m, f, u, fu, t) VALUES ({pk}, [1, 2], {{'a', 'b'}}, {{'k': {pk}}}, [3], {{x: 1, y: 'y'}}, {{x: 2}}, (1, 't'))")
-        db.execute("UPDATE collections SET l = l + [9], s = s - {'a'}, m['j'] = 5, u.x = 7 WHERE pk = 1")
+            db.execute(f"INSERT INTO collections (pk, l, s, m, f, u, fu, t) VALUES ({pk}, [1, 2], "
+                f"{{'a', 'b'}}, {{'k': {pk}}}, [3], {{x: 1, y: 'y'}}, {{x: 2}}, (1, 't'))")
+        db.execute(
+            "UPDATE collections SET l = l + [9], s = s - {'a'}, m['j'] = 5, u.x = 7 WHERE pk = 1"
+        )
         db.execute("DELETE m['k'], l[0] FROM collections WHERE pk = 2")
         db.execute("DELETE l, m FROM collections WHERE pk = 3")
         wide = db.prepare("INSERT INTO wide (pk, a, b, v) VALUES (?, ?, ?, ?)")
         for n in range(4000):
             db.execute(wide, n % 3, f"a{n % 7}", n, os.urandom(300))
         db.execute("DELETE FROM wide WHERE pk = 1 AND a = 'a3'")
-        db.execute("DELETE FROM wide WHERE pk = 2 AND (a, b) > ('a1', 100) AND (a, b) <= ('a5', 2000)")
-        natives = "INSERT INTO natives (pk, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) VALUES (uuid(), 'a', true, 1, 2, 3, 4, 5.5, 1.5, 2.5, 1000, '2024-01-01', '01:02:03', 1mo, '::1', now())"
+        db.execute(
+            "DELETE FROM wide WHERE pk = 2 AND (a, b) > ('a1', 100) AND (a, b) <= ('a5', 2000)"
+        )
+        natives = (
+            "INSERT INTO natives (pk, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) VALUES"
+            " (uuid(), 'a', true, 1, 2, 3, 4, 5.5, 1.5, 2.5, 1000, '2024-01-01', '01:02:03',"
+            " 1mo, '::1', now())"
+        )
         for _ in range(10):
             db.execute(natives)
         node.flush(db.keyspace)
@@ -100,13 +123,19 @@ def test_verified(written, table):
 
 def test_dump_shows_the_rows(written):
     node, db = written
-    partitions = [p for path in data_files(node, db.keyspace, "rows") for p in json.loads(tool("dump", path))]
+    partitions = [
+        p for path in data_files(node, db.keyspace, "rows") for p in json.loads(tool("dump", path))
+    ]
     assert {p["partition"]["key"][0] for p in partitions} == {str(pk) for pk in [*range(8), 100]}
-    of = lambda pk: [row for p in partitions if p["partition"]["key"] == [pk] for row in p["rows"]]  # noqa: E731
+    of = lambda pk: [
+        row for p in partitions if p["partition"]["key"] == [pk] for row in p["rows"]
+    ]  # noqa: E731
     assert sum(row["type"] == "row" for row in of("0")) == 50
     assert any(row["type"] == "static_block" for row in of("0"))
     assert any("range_tombstone_bound" in row["type"] for row in of("2"))
-    assert any("deletion_info" in p["partition"] for p in partitions if p["partition"]["key"] == ["3"])
+    assert any(
+        "deletion_info" in p["partition"] for p in partitions if p["partition"]["key"] == ["3"]
+    )
     expiring = [cell for row in of("1") for cell in row.get("cells", []) if "ttl" in cell]
     assert len(expiring) == 1 and expiring[0]["value"] == "expires"
 
@@ -127,7 +156,16 @@ def test_components(written):
     path = data_files(node, db.keyspace, "simple")[0]
     base = path.name[: -len("Data.db")]
     names = set((path.parent / f"{base}TOC.txt").read_text().split())
-    assert {"Data.db", "Index.db", "Summary.db", "Filter.db", "Statistics.db", "CompressionInfo.db", "TOC.txt", "Checksums.db"} <= names
+    assert {
+        "Data.db",
+        "Index.db",
+        "Summary.db",
+        "Filter.db",
+        "Statistics.db",
+        "CompressionInfo.db",
+        "TOC.txt",
+        "Checksums.db",
+    } <= names
     for name in names:
         assert (path.parent / (base + name)).exists(), name
     digests = [n for n in names if n.startswith("Digest.")]

@@ -1,4 +1,5 @@
-"""Sstables that Cassandra's writer made of random statements: `messina inspect dump` prints what sstabledump prints, and verify finds them sound."""
+"""Sstables that Cassandra's writer made of random statements: `messina inspect dump` prints what
+sstabledump prints, and verify finds them sound."""
 
 import json
 import os
@@ -23,11 +24,18 @@ def plain(value):
 
 def difference(ours, theirs, place=""):
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        pairs = [(ours.get(key), theirs.get(key), f"{place}.{key}") for key in ours.keys() | theirs.keys()]
+        pairs = [
+            (ours.get(key), theirs.get(key), f"{place}.{key}")
+            for key in ours.keys() | theirs.keys()
+        ]
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         pairs = [(a, b, f"{place}[{i}]") for i, (a, b) in enumerate(zip(ours, theirs))]
     else:
-        return None if ours == theirs and type(ours) is type(theirs) else f"{place}: {ours!r:.300} / {theirs!r:.300}"
+        return (
+            None
+            if ours == theirs and type(ours) is type(theirs)
+            else f"{place}: {ours!r:.300} / {theirs!r:.300}"
+        )
     return next((found for a, b, at in pairs if (found := difference(a, b, at))), None)
 
 
@@ -35,15 +43,24 @@ def difference(ours, theirs, place=""):
 def test_dumps_alike(seed, tmp_path):
     version = ("me", "nb")[seed % 2]
     (tmp_path / "spec.cql").write_text(spec(seed, version))
-    made = subprocess.run([TOOL, "make", version, tmp_path / "spec.cql", tmp_path / "out"], capture_output=True, text=True, timeout=200)
+    made = subprocess.run(
+        [TOOL, "make", version, tmp_path / "spec.cql", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     path = tmp_path / f"out/{version}-1-big-Data.db"
     assert path.exists(), made.stderr[-2000:]
     theirs = subprocess.run([TOOL, "dump", path, "-t"], capture_output=True, text=True, timeout=200)
     assert theirs.returncode == 0, theirs.stderr[-2000:]
     binary = launch.binary()
-    ours = subprocess.run([binary, "inspect", "dump", path], capture_output=True, text=True, timeout=200)
+    ours = subprocess.run(
+        [binary, "inspect", "dump", path], capture_output=True, text=True, timeout=200
+    )
     assert ours.returncode == 0, ours.stderr
     found = difference(plain(json.loads(ours.stdout)), plain(json.loads(theirs.stdout)))
     assert found is None, found
-    verified = subprocess.run([binary, "inspect", "verify", path], capture_output=True, text=True, timeout=200)
+    verified = subprocess.run(
+        [binary, "inspect", "verify", path], capture_output=True, text=True, timeout=200
+    )
     assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -5,7 +5,9 @@ import struct
 import threading
 import time
 
-from wire import ERROR, EXECUTE, PREPARE, QUERY, RESULT, Closed, Wire, long_string, parameters, query
+from wire import (
+    ERROR, EXECUTE, PREPARE, QUERY, RESULT, Closed, Wire, long_string, parameters, query,
+)
 
 OVERLOADED, WRITE_TIMEOUT, READ_TIMEOUT = 0x1001, 0x1100, 0x1200
 # The errors that a client may get from a node without memory, and retries.
@@ -19,7 +21,13 @@ class Work(threading.Thread):
 
     def __init__(self, host, keys, size, timeout, all_done):
         super().__init__(daemon=True)
-        self.host, self.keys, self.size, self.timeout, self.all_done = host, keys, size, timeout, all_done
+        self.host, self.keys, self.size, self.timeout, self.all_done = (
+            host,
+            keys,
+            size,
+            timeout,
+            all_done,
+        )
         self.rows, self.wrong, self.errors, self.lost = 0, 0, {}, None
 
     def run(self):
@@ -52,7 +60,9 @@ def value_of(key, size):
 
 class Writer(Work):
     def work(self, wire):
-        statement = wire.ask(PREPARE, long_string(f"INSERT INTO {KEYSPACE}.t (pk, v) VALUES (?, ?)")).prepared_id()
+        statement = wire.ask(
+            PREPARE, long_string(f"INSERT INTO {KEYSPACE}.t (pk, v) VALUES (?, ?)")
+        ).prepared_id()
         head = struct.pack(">H", len(statement)) + statement
         for key in self.keys:
             body = head + parameters([struct.pack(">i", key), value_of(key, self.size)])
@@ -63,7 +73,9 @@ class Writer(Work):
 class Reader(Work):
     def work(self, wire):
         for key in self.keys:
-            answer = self.again(lambda: wire.ask(QUERY, query(f"SELECT v FROM {KEYSPACE}.t WHERE pk = {key}")))
+            answer = self.again(
+                lambda: wire.ask(QUERY, query(f"SELECT v FROM {KEYSPACE}.t WHERE pk = {key}"))
+            )
             if answer is not None:
                 self.rows += 1
                 self.wrong += answer.rows() != [[value_of(key, self.size)]]
@@ -71,8 +83,13 @@ class Reader(Work):
 
 def make_table(host):
     with Wire(host) as wire:
-        for text in (f"CREATE KEYSPACE IF NOT EXISTS {KEYSPACE} WITH replication = {{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}}",
-                     f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.t (pk int PRIMARY KEY, v blob)"):
+        for text in (
+            (
+                f"CREATE KEYSPACE IF NOT EXISTS {KEYSPACE} WITH replication = {{'class':"
+                " 'NetworkTopologyStrategy', 'replication_factor': 1}"
+            ),
+            f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.t (pk int PRIMARY KEY, v blob)",
+        ):
             assert wire.ask(QUERY, query(text)).opcode == RESULT, text
 
 
@@ -89,8 +106,10 @@ def run(kind, host, clients, rows_each, size, keys=None, timeout=120.0):
     for one in work:
         for code, count in one.errors.items():
             errors[hex(code)] = errors.get(hex(code), 0) + count
-    return {"clients": clients, "row_mib": round(size / 2**20, 1), "rows": sum(one.rows for one in work), "expected": sum(len(keys) for keys in lists),
-            "wrong": sum(one.wrong for one in work), "errors": errors, "lost": [one.lost for one in work if one.lost],
+    return {"clients": clients, "row_mib": round(size / 2**20, 1),
+        "rows": sum(one.rows for one in work), "expected": sum(len(keys) for keys in lists),
+            "wrong": sum(one.wrong for one in work), "errors": errors,
+            "lost": [one.lost for one in work if one.lost],
             "seconds": round(time.monotonic() - began, 1)}
 
 

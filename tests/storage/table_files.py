@@ -1,4 +1,5 @@
-"""The files of a node's tables, and the statements in the specs for Cassandra's writer."""
+"""The files of a node's tables, a keyspace for them, and the statements in the specs for
+Cassandra's writer."""
 
 import pathlib
 import shutil
@@ -7,6 +8,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Sstables that Cassandra's writer made from the statements in SPECS.
 FIXTURES = ROOT / "crates/sstable/tests/fixtures"
 SPECS = pathlib.Path(__file__).with_name("specs")
+KEYSPACE = (
+    "CREATE KEYSPACE k"
+    " WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
+)
 
 
 def table_dir(node, keyspace, table):
@@ -50,5 +55,10 @@ def statements(spec):
             for i in at:
                 statement = statement.replace(f"TTL {words[i + 1]}", "TTL 1")
             writes.append(statement)
-    table = next(s for s in creates if s.split()[1].upper() == "TABLE").split()[2].split("(")[0].split(".")[1]
+    table = (
+        next(s for s in creates if s.split()[1].upper() == "TABLE")
+        .split()[2]
+        .split("(")[0]
+        .split(".")[1]
+    )
     return table, creates, writes

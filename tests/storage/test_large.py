@@ -24,13 +24,19 @@ UNREAD_SECONDS = 2
 
 @pytest.fixture(scope="module")
 def node():
-    with Node(shards=2, memory=f"{MEMORY_MIB}M", config={"native_transport_unread_timeout_in_ms": f"{UNREAD_SECONDS}s"}) as node:
+    with Node(
+        shards=2,
+        memory=f"{MEMORY_MIB}M",
+        config={"native_transport_unread_timeout_in_ms": f"{UNREAD_SECONDS}s"},
+    ) as node:
         large.make_table(node.address)
         yield node
 
 
 def fine(report):
-    assert report["rows"] == report["expected"] and not report["lost"] and not report["wrong"], report
+    assert (
+        report["rows"] == report["expected"] and not report["lost"] and not report["wrong"]
+    ), report
 
 
 def test_writers_wait_for_memory(node):
@@ -47,7 +53,11 @@ def test_readers_get_their_rows(node):
     for flushed in (False, True):
         if flushed:
             node.flush(large.KEYSPACE)
-        fine(large.run(large.Reader, node.address, clients=16, rows_each=8, size=ROW, keys=list(range(4))))
+        fine(
+            large.run(
+                large.Reader, node.address, clients=16, rows_each=8, size=ROW, keys=list(range(4))
+            )
+        )
         assert large.peak_mib(node.pid) <= MOST, f"flushed: {flushed}"
 
 
@@ -62,6 +72,10 @@ def test_clients_that_do_not_read_hold_up_others_for_a_while_only(node):
                 body = query(f"SELECT v FROM {large.KEYSPACE}.t WHERE pk = {key}")
                 wire.send_raw(HEADER.pack(4, 0, stream, QUERY, len(body)) + body)
         began = time.monotonic()
-        fine(large.run(large.Reader, node.address, clients=4, rows_each=2, size=ROW, keys=list(range(4))))
+        fine(
+            large.run(
+                large.Reader, node.address, clients=4, rows_each=2, size=ROW, keys=list(range(4))
+            )
+        )
         assert time.monotonic() - began < 30 * UNREAD_SECONDS
         assert node.metric("scylla_transport_connections_dropped_unread") >= 1

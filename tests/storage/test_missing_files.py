@@ -1,4 +1,5 @@
-"""Files of a data directory that are gone at the start of a real process: the start is refused and names them, or no row is lost.
+"""Files of a data directory that are gone at the start of a real process: the start is refused and
+names them, or no row is lost.
 
 What becomes of every single file is in crates/server/tests/all/missing.rs.
 """
@@ -13,14 +14,20 @@ from launch import Node, StartFailed
 from table_files import table_dir
 
 pytestmark = pytest.mark.node
-KEYSPACE = "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
+KEYSPACE = (
+    "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+    " 'replication_factor': 1}"
+)
 ROWS = 100
 
 
 def rows(node):
     cluster, session = connect(node.address)
     try:
-        return {table: session.execute(f"SELECT count(*) FROM k.{table}").one()[0] for table in ("flushed", "logged")}
+        return {
+            table: session.execute(f"SELECT count(*) FROM k.{table}").one()[0]
+            for table in ("flushed", "logged")
+        }
     finally:
         cluster.shutdown()
 
@@ -64,7 +71,9 @@ def remove(path: pathlib.Path):
 
 
 def raft_log(node):
-    return max((node.data_dir / "raft").glob("log-*"), key=lambda path: int(path.name.removeprefix("log-")))
+    return max(
+        (node.data_dir / "raft").glob("log-*"), key=lambda path: int(path.name.removeprefix("log-"))
+    )
 
 
 def cut_raft_log(node):
@@ -78,8 +87,10 @@ MISSING = {
     "the raft log": (lambda node: remove(raft_log(node)), "raft, with log-1, is missing"),
     "the end of the raft log": (cut_raft_log, "raft/log-1 is cut off"),
     "commitlog": (lambda node: remove(node.data_dir / "commitlog"), "commitlog is missing"),
-    "a shard's commitlog": (lambda node: remove(node.data_dir / "commitlog/1"), "commitlog/1 is missing"),
-    "a table's directory": (lambda node: remove(table_dir(node, "k", "flushed")), "data/k/flushed-"),
+    "a shard's commitlog": (lambda node: remove(node.data_dir / "commitlog/1"),
+        "commitlog/1 is missing"),
+    "a table's directory": (lambda node: remove(table_dir(node, "k", "flushed")),
+        "data/k/flushed-"),
 }
 
 
@@ -134,7 +145,11 @@ def test_a_lost_toc_is_rebuilt(node):
 
 def test_an_sstable_without_toc_and_another_component_makes_its_table_unreadable(node):
     directory = table_dir(node, "k", "flushed")
-    gone = [path for path in directory.glob("me-*") if path.name.endswith(("-TOC.txt", "-Statistics.db"))]
+    gone = [
+        path
+        for path in directory.glob("me-*")
+        if path.name.endswith(("-TOC.txt", "-Statistics.db"))
+    ]
     for path in gone:
         path.unlink()
     left = sorted(path.name for path in directory.glob("me-*"))
@@ -184,7 +199,9 @@ def test_a_member_of_a_cluster_without_its_raft_log_is_refused(template, tmp_pat
     node = Node(shards=2, data_dir=directory, extra=["--accept-loss"])
     node.config["seeds"] = node.address
     try:
-        with pytest.raises(StartFailed, match="A member of a cluster cannot start without its metadata log"):
+        with pytest.raises(
+            StartFailed, match="A member of a cluster cannot start without its metadata log"
+        ):
             node.start()
     finally:
         node.close()

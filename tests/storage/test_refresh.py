@@ -39,7 +39,12 @@ def db(running):
 
 
 def admin(node, *arguments):
-    done = subprocess.run([binary(), "admin", "--api", f"http://{node.address}:10000", *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [binary(), "admin", "--api", f"http://{node.address}:10000", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -56,9 +61,13 @@ def test_a_snapshot_is_restored(node, loss):
     db = Database(node.address)
     inner = db.type("a int")
     outer = db.type(f"i frozen<{inner}>, b text")
-    table = db.table(f"pk int, ck int, v text, s text static, l list<int>, u frozen<{outer}>, old int, PRIMARY KEY (pk, ck)")
+    table = db.table(
+        f"pk int, ck int, v text, s text static, l list<int>, u frozen<{outer}>, old int, PRIMARY"
+        " KEY (pk, ck)"
+    )
     for pk in range(50):
-        db.execute(f"INSERT INTO {table} (pk, ck, v, s, l, u, old) VALUES ({pk}, 1, 'v{pk}', 's', [1, 2], {{i: {{a: 1}}, b: 'b'}}, 7)")
+        db.execute(f"INSERT INTO {table} (pk, ck, v, s, l, u, old) VALUES ({pk}, 1, 'v{pk}', 's', "
+            f"[1, 2], {{i: {{a: 1}}, b: 'b'}}, 7)")
         db.execute(f"INSERT INTO {table} (pk, ck, v) VALUES ({pk}, 2, 'gone')")
     node.flush(db.keyspace)
     db.execute(f"ALTER TABLE {table} DROP old")
@@ -100,7 +109,9 @@ def test_a_snapshot_is_restored(node, loss):
 def test_a_table_of_cassandra_answers_the_same(running, db, version, name):
     """Cassandra's writer and our CQL execute the same statements; then the same queries return the
     same rows."""
-    compare(running, db, (SPECS / f"{name}.cql").read_text(), FIXTURES / f"cassandra-{version}-{name}")
+    compare(
+        running, db, (SPECS / f"{name}.cql").read_text(), FIXTURES / f"cassandra-{version}-{name}"
+    )
 
 
 def test_there_are_tables_of_cassandra():
@@ -112,9 +123,17 @@ def test_a_table_that_sstabletool_makes_now(running, db, tmp_path):
     if not (shutil.which("java") and shutil.which("mvn")):
         pytest.skip("Cassandra's writer needs Java and Maven")
     spec = (SPECS / "ranges.cql").read_text()
-    spec += "REPEAT 3000 INSERT INTO ks.ranges (pk, c1, c2, v) VALUES ({i}, {i}, 7, {i}) USING TIMESTAMP 5000;\n"
+    spec += (
+        "REPEAT 3000 INSERT INTO ks.ranges (pk, c1, c2, v) VALUES ({i}, {i}, 7, {i}) USING"
+        " TIMESTAMP 5000;\n"
+    )
     (tmp_path / "spec.cql").write_text(spec)
-    made = subprocess.run([SSTABLETOOL, "make", "me", tmp_path / "spec.cql", tmp_path / "out"], capture_output=True, text=True, timeout=300)
+    made = subprocess.run(
+        [SSTABLETOOL, "make", "me", tmp_path / "spec.cql", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert made.returncode == 0, made.stderr[-2000:]
     compare(running, db, spec, tmp_path / "out")
 
@@ -123,17 +142,27 @@ def compare(node, db, spec, files):
     table, creates, writes = statements(spec)
     for statement in creates:
         for keyspace in (db.keyspace, f"{db.keyspace}_loaded"):
-            db.execute(f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}}")
+            db.execute(
+                f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class':"
+                " 'NetworkTopologyStrategy', 'replication_factor': 1}"
+            )
             db.execute(statement.replace("ks.", f"{keyspace}."))
     for statement in writes:
         db.execute(statement.replace("ks.", f"{db.keyspace}."))
     try:
-        upload(node, f"{db.keyspace}_loaded", table, files.glob("m*-*" if list(files.glob("me-*")) else "nb-*"))
+        upload(
+            node,
+            f"{db.keyspace}_loaded",
+            table,
+            files.glob("m*-*" if list(files.glob("me-*")) else "nb-*"),
+        )
         status, answer = refresh(node, f"{db.keyspace}_loaded", table)
         assert status == 200 and json.loads(answer)["sstables"] == 1, answer
         end = time.monotonic() + 10
         while True:
-            ours, theirs = everything(db, f"{db.keyspace}.{table}"), everything(db, f"{db.keyspace}_loaded.{table}")
+            ours, theirs = everything(db, f"{db.keyspace}.{table}"), everything(
+                db, f"{db.keyspace}_loaded.{table}"
+            )
             # Until the TTL of one second has expired.
             if ours == theirs or time.monotonic() > end:
                 break
@@ -192,7 +221,9 @@ def test_pages_go_on_over_a_refresh(running, db):
     for ck in range(0, 400, 2):
         db.execute(f"INSERT INTO {table} (pk, ck, v) VALUES (1, {ck}, 0)")
     running.flush(db.keyspace)
-    result = db.session.execute(SimpleStatement(f"SELECT ck FROM {table} WHERE pk = 1", fetch_size=50))
+    result = db.session.execute(
+        SimpleStatement(f"SELECT ck FROM {table} WHERE pk = 1", fetch_size=50)
+    )
     seen = [row.ck for row in result.current_rows]
     assert seen == list(range(0, 100, 2))
     upload(running, db.keyspace, table, snapshot.glob("me-*"))
@@ -210,15 +241,36 @@ def test_tablestats(running, db):
     for pk in range(64):
         db.execute(f"INSERT INTO {table} (pk, ck, v) VALUES ({pk}, 1, '{'x' * 1000}')")
     numbers = json.loads(admin(running, "--json", "tablestats", db.keyspace, table))[0]
-    assert numbers["sstable_count"] == 0 and numbers["memtable_partition_count"] == 64 and numbers["memtable_data_size"] > 64_000
+    assert (
+        numbers["sstable_count"] == 0
+        and numbers["memtable_partition_count"] == 64
+        and numbers["memtable_data_size"] > 64_000
+    )
     running.flush(db.keyspace)
     numbers = json.loads(admin(running, "--json", "tablestats", db.keyspace, table))[0]
-    assert numbers["memtable_partition_count"] == 0 and numbers["number_of_partitions_estimate"] == 64
+    assert (
+        numbers["memtable_partition_count"] == 0 and numbers["number_of_partitions_estimate"] == 64
+    )
     assert 0 < numbers["sstable_count"] <= 32 and numbers["sstable_compression_ratio"] < 0.5
-    assert 1000 <= numbers["compacted_partition_minimum_bytes"] <= numbers["compacted_partition_maximum_bytes"] < 1500
+    assert (
+        1000
+        <= numbers["compacted_partition_minimum_bytes"]
+        <= numbers["compacted_partition_maximum_bytes"]
+        < 1500
+    )
     name = f"{db.keyspace}:{table}"
-    for metric, field in [("live_ss_table_count", "sstable_count"), ("live_disk_space_used", "space_used_live"), ("mean_row_size", "compacted_partition_mean_bytes")]:
-        assert running.admin("GET", f"/column_family/metrics/{metric}/{name}") == (200, str(numbers[field]))
+    for metric, field in [
+        ("live_ss_table_count", "sstable_count"),
+        ("live_disk_space_used", "space_used_live"),
+        ("mean_row_size", "compacted_partition_mean_bytes"),
+    ]:
+        assert running.admin("GET", f"/column_family/metrics/{metric}/{name}") == (
+            200,
+            str(numbers[field]),
+        )
     assert running.admin("GET", f"/column_family/metrics/nonsense/{name}")[0] == 404
     shown = admin(running, "tablestats", db.keyspace)
-    assert f"Keyspace: {db.keyspace}" in shown and f"\tTable: {table}\n\t\tSSTable count: {numbers['sstable_count']}\n" in shown
+    assert (
+        f"Keyspace: {db.keyspace}" in shown
+        and f"\tTable: {table}\n\t\tSSTable count: {numbers['sstable_count']}\n" in shown
+    )

@@ -123,6 +123,25 @@ def test_a_named_circle_passes_and_needs_a_reason(workspace):
     assert not passed and "not of the form" in text
 
 
+@pytest.mark.parametrize(
+    "reason, told",
+    [
+        ("A `Long` keeps `b` and `Long::part_of`.", None),
+        ("A `Gone` keeps it.", "edges.txt:2: `Gone` is not in the source of one"),
+        ("A `Long::gone` keeps it.", "`gone` is not in the source of one"),
+        ("It is in a comment: `Told`.", "`Told` is not in the source of one"),
+        ("It is a part_of another.", "part_of is a name of the source, write `part_of`"),
+        ("A LongName keeps it.", "LongName is a name of the source"),
+    ],
+)
+def test_names_in_reasons_exist(workspace, reason, told):
+    workspace.write("one/src/a.rs", "use crate::b::B;\nstruct Long;\n// Told\n")
+    workspace.write("one/src/b.rs", "use crate::a::A;\nfn part_of() {}\n")
+    workspace.edges = f"one\ncircle one: b -> a\n    # {reason}\n"
+    passed, text = workspace.check()
+    assert passed == (told is None) and (told or "") in text, text
+
+
 def test_what_closes_no_circle_must_not_be_named(workspace):
     workspace.write("one/src/a.rs", "use crate::b::B;\n")
     workspace.write("one/src/b.rs", "use crate::c::C;\n")
@@ -153,6 +172,11 @@ def test_dependencies_between_crates_need_an_edge(workspace):
     workspace.edges = "one\ntwo\n"
     passed, text = workspace.check()
     assert not passed and "two -> one: not allowed" in text
+    workspace.edges = "one\ntwo:\n    one\n"
+    assert workspace.check()[0]
+    workspace.edges = "circle one: a -> b  # a reason\n    one\n"
+    passed, text = workspace.check()
+    assert not passed and "edges.txt:2: continues no line" in text
     workspace.edges = "two: one\nthree\n"
     passed, text = workspace.check()
     assert not passed and "one: not in tools/edges.txt" in text and "three: in tools" in text

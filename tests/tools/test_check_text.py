@@ -89,6 +89,31 @@ def test_references_that_lead_nowhere(tree, reference, told):
     assert not passed and "README.md:3" in text and told in text
 
 
+@pytest.mark.parametrize(
+    "name, exists",
+    [
+        ("`Part::take`, `Part::LIMIT`, `Part::Small`, `Part::take(x)`, `one::Part`", True),
+        ("`Take::all`, `Whole::field`, `Part::all`", True),
+        ("`Part::gone`", False),
+        ("`Other::take`", False),
+        ("`Whole::take`", False),
+        ("`one::Gone`", False),
+    ],
+)
+def test_names_of_the_source_in_the_architecture(tree, name, exists):
+    source = (
+        "//! One. `Part::gone` and Other.\npub enum Part {\n    Small,\n}\n"
+        "impl Part {\n    const LIMIT: u8 = 1;\n    pub fn take(self) {}\n}\n"
+        "impl<T> Take<T> for Part {\n    fn all() {}\n}\npub trait Take<T> {\n    fn all();\n}\n"
+        "pub struct Whole {\n    pub field: u8,\n}\nimpl Whole {}\n"
+    )
+    tree.write("crates/one/src/lib.rs", source)
+    tree.write("ARCHITECTURE.md", f"{name}\n")
+    passed, text = tree.check()
+    assert passed == exists, text
+    assert exists or f"ARCHITECTURE.md:1: {name} is not in the source" in text
+
+
 def test_long_comments_and_prose_fail_and_long_code_does_not(tree):
     tree.write("crates/one/src/lib.rs", f'//! One.\nconst TEXT: &str = "{LONG}// {LONG}";\n')
     assert tree.check()[0]
@@ -98,6 +123,18 @@ def test_long_comments_and_prose_fail_and_long_code_does_not(tree):
     assert not passed
     assert "crates/one/src/lib.rs: 2 lines beyond 100 columns: 3, 5" in text
     assert "README.md: 1 lines beyond 100 columns" in text
+
+
+def test_long_lines_of_python(tree):
+    long, row = f"x = '{'y' * 96}'\n", f"{LONG}y\n"
+    data = f'text = """\n{row}"""\n'
+    tree.write("tests/all.py", f"x = '{'y' * 94}'\n{data}f(f{data[7:]})\n")
+    tree.write("tests/cql/test_surface.py", long)
+    passed, text = tree.check()
+    assert passed, text
+    tree.write("tests/all.py", f'"""One.\n\n{row}"""\n{long}x = (\n    {long[4:]})\n# {LONG}y\n')
+    passed, text = tree.check()
+    assert not passed and "tests/all.py: 4 lines beyond 100 columns: 3, 5, 7, 9" in text, text
 
 
 def long_function(name, lines):

@@ -14,7 +14,13 @@ import limits  # noqa: E402
 
 
 def test_rates_are_of_the_time_asked_for():
-    report = {"bucket_ms": 100, "good": [9] * 10 + [1] * 10, "late": [0] * 20, "refused": [2] * 20, "failed": [0] * 20}
+    report = {
+        "bucket_ms": 100,
+        "good": [9] * 10 + [1] * 10,
+        "late": [0] * 20,
+        "refused": [2] * 20,
+        "failed": [0] * 20,
+    }
     assert attacks.per_second(report, "good", 1, 2) == pytest.approx(10)
     assert attacks.answered(report, 0, 2) == pytest.approx((90 + 10 + 40) / 2)
 
@@ -25,7 +31,10 @@ def listed(key, rate, table=b"zipf"):
 
 def test_one_of_the_hottest_keys_may_be_missing_or_wrong():
     report = {"head": [1000 - 10 * key for key in range(20)]}
-    rows = [listed(key, (1000 - 10 * key) / 10 * 1.1) for key in range(9)] + [listed(9, 5.0, b"other"), [b"zipf", None, b""]]
+    rows = [listed(key, (1000 - 10 * key) / 10 * 1.1) for key in range(9)] + [
+        listed(9, 5.0, b"other"),
+        [b"zipf", None, b""],
+    ]
     found = limits.compared(report, rows, 10)
     assert (found["listed"], found["rate_error"]) == (9, pytest.approx(0.1))
     # The tenth is far off: the nine others count.
@@ -35,10 +44,14 @@ def test_one_of_the_hottest_keys_may_be_missing_or_wrong():
 
 
 class Bench:
-    cases = {("three", "accuracy-a"): {"limit": 100, "offered_of_limit": 2.0, "accepted_of_limit": 0.97},
-             ("three", "accuracy-b"): {"limit": 1000, "offered_of_limit": 50.0, "accepted_of_limit": 1.2},
-             ("three", "accuracy-c"): {"limit": 10_000, "offered_of_limit": 1.5, "accepted_of_limit": 1.4},
-             ("three", "accuracy-d"): {"limit": 10, "offered_of_limit": 2.0, "accepted_of_limit": 0.5}}
+    cases = {("three", "accuracy-a"): {"limit": 100, "offered_of_limit": 2.0,
+        "accepted_of_limit": 0.97},
+             ("three", "accuracy-b"): {"limit": 1000, "offered_of_limit": 50.0,
+                 "accepted_of_limit": 1.2},
+             ("three", "accuracy-c"): {"limit": 10_000, "offered_of_limit": 1.5,
+                 "accepted_of_limit": 1.4},
+             ("three", "accuracy-d"): {"limit": 10, "offered_of_limit": 2.0,
+                 "accepted_of_limit": 0.5}}
 
     def get(self, *_):
         return None
@@ -46,5 +59,9 @@ class Bench:
 
 def test_the_worst_limit_decides():
     found = {name: value for name, value, *_ in limits.verdict(Bench())}
-    assert (found["accepted_of_limit_least"], found["accepted_of_limit_most"], found["accuracy_cases"]) == (0.97, 1.2, 2)
+    assert (
+        found["accepted_of_limit_least"],
+        found["accepted_of_limit_most"],
+        found["accuracy_cases"],
+    ) == (0.97, 1.2, 2)
     assert found["accepted_of_limit_10_least"] == 0.5

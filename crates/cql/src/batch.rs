@@ -5,7 +5,7 @@ use crate::batch_limit::BatchLimit;
 use crate::error::Error;
 use crate::large_data;
 use crate::modify::build::Inputs;
-use crate::modify::execute::{LARGE_EXPANSION, default_timestamp};
+use crate::modify::execute::{LARGE_EXPANSION, default_timestamp, is_each_once};
 use crate::modify::json::JsonValues;
 use crate::modify::read_first::read_first;
 use crate::modify::{Modify, Room};
@@ -199,6 +199,7 @@ fn check_size(
     request: &Request<'_>,
     answer: &mut Answer,
 ) -> Result<(), Error> {
+    debug_assert!(is_each_once(mutations), "a batch has one mutation of each partition");
     if mutations.len() <= 1 {
         return Ok(());
     }

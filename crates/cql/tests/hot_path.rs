@@ -3,6 +3,8 @@
 //!
 //! The bounds are limits for the entire path, slightly above the measured values. A regression
 //! shows as a count, not as a time.
+//!
+//! It is a program of its own, because its global allocator counts.
 
 #[path = "all/support/mod.rs"]
 mod support;

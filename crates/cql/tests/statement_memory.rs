@@ -1,5 +1,7 @@
 //! The estimated memory of prepared statements matches their allocations, and no statement takes
 //! much more memory than its limits allow.
+//!
+//! It is a program of its own, because its global allocator counts.
 
 #[path = "all/support/mod.rs"]
 mod support;

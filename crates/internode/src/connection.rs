@@ -7,13 +7,13 @@
 
 use super::frame::{BadFrame, Frame, Frames, Head};
 use super::metrics::Counters;
-use super::outbox::{MAX_SLICES, Outbox};
+use super::outbox::Outbox;
 use rt::Pieces;
 use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, StreamBacklog, UnreadInput};
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ pub(super) trait Role {
     fn frame(&mut self, frame: Frame) -> Result<(), BadFrame>;
     /// Whether frames are accepted. When this becomes true, the role must wake the loop.
     fn may_take(&self) -> bool;
-    /// Called after `n` bytes were written.
+    /// Called after `n` bytes were written. Must not add a frame.
     fn written(&mut self, n: usize);
     /// Handles timers. Called in each turn of the loop.
     fn turn(&mut self, cx: &mut Context<'_>);
@@ -269,32 +269,8 @@ where
     T: AsyncWrite + Unpin,
     R: Role,
 {
-    loop {
-        let written = {
-            let outbox = connection.outbox.borrow();
-            if outbox.is_empty() {
-                break;
-            }
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let used = outbox.slices(&mut slices);
-            let poll = match &slices[..used] {
-                [one] => Pin::new(&mut *stream).poll_write(cx, one),
-                many => Pin::new(&mut *stream).poll_write_vectored(cx, many),
-            };
-            match poll? {
-                Poll::Pending => return Ok(false),
-                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(n) => n,
-            }
-        };
-        *unflushed = true;
-        connection.outbox.borrow_mut().written(written);
+    connection.outbox.borrow_mut().flush(stream, unflushed, cx, |written| {
         connection.counters.sent.set(connection.counters.sent.get() + written as u64);
         role.written(written);
-    }
-    // TLS has its own buffer.
-    if *unflushed {
-        *unflushed = Pin::new(&mut *stream).poll_flush(cx)?.is_pending();
-    }
-    Ok(!*unflushed)
+    })
 }

@@ -1,11 +1,10 @@
 //! The frames that wait to be written to a connection.
 
 use super::frame::{self, Head};
+use rt::net::AsyncWrite;
 use rt::{Pieces, WriteQueue};
-use std::io::IoSlice;
-
-/// The maximum number of slices of one write.
-pub(super) const MAX_SLICES: usize = WriteQueue::MAX_SLICES;
+use std::io;
+use std::task::Context;
 
 /// The frames that wait. Large pieces of bodies are queued without a copy.
 #[derive(Debug, Default)]
@@ -15,11 +14,6 @@ impl Outbox {
     /// The number of queued bytes.
     pub fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether nothing is queued.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Adds a frame. Returns its length in bytes, as transmitted.
@@ -35,14 +29,15 @@ impl Outbox {
         frame::HEADER + body.len()
     }
 
-    /// Fills `slices` with queued bytes. Returns the number of used slices.
-    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.0.slices(slices)
-    }
-
-    /// Removes the first `n` bytes, which were written.
-    pub fn written(&mut self, n: usize) {
-        self.0.written(n);
+    /// Writes queued bytes, as [`WriteQueue::flush`] describes. True if nothing is left.
+    pub fn flush<T: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut T,
+        unflushed: &mut bool,
+        cx: &mut Context<'_>,
+        written: impl FnMut(usize),
+    ) -> io::Result<bool> {
+        self.0.flush(stream, unflushed, cx, written)
     }
 }
 
@@ -52,6 +47,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use proptest::prelude::*;
+    use std::io::IoSlice;
 
     proptest! {
         #[test]
@@ -71,18 +67,18 @@ mod tests {
             let mut frames = Frames::new(VERSION, 1 << 20);
             let mut got = Vec::new();
             let mut left = outbox.len();
-            while !outbox.is_empty() {
+            while outbox.len() > 0 {
                 let mut written = 0;
                 {
-                    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-                    let used = outbox.slices(&mut slices);
+                    let mut slices = [IoSlice::new(&[]); WriteQueue::MAX_SLICES];
+                    let used = outbox.0.slices(&mut slices);
                     for slice in &slices[..used] {
                         let part = &slice[..slice.len().min(step - written)];
                         frames.space().extend_from_slice(part);
                         written += part.len();
                     }
                 }
-                outbox.written(written);
+                outbox.0.written(written);
                 left -= written;
                 prop_assert_eq!(left, outbox.len());
                 while let Some(frame) = frames.next_frame().expect("right") {

@@ -145,34 +145,10 @@ impl MachineHandle {
         self.remote.clone()
     }
 
-    /// Like [`Remote::call`].
-    #[track_caller]
-    pub fn call<R, Fut>(
-        &self,
-        to: ShardId,
-        f: impl FnOnce() -> Fut + Send + 'static,
-    ) -> impl Future<Output = Result<R, ShardStopped>> + Send + 'static
-    where
-        R: Send + 'static,
-        Fut: Future<Output = R> + 'static,
-    {
-        self.remote.call(to, f)
-    }
-
     /// Fires `rt::shard::stopping()` on every shard. Returns at once; see [`MachineHandle::join`].
     pub fn stop(&self) {
         self.run_state.stop.store(true, Ordering::Release);
         self.remote.nudge_all();
-    }
-
-    /// A function that does the same as [`MachineHandle::stop`], for signal handlers and other
-    /// threads.
-    pub fn stopper(&self) -> impl Fn() + Send + Sync + Clone + 'static {
-        let (run_state, remote) = (self.run_state.clone(), self.remote.clone());
-        move || {
-            run_state.stop.store(true, Ordering::Release);
-            remote.nudge_all();
-        }
     }
 
     /// Blocks the calling thread until all shards have ended. Re-raises the panic of the first

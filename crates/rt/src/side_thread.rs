@@ -62,19 +62,19 @@ mod tests {
     use crate::{Machine, MachineConfig, ShardId, shard};
 
     #[test]
-    fn a_side_thread_calls_shards_and_stops_the_machine() {
+    fn a_side_thread_calls_shards() {
         let machine = Machine::start(MachineConfig { shards: 2, ..MachineConfig::default() }, |_| async {
             shard::stopping().cancelled().await;
         })
         .expect("starts");
-        let (remote, stop) = (machine.remote(), machine.stopper());
+        let remote = machine.remote();
         let side = super::start("side", move || async move {
             assert_eq!(remote.call(ShardId(1), || async { shard::this() }).await, Ok(ShardId(1)));
-            stop();
         })
         .expect("starts");
-        machine.join();
         side.join();
+        machine.stop();
+        machine.join();
         super::start("waits", std::future::pending::<()>).expect("starts").stop();
     }
 }

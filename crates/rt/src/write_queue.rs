@@ -1,9 +1,12 @@
 //! The bytes that wait to be written to a connection. Small pieces are appended to one buffer.
 //! Large pieces are queued without a copy.
 
+use crate::net::AsyncWrite;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// A larger buffer is freed when it is empty. In bytes.
 const KEEP: usize = 64 << 10;
@@ -62,6 +65,40 @@ impl WriteQueue {
             used += 1;
         }
         used
+    }
+
+    /// Writes what waits, then flushes the stream, which may have a buffer of its own (TLS). True
+    /// if nothing is left. `unflushed`: whether written bytes may be in that buffer. `written` is
+    /// called after each write with the number of its bytes.
+    #[inline]
+    pub fn flush<T: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut T,
+        unflushed: &mut bool,
+        cx: &mut Context<'_>,
+        mut written: impl FnMut(usize),
+    ) -> io::Result<bool> {
+        while !self.is_empty() {
+            let mut slices = [IoSlice::new(&[]); Self::MAX_SLICES];
+            let used = self.slices(&mut slices);
+            let poll = match &slices[..used] {
+                [one] => Pin::new(&mut *stream).poll_write(cx, one),
+                many => Pin::new(&mut *stream).poll_write_vectored(cx, many),
+            };
+            match poll? {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(n) => {
+                    *unflushed = true;
+                    self.written(n);
+                    written(n);
+                }
+            }
+        }
+        if *unflushed {
+            *unflushed = Pin::new(&mut *stream).poll_flush(cx)?.is_pending();
+        }
+        Ok(!*unflushed)
     }
 
     /// Removes the first `n` bytes, which were written.

@@ -4,6 +4,8 @@
 //! `SEEDS=n` runs n seeds of each trial (default 11) from `FIRST_SEED=n` on, `SECONDS=n` for so
 //! long (simulated; default 2), `TRIALS="name name"` only these. `TELL=1` prints every step.
 //! `tests/run sim-seeds` runs it in CI, `make sim` for longer.
+//!
+//! It is a program of its own, because it is no list of tests: it has no test harness.
 
 #![allow(clippy::disallowed_methods, reason = "runs simulations on threads, in real time")]
 

@@ -131,17 +131,7 @@ impl Promoted {
         order: &ClusteringOrder,
         cut: PositionRef<'_>,
     ) -> Result<u32, Error> {
-        let (mut low, mut high) = (0, self.count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let block = self.block(cursor, layout, middle).await?;
-            if order.compare(block.last(), cut) == Ordering::Greater {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        Ok(low)
+        self.partition_point(cursor, layout, |block| order.compare(block.last(), cut) != Ordering::Greater).await
     }
 
     /// The number of blocks that begin before a cut.
@@ -152,11 +142,21 @@ impl Promoted {
         order: &ClusteringOrder,
         cut: PositionRef<'_>,
     ) -> Result<u32, Error> {
+        self.partition_point(cursor, layout, |block| order.compare(block.first(), cut) == Ordering::Less).await
+    }
+
+    /// The number of blocks for which `is_in_front` is true. It must be true for the first ones
+    /// only.
+    async fn partition_point(
+        &self,
+        cursor: &mut IndexCursor,
+        layout: &Layout,
+        is_in_front: impl Fn(&Block) -> bool,
+    ) -> Result<u32, Error> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low + (high - low) / 2;
-            let block = self.block(cursor, layout, middle).await?;
-            if order.compare(block.first(), cut) == Ordering::Less {
+            if is_in_front(&self.block(cursor, layout, middle).await?) {
                 low = middle + 1;
             } else {
                 high = middle;

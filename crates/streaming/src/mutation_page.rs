@@ -31,6 +31,7 @@ pub(crate) struct MutationPage {
 
 impl MutationPage {
     pub fn encode(&self) -> Pieces {
+        assert!(self.is_last || !self.fragments.is_empty(), "a receiver would ask for empty pages without end");
         let mut header = Vec::with_capacity(HEADER);
         header.push(if self.is_last { LAST } else { 0 });
         header.extend_from_slice(self.schema.0.as_bytes());

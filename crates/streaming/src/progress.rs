@@ -45,6 +45,10 @@ impl OpenStreams {
         let begun = StreamProgress { session, direction, peer, table, tablet, sstables, done: 0, total, failure: None };
         let key = (session, direction, peer);
         let mut all = self.0.borrow_mut();
+        assert!(
+            all.get(&key).is_none_or(|known| (known.table, known.tablet) == (table, tablet)),
+            "session {session} is of one tablet"
+        );
         // A repeated attempt continues with the same files.
         let is_new = all.get(&key).is_none_or(|known| known.total != total);
         if is_new {
@@ -60,13 +64,20 @@ impl OpenStreams {
     pub fn add(&self, session: Uuid, direction: Direction, peer: HostId, bytes: u64) {
         if let Some(known) = self.0.borrow_mut().get_mut(&(session, direction, peer)) {
             known.done += bytes;
+            // A source may send the same bytes several times.
+            assert!(
+                direction == Direction::Out || known.total.is_none_or(|total| known.done <= total),
+                "no more bytes of session {session} arrive than its files have"
+            );
         }
     }
 
     /// All bytes but these were streamed.
     pub fn set_left(&self, session: Uuid, direction: Direction, peer: HostId, left: u64) {
         if let Some(known) = self.0.borrow_mut().get_mut(&(session, direction, peer)) {
-            known.done = known.total.unwrap_or_default().saturating_sub(left);
+            let total = known.total.expect("bytes are left of files only");
+            assert!(left <= total, "{left} of {total} bytes of session {session} are left");
+            known.done = total - left;
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::message::{PinAnswer, Request, TabletSession};
 use crate::metrics::{Counters, add};
 use crate::settings::Settings;
+use crate::source::MOST_BYTES;
 use bytes::Bytes;
 use cluster::ClusterShards;
 use cluster::tablets::TabletReplica;
@@ -22,6 +23,7 @@ use uuid::Uuid;
 
 /// Bytes of one request.
 const CHUNK: u64 = 1 << 20;
+const _: () = assert!(0 < CHUNK && CHUNK <= MOST_BYTES, "a source refuses longer answers");
 /// Requests in flight to one source.
 const WINDOW: usize = 6;
 /// How long a source may take to flush and pin a tablet.
@@ -152,7 +154,8 @@ impl Receiver {
             }
             Err(error @ ReceiveError::Engine(_)) => Err(error),
             Err(error) => {
-                self.arrived.borrow_mut().insert(place, incoming);
+                let other = self.arrived.borrow_mut().insert(place, incoming);
+                assert!(other.is_none(), "one attempt at a time receives the files of session {}", what.session);
                 Err(error)
             }
         }
@@ -171,6 +174,9 @@ impl Receiver {
         incoming: &mut Incoming,
     ) -> Result<(), ReceiveError> {
         let missing = incoming.missing();
+        let ends_before = |pair: &[Range<u64>]| pair[0].end < pair[1].start;
+        assert!(missing.windows(2).all(ends_before), "missing ranges are in order, with arrived files between them");
+        assert!(missing.last().is_none_or(|last| last.end <= incoming.layout().total()), "a range is of the files");
         let left = missing.iter().map(|range| range.end - range.start).sum();
         self.counters.streams.set_left(what.session, Direction::In, source.host, left);
         let chunks: Vec<Range<u64>> = missing.into_iter().flat_map(chunks).collect();
@@ -182,19 +188,25 @@ impl Receiver {
                 let request = Request::Read { session, epoch, start, end, received: received.get() };
                 let bytes = self.call(source, request, READ).await?;
                 match bytes.len() as u64 == end - start {
-                    true => Ok(bytes),
+                    true => Ok((start, bytes)),
                     false => Err(ReceiveError::Answer(source.host, format!("{} bytes", bytes.len()))),
                 }
             }
         });
         let mut reads = stream::iter(reads).buffered(WINDOW);
-        while let Some(bytes) = reads.next().await {
-            let bytes = bytes?;
+        while let Some(read) = reads.next().await {
+            let (start, bytes) = read?;
             self.check(what)?;
+            assert_eq!(incoming.position(), start, "chunks are stored in the order of the files");
             add(&self.counters.incoming_bytes, bytes.len() as u64);
             self.counters.streams.add(what.session, Direction::In, source.host, bytes.len() as u64);
             incoming.push(bytes).await?;
-            received.set(incoming.durable_before());
+            let durable = incoming.durable_before();
+            assert!(
+                (received.get()..=incoming.position()).contains(&durable),
+                "what is durable grows, and has arrived"
+            );
+            received.set(durable);
         }
         Ok(())
     }
@@ -228,6 +240,7 @@ pub(crate) fn target_of(what: &TabletSession) -> StreamTarget {
 
 /// Cuts a range into chunks.
 fn chunks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    assert!(range.start <= range.end, "a range begins before it ends");
     let starts = (range.start..range.end).step_by(CHUNK as usize);
     starts.map(move |start| start..range.end.min(start + CHUNK))
 }

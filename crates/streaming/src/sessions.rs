@@ -17,10 +17,10 @@ use engine::EngineError;
 use engine::streaming::AttachedFiles;
 use internode::{Caller, Internode, Refusal, RefusalCode, Verb};
 use model::schema::TableSchema;
-use rt::Pieces;
 use rt::shard::PerShard;
 use rt::sync::{Cancel, Deadline};
 use rt::task::{Group, Task};
+use rt::{Pieces, ShardId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -129,7 +129,8 @@ impl StreamService {
     fn begin(&self, what: TabletSession, from: Vec<TabletReplica>) -> Rc<Receiving> {
         let (result, ended) = (RefCell::default(), Cancel::new());
         let receiving = Rc::new(Receiving { result, ended, task: RefCell::default() });
-        self.running.borrow_mut().insert(what.session, receiving.clone());
+        let other = self.running.borrow_mut().insert(what.session, receiving.clone());
+        assert!(other.is_none(), "one attempt at a time receives the tablet of session {}", what.session);
         let (own, receiver, counters) = (receiving.clone(), self.receiver.clone(), self.counters.clone());
         let task = rt::task::spawn_in(Group::Maintenance, async move {
             let begun = rt::time::now();
@@ -144,10 +145,11 @@ impl StreamService {
                     counters.streams.failed(what.session, &error.to_string());
                 }
             }
-            own.result.replace(Some(received.map_err(|error| StreamError {
+            let earlier = own.result.replace(Some(received.map_err(|error| StreamError {
                 why: error.to_string(),
                 is_damage: matches!(error, ReceiveError::Damaged(..)),
             })));
+            assert!(earlier.is_none(), "an attempt ends once");
             own.ended.cancel();
         });
         receiving.task.replace(Some(task));
@@ -178,6 +180,7 @@ impl StreamService {
 /// Starts the streaming services of all shards. First removes the files of sessions that have ended
 /// while the node was down. To be called on shard 0, with the metadata and the transport set.
 pub async fn start(shards: ClusterShards, services: PerShard<StreamService>, settings: StreamSettings) {
+    assert_eq!(rt::shard::this(), ShardId(0), "one shard starts the services of all");
     let metadata = shards.metadata.get().current();
     for table in metadata.tables() {
         let swept =

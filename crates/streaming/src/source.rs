@@ -80,6 +80,12 @@ impl Source {
         let bytes = pinned.layout().total();
         let own = PinnedTablet { table, epoch, files: pinned, _streaming: Rc::new(engine.begin_streaming()) };
         let known = self.pinned.borrow_mut().insert(what.session, own);
+        // The session was checked since, and the epochs of a table only grow.
+        assert!(
+            known.as_ref().is_none_or(|known| known.table == table && known.epoch <= epoch),
+            "session {} is of one table, whose epoch is {epoch}",
+            what.session
+        );
         let files = Some((sstables.len() as u64, bytes));
         self.counters.streams.begin(&what, Direction::Out, receiver, files);
         // Each attempt of the receiver asks again.
@@ -134,6 +140,7 @@ impl Source {
         }
         pinned.release_before(received.min(range.start)).await.map_err(Refusal::failed)?;
         self.settings.throttle.wait(range.end - range.start).await;
+        let wanted = range.end - range.start;
         let bytes = match pinned.read(range).await {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -143,6 +150,7 @@ impl Source {
                 return Err(refusal(error));
             }
         };
+        assert_eq!(bytes.len() as u64, wanted, "a range is read completely, or not at all");
         add(&self.counters.outgoing_bytes, bytes.len() as u64);
         self.counters.streams.add(session, Direction::Out, receiver, bytes.len() as u64);
         Ok(bytes)

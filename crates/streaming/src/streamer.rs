@@ -25,6 +25,8 @@ pub struct TabletStreamer {
 
 impl Streamer for TabletStreamer {
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>> {
+        assert!(!what.from.is_empty(), "a tablet is streamed from replicas that have it");
+        assert!(!what.to.iter().any(|to| what.from.contains(to)), "no replica receives what it sends");
         let (shards, services) = (self.shards, self.services);
         Box::pin(async move {
             let session = session_of(shards, &what)?;

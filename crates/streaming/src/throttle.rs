@@ -42,7 +42,10 @@ impl Throttle {
             let earned = |free_at: u64| (free_at <= now).then(|| now.saturating_add(cost));
             match self.free_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earned) {
                 Ok(_) => return,
-                Err(free_at) => rt::time::sleep(Duration::from_nanos(free_at - now).min(LOOK)).await,
+                Err(free_at) => {
+                    debug_assert!(now < free_at, "a budget that is earned is taken");
+                    rt::time::sleep(Duration::from_nanos(free_at - now).min(LOOK)).await
+                }
             }
         }
     }

@@ -1,4 +1,5 @@
-"""What the Python programs share: checks that are reported line by line, and the node that is killed in the middle."""
+"""What the Python programs share: checks that are reported line by line, and the node that is
+killed in the middle."""
 
 import os
 import sys
@@ -27,7 +28,10 @@ class check:
         elif isinstance(error, Exception):
             failed.append(self.name)
             traceback.print_exception(error, file=sys.stderr)
-            print(f"FAILED {self.name}: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
+            print(
+                f"FAILED {self.name}: {type(error).__name__}: {' '.join(str(error).split())}",
+                flush=True,
+            )
             return True
         return False
 
@@ -60,7 +64,10 @@ def keyspace(name):
 
     cluster = Cluster(HOSTS)
     session = cluster.connect()
-    session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', '{DATACENTER}': 3}}")
+    session.execute(
+        f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+        f" '{DATACENTER}': 3}}"
+    )
     cluster.shutdown()
 
 

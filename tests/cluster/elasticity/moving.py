@@ -41,8 +41,10 @@ def fill_table(trio, factor, tablets):
     """Makes a table with rows on a trio; returns the session to the first node."""
     trio.keyspace(factor=factor)
     session = trio.sessions[0]
-    session.execute("CREATE TABLE ks.t (k int, c int, v text, PRIMARY KEY (k, c))"
-                    f" WITH tablets = {{'min_tablet_count': {tablets}, 'max_tablet_count': {tablets}}}")
+    session.execute(
+        "CREATE TABLE ks.t (k int, c int, v text, PRIMARY KEY (k, c))"
+        f" WITH tablets = {{'min_tablet_count': {tablets}, 'max_tablet_count': {tablets}}}"
+    )
     fill(session)
     return session
 
@@ -81,7 +83,10 @@ class Writer:
 
     def run(self):
         while not self.ended.is_set():
-            text = f"INSERT INTO ks.t (k, c, v) VALUES ({self.rows % 100}, {10**6 + self.rows}, 'live')"
+            text = (
+                f"INSERT INTO ks.t (k, c, v) VALUES ({self.rows % 100}, {10**6 + self.rows},"
+                " 'live')"
+            )
             try:
                 self.session.execute(SimpleStatement(text, consistency_level=self.level))
                 self.rows += 1

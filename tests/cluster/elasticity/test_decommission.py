@@ -53,15 +53,23 @@ def test_a_node_leaves_while_clients_write(trio, filled):
     assert len(contents(filled)) == ROWS + writer.rows
     assert mode(leaves) == "DECOMMISSIONED"
     assert leaves.metric("scylla_node_operation_mode") == 5
-    eventually(lambda: all(members(node) == {one.address: "normal" for one in stays} for node in stays))
-    assert [row.rpc_address for row in filled.execute("SELECT rpc_address FROM system.peers")] == [stays[1].address]
+    eventually(
+        lambda: all(members(node) == {one.address: "normal" for one in stays} for node in stays)
+    )
+    assert [row.rpc_address for row in filled.execute("SELECT rpc_address FROM system.peers")] == [
+        stays[1].address
+    ]
     eventually(lambda: not list(leaves.data_dir.glob("data/ks/t-*/me-*")))
 
     again = admin(leaves, "decommission")
     assert again.returncode != 0 and "has left the cluster already" in again.stderr
     serves = admin(leaves, "enablebinary")
     assert serves.returncode != 0 and "has left the cluster" in serves.stderr
-    for words in (("decommission", "--cancel"), ("removenode", stays[0].address), ("balancing", "off")):
+    for words in (
+        ("decommission", "--cancel"),
+        ("removenode", stays[0].address),
+        ("balancing", "off"),
+    ):
         late = admin(leaves, *words)
         assert late.returncode != 0 and "has left the cluster already" in late.stderr, words
     leaves.stop()
@@ -73,7 +81,10 @@ def test_a_node_leaves_only_if_others_can_take_its_tablets(trio):
     trio.keyspace(factor=3)
     trio.sessions[0].execute("CREATE TABLE ks.t (k int PRIMARY KEY)")
     refused = admin(trio.nodes[0], "decommission")
-    assert refused.returncode != 0 and "no other node can take a replica of table ks.t" in refused.stderr
+    assert (
+        refused.returncode != 0
+        and "no other node can take a replica of table ks.t" in refused.stderr
+    )
     assert mode(trio.nodes[0]) == "NORMAL"
     cancelled = admin(trio.nodes[0], "decommission", "--cancel")
     assert cancelled.returncode != 0 and "is not leaving" in cancelled.stderr
@@ -102,7 +113,9 @@ def test_leaving_goes_on_after_kill9(trio, filled, victim):
     trio.nodes[killed].start()
     assert left > 0, "the node was killed while tablets moved"
     leaving.result()
-    eventually(lambda: members(trio.nodes[1]) == {node.address: "normal" for node in trio.nodes[:2]}, 60)
+    eventually(
+        lambda: members(trio.nodes[1]) == {node.address: "normal" for node in trio.nodes[:2]}, 60
+    )
     eventually(lambda: mode(leaves) == "DECOMMISSIONED")
     for n in (0, 1):
         assert len(contents(trio.sessions[n])) == ROWS
@@ -133,7 +146,11 @@ def test_hints_for_a_down_node_outlive_the_node_that_kept_them(trio):
     trio.kill(1)
     trio.wait_down(1)
     for k in range(100):
-        keeper.execute(SimpleStatement(f"INSERT INTO ks.t (k, c, v) VALUES ({k}, -1, 'any')", consistency_level=Level.ANY))
+        keeper.execute(
+            SimpleStatement(
+                f"INSERT INTO ks.t (k, c, v) VALUES ({k}, -1, 'any')", consistency_level=Level.ANY
+            )
+        )
     assert trio.nodes[2].metric("scylla_hints_manager_written") > 0
     done = admin(trio.nodes[2], "decommission")
     assert done.returncode == 0, done.stderr
@@ -142,15 +159,17 @@ def test_hints_for_a_down_node_outlive_the_node_that_kept_them(trio):
 
 
 def test_what_a_leaving_node_waits_for_is_shown(trio):
-    """Every tablet that moves has a replica on each of the other nodes, before or after. One of them
-    stops."""
+    """Every tablet that moves has a replica on each of the other nodes, before or after. One of
+    them stops."""
     session = fill_table(trio, factor=2, tablets=MANY)
     leaves, paused = trio.nodes[2], trio.nodes[1]
     name = host_id(paused)
     leaving = Decommission(leaves)
     eventually(lambda: mode(leaves) == "LEAVING")
     with paused.standing_still():
-        eventually(lambda: name in (rest(leaves, "/storage_service/decommission")["waits_for"] or ""))
+        eventually(
+            lambda: name in (rest(leaves, "/storage_service/decommission")["waits_for"] or "")
+        )
     done = leaving.result()
     assert done.returncode == 0, done.stderr
     assert len(contents(session)) == ROWS

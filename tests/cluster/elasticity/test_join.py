@@ -2,7 +2,9 @@
 clients."""
 
 from cassandra import ConsistencyLevel as Level
-from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, members, owners, tablets
+from cluster.elasticity.moving import (
+    ROWS, Writer, admin, contents, fill_table, members, owners, tablets,
+)
 from cluster.trio import Sessions, eventually, rest
 
 TABLETS = 32

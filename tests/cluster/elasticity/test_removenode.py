@@ -2,7 +2,9 @@
 back."""
 
 from cassandra import ConsistencyLevel as Level
-from cluster.elasticity.moving import ROWS, Writer, admin, all_owners, contents, fill_table, host_id, kill, members
+from cluster.elasticity.moving import (
+    ROWS, Writer, admin, all_owners, contents, fill_table, host_id, kill, members,
+)
 from cluster.trio import eventually, rest
 from launch import failed_start
 
@@ -29,7 +31,10 @@ def test_a_dead_node_is_removed_while_clients_write(trio, fourth):
 
 def test_what_cannot_be_removed(trio):
     session = fill_table(trio, factor=1, tablets=TABLETS)
-    session.execute("CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}")
+    session.execute(
+        "CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy',"
+        " 'replication_factor': 3}"
+    )
     session.execute("CREATE TABLE three.t (k int PRIMARY KEY)")
     name = kill(trio, 1)
     for words, why in [
@@ -47,7 +52,10 @@ def test_what_cannot_be_removed(trio):
         assert refused.returncode != 0 and why in refused.stderr, (words, refused.stderr)
     session.execute("DROP TABLE ks.t")
     refused = admin(trio.nodes[0], "removenode", name)
-    assert "no other node can take a replica of table three.t" in refused.stderr and "excludenode" in refused.stderr
+    assert (
+        "no other node can take a replica of table three.t" in refused.stderr
+        and "excludenode" in refused.stderr
+    )
     assert len(members(trio.nodes[0])) == 3
 
 
@@ -58,7 +66,11 @@ def test_replicas_of_an_excluded_node_are_built_once_a_node_can_take_them(trio, 
     assert done.returncode == 0, done.stderr
     with Writer(session, Level.QUORUM) as writer:
         fourth.start()
-        eventually(lambda: all_owners(fourth) == {trio.nodes[0].address, trio.nodes[2].address, fourth.address}, 60)
+        eventually(
+            lambda: all_owners(fourth)
+            == {trio.nodes[0].address, trio.nodes[2].address, fourth.address},
+            60,
+        )
     assert not writer.failures, writer.failures[:3]
     for source in (session, trio.sessions[2]):
         assert len(contents(source)) == ROWS + writer.rows
@@ -85,5 +97,9 @@ def test_a_removal_goes_on_without_the_node_that_was_asked(trio, fourth):
     assert done.returncode == 0, done.stderr
     trio.kill(2)
     trio.nodes[2].start()
-    eventually(lambda: all_owners(fourth) == {trio.nodes[0].address, trio.nodes[2].address, fourth.address}, 60)
+    eventually(
+        lambda: all_owners(fourth)
+        == {trio.nodes[0].address, trio.nodes[2].address, fourth.address},
+        60,
+    )
     assert len(contents(session)) == ROWS

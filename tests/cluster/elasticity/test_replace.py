@@ -2,7 +2,9 @@
 
 import pytest
 from cassandra import ConsistencyLevel as Level
-from cluster.elasticity.moving import ROWS, Writer, all_owners, contents, fill_table, kill, members, owners, tablets
+from cluster.elasticity.moving import (
+    ROWS, Writer, all_owners, contents, fill_table, kill, members, owners, tablets,
+)
 from cluster.trio import Sessions, eventually, rest
 from launch import Node, failed_start, free_address
 
@@ -12,7 +14,8 @@ TABLETS = 16
 def newcomer(trio, tmp_path, dead, address=None, rack=None, **config):
     return Node(shards=trio.nodes[dead].shards, memory="256M", data_dir=tmp_path / "new",
                 address=address or free_address(),
-                config={"seeds": f"'{trio.nodes[0].address},{trio.nodes[2].address}'", "rack": rack or f"r{dead}", **config})
+                config={"seeds": f"'{trio.nodes[0].address},{trio.nodes[2].address}'",
+                    "rack": rack or f"r{dead}", **config})
 
 
 @pytest.mark.parametrize("place", ["another address", "the same address"])
@@ -26,7 +29,9 @@ def test_a_new_node_replaces_a_dead_one_while_clients_write(trio, tmp_path, plac
             new.start()
             stay = {trio.nodes[0].address, trio.nodes[2].address, new.address}
             eventually(lambda: all_owners(new) == stay, 60)
-            eventually(lambda: sum(len(owners(tablet)) for tablet in tablets(new)) == 3 * TABLETS, 60)
+            eventually(
+                lambda: sum(len(owners(tablet)) for tablet in tablets(new)) == 3 * TABLETS, 60
+            )
         assert not writer.failures, writer.failures[:3]
         assert set(members(new)) == stay
         with Sessions([new]) as sessions:

@@ -11,7 +11,10 @@ TABLETS = 16
 
 
 def alter(session, factor):
-    text = f"ALTER KEYSPACE ks WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': {factor}}}"
+    text = (
+        "ALTER KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1':"
+        f" {factor}}}"
+    )
     session.execute(text, timeout=60)
 
 
@@ -20,7 +23,9 @@ def copies(node):
 
 
 def factor(session):
-    row = session.execute("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = 'ks'").one()
+    row = session.execute(
+        "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = 'ks'"
+    ).one()
     return row.replication["datacenter1"]
 
 
@@ -49,7 +54,9 @@ def test_each_replica_has_all_rows(trio):
 
 
 def rows_at_one(session):
-    return session.execute(SimpleStatement("SELECT k, c FROM ks.t", consistency_level=Level.ONE)).all()
+    return session.execute(
+        SimpleStatement("SELECT k, c FROM ks.t", consistency_level=Level.ONE)
+    ).all()
 
 
 def test_what_cannot_be_altered(trio):
@@ -68,7 +75,9 @@ def test_a_change_that_waits_for_a_dead_node_is_taken_back(trio):
     trio.kill(1)
     trio.wait_down(1)
     waits = session.execute_async(
-        "ALTER KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
+        "ALTER KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy',"
+        " 'datacenter1': 2}"
+    )
     eventually(lambda: copies(trio.nodes[0]) == {1, 2})
     assert factor(session) == "1"
     alter(trio.sessions[2], 1)
@@ -79,7 +88,9 @@ def test_a_change_that_waits_for_a_dead_node_is_taken_back(trio):
 def test_a_change_goes_on_after_kill9_of_the_node_that_was_asked(trio):
     session = fill_table(trio, factor=1, tablets=64)
     asked = trio.sessions[1].execute_async(
-        "ALTER KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
+        "ALTER KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy',"
+        " 'datacenter1': 2}"
+    )
     eventually(lambda: 2 in copies(trio.nodes[0]))
     trio.kill(1)
     trio.nodes[1].start()
@@ -91,16 +102,32 @@ def test_a_change_goes_on_after_kill9_of_the_node_that_was_asked(trio):
 
 def test_tables_of_a_node_alone_get_their_replicas_when_others_join(tmp_path):
     address = free_address()
-    nodes = [Node(shards=1, memory="256M", data_dir=tmp_path / f"n{n}", address=address if n == 0 else free_address(),
-                  config={"seeds": f"'{address}'", "rack": f"r{n}"}) for n in range(3)]
+    nodes = [
+        Node(
+            shards=1,
+            memory="256M",
+            data_dir=tmp_path / f"n{n}",
+            address=address if n == 0 else free_address(),
+            config={"seeds": f"'{address}'", "rack": f"r{n}"},
+        )
+        for n in range(3)
+    ]
     try:
         nodes[0].start()
         with Sessions(nodes) as sessions:
             session = sessions[0]
-            session.execute("CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}")
+            session.execute(
+                "CREATE KEYSPACE ks WITH replication = {'class': 'NetworkTopologyStrategy',"
+                " 'replication_factor': 3}"
+            )
             session.execute("CREATE TABLE ks.t (k int, c int, v text, PRIMARY KEY (k, c))")
             for k in range(100):
-                session.execute(SimpleStatement(f"INSERT INTO ks.t (k, c, v) VALUES ({k}, 0, 'x')", consistency_level=Level.ONE))
+                session.execute(
+                    SimpleStatement(
+                        f"INSERT INTO ks.t (k, c, v) VALUES ({k}, 0, 'x')",
+                        consistency_level=Level.ONE,
+                    )
+                )
             assert copies(nodes[0]) == {1}
             for node in nodes[1:]:
                 node.start()

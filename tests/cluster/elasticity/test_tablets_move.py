@@ -9,20 +9,26 @@ import time
 import pytest
 from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
-from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, host_id, owners, tablets
+from cluster.elasticity.moving import (
+    ROWS, Writer, admin, contents, fill_table, host_id, owners, tablets,
+)
 from cluster.trio import eventually, rest
 from launch import binary
 
 
 def session_dirs(trio):
-    return [str(path) for node in trio.nodes for path in node.data_dir.glob("data/ks/t-*/streaming/*")]
+    return [
+        str(path) for node in trio.nodes for path in node.data_dir.glob("data/ks/t-*/streaming/*")
+    ]
 
 
 def set_all(trio, **settings):
     """Changes live settings of all nodes."""
     for n in range(len(trio.nodes)):
         for name, value in settings.items():
-            trio.sessions[n].execute(f"UPDATE system.config SET value = '{value}' WHERE name = '{name}'")
+            trio.sessions[n].execute(
+                f"UPDATE system.config SET value = '{value}' WHERE name = '{name}'"
+            )
 
 
 @pytest.fixture
@@ -53,15 +59,21 @@ def test_tablets_move_while_clients_write(trio, filled, way):
         for tablet in tablets(trio.nodes[0]):
             target = next(node.address for node in trio.nodes if node.address != owners(tablet)[0])
             move(trio.nodes[0], tablet, target)
-            moved = next(one for one in tablets(trio.nodes[0]) if one["last_token"] == tablet["last_token"])
+            moved = next(
+                one for one in tablets(trio.nodes[0]) if one["last_token"] == tablet["last_token"]
+            )
             assert owners(moved) == [target]
     assert not writer.failures, writer.failures[:3]
     assert len(contents(filled)) == ROWS + writer.rows
     assert sum(node.metric("scylla_streaming_received_tablets") for node in trio.nodes) == 4
-    incoming, outgoing = (sum(node.metric(f"scylla_streaming_total_{way}_bytes") for node in trio.nodes)
-                          for way in ("incoming", "outgoing"))
+    incoming, outgoing = (
+        sum(node.metric(f"scylla_streaming_total_{way}_bytes") for node in trio.nodes)
+        for way in ("incoming", "outgoing")
+    )
     assert incoming == outgoing > 0
-    logged = "".join(node.log_path.read_text() for node in trio.nodes).count("a tablet is streamed as mutations")
+    logged = "".join(node.log_path.read_text() for node in trio.nodes).count(
+        "a tablet is streamed as mutations"
+    )
     assert logged == {"files": 0, "mutations": 4}[way]
     eventually(lambda: session_dirs(trio) == [])
 
@@ -94,7 +106,9 @@ def large_tablet(trio, session):
     """Writes 4 MB into the first tablet, and returns it."""
     tablet = tablets(trio.nodes[0])[0]
     token = session.prepare("SELECT token(k) FROM ks.t WHERE k = ? LIMIT 1")
-    own = next(k for k in range(100) if session.execute(token, (k,)).one()[0] <= int(tablet["last_token"]))
+    own = next(
+        k for k in range(100) if session.execute(token, (k,)).one()[0] <= int(tablet["last_token"])
+    )
     insert = session.prepare("INSERT INTO ks.t (k, c, v) VALUES (?, ?, ?)")
     for c in range(40):
         session.execute(insert, (own, 10_000 + c, os.urandom(50_000).hex()))
@@ -129,10 +143,12 @@ def test_replicas_are_added_and_removed(trio, filled):
 
     for words, why in [
         (("move-tablet", "ks", "t", token, source, others[1]), "has no replica of the tablet"),
-        (("move-tablet", "ks", "nix", token, others[0], others[1]), "Can't find a column family nix"),
+        (("move-tablet", "ks", "nix", token, others[0], others[1]),
+            "Can't find a column family nix"),
         (("move-tablet", "ks", "t", token, others[0], "10.9.9.9"), "is not known"),
         (("add-replica", "ks", "t", token, others[1], "--shard", "9"), "shards"),
-        (("del-replica", "ks", "t", token, others[0]), "only one replica can be added or removed at a time"),
+        (("del-replica", "ks", "t", token, others[0]),
+            "only one replica can be added or removed at a time"),
     ]:
         refused = admin(trio.nodes[0], *words)
         assert refused.returncode != 0 and why in refused.stderr, (words, refused.stderr)
@@ -149,24 +165,53 @@ def test_operators_see_a_tablet_that_moves(trio, filled, way):
     assert "1 MiB/s" in admin(source, "getstreamthroughput").stdout
     assert rest(source, "/v2/config/stream_io_throughput_mb_per_sec") == 1
     quiet = []
-    asked = [threading.Thread(target=move, args=(witness, tablet, target.address)),
-             threading.Thread(target=lambda: quiet.append(witness.admin("POST", "/storage_service/quiesce_topology")))]
+    asked = [
+        threading.Thread(target=move, args=(witness, tablet, target.address)),
+        threading.Thread(
+            target=lambda: quiet.append(witness.admin("POST", "/storage_service/quiesce_topology"))
+        ),
+    ]
     asked[0].start()
     eventually(lambda: rest(target, "/stream_manager/") and rest(source, "/stream_manager/"))
     asked[1].start()
     (shown,) = rest(witness, "/cluster/moves")
-    assert (shown["keyspace"], shown["table"], shown["last_token"]) == ("ks", "t", tablet["last_token"])
-    assert (shown["from"], shown["to"], shown["stage"]) == ([source.address], [target.address], "streaming")
+    assert (shown["keyspace"], shown["table"], shown["last_token"]) == (
+        "ks",
+        "t",
+        tablet["last_token"],
+    )
+    assert (shown["from"], shown["to"], shown["stage"]) == (
+        [source.address],
+        [target.address],
+        "streaming",
+    )
     words = {"files": "%)", "mutations": "as mutations"}[way]
-    assert words in admin(target, "netstats").stdout.split(f"Receiving from {source.address}: ks.t tablet")[1]
-    assert words in admin(source, "netstats").stdout.split(f"Sending to {target.address}: ks.t tablet")[1]
-    shards = [line for line in target.metrics().splitlines() if line.startswith("scylla_streaming_finished_percentage{")]
+    assert (
+        words
+        in admin(target, "netstats").stdout.split(f"Receiving from {source.address}: ks.t tablet")[
+            1
+        ]
+    )
+    assert (
+        words
+        in admin(source, "netstats").stdout.split(f"Sending to {target.address}: ks.t tablet")[1]
+    )
+    shards = [
+        line
+        for line in target.metrics().splitlines()
+        if line.startswith("scylla_streaming_finished_percentage{")
+    ]
     finished = min(float(line.rsplit(" ", 1)[1]) for line in shards)
     assert finished < 1 if way == "files" else finished == 1
     assert not quiet
-    watched = subprocess.Popen([str(binary()), "admin", "--api", f"{witness.address}:10000", "tablets", "--watch"],
-                               stdout=subprocess.PIPE, text=True)
-    assert watched.stdout.readline().startswith(f"ks.t tablet 0: {source.address} -> {target.address}: streaming")
+    watched = subprocess.Popen(
+        [str(binary()), "admin", "--api", f"{witness.address}:10000", "tablets", "--watch"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watched.stdout.readline().startswith(
+        f"ks.t tablet 0: {source.address} -> {target.address}: streaming"
+    )
     for node in trio.nodes:
         assert admin(node, "setstreamthroughput", "0").returncode == 0
     for thread in asked:
@@ -174,30 +219,40 @@ def test_operators_see_a_tablet_that_moves(trio, filled, way):
     assert [status for status, _ in quiet] == [200]
     assert "no tablet is moving" in watched.communicate(timeout=60)[0]
     assert rest(witness, "/cluster/moves") == []
-    eventually(lambda: admin(target, "netstats").stdout == "Mode: NORMAL\nNot sending or receiving any tablets.\n")
+    eventually(
+        lambda: admin(target, "netstats").stdout
+        == "Mode: NORMAL\nNot sending or receiving any tablets.\n"
+    )
     refused = witness.admin("POST", "/storage_service/stream_throughput?value=fast")
     assert refused[0] == 400 and "fast" in refused[1], refused
 
 
 def test_a_dropped_table_is_removed_at_once_while_tablets_leave(trio, filled):
     """Files of tablets that have left are removed in the background."""
-    filled.execute("CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3}")
+    filled.execute(
+        "CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy',"
+        " 'replication_factor': 3}"
+    )
     node = trio.nodes[0]
     for n, tablet in enumerate(tablets(node)):
         filled.execute(f"CREATE TABLE three.t{n} (k int PRIMARY KEY)")
-        filled.execute(SimpleStatement(f"INSERT INTO three.t{n} (k) VALUES (1)", consistency_level=Level.ALL))
+        filled.execute(
+            SimpleStatement(f"INSERT INTO three.t{n} (k) VALUES (1)", consistency_level=Level.ALL)
+        )
         source = next(at for at, one in enumerate(trio.nodes) if one.address == owners(tablet)[0])
         target = trio.nodes[(source + 1) % 3].address
         move(node, tablet, target)
         trio.sessions[source].execute(f"DROP TABLE three.t{n}")
-        names = [snapshot["key"] for snapshot in rest(trio.nodes[source], "/storage_service/snapshots")]
+        names = [
+            snapshot["key"] for snapshot in rest(trio.nodes[source], "/storage_service/snapshots")
+        ]
         assert any(name.endswith(f"-t{n}") for name in names), names
 
 
 @pytest.mark.parametrize("victim", ["source", "target"])
 def test_a_move_survives_kill9(trio, filled, way, victim):
-    """The move is repeated until it succeeds. No row is lost, and no file is left. It is so slow that
-    a node is killed while it streams."""
+    """The move is repeated until it succeeds. No row is lost, and no file is left. It is so slow
+    that a node is killed while it streams."""
     tablet = large_tablet(trio, filled)
     set_all(trio, stream_io_throughput_mb_per_sec=1)
     source = next(n for n, node in enumerate(trio.nodes) if node.address == owners(tablet)[0])

@@ -1,4 +1,5 @@
-"""Copies of a member's data directory: at another address while the member is restarted, and put back after it has run on."""
+"""Copies of a member's data directory: at another address while the member is restarted, and put
+back after it has run on."""
 
 import contextlib
 import shutil
@@ -30,7 +31,8 @@ def fill(trio):
 
 
 def is_marked(member, backup):
-    """Waits until the member has raised its write mark since the backup was made, and announced it."""
+    """Waits until the member has raised its write mark since the backup was made, and announced
+    it."""
     eventually(lambda: write_mark(member.data_dir) > write_mark(backup), seconds=LATER)
     time.sleep(1)
 
@@ -58,7 +60,8 @@ def refused(node, *texts):
 
 
 def refused_together(trio, member):
-    """As `refused`, for a member that is started at the same time as all others, none of which runs."""
+    """As `refused`, for a member that is started at the same time as all others, none of which
+    runs."""
     try:
         trio.restart_all()
         raise AssertionError("the node serves")
@@ -71,13 +74,16 @@ def refused_together(trio, member):
 
 @contextlib.contextmanager
 def member_and_copy(place):
-    """Three nodes with rows, the last of them, and a node on a copy of its directory, which is not started."""
+    """Three nodes with rows, the last of them, and a node on a copy of its directory, which is not
+    started."""
     with Trio(place) as trio:
         fill(trio)
         member = trio.nodes[2]
         is_at_rest(member)
         copy_of(member.data_dir, place / "copy")
-        copy = Node(shards=1, memory="256M", data_dir=place / "copy", config={**member.config}, keep=True)
+        copy = Node(
+            shards=1, memory="256M", data_dir=place / "copy", config={**member.config}, keep=True
+        )
         try:
             yield trio, member, copy
         finally:
@@ -85,7 +91,8 @@ def member_and_copy(place):
 
 
 def copied_member(place, check):
-    """A stale copy waits at another address while the member is restarted: the member keeps its place, the copy is refused."""
+    """A stale copy waits at another address while the member is restarted: the member keeps its
+    place, the copy is refused."""
     with member_and_copy(place) as (trio, member, copy):
         with check("the copy waits while the member answers"):
             error = failed_start(copy, 5)
@@ -115,7 +122,8 @@ def more_tables(trio):
 
 
 def older_copy(place, check, what, change, stops=False, all_end=False):
-    """A copy of the third member's directory, made before a change, is put back in its place after a kill."""
+    """A copy of the third member's directory, made before a change, is put back in its place after
+    a kill."""
     with Trio(place) as trio:
         fill(trio)
         member, backup = trio.nodes[2], place / "backup"
@@ -154,12 +162,14 @@ def older_copy(place, check, what, change, stops=False, all_end=False):
 
 
 def older_member(place, check):
-    """An older copy of the whole directory is put back, of an earlier run and of the present one."""
+    """An older copy of the whole directory is put back, of an earlier run and of the present
+    one."""
     kinds = (
         ("of an earlier run", {"change": more_rows, "stops": True}),
         ("of the present run", {"change": more_rows}),
         ("of the present run, from before changes of the metadata", {"change": more_tables}),
-        ("of the present run, when all members are started again", {"change": more_rows, "all_end": True}),
+        ("of the present run, when all members are started again",
+            {"change": more_rows, "all_end": True}),
     )
     for n, (what, kind) in enumerate(kinds):
         (place / str(n)).mkdir()
@@ -167,7 +177,8 @@ def older_member(place, check):
 
 
 def displaced_member(place, check):
-    """A member that is paused for so long that a copy gets its place stops by itself when it goes on."""
+    """A member that is paused for so long that a copy gets its place stops by itself when it goes
+    on."""
     with member_and_copy(place) as (trio, member, copy):
         try:
             trio.sessions.forget(2)
@@ -178,7 +189,9 @@ def displaced_member(place, check):
             member.go_on()
             with check("the member stops by itself"):
                 eventually(lambda: not member.alive(), seconds=LATER)
-                assert "another process has replaced this node in the cluster" in member.log_tail(200)
+                assert "another process has replaced this node in the cluster" in member.log_tail(
+                    200
+                )
             with check("a start of it is refused"):
                 refused(member, REFUSAL)
         finally:
@@ -186,4 +199,8 @@ def displaced_member(place, check):
                 member.go_on()
 
 
-ATTACKS = {"copied-member": copied_member, "older-member": older_member, "displaced-member": displaced_member}
+ATTACKS = {
+    "copied-member": copied_member,
+    "older-member": older_member,
+    "displaced-member": displaced_member,
+}

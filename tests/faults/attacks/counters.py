@@ -1,4 +1,5 @@
-"""Three nodes with counters, of which one loses a part of what it counted. No acknowledged increment that others have may be lost."""
+"""Three nodes with counters, of which one loses a part of what it counted. No acknowledged
+increment that others have may be lost."""
 
 import shutil
 import subprocess
@@ -46,7 +47,15 @@ def start(trio, *extra):
 
 
 def resync(trio):
-    command = [binary(), "admin", "--api", f"http://{trio.nodes[1].address}:{ADMIN_PORT}", "resync", trio.nodes[0].address, "--force"]
+    command = [
+        binary(),
+        "admin",
+        "--api",
+        f"http://{trio.nodes[1].address}:{ADMIN_PORT}",
+        "resync",
+        trio.nodes[0].address,
+        "--force",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -84,7 +93,8 @@ def stop_flushed(trio):
 
 
 def without_a_table(place, check):
-    """A stop, the directory of the table removed, --accept-loss, as docs/faults.md says of a table that missed too much."""
+    """A stop, the directory of the table removed, --accept-loss, as docs/faults.md says of a table
+    that missed too much."""
     with Trio(place) as trio:
         before = fill(trio)
         shutil.rmtree(stop_flushed(trio))
@@ -103,7 +113,8 @@ def without_an_sstable(place, check):
 
 
 def without_the_last_writes(place, check):
-    """The directory as it was before the last increments, as a power loss in the mode `periodic` leaves it."""
+    """The directory as it was before the last increments, as a power loss in the mode `periodic`
+    leaves it."""
     with Trio(place) as trio:
         trio.keyspace("k")
         trio.sessions[0].execute("CREATE TABLE k.n (k int PRIMARY KEY, c counter)")

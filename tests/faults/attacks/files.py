@@ -17,12 +17,16 @@ DISPENSABLE = {"lock"}
 
 
 def prepare(place):
-    """The data directory of a killed node: two flushed sstables, rows in the log of both shards, a table in the log only."""
+    """The data directory of a killed node: two flushed sstables, rows in the log of both shards, a
+    table in the log only."""
     node = Node(shards=2, data_dir=place / "original", config={"commitlog_sync": "batch"})
     node.start()
     try:
         cluster, session = connect(node.address)
-        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
+        session.execute(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
         for table in ("flushed", "logged"):
             session.execute(f"CREATE TABLE k.{table} (pk int PRIMARY KEY, v text)")
         for pk in range(FLUSHED):
@@ -77,7 +81,9 @@ def judge(place, address, name, how):
     shutil.copytree(place / "original", directory)
     if not harm(directory / name, how):
         return "unchanged"
-    node = Node(shards=2, data_dir=directory, address=address, config={"commitlog_sync": "batch"}, keep=True)
+    node = Node(
+        shards=2, data_dir=directory, address=address, config={"commitlog_sync": "batch"}, keep=True
+    )
     node.log_path.unlink(missing_ok=True)
     try:
         try:
@@ -95,7 +101,10 @@ def judge(place, address, name, how):
             return None
         # A table that cannot be read, with an error that names its file, is correct. Missing rows
         # never are.
-        if all(isinstance(count, str) and "unconfigured" not in count and "does not exist" not in count for count in wrong.values()):
+        if all(
+            isinstance(count, str) and "unconfigured" not in count and "does not exist" not in count
+            for count in wrong.values()
+        ):
             return None
         return f"{wrong} instead of {expected}"
     except Exception as error:
@@ -142,22 +151,46 @@ def one_at_a_time(place, check):
     for path in sorted(original.rglob("*")):
         name = str(path.relative_to(original))
         # There are many similar system tables: one of them is tested, and all of the user's tables.
-        if path.is_file() and name not in DISPENSABLE and (not name.startswith("data/") or name.startswith("data/k/")):
+        if (
+            path.is_file()
+            and name not in DISPENSABLE
+            and (not name.startswith("data/") or name.startswith("data/k/"))
+        ):
             names.setdefault(kind(name), []).append(name)
-    print(f"   {sum(len(files) for files in names.values())} files of {len(names)} kinds, of each kind {PER_KIND} at most")
-    names = {kind: [files[n * (len(files) - 1) // (PER_KIND - 1)] for n in range(PER_KIND)] if len(files) > PER_KIND else files for kind, files in names.items()}
+    print(
+        f"   {sum(len(files) for files in names.values())} files of {len(names)} kinds, of each"
+        f" kind {PER_KIND} at most"
+    )
+    names = {
+        kind: (
+            [files[n * (len(files) - 1) // (PER_KIND - 1)] for n in range(PER_KIND)]
+            if len(files) > PER_KIND
+            else files
+        )
+        for kind, files in names.items()
+    }
     report(check, names, place, address, HARMS)
 
 
 def incomplete_sstables(place, check):
-    """TOC.txt removed together with another component, or that one emptied or zeroed: each start names it, nothing is moved or gone."""
+    """TOC.txt removed together with another component, or that one emptied or zeroed: each start
+    names it, nothing is moved or gone."""
     address = prepare(place)
     directory = place / "harmed"
     table = next((place / "original/data/k").glob("flushed-*"))
     own = sorted(table.glob("me-*-TOC.txt"))[0].name.removesuffix("TOC.txt")
-    components = sorted(file.name.removeprefix(own) for file in table.glob(f"{own}*") if not file.name.endswith("TOC.txt"))
+    components = sorted(
+        file.name.removeprefix(own)
+        for file in table.glob(f"{own}*")
+        if not file.name.endswith("TOC.txt")
+    )
     cases = [(component, "removed") for component in components]
-    cases += [(component, how) for component in components if component not in ("Data.db", "Index.db") for how in ("emptied", "zeroed")]
+    cases += [
+        (component, how)
+        for component in components
+        if component not in ("Data.db", "Index.db")
+        for how in ("emptied", "zeroed")
+    ]
     for component, how in cases:
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(place / "original", directory)
@@ -170,7 +203,13 @@ def incomplete_sstables(place, check):
             harm(file, how)
         left = sorted(path.name for path in at.rglob(f"{own}*"))
         with check(f"TOC.txt removed, {component} {how}"):
-            node = Node(shards=2, data_dir=directory, address=address, config={"commitlog_sync": "batch"}, keep=True)
+            node = Node(
+                shards=2,
+                data_dir=directory,
+                address=address,
+                config={"commitlog_sync": "batch"},
+                keep=True,
+            )
             try:
                 for start in range(2):
                     node.log_path.unlink(missing_ok=True)
@@ -178,9 +217,13 @@ def incomplete_sstables(place, check):
                     cluster, session = connect(node.address)
                     found = rows(session, "flushed"), rows(session, "logged")
                     cluster.shutdown()
-                    assert isinstance(found[0], str) and own in found[0] and component in found[0], f"start {start}: {found}"
+                    assert (
+                        isinstance(found[0], str) and own in found[0] and component in found[0]
+                    ), f"start {start}: {found}"
                     assert found[1] == LOGGED, f"start {start}: {found}"
-                    assert "an sstable cannot be opened" in node.log_path.read_text(), f"start {start}: nothing in the log"
+                    assert (
+                        "an sstable cannot be opened" in node.log_path.read_text()
+                    ), f"start {start}: nothing in the log"
                     node.stop()
                     now = sorted(path.name for path in at.rglob(f"{own}*"))
                     assert now == left, f"start {start}: {set(now) ^ set(left)}"
@@ -197,8 +240,14 @@ def whole_directories(place, check):
     for path in sorted(original.rglob("*")):
         name = str(path.relative_to(original))
         depth = len(pathlib.PurePath(name).parts)
-        if path.is_dir() and (depth == 1 or name.startswith("commitlog/") or (name.startswith("data/k") and depth <= 3)):
-            names[name if not name.startswith("data/k/") else f"data/k/{path.name.rsplit('-', 1)[0]}"] = [name]
+        if path.is_dir() and (
+            depth == 1
+            or name.startswith("commitlog/")
+            or (name.startswith("data/k") and depth <= 3)
+        ):
+            names[
+                name if not name.startswith("data/k/") else f"data/k/{path.name.rsplit('-', 1)[0]}"
+            ] = [name]
     report(check, names, place, address, ("removed",))
     with check("a node without harm has all rows"):
         (place / "original/harmless").write_text("")
@@ -214,8 +263,16 @@ def refusal_names_the_way_out(place, check):
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(place / "original", directory)
         shutil.rmtree(directory / name)
-        before = sorted(str(path.relative_to(directory)) for path in (directory / "data/k").rglob("*"))
-        node = Node(shards=2, data_dir=directory, address=address, config={"commitlog_sync": "batch"}, keep=True)
+        before = sorted(
+            str(path.relative_to(directory)) for path in (directory / "data/k").rglob("*")
+        )
+        node = Node(
+            shards=2,
+            data_dir=directory,
+            address=address,
+            config={"commitlog_sync": "batch"},
+            keep=True,
+        )
         node.log_path.unlink(missing_ok=True)
         with check(f"{name}/ is missing: the refusal names it and a way out"):
             began = time.monotonic()
@@ -225,23 +282,34 @@ def refusal_names_the_way_out(place, check):
             except StartFailed as error:
                 assert time.monotonic() - began < 10, "it took more than 10 s"
                 text = str(error)
-                assert name in text and ("accept" in text or "restore" in text or "ignore" in text), text
+                assert name in text and (
+                    "accept" in text or "restore" in text or "ignore" in text
+                ), text
             finally:
                 node.close()
         with check(f"{name}/ is missing: nothing else was touched"):
-            after = sorted(str(path.relative_to(directory)) for path in (directory / "data/k").rglob("*"))
+            after = sorted(
+                str(path.relative_to(directory)) for path in (directory / "data/k").rglob("*")
+            )
             assert after == before, set(before) ^ set(after)
 
 
 def immutable_sstables(place, check):
-    """`chattr +i` on sstables, then a compaction: the next start is refused with the way out, and nothing is lost after it."""
+    """`chattr +i` on sstables, then a compaction: the next start is refused with the way out, and
+    nothing is lost after it."""
     node = Node(shards=1, memory="256M", data_dir=place / "node")
     files = []
     try:
         node.start()
         cluster, session = connect(node.address)
-        session.execute("CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}")
-        session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v text) WITH compaction = {'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}")
+        session.execute(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
+        session.execute(
+            "CREATE TABLE k.t (pk int PRIMARY KEY, v text) WITH compaction = {'class':"
+            " 'SizeTieredCompactionStrategy', 'enabled': 'false'}"
+        )
         for pk in range(LOGGED):
             session.execute(f"INSERT INTO k.t (pk, v) VALUES ({pk}, 'v')")
             if pk in (LOGGED // 2, LOGGED - 1):

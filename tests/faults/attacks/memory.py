@@ -8,7 +8,10 @@ import time
 
 from database import connect
 from launch import Node
-from wire import ERROR, EXECUTE, HEADER, OVERLOADED, PREPARE, RESULT, Closed, Wire, long_string, parameters, string
+from wire import (
+    ERROR, EXECUTE, HEADER, OVERLOADED, PREPARE, RESULT, Closed, Wire, long_string, parameters,
+    string,
+)
 
 MEMORY = 512  # MiB
 BOUND = 1.1  # times --memory
@@ -16,8 +19,17 @@ WRITERS = 80
 READERS = 16
 BODY = 14 << 20
 TOGETHER_WITHIN = 5  # seconds
-KEYSPACE = "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
-WRITE_TIMEOUT, READ_TIMEOUT, WRITE_FAILURE, READ_FAILURE, SERVER_ERROR = 0x1100, 0x1200, 0x1500, 0x1300, 0x0000
+KEYSPACE = (
+    "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+    " 'replication_factor': 1}"
+)
+WRITE_TIMEOUT, READ_TIMEOUT, WRITE_FAILURE, READ_FAILURE, SERVER_ERROR = (
+    0x1100,
+    0x1200,
+    0x1500,
+    0x1300,
+    0x0000,
+)
 INVALID = 0x2200
 
 
@@ -90,7 +102,9 @@ def receiving(place, check):
 
         def write(n):
             with Wire(node.address, timeout=120) as wire:
-                insert = wire.ask(PREPARE, long_string("INSERT INTO k.t (pk, v) VALUES (?, ?)")).prepared_id()
+                insert = wire.ask(
+                    PREPARE, long_string("INSERT INTO k.t (pk, v) VALUES (?, ?)")
+                ).prepared_id()
                 # The ends of all requests are sent last, so that the node holds all of them, as far
                 # as it accepts them.
                 body = bytearray(string(insert) + values)
@@ -114,11 +128,14 @@ def receiving(place, check):
         with check("acknowledged rows are there"):
             for n in stored:
                 with Wire(node.address, timeout=120) as wire:
-                    assert wire.query(f"SELECT pk FROM k.t WHERE pk = {n}").rows() == [[struct.pack(">i", n)]], n
+                    assert wire.query(f"SELECT pk FROM k.t WHERE pk = {n}").rows() == [
+                        [struct.pack(">i", n)]
+                    ], n
 
 
 def half_sent(place, check):
-    """80 connections that announce 200 MB, send 10 MB of it and wait: memory is bounded, others are served."""
+    """80 connections that announce 200 MB, send 10 MB of it and wait: memory is bounded, others are
+    served."""
     with Node(shards=2, memory=f"{MEMORY}M", data_dir=place / "node") as node:
         wires = []
         with Highest(node) as highest:
@@ -130,7 +147,10 @@ def half_sent(place, check):
                     pass
                 wires.append(wire)
             time.sleep(1)
-            with check("another client is served within 5 s"), Wire(node.address, timeout=5) as wire:
+            with (
+                check("another client is served within 5 s"),
+                Wire(node.address, timeout=5) as wire,
+            ):
                 assert wire.query("SELECT key FROM system.local").opcode == RESULT
         with check(f"resident memory is at most {BOUND} x --memory"):
             assert highest.value <= BOUND * MEMORY, f"{highest.value:.0f} MiB at --memory {MEMORY}M"
@@ -139,7 +159,8 @@ def half_sent(place, check):
 
 
 def sending(place, check):
-    """16 parallel readers of rows of 14 MB from a node of 512M: rows or errors, never a lost connection."""
+    """16 parallel readers of rows of 14 MB from a node of 512M: rows or errors, never a lost
+    connection."""
     with Node(shards=2, memory=f"{MEMORY}M", data_dir=place / "node") as node:
         cluster, session = connect(node.address)
         session.execute(KEYSPACE)
@@ -175,11 +196,20 @@ def sending(place, check):
             """Requests the same row many times, and reads nothing for a while."""
             wire = Wire(node.address, timeout=120)
             for stream in range(20):
-                wire.send(0x07, long_string(f"SELECT v FROM k.t WHERE pk = {stored[0]}") + struct.pack(">HB", 1, 0), stream=stream)
+                wire.send(
+                    0x07,
+                    long_string(f"SELECT v FROM k.t WHERE pk = {stored[0]}")
+                    + struct.pack(">HB", 1, 0),
+                    stream=stream,
+                )
             time.sleep(3)
             with wire:
                 answers = [wire.receive() for _ in range(20)]
-            return "ok" if all(answer.opcode in (RESULT, ERROR) for answer in answers) else "another answer"
+            return (
+                "ok"
+                if all(answer.opcode in (RESULT, ERROR) for answer in answers)
+                else "another answer"
+            )
 
         with Highest(node) as highest:
             results = together(READERS, slow)
@@ -188,7 +218,8 @@ def sending(place, check):
 
 
 def multiplied(place, check):
-    """Statements that write one large value to many rows, and lists that are compared with lists, on a node of 512M."""
+    """Statements that write one large value to many rows, and lists that are compared with lists,
+    on a node of 512M."""
     value, elements = bytes(1 << 20), 200_000
     ints = b"".join(struct.pack(">ii", 4, n) for n in range(1, elements + 1))
     unwanted = struct.pack(">i", elements) + ints
@@ -203,7 +234,9 @@ def multiplied(place, check):
             """Each frame of 1 MB causes 15 MB of mutations, which is below the limit, or 100 MB."""
             keys = ", ".join(map(str, range((15, 100)[n % 2])))
             with Wire(node.address, timeout=120) as wire:
-                prepared = wire.ask(PREPARE, long_string(f"UPDATE k.t SET v = ? WHERE pk IN ({keys})")).prepared_id()
+                prepared = wire.ask(
+                    PREPARE, long_string(f"UPDATE k.t SET v = ? WHERE pk IN ({keys})")
+                ).prepared_id()
                 answer = wire.ask(EXECUTE, string(prepared) + parameters([value]))
                 if answer.opcode == RESULT:
                     return "ok"
@@ -219,8 +252,12 @@ def multiplied(place, check):
 
         def discard(n):
             with Wire(node.address, timeout=120) as wire:
-                insert = wire.ask(PREPARE, long_string("INSERT INTO k.t (pk, l) VALUES (?, ?) USING TIMEOUT 60s")).prepared_id()
-                remove = wire.ask(PREPARE, long_string("UPDATE k.t USING TIMEOUT 60s SET l = l - ? WHERE pk = ?")).prepared_id()
+                insert = wire.ask(
+                    PREPARE, long_string("INSERT INTO k.t (pk, l) VALUES (?, ?) USING TIMEOUT 60s")
+                ).prepared_id()
+                remove = wire.ask(
+                    PREPARE, long_string("UPDATE k.t USING TIMEOUT 60s SET l = l - ? WHERE pk = ?")
+                ).prepared_id()
                 pk = struct.pack(">i", 100 + n)
                 for prepared, values in ((insert, [pk, others]), (remove, [unwanted, pk])):
                     answer = wire.ask(EXECUTE, string(prepared) + parameters(values))
@@ -235,4 +272,9 @@ def multiplied(place, check):
         judge(check, node, highest, results, "lists of 200,000 elements without 200,000 others")
 
 
-ATTACKS = {"receiving": receiving, "half-sent": half_sent, "sending": sending, "multiplied": multiplied}
+ATTACKS = {
+    "receiving": receiving,
+    "half-sent": half_sent,
+    "sending": sending,
+    "multiplied": multiplied,
+}

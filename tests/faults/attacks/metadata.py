@@ -13,7 +13,10 @@ from database import connect
 from launch import Node
 from trio import Trio, eventually
 
-KEYSPACE = "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': %d}"
+KEYSPACE = (
+    "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+    " 'replication_factor': %d}"
+)
 REFUSED = (ErrorMessage, NoHostAvailable, OperationTimedOut, Exception)
 IDLE = 1500  # connections, of a node that may have 1,024 descriptors
 LIMIT = ["prlimit", "--nofile=1024:1024"]
@@ -80,18 +83,27 @@ def descriptors(place, check):
         connections = idle(node.address)
         during, errors = ddl(session, [f"during{n}" for n in range(8)])
         filled += fill(session, during)
-        print(f"   during: {len(during)} acknowledged, {len(errors)} refused {set(errors.values())}")
+        print(
+            f"   during: {len(during)} acknowledged, {len(errors)} refused {set(errors.values())}"
+        )
         for connection in connections:
             connection.close()
         time.sleep(1)
-        with check("the node serves tables again once descriptors are free, or has ended and said why"):
+        with check(
+            "the node serves tables again once descriptors are free, or has ended and said why"
+        ):
             if node.alive():
                 def again():
-                    session.execute("CREATE TABLE IF NOT EXISTS k.after0 (pk int PRIMARY KEY, v text)")
+                    session.execute(
+                        "CREATE TABLE IF NOT EXISTS k.after0 (pk int PRIMARY KEY, v text)"
+                    )
                     return True
                 eventually(again, 60)
             else:
-                assert "descriptor" in node.log_tail().lower() or "open files" in node.log_tail().lower(), node.log_tail()
+                assert (
+                    "descriptor" in node.log_tail().lower()
+                    or "open files" in node.log_tail().lower()
+                ), node.log_tail()
                 node.start()
                 cluster, session = connect(node.address)
                 session.execute("CREATE TABLE k.after0 (pk int PRIMARY KEY, v text)")
@@ -125,18 +137,27 @@ def descriptors_of_one(place, check):
         connections = idle(victim.address)
         here, errors_here = ddl(trio.sessions[1], [f"starved{n}" for n in range(4)])
         there, errors_there = ddl(trio.sessions[0], [f"other{n}" for n in range(4)])
-        print(f"   through the starved node {len(here)} of 4, through another {len(there)} of 4 {set(errors_here.values()) | set(errors_there.values())}")
+        print(
+            f"   through the starved node {len(here)} of 4, through another {len(there)} of 4"
+            f" {set(errors_here.values()) | set(errors_there.values())}"
+        )
         for connection in connections:
             connection.close()
         acknowledged = here + there
         if not victim.alive():
             print(f"   the starved node ended: {victim.log_tail(2)}")
-            # `start` waits for CQL; the thread that starts a node has to live on, which this one does.
+            # `start` waits for CQL; the thread that starts a node has to live on, which this one
+            # does.
             victim.start()
             trio.sessions.forget(1)
 
         def tables(n):
-            return {row.table_name for row in trio.sessions[n].execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'")}
+            return {
+                row.table_name
+                for row in trio.sessions[n].execute(
+                    "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'"
+                )
+            }
 
         with check("all nodes have the same tables, among them all that were acknowledged"):
             eventually(lambda: tables(0) == tables(1) == tables(2), 60)
@@ -168,7 +189,9 @@ def declared(session, statement, errors):
         errors.append(f"{type(error).__name__}: {error}")
         return False
     finally:
-        assert time.monotonic() - began < 10, f"a declaration took {time.monotonic() - began:.0f} s: {statement[:100]}"
+        assert (
+            time.monotonic() - began < 10
+        ), f"a declaration took {time.monotonic() - began:.0f} s: {statement[:100]}"
 
 
 def storable(node, session, table, check, what):
@@ -185,7 +208,11 @@ def storable(node, session, table, check, what):
 def deep_types(place, check):
     """User-defined types with increasing nesting, also in collections and tuples: accepted types
     can be stored."""
-    for shape, use in (("nested", "frozen<{}>"), ("in lists", "frozen<list<frozen<{}>>>"), ("in tuples", "frozen<tuple<int, frozen<{}>>>")):
+    for shape, use in (
+        ("nested", "frozen<{}>"),
+        ("in lists", "frozen<list<frozen<{}>>>"),
+        ("in tuples", "frozen<tuple<int, frozen<{}>>>"),
+    ):
         node = Node(shards=1, data_dir=place / shape.replace(" ", "-"))
         try:
             node.start()
@@ -194,18 +221,35 @@ def deep_types(place, check):
             session.execute(KEYSPACE % 1)
             session.execute("CREATE TYPE k.t0 (a int)")
             depth, errors = 0, []
-            while depth < 300 and declared(session, f"CREATE TYPE k.t{depth + 1} (a {use.format(f't{depth}')})", errors):
+            while depth < 300 and declared(
+                session, f"CREATE TYPE k.t{depth + 1} (a {use.format(f't{depth}')})", errors
+            ):
                 depth += 1
             print(f"   {shape}: {depth} deep accepted, then {errors[-1:]}")
             with check(f"{shape}: the refusal is the statement's"):
                 assert depth < 300 and "InvalidRequest" in errors[-1], errors
-            while depth > 0 and not declared(session, f"CREATE TABLE k.t (pk int PRIMARY KEY, v frozen<t{depth}>, other text)", errors):
+            while depth > 0 and not declared(
+                session,
+                f"CREATE TABLE k.t (pk int PRIMARY KEY, v frozen<t{depth}>, other text)",
+                errors,
+            ):
                 depth -= 1
             declared(session, "CREATE TYPE k.top (a int)", errors)
             if declared(session, f"ALTER TYPE k.top ADD b frozen<t{depth}>", errors):
-                declared(session, "CREATE TABLE k.t2 (pk int PRIMARY KEY, v frozen<top>, other text)", errors)
-            tables = [row.table_name for row in session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'")]
-            stored = all([storable(node, session, table, check, f"{shape}, {table}") for table in tables])
+                declared(
+                    session,
+                    "CREATE TABLE k.t2 (pk int PRIMARY KEY, v frozen<top>, other text)",
+                    errors,
+                )
+            tables = [
+                row.table_name
+                for row in session.execute(
+                    "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'k'"
+                )
+            ]
+            stored = all(
+                [storable(node, session, table, check, f"{shape}, {table}") for table in tables]
+            )
             with check(f"{shape}: the node stops with status 0 exactly if it could write all"):
                 cluster.shutdown()
                 code = node.stop()
@@ -214,7 +258,10 @@ def deep_types(place, check):
                 node.start()
                 cluster, session = connect(node.address, schema_metadata_enabled=False)
                 for table in tables:
-                    assert session.execute(f"SELECT other FROM k.{table} WHERE pk = 1").one().other == "one", table
+                    assert (
+                        session.execute(f"SELECT other FROM k.{table} WHERE pk = 1").one().other
+                        == "one"
+                    ), table
                 cluster.shutdown()
         finally:
             node.close()
@@ -231,7 +278,12 @@ def wide_types(place, check):
         session.execute("CREATE TYPE k.w0 (a int, b int, c int, d int)")
         level, errors = 0, []
         with check("declarations are answered within 10 s"):
-            while level < 15 and declared(session, f"CREATE TYPE k.w{level + 1} ({', '.join(f'{f} frozen<w{level}>' for f in 'abcd')})", errors):
+            while level < 15 and declared(
+                session,
+                f"CREATE TYPE k.w{level + 1}"
+                f" ({', '.join(f'{f} frozen<w{level}>' for f in 'abcd')})",
+                errors,
+            ):
                 level += 1
         print(f"   {level} of 15 levels accepted, then {errors[-1:]}")
         with check("other statements are answered within 2 s"):
@@ -239,7 +291,11 @@ def wide_types(place, check):
             session.execute("SELECT key FROM system.local", timeout=30)
             assert time.monotonic() - began < 2, f"{time.monotonic() - began:.1f} s"
         with check("a table of the widest type that is accepted can be stored"):
-            while level > 0 and not declared(session, f"CREATE TABLE k.t (pk int PRIMARY KEY, v frozen<w{level}>, other text)", errors):
+            while level > 0 and not declared(
+                session,
+                f"CREATE TABLE k.t (pk int PRIMARY KEY, v frozen<w{level}>, other text)",
+                errors,
+            ):
                 level -= 1
             storable(node, session, "t", check, f"{level} levels")
         with check("the node starts again within 10 s and has the row"):
@@ -247,10 +303,18 @@ def wide_types(place, check):
             node.kill()
             node.start(timeout=10)
             cluster, session = connect(node.address, schema_metadata_enabled=False)
-            assert session.execute(SimpleStatement("SELECT other FROM k.t WHERE pk = 1")).one().other == "one"
+            assert (
+                session.execute(SimpleStatement("SELECT other FROM k.t WHERE pk = 1")).one().other
+                == "one"
+            )
             cluster.shutdown()
     finally:
         node.close()
 
 
-ATTACKS = {"descriptors": descriptors, "descriptors-of-one": descriptors_of_one, "deep-types": deep_types, "wide-types": wide_types}
+ATTACKS = {
+    "descriptors": descriptors,
+    "descriptors-of-one": descriptors_of_one,
+    "deep-types": deep_types,
+    "wide-types": wide_types,
+}

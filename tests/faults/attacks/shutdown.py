@@ -29,7 +29,8 @@ def stop(node, check, what):
 
 
 def unusable_files(node, check):
-    """SIGHUP with a file that cannot be read in bounded time: the node keeps its settings and serves."""
+    """SIGHUP with a file that cannot be read in bounded time: the node keeps its settings and
+    serves."""
     path = node.config_path
     good = path.read_text()
     for why, make in (
@@ -51,11 +52,18 @@ def unusable_files(node, check):
 
 
 def signals(place, check):
-    """SIGHUP reads the configuration again, others are ignored, SIGQUIT and SIGPWR stop the node in order."""
+    """SIGHUP reads the configuration again, others are ignored, SIGQUIT and SIGPWR stop the node in
+    order."""
     for name in ("SIGQUIT", "SIGPWR"):
         with Node(shards=2, memory="256M", data_dir=place / name) as node:
             if name == "SIGQUIT":
-                for ignored in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGIO):
+                for ignored in (
+                    signal.SIGUSR1,
+                    signal.SIGUSR2,
+                    signal.SIGALRM,
+                    signal.SIGVTALRM,
+                    signal.SIGIO,
+                ):
                     with check(f"{ignored.name} is ignored and logged"):
                         node.process.send_signal(ignored)
                         eventually(lambda: f"signal=\"{ignored.name}\"" in node.log_tail(10), 10)
@@ -65,9 +73,15 @@ def signals(place, check):
                     node.process.send_signal(signal.SIGHUP)
                     eventually(lambda: "configuration was reloaded" in node.log_tail(10), 10)
                     cluster, session = connect(node.address)
-                    values = {row.name: row.value for row in session.execute("SELECT name, value FROM system.config")}
+                    values = {
+                        row.name: row.value
+                        for row in session.execute("SELECT name, value FROM system.config")
+                    }
                     cluster.shutdown()
-                    assert values["read_request_timeout_in_ms"] == "1234" and values["auto_snapshot"] == "true", values
+                    assert (
+                        values["read_request_timeout_in_ms"] == "1234"
+                        and values["auto_snapshot"] == "true"
+                    ), values
                     assert "auto_snapshot" in node.log_tail(10), node.log_tail(10)
                 with check("SIGHUP with a wrong file changes nothing"):
                     node.config["read_request_timeout_in_ms"] = "never"
@@ -84,7 +98,9 @@ def signals(place, check):
 
 def few_descriptors(place, check):
     """Too few descriptors to serve a client: the start is refused and says what to set."""
-    node = Node(shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=40:40"])
+    node = Node(
+        shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=40:40"]
+    )
     with check("40 descriptors are refused"):
         failed_start(node, 20)
         assert "RLIMIT_NOFILE" in node.log_tail(5) and node.process.wait(10) == 1, node.log_tail(5)
@@ -105,7 +121,10 @@ def half_requests(place, check):
                 stop(node, check, f"half a request on {port}")
     with Node(shards=1, data_dir=place / "node-body") as node:
         with socket.create_connection((node.address, ADMIN_PORT)) as half:
-            half.sendall(b"POST /storage_service/flush HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
+            half.sendall(
+                b"POST /storage_service/flush HTTP/1.1\r\nHost: localhost\r\nContent-Length:"
+                b" 100\r\n\r\nhalf"
+            )
             stop(node, check, "half a body")
     with Node(shards=1, data_dir=place / "node-reader") as node:
         readers = []
@@ -117,7 +136,9 @@ def half_requests(place, check):
             for _ in range(200):
                 try:
                     reader.settimeout(0.2)
-                    reader.sendall(f"GET /metrics HTTP/1.1\r\nHost: {node.address}\r\n\r\n".encode())
+                    reader.sendall(
+                        f"GET /metrics HTTP/1.1\r\nHost: {node.address}\r\n\r\n".encode()
+                    )
                 except OSError:
                     break
             readers.append(reader)
@@ -130,7 +151,9 @@ def half_requests(place, check):
 def many_half_requests(place, check):
     """6,000 half requests: memory stays bounded, the port answers afterwards, and half requests
     time out."""
-    with Node(shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=16384:16384"]) as node:
+    with Node(
+        shards=1, memory="256M", data_dir=place / "node", prefix=["prlimit", "--nofile=16384:16384"]
+    ) as node:
         node.metrics()
         before = node.rss_mib()
         connections = []
@@ -165,11 +188,18 @@ def many_half_requests(place, check):
 
 
 def unread_log(place, check):
-    """Nobody reads the pipe that the log goes to: the node serves and stops all the same, and counts the lines that it drops."""
+    """Nobody reads the pipe that the log goes to: the node serves and stops all the same, and
+    counts the lines that it drops."""
     reader, writer = os.pipe()
     node = Node(shards=1, memory="256M", data_dir=place / "node")
-    node.process = subprocess.Popen(node.command(), stdout=writer, stderr=writer, stdin=subprocess.DEVNULL,
-                                    start_new_session=True, preexec_fn=die_with_parent)
+    node.process = subprocess.Popen(
+        node.command(),
+        stdout=writer,
+        stderr=writer,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
     os.close(writer)
     log = lambda text: node.admin("POST", f"/system/log?level=info&message={text}", timeout=5)
     try:

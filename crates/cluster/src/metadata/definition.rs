@@ -31,12 +31,6 @@ impl KeyspaceDefinition {
         let factors = self.replication.iter().filter(|(key, _)| *key != "class");
         factors.filter_map(|(_, factor)| copies(factor)).max().unwrap_or(1)
     }
-
-    /// The replication class without its package.
-    pub fn replication_class(&self) -> &str {
-        let class = self.replication.get("class").map_or("", String::as_str);
-        class.rsplit('.').next().unwrap_or(class)
-    }
 }
 
 /// A user-defined type.

@@ -22,8 +22,12 @@ pub struct ShardStorage {
 }
 
 impl ShardStorage {
-    /// The current numbers of the running shard.
-    pub fn of(engine: &Engine) -> ShardStorage {
+    /// The current numbers of this shard.
+    pub fn of_this_shard(engines: PerShard<Engine>) -> ShardStorage {
+        engines.try_get().map(|engine| ShardStorage::of(&engine)).unwrap_or_default()
+    }
+
+    fn of(engine: &Engine) -> ShardStorage {
         ShardStorage { engine: engine.metrics(), tables: engine.details() }
     }
 }
@@ -107,6 +111,16 @@ pub async fn table_details(engines: PerShard<Engine>, tables: Vec<TableId>) -> V
         sums.iter_mut().zip(&part).for_each(|(sum, part)| sum.add(part));
     }
     sums
+}
+
+/// Whether every shard compacts a table by itself. An error if a shard does not have the table.
+pub async fn auto_compaction(engines: PerShard<Engine>, table: TableId) -> Result<bool, EngineError> {
+    for is_on in ask(engines, move |engine| Some(engine.auto_compaction(table))).await.into_iter().flatten() {
+        if !is_on? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The running compactions, with their shards.

@@ -79,6 +79,10 @@ impl Node {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::metadata::{KeyspaceDefinition, Metadata, Op, TableDefinition, TabletsDefinition};
+    use crate::tablets::TabletReplica;
+    use model::id::{SchemaVersion, TableId};
+    use model::options::TableOptions;
     use uuid::Uuid;
 
     /// A node with default values for everything that tests do not check.
@@ -99,6 +103,39 @@ pub(crate) mod tests {
             release_version: "4.1.0".into(),
             features: vec!["RAFT_METADATA".into()],
         }
+    }
+
+    /// The table of [`metadata`].
+    pub(crate) const TABLE: TableId = TableId(Uuid::from_u128(7));
+
+    /// Nodes, a keyspace `ks` with this replication, and its table `t` with these replicas.
+    pub(crate) fn metadata(
+        nodes: impl IntoIterator<Item = Node>,
+        replication: impl IntoIterator<Item = (String, String)>,
+        replicas: Vec<Vec<TabletReplica>>,
+    ) -> Metadata {
+        let keyspace = KeyspaceDefinition {
+            name: "ks".into(),
+            replication: replication.into_iter().collect(),
+            durable_writes: true,
+            tablets: Default::default(),
+        };
+        let table = TableDefinition {
+            id: TABLE,
+            version: SchemaVersion(Uuid::from_u128(1)),
+            keyspace: "ks".into(),
+            name: "t".into(),
+            columns: Vec::new(),
+            dropped: Vec::new(),
+            options: TableOptions::default(),
+        };
+        let rest = [
+            Op::PutKeyspace(keyspace),
+            Op::PutTable(Box::new(table)),
+            Op::PutTablets(TabletsDefinition { table: TABLE, replicas }),
+        ];
+        let nodes = nodes.into_iter().map(|node| Op::PutNode(Box::new(node)));
+        Metadata::empty().with(&nodes.chain(rest).collect::<Vec<_>>()).expect("the steps fit")
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! record*     u32 length of the body, u32 CRC32 of the body
 //!             body: u8 version (2), i64 microseconds when the hint was stored,
 //!                   u64 number of the metadata that routed the write, mutation
-//!             version 1: without the metadata number
 //! ```
 //!
 //! Numbers are little-endian. A record that ends beyond the end of the file was cut off by a crash:
@@ -20,7 +19,7 @@ const MAGIC: &[u8; 8] = b"MSNHINTS";
 const VERSION: u8 = 1;
 /// The length of a file that has no hints left and could not be removed: the magic alone.
 pub const EMPTIED: u64 = MAGIC.len() as u64;
-/// The version of records that this release writes. It also reads earlier versions.
+/// The version of records. Version 1 was never released.
 const RECORD_VERSION: u8 = 2;
 const HEAD: usize = 8 + 1 + 4;
 const RECORD_HEAD: usize = 4 + 4;
@@ -30,7 +29,7 @@ const RECORD_HEAD: usize = 4 + 4;
 pub struct Hint {
     /// When the hint was stored: microseconds since the epoch.
     pub written: i64,
-    /// The number of the metadata that routed the write; 0 if unknown.
+    /// The number of the metadata that routed the write.
     pub number: u64,
     /// The write.
     pub mutation: Mutation,
@@ -149,13 +148,12 @@ impl Iterator for Records {
 fn parse(body: &Bytes) -> Option<Hint> {
     let (version, rest) = body.split_first()?;
     let (written, rest) = rest.split_first_chunk()?;
-    let (number, begin) = match *version {
-        1 => (0, 1 + 8),
-        RECORD_VERSION => (u64::from_le_bytes(*rest.first_chunk()?), 1 + 8 + 8),
-        _ => return None,
-    };
-    let mutation = Mutation::parse(body.slice(begin..)).ok()?;
-    Some(Hint { written: i64::from_le_bytes(*written), number, mutation })
+    let number = rest.first_chunk()?;
+    if *version != RECORD_VERSION {
+        return None;
+    }
+    let mutation = Mutation::parse(body.slice(1 + 8 + 8..)).ok()?;
+    Some(Hint { written: i64::from_le_bytes(*written), number: u64::from_le_bytes(*number), mutation })
 }
 
 #[cfg(test)]
@@ -225,14 +223,15 @@ mod tests {
     }
 
     #[test]
-    fn records_of_earlier_releases_are_read() {
-        let hint = &hints()[0];
-        let body = [&[1, 0xe8, 3, 0, 0, 0, 0, 0, 0][..], hint.mutation.as_bytes()].concat();
-        let mut old = header(HostId(Uuid::from_u128(5)));
-        old.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        old.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
-        old.extend_from_slice(&body);
-        let read: Vec<Hint> = open(&old.into()).expect("a file of hints").collect();
-        assert_eq!(read, [Hint { number: 0, ..hint.clone() }]);
+    fn a_record_of_another_version_is_damage() {
+        for version in [1, 3] {
+            let mut record = encode(&hints()[0]);
+            record[RECORD_HEAD] = version;
+            let crc = crc32fast::hash(&record[RECORD_HEAD..]);
+            record[4..8].copy_from_slice(&crc.to_le_bytes());
+            let bytes = [header(HostId(Uuid::from_u128(5))), record].concat();
+            let mut records = open(&bytes.into()).expect("a file of hints");
+            assert_eq!((records.next(), records.damage()), (None, Some("a record cannot be decoded")));
+        }
     }
 }

@@ -27,10 +27,6 @@ use std::path::PathBuf;
 
 /// The format version: the sequence number, the files, and the minimum lengths of some files.
 const FORMAT: u8 = 3;
-/// The version without lengths.
-const WITHOUT_LENGTHS: u8 = 2;
-/// The version with the files only.
-const FILES_ONLY: u8 = 1;
 
 /// The listed files: for each target, the first and last number of each run of consecutive files.
 type ListedFiles = Vec<(HostId, Vec<(u64, u64)>)>;
@@ -213,10 +209,7 @@ impl Manifest {
 }
 
 fn decode(bytes: &[u8]) -> Option<(u64, ListedFiles, Lengths)> {
-    let without_lengths =
-        || sealed::decode(WITHOUT_LENGTHS, bytes).map(|(sequence, named)| (sequence, named, Lengths::new()));
-    let files_only = || Some((0, sealed::decode(FILES_ONLY, bytes)?, Lengths::new()));
-    sealed::decode(FORMAT, bytes).or_else(without_lengths).or_else(files_only)
+    sealed::decode(FORMAT, bytes)
 }
 
 /// The first and last number of each run of consecutive numbers.
@@ -241,8 +234,6 @@ mod tests {
         let numbers = BTreeSet::from([1, 2, 3, 7]);
         let named: ListedFiles = vec![(HostId(Uuid::from_u128(5)), runs(&numbers))];
         let body = [&[1, 16][..], &[0; 15], &[5, 2, 1, 3, 7, 7]].concat();
-        assert_eq!(decode(&sealed::encode(FILES_ONLY, &named)), Some((0, named.clone(), Vec::new())));
-        assert_eq!(decode(&sealed::encode(WITHOUT_LENGTHS, &(9_u64, &named))), Some((9, named.clone(), Vec::new())));
         let lengths: Lengths = vec![(HostId(Uuid::from_u128(5)), vec![(7, 100)])];
         let bytes = sealed::encode(FORMAT, &(9_u64, &named, &lengths));
         let body = [&[9][..], &body, &[1, 16][..], &[0; 15], &[5, 1, 7, 100]].concat();

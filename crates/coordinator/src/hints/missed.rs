@@ -23,12 +23,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// The name that the file had inside of the hint directory, in earlier releases.
-pub(super) const OLD_NAME: &str = "missed";
 /// The format version: the sequence number and the entries.
 const FORMAT: u8 = 2;
-/// The version without the sequence number.
-const WITHOUT_SEQUENCE: u8 = 1;
 /// After a failure, a write that a known entry covers does not retry the disk for this long.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -162,7 +158,7 @@ impl Missed {
     /// Adds the entries of a file, if the file exists, or of its reserved space if this is newer.
     /// The sequence number must be at least `least`. Returns why the file differs from the file at
     /// the last stop, if it does.
-    pub async fn adopt(&self, path: &Path, reserve: Option<&Path>, least: u64) -> io::Result<Option<&'static str>> {
+    pub async fn adopt(&self, path: &Path, reserve: &Path, least: u64) -> io::Result<Option<&'static str>> {
         let (found, mut lost) = match rt::fs::read(path).await {
             Ok(bytes) => {
                 let found = decode(&bytes);
@@ -178,11 +174,7 @@ impl Missed {
         };
         let is_there = found.is_some();
         let (mut sequence, mut found) = found.unwrap_or_default();
-        let reserved = match reserve {
-            Some(reserve) => ReservedNotes::read(reserve).await?,
-            None => None,
-        };
-        let newer = reserved.filter(|(reserved, _)| *reserved > sequence);
+        let newer = ReservedNotes::read(reserve).await?.filter(|(reserved, _)| *reserved > sequence);
         let is_in_reserve = newer.is_some();
         if let Some((reserved, entries)) = newer {
             (sequence, found) = (reserved, entries);
@@ -195,7 +187,7 @@ impl Missed {
             let before = sequence.max(least);
             self.written.set(before);
             self.is_in_reserve.set(is_in_reserve);
-            // A file without a sequence number gets one.
+            // A file with the number 0, which [`note_accepted_loss`] may leave, gets another one.
             self.changes.set(before + u64::from(lost.is_some() || (is_there && sequence == 0)));
         }
         let now = rt::time::wall_micros();
@@ -406,7 +398,7 @@ pub async fn note_accepted_loss(notes: &Path, own: HostId, tables: &[Option<Tabl
     }
     let (path, reserve) = (missed_path(notes, 0), reserve_path(notes, 0));
     let missed = Missed::new(path.clone(), reserve.clone());
-    missed.adopt(&path, Some(&reserve), 0).await?;
+    missed.adopt(&path, &reserve, 0).await?;
     missed.keep_sequence();
     for table in tables {
         missed.note(own, *table, Cause::AcceptedLoss).await.map_err(io::Error::other)?;
@@ -434,7 +426,7 @@ pub(super) fn missed_name(shard: u16) -> String {
 }
 
 fn decode(bytes: &[u8]) -> Option<(u64, Vec<MissedWrites>)> {
-    sealed::decode(FORMAT, bytes).or_else(|| Some((0, sealed::decode(WITHOUT_SEQUENCE, bytes)?)))
+    sealed::decode(FORMAT, bytes)
 }
 
 #[cfg(test)]
@@ -450,7 +442,6 @@ mod tests {
             since: 1,
         };
         let both = vec![one, MissedWrites { table: None, ..one }];
-        assert_eq!(decode(&sealed::encode(WITHOUT_SEQUENCE, &both)), Some((0, both.clone())));
         let bytes = sealed::encode(FORMAT, &(9_u64, &both));
         let id = |n: u8| [&[16][..], &[0; 15], &[n]].concat();
         let body = [&[9, 2][..], &id(5), &[1], &id(6), &[3, 2], &id(5), &[0, 3, 2]].concat();

@@ -221,8 +221,8 @@ impl Hints {
         Ok(numbers.filter(|number| number % shards.max(1) == shard).chain([shard]).collect())
     }
 
-    /// Takes over the missed writes of removed shards, also if an earlier release kept them in the
-    /// hint directory. Returns the files that can be removed once all is on disk. Adds to `lost`.
+    /// Takes over the missed writes of removed shards. Returns the files that can be removed once
+    /// all is on disk. Adds to `lost`.
     async fn take_over_notes(
         &self,
         shard: u16,
@@ -236,11 +236,9 @@ impl Hints {
             let path = missed_path(&self.config.notes, *number);
             let name = missed_name(*number);
             let reserve = reserve_path(&self.config.notes, *number);
-            let why = self.missed.adopt(&path, Some(&reserve), self.witness.sequence(&name)).await?;
+            let why = self.missed.adopt(&path, &reserve, self.witness.sequence(&name)).await?;
             lost.extend(self.witness.lost(name, why));
-            let old = self.config.directory.join(number.to_string()).join(missed::OLD_NAME);
-            self.missed.adopt(&old, None, 0).await?;
-            for path in [path, old, reserve] {
+            for path in [path, reserve] {
                 if ![&own, &own_reserve].contains(&&path) && rt::fs::is_there(&path).await? {
                     others.push(path);
                 }

@@ -441,12 +441,6 @@ fn notes_of_missed_writes_outlive_the_hints() {
         std::fs::remove_dir_all(scratch.join("0")).expect("removed");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
         assert_eq!(noted(&hints), [(target(), Some(mutation(7).table()), Cause::WindowOver)]);
-        // Earlier builds kept the notes in the hint directory.
-        drop(hints);
-        let (old, new) = (scratch.join("0").join(missed::OLD_NAME), missed_path(&scratch.join("notes"), 0));
-        std::fs::rename(&new, &old).expect("renamed");
-        let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
-        assert_eq!((noted(&hints).len(), old.exists(), new.exists()), (1, false, true));
     });
 }
 

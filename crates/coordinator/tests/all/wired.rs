@@ -145,7 +145,7 @@ async fn start(directory: &Path, n: u128) -> Up {
     let internode_config = InternodeConfig { liveness, ..InternodeConfig::default() };
     let path = directory.join(n.to_string());
     std::fs::create_dir_all(&path).expect("a directory can be made");
-    let address = machine.call(ShardId(0), move || start_floors(path, n, internode_config)).await.expect("up");
+    let address = machine.remote().call(ShardId(0), move || start_floors(path, n, internode_config)).await.expect("up");
     Up { machine, host: host(n), address }
 }
 
@@ -159,11 +159,15 @@ impl Up {
         };
         let peers = others.iter().filter(|(host, _)| *host != self.host).map(|(host, at)| (*host, peer(*at)));
         let book = AddressBook { peers: peers.collect(), ..AddressBook::default() };
-        self.machine.call(ShardId(0), move || internode::publish_book(SERVICES.internode, book)).await.expect("told");
+        self.machine
+            .remote()
+            .call(ShardId(0), move || internode::publish_book(SERVICES.internode, book))
+            .await
+            .expect("told");
     }
 
     async fn write(&self, shard: u16, k: i32, timestamp: i64, level: Consistency) -> Result<(), CoordinatorError> {
-        let write = self.machine.call(ShardId(shard), move || async move {
+        let write = self.machine.remote().call(ShardId(shard), move || async move {
             let coordinator = COORDINATORS.get();
             let metadata = coordinator.metadata();
             let schema = metadata.table_by_id(table_id()).expect("it is there").schema.clone();
@@ -175,7 +179,7 @@ impl Up {
     }
 
     async fn read(&self, shard: u16, k: i32, level: Consistency) -> Result<Vec<i64>, CoordinatorError> {
-        let read = self.machine.call(ShardId(shard), move || async move {
+        let read = self.machine.remote().call(ShardId(shard), move || async move {
             let coordinator = COORDINATORS.get();
             let query = support::query_on(&coordinator, Partitions::Keys(smallvec![key(k)]));
             let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
@@ -186,7 +190,7 @@ impl Up {
 
     /// The number of rows of the table.
     async fn scan(&self, level: Consistency) -> Result<usize, CoordinatorError> {
-        let scan = self.machine.call(ShardId(0), move || async move {
+        let scan = self.machine.remote().call(ShardId(0), move || async move {
             let coordinator = COORDINATORS.get();
             let query = support::query_on(&coordinator, Partitions::Range(PartitionRange::FULL));
             let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
@@ -198,7 +202,7 @@ impl Up {
     /// Waits until every shard sees another node as up or down.
     async fn sees(&self, other: HostId, alive: bool) {
         for _ in 0..POLLS {
-            let seen = self.machine.call(ShardId(0), move || async move {
+            let seen = self.machine.remote().call(ShardId(0), move || async move {
                 rt::shard::call_all(move || async move { COORDINATORS.get().nodes().is_alive(other) == alive }).await
             });
             if seen.await.expect("ran").into_iter().all(|seen| seen) {
@@ -210,7 +214,7 @@ impl Up {
     }
 
     async fn stop(self) {
-        let stopped = self.machine.call(ShardId(0), || async {
+        let stopped = self.machine.remote().call(ShardId(0), || async {
             let running = RUNNING.get().0.borrow_mut().take();
             if let Some(running) = running {
                 running.stop().await;

@@ -17,6 +17,7 @@ use model::key::DecoratedKey;
 use model::time::{expiry, stored_seconds};
 use replica::{LargeKinds, Mutations, RateLimitMode};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The bytes that a statement may write by repeating its values, before it must wait for
@@ -244,6 +245,11 @@ impl Modify {
             large = self.check_large_data(&mutations, config)?;
         }
         if !mutations.is_empty() {
+            debug_assert!(
+                mutations.iter().all(|(mutation, _)| mutation.table() == self.schema.id),
+                "a statement changes its own table"
+            );
+            debug_assert!(is_each_once(&mutations), "a statement has one mutation of each partition");
             options.context.large_data = self.checks_large_data.then(Rc::default);
             let written = request.coordinator.write(mutations, kind, &options).await;
             written.map_err(|error| write_error(error, &self.schema, kind))?;
@@ -272,4 +278,10 @@ pub fn default_timestamp(request: &Request<'_>) -> Result<i64, Error> {
         }
         None => Ok(request.coordinator.timestamp()),
     }
+}
+
+/// Whether each mutation is of its key, and no two are of the same partition.
+pub(crate) fn is_each_once(mutations: &Mutations) -> bool {
+    let mut seen = BTreeSet::new();
+    mutations.iter().all(|(mutation, key)| mutation.key() == key.key && seen.insert((mutation.table(), &key.key)))
 }

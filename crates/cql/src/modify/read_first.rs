@@ -79,6 +79,7 @@ pub async fn read_first(
         let lists = lists.collect();
         prior.rows.push((key::Clustering(row_key.into()), lists));
     }
+    debug_assert!(rest.is_empty() && page.next.is_none(), "an unpaged read returns all rows, each complete");
     Ok(prior)
 }
 

@@ -20,6 +20,8 @@ use model::token::Token;
 use replica::RateLimitMode;
 use replica::reduce::values;
 use rt::time::Duration;
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -117,7 +119,7 @@ impl Select {
             }
             Partitions::Keys(keys) => {
                 let token = self.routed_by(&keys, request);
-                (Targets::Keys(keys), token)
+                (Targets::Keys(each_once(keys)), token)
             }
             Partitions::Range(range) => (Targets::Range(range), None),
         };
@@ -228,4 +230,11 @@ impl Select {
         }
         Ok(())
     }
+}
+
+/// The keys, each of which must occur once.
+fn each_once(keys: SmallVec<[DecoratedKey; 1]>) -> SmallVec<[DecoratedKey; 1]> {
+    let mut seen = BTreeSet::new();
+    debug_assert!(keys.iter().all(|key| seen.insert(&key.key)), "each partition is read once");
+    keys
 }

@@ -87,11 +87,19 @@ impl Select {
 
     /// Reads one page of rows that need no filter, aggregate or sorting.
     pub(super) async fn plain(&self, query: Query, mut page: Page<'_>) -> Result<Answer, Error> {
+        debug_assert!(
+            self.sort.is_empty() && self.grouping.is_none() && self.restrictions.filters.is_empty(),
+            "a plain page has the rows as they are read"
+        );
         let size = page.size.filter(|_| page.state.is_some() || !self.needs_no_paging(&query));
         let wanted = PageRequest { size, state: page.state.take(), ..PageRequest::default() };
         // Pinned, so that this large future is not moved.
         let read = pin!(page.request.coordinator.read(&query, &wanted, page.options)).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
+        debug_assert!(
+            query.limit.into_iter().chain(size).all(|most| read.rows <= most),
+            "a page has no more rows than were requested"
+        );
         let tablet = page.tablet(&query, read.next.as_deref());
         let next = read.next.map(|state| page.pager.seal(&state)).transpose()?;
         if let Shape::Plain = self.shape {
@@ -151,11 +159,16 @@ impl Select {
         mut emitter: Emitter<'_>,
         page: &Page<'_>,
     ) -> Result<Answer, Error> {
+        debug_assert!(query.limit.is_none(), "LIMIT is of the result, not of the rows that it is made of");
         let Page { request, options, .. } = *page;
         let mut collected = Collected::new(page, self);
         emitter.bind(&collected.pace).await?;
         request.release_metadata();
         if emitter.only_counts() || self.reduced.is_some() {
+            debug_assert!(
+                query.per_partition_limit.is_none() && self.restrictions.filters.is_empty() && self.grouping.is_none(),
+                "owners reduce all rows of a query"
+            );
             query.output = self.reduced.clone().unwrap_or(query.output);
             let read = request.coordinator.reduce(&query, options).await;
             let read = read.map_err(|error| read_error(error, &self.schema))?;

@@ -10,7 +10,7 @@
 //!  16  8  segment id
 //!  24  8  run: the id of the first segment of the process that wrote it
 //!  32  8  created, microseconds since 1970
-//!  40  8  digest of the node's host id; 0 in segments of earlier states of the development
+//!  40  8  digest of the node's host id
 //!  48 12  zero
 //!  60  4  CRC32 of the 60 bytes before
 //! record, from byte 64 on, each at a multiple of 8

@@ -95,11 +95,6 @@ impl Ledger {
         slots.sort();
         slots
     }
-
-    /// The oldest segment that still has records of `slot`.
-    pub fn first_dirty(&self, slot: SlotId) -> Option<u64> {
-        self.segments.iter().find(|segment| segment.last.contains_key(&slot)).map(|segment| segment.id)
-    }
 }
 
 #[cfg(test)]
@@ -129,7 +124,6 @@ mod tests {
         assert_eq!(ledger.take_free(), [10]);
         assert_eq!(ledger.ids().collect::<Vec<_>>(), [11]);
         assert_eq!(ledger.oldest_dirty(), [], "the segment in use does not count");
-        assert_eq!(ledger.first_dirty(a), Some(11));
     }
 
     proptest! {

@@ -335,11 +335,6 @@ impl Commitlog {
         self.state.borrow().ledger.oldest_dirty()
     }
 
-    /// The oldest segment that has live records of `slot`.
-    pub fn oldest_segment_of(&self, slot: SlotId) -> Option<u64> {
-        self.state.borrow().ledger.first_dirty(slot)
-    }
-
     /// Records whether memtables cannot be flushed for lack of disk space or descriptors. While
     /// they cannot, a log at its size limit refuses records instead of making them wait.
     pub fn set_flushes_blocked(&self, blocked: bool) {

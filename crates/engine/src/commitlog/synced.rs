@@ -6,7 +6,7 @@
 //!   8  8  run
 //!  16  8  segment
 //!  24  4  offset
-//!  28  4  short digest of the node's host id; 0 in files of earlier states of the development
+//!  28  4  short digest of the node's host id
 //! ```
 //!
 //! A record names the synced position at the time when it was appended, so the segments do not show
@@ -66,8 +66,8 @@ impl SyncedFile {
     }
 }
 
-/// The position in the file of `run_dir`. `None` if there is none (earlier releases wrote none),
-/// it cannot be read, or it belongs to another node.
+/// The position in the file of `run_dir`. `None` if there is none, it cannot be read, or it belongs
+/// to another node.
 pub(super) async fn read(run_dir: &Path, run: u64, host: Option<HostId>) -> Result<Option<Position>, LogError> {
     let path = run_dir.join(NAME);
     let bytes = match fs::read(&path).await {

@@ -11,7 +11,8 @@
 //! of a table is removed after the metadata no longer has the table. The later end of the Raft log
 //! is in `messina.raft-end` ([`crate::raft_log::read_end`]).
 //!
-//! A directory of an earlier release has no inventory. Missing files are not detected then.
+//! A new directory has no inventory until its first start has opened all files. Until then,
+//! missing files are not detected.
 
 use super::{DataDir, DataDirError, STAMP, Stamp, stamp};
 use crate::commitlog::{self, LoggedRun};

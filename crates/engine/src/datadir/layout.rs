@@ -1,9 +1,7 @@
 //! Paths in a data directory, and the names of tables' directories.
 
 use super::DataDir;
-use crate::table_dir::TABLE_SNAPSHOTS;
 use model::TableId;
-use rt::ShardId;
 use std::path::{Path, PathBuf};
 
 /// The directory of the commitlogs in a data directory.
@@ -27,19 +25,9 @@ impl DataDir {
         self.keyspace_dir(keyspace).join(table_dir_name(table, id))
     }
 
-    /// `data/<keyspace>/<table>-<id>/snapshots/<name>`.
-    pub fn snapshot_dir(&self, keyspace: &str, table: &str, id: TableId, name: &str) -> PathBuf {
-        self.table_dir(keyspace, table, id).join(TABLE_SNAPSHOTS).join(name)
-    }
-
     /// `commitlog`: one directory per shard, also of shards of earlier runs.
     pub fn commitlog_root(&self) -> PathBuf {
         commitlog_root(&self.path)
-    }
-
-    /// `commitlog/<shard>`.
-    pub fn commitlog_dir(&self, shard: ShardId) -> PathBuf {
-        self.commitlog_root().join(shard.to_string())
     }
 
     /// `raft`.

@@ -45,8 +45,6 @@ const STAMP: &str = "messina.stamp";
 const LOCK: &str = "lock";
 /// The directories that a node makes first.
 const PARTS: [&str; 3] = ["data", "commitlog", "raft"];
-/// The directory in which states of the development before 0.1.0 kept the metadata.
-const JOURNAL: &str = "journal";
 
 /// A data directory that this process holds.
 #[derive(Debug)]
@@ -130,12 +128,6 @@ pub enum DataDirError {
         /// The damage.
         why: String,
     },
-    /// A state of the development before 0.1.0 wrote it, with the metadata in `journal`.
-    #[error(
-        "the data directory {0} was written before release 0.1.0, which does not read it: start the build that wrote it, export \
-         the data (cqlsh COPY ... TO), and import them into an empty data directory"
-    )]
-    BeforeFirstRelease(PathBuf),
     /// There is data, but no stamp.
     #[error(
         "the directory {0} has data but no stamp (messina.stamp): it is not a data directory, or its stamp was lost. The stamp \
@@ -209,10 +201,6 @@ impl DataDir {
             }
             tracing::info!(dir = %path.display(), former = other.cluster_name, cluster_name,
                 "the data directory never joined a cluster, and gets another cluster name");
-        }
-        let journal = path.join(JOURNAL);
-        if fs::is_there(&journal).await.map_err(failed(&journal))? {
-            return Err(DataDirError::BeforeFirstRelease(path.to_path_buf()));
         }
         for part in PARTS {
             let part = path.join(part);

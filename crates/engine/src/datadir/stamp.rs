@@ -24,7 +24,8 @@ pub struct Stamp {
     pub shards: u16,
     /// When the directory was made: microseconds since 1970.
     pub created_micros: i64,
-    /// The files that the directory must have. `None` in a stamp of an earlier release.
+    /// The files that the directory must have. `None` in a new directory, until its first start has
+    /// opened all files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<Inventory>,
     /// The last run that the cluster is known to have recorded, and the runs that this node

@@ -92,7 +92,8 @@ impl Engine {
         unwritten
     }
 
-    /// Makes all mutations applied so far durable, whatever the log's sync mode.
+    /// Makes all mutations applied so far durable, whatever the log's sync mode. For tests of
+    /// recovery.
     pub async fn sync_log(&self) -> Result<(), EngineError> {
         Ok(self.log.sync_now().await?)
     }

@@ -6,7 +6,7 @@
 //!   4  4  version (1)
 //!   8  8  number of the log
 //!  16  8  offset of the log's end in bytes
-//!  24  8  digest of the node's host id; 0 in files of earlier states of the development
+//!  24  8  digest of the node's host id
 //! ```
 //!
 //! A log that was removed, or cut off at a record, looks like a log that was never longer. This

@@ -91,7 +91,7 @@ where
 {
     let config = MachineConfig { shards, overprovisioned: true, ..MachineConfig::default() };
     let machine = Machine::start(config, |_| async { rt::shard::stopping().cancelled().await }).unwrap();
-    let done = machine.call(ShardId(0), move || async move {
+    let done = machine.remote().call(ShardId(0), move || async move {
         let _data_dir = DataDir::open(&dir, "test", shards as u16).await.unwrap();
         let old = commitlog::find_old(&dir.join("commitlog")).await.unwrap();
         for shard in 0..shards as u16 {

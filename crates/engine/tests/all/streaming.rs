@@ -65,6 +65,27 @@ pub async fn receiver(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
     engine
 }
 
+/// A source and a receiver of its tablet.
+pub struct Pair {
+    pub to: Scratch,
+    pub schema: Rc<TableSchema>,
+    pub source: Rc<Engine>,
+    pub receiver: Rc<Engine>,
+}
+
+/// Runs a test with a new pair, and stops both engines.
+pub fn with_pair(name: &str, test: impl AsyncFnOnce(&Pair)) {
+    let [from, to] = ["from", "to"].map(|end| Scratch::new(&format!("{name}-{end}")));
+    rt::block_on(async {
+        let schema = still(0);
+        let (source, receiver) = (source(&from, &schema).await, receiver(&to, &schema).await);
+        let pair = Pair { to, schema, source, receiver };
+        test(&pair).await;
+        pair.receiver.stop().await;
+        pair.source.stop().await;
+    });
+}
+
 /// Reads ranges of the sequence from the source and gives them to the receiver.
 async fn transfer(from: &Pinned, to: &mut Incoming, ranges: &[Range<u64>], chunk: u64) -> Result<u64, EngineError> {
     let mut sent = 0;
@@ -219,11 +240,7 @@ fn an_attempt_that_was_cut_continues() {
 /// Whichever file is damaged on its way, nothing of it becomes part of the table.
 #[test]
 fn damage_on_the_way_is_never_loaded() {
-    let (from, to) = (Scratch::new("damage-from"), Scratch::new("damage-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
+    with_pair("damage", async |Pair { schema, source, receiver, .. }| {
         let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
         let whole = pinned.read(0..pinned.layout().total()).await.unwrap().join();
         for (index, file) in pinned.layout().files().iter().enumerate() {
@@ -239,53 +256,41 @@ fn damage_on_the_way_is_never_loaded() {
             let finished = incoming.finish().await;
             assert!(finished.is_err(), "it has not arrived");
         }
-        assert_eq!(tablet(&receiver, &schema).await, Seen::new());
+        assert_eq!(tablet(receiver, schema).await, Seen::new());
         // The undamaged bytes are taken.
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
         incoming.push(whole).await.unwrap();
         assert!(matches!(incoming.push(vec![0].into()).await, Err(EngineError::Layout(_))), "too many bytes");
         let arrived = incoming.finish().await.unwrap();
         receiver.attach_streamed(target(), vec![arrived], || Ok(())).await.unwrap();
-        assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
-        receiver.stop().await;
-        source.stop().await;
+        assert_eq!(tablet(receiver, schema).await, tablet(source, schema).await);
     });
 }
 
 /// What the disk damages before the sstables are part of the tablet is asked for again.
 #[test]
 fn damage_of_what_has_arrived_is_noticed_and_mended() {
-    let (from, to) = (Scratch::new("rot-from"), Scratch::new("rot-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
+    with_pair("rot", async |Pair { to, schema, source, receiver, .. }| {
         let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
         transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
         let arrived = incoming.finish().await.unwrap();
-        let session = dir_of(&to).join(format!("streaming/in-{}/epoch-0", SESSION.simple()));
+        let session = dir_of(to).join(format!("streaming/in-{}/epoch-0", SESSION.simple()));
         let dir = std::fs::read_dir(session).unwrap().next().unwrap().unwrap().path();
         crate::support::table_files::damage(&crate::support::table_files::files(&dir, "-Filter.db")[0]);
         let attached = receiver.attach_streamed(target(), vec![arrived], || Ok(())).await;
         assert!(matches!(attached, Err(EngineError::Sstable(_))), "{attached:?}");
-        assert_eq!(tablet(&receiver, &schema).await, Seen::new());
-        assert_eq!(move_tablet(&source, &receiver).await.unwrap().sstables, 4);
-        assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
-        receiver.stop().await;
-        source.stop().await;
+        assert_eq!(tablet(receiver, schema).await, Seen::new());
+        assert_eq!(move_tablet(source, receiver).await.unwrap().sstables, 4);
+        assert_eq!(tablet(receiver, schema).await, tablet(source, schema).await);
     });
 }
 
 /// An attempt that is dropped at any byte is not in the way of the next one.
 #[test]
 fn a_dropped_attempt_writes_nothing_more() {
-    let (from, to) = (Scratch::new("dropped-from"), Scratch::new("dropped-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
+    with_pair("dropped", async |Pair { schema, source, receiver, .. }| {
         let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
         for parts in (1..40).rev() {
             let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
@@ -293,34 +298,26 @@ fn a_dropped_attempt_writes_nothing_more() {
             let end = first.start + (first.end - first.start).div_ceil(parts);
             transfer(&pinned, &mut incoming, std::slice::from_ref(&(first.start..end)), 5_000).await.unwrap();
         }
-        assert_eq!(move_tablet(&source, &receiver).await.unwrap().sstables, 4);
-        assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
-        receiver.stop().await;
-        source.stop().await;
+        assert_eq!(move_tablet(source, receiver).await.unwrap().sstables, 4);
+        assert_eq!(tablet(receiver, schema).await, tablet(source, schema).await);
     });
 }
 
 /// A session that ends while its sstables become part of the tablet leaves no files.
 #[test]
 fn a_session_that_has_ended_is_not_marked() {
-    let (from, to) = (Scratch::new("ended-from"), Scratch::new("ended-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
-        move_tablet(&source, &receiver).await.unwrap();
+    with_pair("ended", async |Pair { schema, source, receiver, .. }| {
+        move_tablet(source, receiver).await.unwrap();
         let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
         let ended = StreamTarget { session: Uuid::from_u128(8), ..target() };
         let mut incoming = receiver.receive(ended, host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
         transfer(&pinned, &mut incoming, &missing, 1 << 20).await.unwrap();
         let arrived = incoming.finish().await.unwrap();
-        receiver.remove_session(&schema, ended.session).await.unwrap();
+        receiver.remove_session(schema, ended.session).await.unwrap();
         let attached = receiver.attach_streamed(ended, vec![arrived], || Ok(())).await.unwrap();
         assert_eq!(attached, AttachedFiles::default(), "the tablet has all of them");
-        assert_eq!(receiver.session_dirs(&schema).await.unwrap(), [(Direction::In, SESSION)]);
-        receiver.stop().await;
-        source.stop().await;
+        assert_eq!(receiver.session_dirs(schema).await.unwrap(), [(Direction::In, SESSION)]);
     });
 }
 
@@ -368,35 +365,25 @@ fn truncated_data_does_not_return() {
 /// A tombstone that a pending tablet has received stays until the data that it covers has arrived.
 #[test]
 fn a_pending_tablet_keeps_its_tombstones() {
-    let (from, to) = (Scratch::new("pending-from"), Scratch::new("pending-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
+    with_pair("pending", async |Pair { schema, source, receiver, .. }| {
         for k in own_keys() {
-            write(&receiver, &schema, 100, Change::DeletePartition { k }).await;
+            write(receiver, schema, 100, Change::DeletePartition { k }).await;
         }
         receiver.compact_major(schema.id).await.unwrap();
-        move_tablet(&source, &receiver).await.unwrap();
-        assert_eq!(tablet(&receiver, &schema).await, Seen::new(), "the deleted rows do not return");
+        move_tablet(source, receiver).await.unwrap();
+        assert_eq!(tablet(receiver, schema).await, Seen::new(), "the deleted rows do not return");
         receiver.compact_major(schema.id).await.unwrap();
         assert!(receiver.table_stats(schema.id).unwrap().sstables > 0, "the tombstones are still there");
         receiver.set_pending_tablets(schema.id, &Default::default());
         receiver.compact_major(schema.id).await.unwrap();
         assert_eq!(receiver.table_stats(schema.id).unwrap().sstables, 0, "they are not needed any more");
-        receiver.stop().await;
-        source.stop().await;
     });
 }
 
 /// Sstables with keys of other tablets, or of columns that the table does not have, are refused.
 #[test]
 fn what_does_not_belong_to_the_tablet_is_refused() {
-    let (from, to) = (Scratch::new("foreign-from"), Scratch::new("foreign-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
+    with_pair("foreign", async |Pair { schema, source, receiver, .. }| {
         let pinned = source.pin_tablet(schema.id, 2, SESSION, 0).await.unwrap();
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();
         let missing = incoming.missing();
@@ -414,10 +401,8 @@ fn what_does_not_belong_to_the_tablet_is_refused() {
         let error =
             receiver.attach_streamed(elsewhere, Vec::new(), || Ok(())).await.expect_err("it is not here").to_string();
         assert!(error.contains("not on shard 0"), "{error}");
-        assert_eq!(tablet(&receiver, &schema).await, Seen::new());
-        assert!(receiver.session_dirs(&schema).await.unwrap().contains(&(Direction::In, SESSION)));
-        receiver.stop().await;
-        source.stop().await;
+        assert_eq!(tablet(receiver, schema).await, Seen::new());
+        assert!(receiver.session_dirs(schema).await.unwrap().contains(&(Direction::In, SESSION)));
     });
 }
 

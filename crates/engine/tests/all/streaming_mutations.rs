@@ -1,7 +1,9 @@
 //! A tablet moves between two engines as mutations: over cuts and restarts, with damage on disk,
 //! with streams that no reader makes.
 
-use crate::streaming::{KEYS, SESSION, TABLET, config_of, dir_of, host, own_keys, receiver, source, tablet, target};
+use crate::streaming::{
+    KEYS, Pair, SESSION, TABLET, config_of, dir_of, host, own_keys, receiver, source, tablet, target, with_pair,
+};
 use crate::support::table_files::{damage, files, insert, write};
 use crate::support::*;
 use engine::streaming::{AttachedFiles, Direction, IncomingMutations};
@@ -119,17 +121,13 @@ fn an_attempt_that_was_cut_continues_behind_what_is_sealed() {
 /// If the disk damages or loses what is sealed, all is asked for again.
 #[test]
 fn what_the_disk_has_damaged_is_received_anew() {
-    let (from, to) = (Scratch::new("mutations-rot-from"), Scratch::new("mutations-rot-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
+    with_pair("mutations-rot", async |Pair { to, schema, source, receiver, .. }| {
         for ending in ["-Statistics.db", "-Index.db", "-TOC.txt", "sealed.json", "damaged sealed.json"] {
             let mut incoming = receiver.receive_mutations(target(), host(1)).await.unwrap();
             incoming.split_at(1);
-            incoming.push(fragments(&source, &incoming).await).await.unwrap();
+            incoming.push(fragments(source, &incoming).await).await.unwrap();
             drop(incoming);
-            let session = dir_of(&to).join(format!("streaming/in-{}/epoch-0", SESSION.simple()));
+            let session = dir_of(to).join(format!("streaming/in-{}/epoch-0", SESSION.simple()));
             let dir = std::fs::read_dir(session).unwrap().next().unwrap().unwrap().path();
             let (is_damaged, ending) = match ending.strip_prefix("damaged ") {
                 Some(ending) => (true, ending),
@@ -145,23 +143,17 @@ fn what_the_disk_has_damaged_is_received_anew() {
             assert_eq!(incoming.after(), None, "{ending}");
             assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{ending}");
         }
-        move_tablet(&source, &receiver).await;
-        assert_eq!(tablet(&receiver, &schema).await, tablet(&source, &schema).await);
-        receiver.stop().await;
-        source.stop().await;
+        move_tablet(source, receiver).await;
+        assert_eq!(tablet(receiver, schema).await, tablet(source, schema).await);
     });
 }
 
 /// What no reader of the tablet returns is refused, and nothing of it is loaded.
 #[test]
 fn wrong_streams_are_refused() {
-    let (from, to) = (Scratch::new("mutations-wrong-from"), Scratch::new("mutations-wrong-to"));
-    rt::block_on(async {
-        let schema = still(0);
-        let source = source(&from, &schema).await;
-        let receiver = receiver(&to, &schema).await;
+    with_pair("mutations-wrong", async |Pair { schema, source, receiver, .. }| {
         let incoming = receiver.receive_mutations(target(), host(1)).await.unwrap();
-        let good = fragments(&source, &incoming).await;
+        let good = fragments(source, &incoming).await;
         let foreign = (0..KEYS).map(key).find(|key| !tablets(4)[TABLET as usize].range.contains(key)).unwrap();
         let open = Fragment::Change { at: ClusteringCut::START, tombstone: Tombstone::new(3, 4) };
         let first_end = good.iter().position(|one| *one == Fragment::PartitionEnd).unwrap();
@@ -192,9 +184,7 @@ fn wrong_streams_are_refused() {
             let error = refused.expect_err(expected);
             assert!(matches!(error, EngineError::WrongMutations(why) if why.contains(expected)), "{error}");
         }
-        assert_eq!(tablet(&receiver, &schema).await, Seen::new());
-        receiver.stop().await;
-        source.stop().await;
+        assert_eq!(tablet(receiver, schema).await, Seen::new());
     });
 }
 

@@ -53,7 +53,7 @@ async fn start(n: u128, shards: u16, cluster: &str, config: InternodeConfig, tls
     let machine =
         Machine::start(machine_config, |_| async { rt::shard::stopping().cancelled().await }).expect("started");
     let cluster = cluster.to_owned();
-    let up = machine.call(ShardId(0), move || async move {
+    let up = machine.remote().call(ShardId(0), move || async move {
         let listener = InternodeListener::open(([127, 0, 0, 1], 0).into()).await.expect("a port");
         let address = listener.local_addr().expect("known");
         let own = Identity {
@@ -80,20 +80,21 @@ impl Node {
     async fn knows(&self, peers: &[(HostId, PeerAddress)]) {
         let book = AddressBook { peers: peers.iter().cloned().collect(), ..AddressBook::default() };
         self.machine
+            .remote()
             .call(ShardId(0), move || async move { internode::publish_book(*SHARDS, book).await })
             .await
             .expect("told");
     }
 
     async fn call(&self, from: u16, to: Peer, body: Bytes) -> Result<Bytes, CallError> {
-        let call = self.machine.call(ShardId(from), move || async move {
+        let call = self.machine.remote().call(ShardId(from), move || async move {
             SHARDS.get().call(to, Verb::Replica, body, Deadline::after(SOON)).await
         });
         call.await.expect("ran")
     }
 
     async fn call_at(&self, address: SocketAddr) -> Result<HostId, CallError> {
-        let call = self.machine.call(ShardId(0), move || async move {
+        let call = self.machine.remote().call(ShardId(0), move || async move {
             let internode = SHARDS.get();
             let answer = internode.call_at(address, Verb::Replica, Bytes::new(), Deadline::after(SOON)).await;
             answer.map(|(party, _)| party.host)
@@ -103,11 +104,11 @@ impl Node {
 
     async fn metrics(&self) -> InternodeMetrics {
         let ask = || async { SHARDS.get().metrics() };
-        self.machine.call(ShardId(0), ask).await.expect("ran")
+        self.machine.remote().call(ShardId(0), ask).await.expect("ran")
     }
 
     async fn stop(self) {
-        let stopped = self.machine.call(ShardId(0), || async {
+        let stopped = self.machine.remote().call(ShardId(0), || async {
             let running = RUNNING.get().0.borrow_mut().take();
             if let Some(running) = running {
                 running.stop().await;
@@ -177,7 +178,7 @@ fn strangers_are_turned_away_and_told_why() {
         assert_eq!(b.call_at(a.address).await, Ok(a.host));
         let book = AddressBook { left: [b.host].into(), ..AddressBook::default() };
         let tell = move || async move { internode::publish_book(*SHARDS, book).await };
-        a.machine.call(ShardId(0), tell).await.expect("told");
+        a.machine.remote().call(ShardId(0), tell).await.expect("told");
         let rejected = loop {
             match b.call_at(a.address).await {
                 // Its connection is closed.
@@ -290,7 +291,7 @@ fn encrypted_nodes_reach_each_other_and_nobody_else() {
         // cluster's, for new connections.
         let tls = certificates("b", true);
         let change = move || async move { SHARDS.get().set_tls(Some(tls)) };
-        stranger.machine.call(ShardId(0), change).await.expect("ran");
+        stranger.machine.remote().call(ShardId(0), change).await.expect("ran");
         let mut reached = stranger.call_at(a.address).await;
         while let Err(CallError::Rejected(_) | CallError::Unreachable(_)) = reached {
             // The pause after the previous failure.

@@ -337,11 +337,6 @@ impl CqlType {
         self.any(&mut |t| matches!(t, CqlType::Udt(u) if u.name == name && u.keyspace == keyspace))
     }
 
-    /// Whether a key column, a set element or a map key can have the type: one cell, ordered.
-    pub fn is_comparable_as_key(&self) -> bool {
-        self.is_frozen() && !self.contains_duration() && !self.contains_counter() && *self != CqlType::Empty
-    }
-
     /// The length in bytes that every non-empty value has, if there is one.
     #[inline]
     pub fn value_len(&self) -> Option<usize> {

@@ -12,11 +12,6 @@ pub const MAX_VECTOR_DIMENSION: u32 = 16_000;
 /// Finds the user type with this (optional) keyspace and name, both without quotes.
 pub type Resolver<'a> = dyn Fn(Option<&str>, &str) -> Option<std::sync::Arc<UserType>> + 'a;
 
-/// A resolver that knows no user types.
-pub fn no_user_types(_: Option<&str>, _: &str) -> Option<std::sync::Arc<UserType>> {
-    None
-}
-
 /// Parses the CQL type of a column. Nested collections and user types must be frozen, and the type
 /// must be within the limits.
 pub fn parse(text: &str, resolver: &Resolver<'_>) -> Result<CqlType, ValueError> {

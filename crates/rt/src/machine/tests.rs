@@ -173,7 +173,7 @@ fn foreign_threads_call_and_stop() {
     let remote = machine.remote();
     assert_eq!(runtime.block_on(remote.call(ShardId(1), || async { shard::this() })), Ok(ShardId(1)));
     assert_eq!(runtime.block_on(remote.call_all(|| async { shard::this().0 })), Ok(vec![0, 1]));
-    assert_eq!(runtime.block_on(machine.call(ShardId(9), || async {})), Err(ShardStopped));
+    assert_eq!(runtime.block_on(machine.remote().call(ShardId(9), || async {})), Err(ShardStopped));
     machine.stop();
     machine.join();
     assert_eq!(runtime.block_on(remote.call(ShardId(0), || async { 1 })), Err(ShardStopped));

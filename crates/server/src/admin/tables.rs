@@ -3,12 +3,13 @@
 
 use super::RemoteServices;
 use super::extract::Path;
-use super::operations::{self, Refusal, TableName};
+use super::operations::{self, Refusal, TableName, observed};
 use super::rest::AdminState;
 use super::ring::Entry;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use cluster::observe::storage;
 use model::options::TableOptions;
 use rt::ShardId;
 use serde_json::Value;
@@ -95,11 +96,8 @@ async fn indexes(State(state): State<AdminState>, Path(name): Path<String>) -> A
 
 async fn is_compacted(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<bool> {
     let id = named(&state.remote, &name).await?.id;
-    let asked = state.remote.call_all(move |services| async move {
-        services.cluster.engine.get().auto_compaction(id).map_err(Refusal::of_engine)
-    });
-    let on: Result<Vec<bool>, Refusal> = asked.await.map_err(Refusal::failed)?.into_iter().collect();
-    Ok(Json(on?.into_iter().all(|on| on)))
+    let is_on = observed(&state.remote, move |services| storage::auto_compaction(services.cluster.engine, id)).await?;
+    is_on.map(Json).map_err(Refusal::of_engine)
 }
 
 async fn set(state: &AdminState, name: &str, on: bool) -> Answer {

@@ -209,6 +209,10 @@ impl Connection {
     #[inline]
     pub(super) fn no_longer_expects(&self, bytes: usize) {
         let transport = &self.transport;
+        debug_assert!(
+            transport.expected.get() >= self.expected.get() && self.expected.get() >= bytes,
+            "the expected answers of each connection are counted"
+        );
         transport.expected.set(transport.expected.get() - bytes);
         self.expected.set(self.expected.get() - bytes);
     }

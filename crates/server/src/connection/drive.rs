@@ -18,7 +18,6 @@ use super::startup;
 use super::statement::{Job, Statement, Waiting};
 use super::stream::ClientStream;
 use super::transport::{Server, Transport};
-use crate::protocol::outbox::MAX_SLICES;
 use crate::protocol::{Frames, Next, Opcode, RawFrame, Reply, Request};
 use cql::Error;
 use cql::system::Encryption;
@@ -27,7 +26,7 @@ use rt::net::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, StreamBacklog}
 use rt::time::Duration;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -427,33 +426,13 @@ where
         let stats = &self.transport.stats;
         let unflushed = &mut self.unflushed;
         let taken = &mut self.taken;
-        let written = connection.outbox(|outbox| {
-            while !outbox.is_empty() {
-                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-                let used = outbox.slices(&mut slices);
-                let poll = match &slices[..used] {
-                    [one] => Pin::new(&mut *stream).poll_write(cx, one),
-                    many => Pin::new(&mut *stream).poll_write_vectored(cx, many),
-                };
-                match poll? {
-                    Poll::Pending => return Ok(false),
-                    Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Poll::Ready(n) => {
-                        *unflushed = true;
-                        outbox.written(n);
-                        *taken += n as u64;
-                        stats.sent.add(n as u64);
-                        connection.progressed();
-                    }
-                }
-            }
-            io::Result::Ok(true)
-        })?;
-        // An encrypted stream has a buffer of its own.
-        if written && *unflushed {
-            *unflushed = Pin::new(&mut *stream).poll_flush(cx)?.is_pending();
-        }
-        Ok(written && !*unflushed)
+        connection.outbox(|outbox| {
+            outbox.flush(stream, unflushed, cx, |n| {
+                *taken += n as u64;
+                stats.sent.add(n as u64);
+                connection.progressed();
+            })
+        })
     }
 
     /// Starts the request in `frame`.

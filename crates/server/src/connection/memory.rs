@@ -104,7 +104,7 @@ impl Memory {
 
     /// Sets where large requests borrow bytes beyond the budget. To be called once.
     pub fn borrow_from(&self, lender: Lender) {
-        let _ = self.lender.set(lender);
+        assert!(self.lender.set(lender).is_ok(), "the lender is set once");
     }
 
     /// Whether large requests wait for memory.
@@ -164,6 +164,10 @@ impl Memory {
         bytes: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Charge> {
+        debug_assert!(
+            ticket.as_ref().is_none_or(|ticket| Rc::ptr_eq(&ticket.memory, self)),
+            "a ticket is of the queue of this budget"
+        );
         let most = self.limit - self.limit / SMALL_PART;
         let beyond = bytes.saturating_sub(most);
         let bytes = bytes - beyond;

@@ -48,6 +48,7 @@ pub(super) struct Seat {
 impl Spread {
     /// No connections on `shards` shards, with a limit of `most` for all shards together.
     pub fn new(shards: usize, most: usize) -> Spread {
+        assert!(shards > 0, "a shard serves the connections");
         Spread { shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(), most, freed: Arc::default() }
     }
 
@@ -116,7 +117,8 @@ impl Newcomer {
 
     /// Records that the connection is in its shard's list. False if it was evicted before.
     pub fn is_listed_as(&self, id: u64) -> bool {
-        self.id.store(id, Ordering::SeqCst);
+        let earlier = self.id.swap(id, Ordering::SeqCst);
+        debug_assert!(earlier == NO_ID && id != NO_ID, "a connection is listed once");
         self.stage.load(Ordering::SeqCst) != EVICTED
     }
 
@@ -160,6 +162,7 @@ impl Newcomers {
     /// Adds a connection accepted at `now`. Calls must be in order of time.
     pub fn push(&self, now: Instant, newcomer: Arc<Newcomer>) {
         let mut queue = self.queue.borrow_mut();
+        debug_assert!(queue.back().is_none_or(|(before, _)| *before <= now), "newcomers are added in order of time");
         if queue.len() >= self.purge_at.get() {
             queue.retain(|(_, newcomer)| newcomer.is_silent());
             // Doubled, so that the amortized cost for each connection is constant.

@@ -73,6 +73,10 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        debug_assert!(
+            self.transport.in_flight.get() >= self.connection.in_flight.get() && self.connection.in_flight.get() > 0,
+            "the pending statements of each connection are counted"
+        );
         self.transport.in_flight.set(self.transport.in_flight.get() - 1);
         self.connection.in_flight.set(self.connection.in_flight.get() - 1);
         self.connection.no_longer_expects(self.expected);

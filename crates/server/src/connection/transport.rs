@@ -348,7 +348,8 @@ impl Transport {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
         self.stats.connections.add(1);
-        self.list.borrow_mut().insert(id, connection);
+        let other = self.list.borrow_mut().insert(id, connection);
+        debug_assert!(other.is_none(), "each connection has an id of its own");
         id
     }
 

@@ -133,7 +133,7 @@ impl Sample {
             memory,
             runtime: rt::metrics::snapshot(),
             transport: server.try_get().map(|server| transport_numbers(&server.transport)).unwrap_or_default(),
-            storage: cluster.engine.try_get().map(|engine| ShardStorage::of(&engine)).unwrap_or_default(),
+            storage: ShardStorage::of_this_shard(cluster.engine),
             replica: cluster.replica.try_get().map(|replica| replica.metrics()).unwrap_or_default(),
             hot: cluster
                 .replica

@@ -2,8 +2,8 @@
 //!
 //! Small answers are appended to one buffer. Large rows are queued as they came from the engine,
 //! without a copy, unless they are compressed. In version 5, frames are appended to an open
-//! segment, which is sealed when it is written (`seal`). The connection writes [`Outbox::slices`],
-//! and reports the written bytes to [`Outbox::written`].
+//! segment, which is sealed when it is written (`seal`). The connection writes what waits with
+//! [`Outbox::flush`].
 
 use super::request::{PAGE_INFO, RATE_LIMIT_INFO};
 use super::{Compression, Event, Opcode, Version, compression, error, flag, result, write};
@@ -11,17 +11,17 @@ use bytes::{BufMut, Bytes};
 use cql::Error;
 use cql::api::{Answer, MetadataId, Prepared};
 use rt::WriteQueue;
+use rt::net::AsyncWrite;
 use seal::Sealing;
-use std::io::IoSlice;
+use std::io;
 use std::net::IpAddr;
+use std::task::Context;
 use uuid::Uuid;
 
 mod seal;
 
 /// Rows of at least this many bytes are queued instead of copied.
 const LARGE: usize = WriteQueue::LARGE;
-/// The most slices of one write.
-pub const MAX_SLICES: usize = WriteQueue::MAX_SLICES;
 
 /// How to answer a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,13 +125,6 @@ impl Outbox {
     /// Appends READY.
     pub fn ready(&mut self, reply: &Reply) {
         let start = self.begin(reply, Opcode::Ready, &[], Payload::NONE);
-        self.finish(reply, start, None);
-    }
-
-    /// Appends AUTHENTICATE with the name of the authenticator.
-    pub fn authenticate(&mut self, reply: &Reply, authenticator: &str) {
-        let start = self.begin(reply, Opcode::Authenticate, &[], Payload::NONE);
-        write::string(&mut self.out.tail, authenticator);
         self.finish(reply, start, None);
     }
 
@@ -289,20 +282,21 @@ impl Outbox {
     }
 
     fn set_len(&mut self, start: usize, len: usize) {
+        debug_assert!(i32::try_from(len).is_ok(), "a frame of {len} bytes has no length");
         self.out.tail[start - 4..start].copy_from_slice(&(len as u32).to_be_bytes());
     }
 
-    /// Fills `slices` with the bytes that wait. Returns how many were used. With `MAX_SLICES` of
-    /// them, writing always makes progress.
-    pub fn slices<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.seal();
-        self.out.slices(slices)
-    }
-
-    /// Records that the first `n` bytes were written.
+    /// Writes what waits, as [`WriteQueue::flush`] describes. True if nothing is left.
     #[inline]
-    pub fn written(&mut self, n: usize) {
-        self.out.written(n);
+    pub fn flush<T: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut T,
+        unflushed: &mut bool,
+        cx: &mut Context<'_>,
+        written: impl FnMut(usize),
+    ) -> io::Result<bool> {
+        self.seal();
+        self.out.flush(stream, unflushed, cx, written)
     }
 
     /// Discards everything.
@@ -319,13 +313,16 @@ mod tests {
     use model::TableId;
     use proptest::prelude::*;
     use replica::{Excess, LimitKind, LimitedBy, RateLimited};
+    use std::io::IoSlice;
     use std::rc::Rc;
 
-    fn drain(outbox: &mut Outbox, step: usize) -> Vec<u8> {
+    /// Takes all that waits, at most `step` bytes a write.
+    pub(super) fn drain(outbox: &mut Outbox, step: usize) -> Vec<u8> {
         let mut out = Vec::new();
+        outbox.seal();
         while !outbox.is_empty() {
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let used = outbox.slices(&mut slices);
+            let mut slices = [IoSlice::new(&[]); WriteQueue::MAX_SLICES];
+            let used = outbox.out.slices(&mut slices);
             let before = out.len();
             for slice in &slices[..used] {
                 let room = step - (out.len() - before);
@@ -333,8 +330,9 @@ mod tests {
             }
             let n = out.len() - before;
             assert!(n > 0);
-            outbox.written(n);
+            outbox.out.written(n);
         }
+        assert_eq!((outbox.len(), outbox.held()), (0, 0));
         out
     }
 

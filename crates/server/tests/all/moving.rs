@@ -163,7 +163,7 @@ pub async fn try_start(
     let machine = machine.expect("a machine starts");
     std::fs::create_dir_all(&path).expect("a directory can be made");
     let directory = path.clone();
-    let started = machine.call(ShardId(0), move || async move {
+    let started = machine.remote().call(ShardId(0), move || async move {
         let stack =
             stack::start(*LAYERS, config(&directory, address, &seeds)).await.map_err(|error| error.to_string())?;
         let streamer = TabletStreamer { shards: LAYERS.cluster(), services: LAYERS.streams };
@@ -175,7 +175,7 @@ pub async fn try_start(
     match started.await.expect("it runs") {
         Ok(host) => Ok(Up { machine, path, address, host }),
         Err(why) => {
-            let _ = machine.call(ShardId(0), || stack::stop(*LAYERS)).await;
+            let _ = machine.remote().call(ShardId(0), || stack::stop(*LAYERS)).await;
             machine.stop();
             machine.join();
             Err(why)
@@ -188,7 +188,7 @@ impl Up {
         &self,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> T {
-        self.machine.call(ShardId(0), work).await.expect("it runs")
+        self.machine.remote().call(ShardId(0), work).await.expect("it runs")
     }
 
     async fn ask(&self, text: &str, consistency: Consistency) -> Result<(), String> {

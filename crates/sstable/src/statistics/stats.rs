@@ -99,12 +99,6 @@ impl Stats {
         self.partition_cells.sum()
     }
 
-    /// The estimated part of the cells that are tombstones, or expired, before this second: 0 to 1.
-    pub fn droppable_ratio(&self, gc_before: Seconds) -> f64 {
-        let droppable = self.drop_times.before(gc_before);
-        if droppable == 0.0 { 0.0 } else { (droppable / self.cells().max(droppable)).min(1.0) }
-    }
-
     pub(crate) fn read(input: &mut Input<'_>, version: Version) -> Parsed<Self> {
         let partition_sizes = Histogram::read(input)?;
         let partition_cells = Histogram::read(input)?;

@@ -1,4 +1,5 @@
-"""Celery with a worker of its own: tasks, a chord, failures and retries, their results read back while a node is killed."""
+"""Celery with a worker of its own: tasks, a chord, failures and retries, their results read back
+while a node is killed."""
 
 import os
 import pathlib
@@ -25,7 +26,8 @@ def answer(n):
 
 
 def main():
-    command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--concurrency", "2", "--loglevel", "WARNING", "--without-gossip",
+    command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--concurrency", "2",
+        "--loglevel", "WARNING", "--without-gossip",
                "--without-mingle", "--without-heartbeat"]
     worker = subprocess.Popen(command, cwd=HERE, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
@@ -34,14 +36,24 @@ def main():
             square.delay(0)
             session = Cluster(HOSTS).connect()
             until = time.monotonic() + 60
-            while not session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'celery'").one():
-                assert time.monotonic() < until and worker.poll() is None, "the worker made no table"
+            while not session.execute(
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'celery'"
+            ).one():
+                assert (
+                    time.monotonic() < until and worker.poll() is None
+                ), "the worker made no table"
                 time.sleep(0.1)
             sent = [square.delay(n) for n in range(TASKS)]
-            same([one.get(timeout=60) for one in sent], [answer(n) for n in range(TASKS)], "results")
+            same(
+                [one.get(timeout=60) for one in sent], [answer(n) for n in range(TASKS)], "results"
+            )
             same({app.AsyncResult(one.id).state for one in sent}, {"SUCCESS"}, "states")
         with check("chord"):
-            same(chord(group(square.s(n) for n in range(20)))(total.s()).get(timeout=60), sum(n * n for n in range(20)), "total of the chord")
+            same(
+                chord(group(square.s(n) for n in range(20)))(total.s()).get(timeout=60),
+                sum(n * n for n in range(20)),
+                "total of the chord",
+            )
         with check("failures"):
             bad = fail.delay(7)
             try:
@@ -75,7 +87,9 @@ def main():
             missing = [one.id for one in sent if one.id not in stored]
             same(missing, [], "results that the table does not have")
         with check("expiry"):
-            ttl = session.execute("SELECT ttl(status) FROM celery.tasks WHERE task_id = %s", [sent[0].id]).one()[0]
+            ttl = session.execute(
+                "SELECT ttl(status) FROM celery.tasks WHERE task_id = %s", [sent[0].id]
+            ).one()[0]
             assert 80000 < ttl <= 86400, f"cassandra_entry_ttl is not kept: {ttl}"
     finally:
         worker.terminate()

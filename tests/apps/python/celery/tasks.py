@@ -10,7 +10,8 @@ queue.mkdir(exist_ok=True)
 
 app = Celery("tasks", broker="filesystem://", backend="cassandra://")
 app.conf.update(
-    broker_transport_options={"data_folder_in": str(queue), "data_folder_out": str(queue), "control_folder": str(queue / "control")},
+    broker_transport_options={"data_folder_in": str(queue), "data_folder_out": str(queue),
+        "control_folder": str(queue / "control")},
     cassandra_servers=os.environ["HOSTS"].split(","),
     cassandra_keyspace="celery",
     cassandra_table="tasks",

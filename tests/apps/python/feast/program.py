@@ -1,7 +1,9 @@
-"""A Feast feature store with its online store in Messina: features are materialized and pushed while a node is killed.
+"""A Feast feature store with its online store in Messina: features are materialized and pushed
+while a node is killed.
 
-Feast's store writes and reads at LOCAL_ONE. A write that fails is repeated, as Feast's users do; what a node missed
-while it was down reaches it by hints, so reads after the kill are repeated until they agree, for a named time.
+Feast's store writes and reads at LOCAL_ONE. A write that fails is repeated, as Feast's users do;
+what a node missed while it was down reaches it by hints, so reads after the kill are repeated until
+they agree, for a named time.
 """
 
 import datetime
@@ -15,7 +17,9 @@ sys.path.append(str(HERE.parent))
 from middle import DATACENTER, HOSTS, WORK_DIR, Kill, check, end, keyspace, same  # noqa: E402
 
 import pandas  # noqa: E402
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, RepoConfig, ValueType  # noqa: E402
+from feast import (  # noqa: E402
+    Entity, FeatureStore, FeatureView, Field, FileSource, RepoConfig, ValueType,
+)
 from feast.types import Array, Bool, Float64, Int64, String  # noqa: E402
 
 DRIVERS = 200
@@ -34,18 +38,33 @@ def rows(drivers, round):
         "name": [f"driver {driver}, {round}, Zoë" for driver in drivers],
         "busy": [(driver + round) % 2 == 0 for driver in drivers],
         "last": [[driver, round, -1] for driver in drivers],
-        "event_timestamp": [NOW - datetime.timedelta(hours=1) + datetime.timedelta(seconds=round)] * len(drivers),
+        "event_timestamp": [NOW - datetime.timedelta(hours=1)
+            + datetime.timedelta(seconds=round)] * len(drivers),
         "created": [NOW] * len(drivers),
     })
 
 
 def expected(frame):
-    return [tuple(frame[name][n] for name in ("driver", "trips", "rating", "name", "busy", "last")) for n in range(len(frame))]
+    return [
+        tuple(frame[name][n] for name in ("driver", "trips", "rating", "name", "busy", "last"))
+        for n in range(len(frame))
+    ]
 
 
 def online(store, drivers):
-    found = store.get_online_features(features=FEATURES, entity_rows=[{"driver": driver} for driver in drivers]).to_dict()
-    return list(zip(found["driver"], found["trips"], found["rating"], found["name"], found["busy"], found["last"]))
+    found = store.get_online_features(
+        features=FEATURES, entity_rows=[{"driver": driver} for driver in drivers]
+    ).to_dict()
+    return list(
+        zip(
+            found["driver"],
+            found["trips"],
+            found["rating"],
+            found["name"],
+            found["busy"],
+            found["last"],
+        )
+    )
 
 
 def agrees(store, frame):
@@ -75,17 +94,24 @@ def main():
     rows(range(DRIVERS), 0).to_parquet(path)
     keyspace("feast")
     store = FeatureStore(config=RepoConfig(
-        project="taxis", provider="local", registry=f"{WORK_DIR}/registry.db", entity_key_serialization_version=3,
+        project="taxis", provider="local", registry=f"{WORK_DIR}/registry.db",
+        entity_key_serialization_version=3,
         offline_store={"type": "dask"},
-        online_store={"type": "cassandra", "hosts": HOSTS, "keyspace": "feast", "request_timeout": 15.0,
-                      "load_balancing": {"load_balancing_policy": "TokenAwarePolicy(DCAwareRoundRobinPolicy)", "local_dc": DATACENTER}},
+        online_store={"type": "cassandra", "hosts": HOSTS, "keyspace": "feast",
+            "request_timeout": 15.0,
+                      "load_balancing": {
+                          "load_balancing_policy": "TokenAwarePolicy(DCAwareRoundRobinPolicy)",
+                          "local_dc": DATACENTER}},
     ))
     driver = Entity(name="driver", join_keys=["driver"], value_type=ValueType.INT64)
     rides = FeatureView(
         name="rides", entities=[driver], ttl=datetime.timedelta(days=1), online=True,
-        schema=[Field(name="driver", dtype=Int64), Field(name="trips", dtype=Int64), Field(name="rating", dtype=Float64),
-                Field(name="name", dtype=String), Field(name="busy", dtype=Bool), Field(name="last", dtype=Array(Int64))],
-        source=FileSource(name="rides_file", path=str(path), timestamp_field="event_timestamp", created_timestamp_column="created"),
+        schema=[Field(name="driver", dtype=Int64), Field(name="trips", dtype=Int64),
+            Field(name="rating", dtype=Float64),
+                Field(name="name", dtype=String), Field(name="busy", dtype=Bool),
+                Field(name="last", dtype=Array(Int64))],
+        source=FileSource(name="rides_file", path=str(path), timestamp_field="event_timestamp",
+            created_timestamp_column="created"),
     )
     with check("apply"):
         store.apply([driver, rides])
@@ -107,16 +133,35 @@ def main():
     with check("online"):
         store.materialize(start_date=NOW - datetime.timedelta(days=2), end_date=NOW)
         agrees(store, rows(range(DRIVERS), 0))
-        same(online(store, [DRIVERS + 5]), [(DRIVERS + 5, None, None, None, None, None)], "a driver that is not there")
+        same(
+            online(store, [DRIVERS + 5]),
+            [(DRIVERS + 5, None, None, None, None, None)],
+            "a driver that is not there",
+        )
     with check("overwrite"):
         push(store, rows(range(DRIVERS), 9))
         agrees(store, rows(range(DRIVERS), 9))
     with check("teardown"):
         from cassandra.cluster import Cluster
         session = Cluster(HOSTS).connect()
-        same([row.table_name for row in session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'feast'")], ["taxis_rides"], "tables")
+        same(
+            [
+                row.table_name
+                for row in session.execute(
+                    "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'feast'"
+                )
+            ],
+            ["taxis_rides"],
+            "tables",
+        )
         store.teardown()
-        same(session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'feast'").all(), [], "tables after the teardown")
+        same(
+            session.execute(
+                "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'feast'"
+            ).all(),
+            [],
+            "tables after the teardown",
+        )
     end()
 
 

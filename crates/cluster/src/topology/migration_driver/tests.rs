@@ -1,12 +1,7 @@
 //! Which tablets may begin to move, and which step comes next.
 
 use super::*;
-use crate::metadata::{KeyspaceDefinition, TableDefinition, TabletsDefinition};
-use crate::topology::node::tests::node;
-use model::id::SchemaVersion;
-use model::options::TableOptions;
-
-const TABLE: TableId = TableId(Uuid::from_u128(7));
+use crate::topology::node::tests::{TABLE, metadata as one_table, node};
 
 fn replica(host: u8, shard: u16) -> TabletReplica {
     TabletReplica { host: HostId(Uuid::from_u128(host.into())), shard }
@@ -20,30 +15,10 @@ fn metadata() -> Metadata {
         if n == 4 {
             node.state = NodeState::Left;
         }
-        Op::PutNode(Box::new(node))
+        node
     });
-    let keyspace = KeyspaceDefinition {
-        name: "ks".into(),
-        replication: Default::default(),
-        durable_writes: true,
-        tablets: Default::default(),
-    };
-    let table = TableDefinition {
-        id: TABLE,
-        version: SchemaVersion(Uuid::from_u128(1)),
-        keyspace: "ks".into(),
-        name: "t".into(),
-        columns: Vec::new(),
-        dropped: Vec::new(),
-        options: TableOptions::default(),
-    };
     let copies = vec![replica(1, 0), replica(2, 1)];
-    let rest = [
-        Op::PutKeyspace(keyspace),
-        Op::PutTable(Box::new(table)),
-        Op::PutTablets(TabletsDefinition { table: TABLE, replicas: vec![copies.clone(), copies] }),
-    ];
-    Metadata::empty().with(&nodes.chain(rest).collect::<Vec<_>>()).expect("the steps fit")
+    one_table(nodes, [], vec![copies.clone(), copies])
 }
 
 fn begun(tablet: u32, stage: Stage, new: &[TabletReplica]) -> Op {

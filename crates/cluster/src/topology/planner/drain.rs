@@ -1,9 +1,8 @@
 //! Moves all tablets away from leaving nodes. As for new tables, the node whose rack has the fewest
 //! replicas of the tablet is chosen, then the one with the fewest tablets per shard.
 
-use super::{Work, hosts, movable, moved};
+use super::{Work, hosts, moved, stuck_table};
 use crate::metadata::Metadata;
-use crate::tablets::TabletReplica;
 use crate::tablets::allocator::Host;
 use crate::tablets::transition::TransitionKind;
 use crate::topology::NodeState;
@@ -41,24 +40,11 @@ pub fn check_can_leave(metadata: &Metadata, leaving: HostId, down: &BTreeSet<Hos
             false => "no other node can take its tablets".to_owned(),
         });
     }
-    for table in movable(metadata) {
-        for tablet in 0..table.tablets.count() {
-            // A transition under way may succeed, or be rolled back.
-            let new = table.tablets.transition(tablet).map(|moving| &moving.new_replicas[..]);
-            let ends = [Some(table.tablets.replicas(tablet)), new].into_iter().flatten();
-            let is_stuck = |replicas: &[TabletReplica]| {
-                let place = replicas.iter().position(|replica| replica.host == leaving);
-                place.is_some_and(|place| moved(metadata, table, replicas, place, &mut hosts).is_none())
-            };
-            if ends.into_iter().any(is_stuck) {
-                let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
-                let down = if down.is_empty() { "" } else { ", start the nodes that are down" };
-                return Err(format!(
-                    "no other node can take a replica of table {keyspace}.{name}: add a node where the keyspace needs one{down}, or \
-                     lower its replication factor"
-                ));
-            }
-        }
-    }
-    Ok(())
+    let Some(table) = stuck_table(metadata, leaving, &mut hosts) else { return Ok(()) };
+    let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+    let down = if down.is_empty() { "" } else { ", start the nodes that are down" };
+    Err(format!(
+        "no other node can take a replica of table {keyspace}.{name}: add a node where the keyspace needs one{down}, or \
+         lower its replication factor"
+    ))
 }

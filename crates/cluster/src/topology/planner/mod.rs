@@ -227,5 +227,20 @@ fn moved(
     Some(others)
 }
 
+/// The first table with a replica on a node that none of `hosts` can take.
+fn stuck_table<'a>(metadata: &'a Metadata, host: HostId, hosts: &mut [Host]) -> Option<&'a Rc<Table>> {
+    movable(metadata).find(|table| {
+        // A transition under way may succeed, or be rolled back.
+        let ends = |tablet| {
+            let new = table.tablets.transition(tablet).map(|moving| &moving.new_replicas[..]);
+            [Some(table.tablets.replicas(tablet)), new].into_iter().flatten()
+        };
+        (0..table.tablets.count()).flat_map(ends).any(|replicas| {
+            let place = replicas.iter().position(|replica| replica.host == host);
+            place.is_some_and(|place| moved(metadata, table, replicas, place, hosts).is_none())
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! Builds the replicas of removed nodes on other nodes, from all replicas that are left: one alone
 //! may lack what a majority has acknowledged.
 
-use super::{Work, hosts, movable, moved};
-use crate::metadata::{Metadata, Table};
+use super::{Work, hosts, movable, moved, stuck_table};
+use crate::metadata::Metadata;
 use crate::tablets::TabletReplica;
 use crate::tablets::allocator::Host;
 use crate::tablets::transition::{Set, TransitionKind};
@@ -39,25 +39,12 @@ pub fn check_can_remove(metadata: &Metadata, removed: HostId, down: &BTreeSet<Ho
     check_has_others(metadata, removed)?;
     let mut hosts = hosts(metadata, down);
     hosts.retain(|host| host.id != removed);
-    let mut is_stuck = |table: &Table, replicas: &[TabletReplica]| {
-        let place = replicas.iter().position(|replica| replica.host == removed);
-        place.is_some_and(|place| moved(metadata, table, replicas, place, &mut hosts).is_none())
-    };
-    for table in movable(metadata) {
-        // A transition under way may succeed, or be rolled back.
-        let ends = |tablet| {
-            let new = table.tablets.transition(tablet).map(|moving| &moving.new_replicas[..]);
-            [Some(table.tablets.replicas(tablet)), new].into_iter().flatten()
-        };
-        if (0..table.tablets.count()).flat_map(ends).any(|replicas| is_stuck(table, replicas)) {
-            let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
-            return Err(format!(
-                "no other node can take a replica of table {keyspace}.{name}. Add a node first. Or exclude the \
-                 node (`messina admin excludenode`): its replicas are then built once a node can take them"
-            ));
-        }
-    }
-    Ok(())
+    let Some(table) = stuck_table(metadata, removed, &mut hosts) else { return Ok(()) };
+    let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
+    Err(format!(
+        "no other node can take a replica of table {keyspace}.{name}. Add a node first. Or exclude the \
+         node (`messina admin excludenode`): its replicas are then built once a node can take them"
+    ))
 }
 
 /// Refuses to give up a node that has the only replica of a tablet. The error names the table.

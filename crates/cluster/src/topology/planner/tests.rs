@@ -1,15 +1,11 @@
 //! Which tablets move from leaving nodes and to nodes that have fewer, and which nodes may leave.
 
 use super::*;
-use crate::metadata::{KeyspaceDefinition, Op, TableDefinition, TabletsDefinition};
+use crate::metadata::Op;
 use crate::tablets::transition::{Stage, Transition};
-use crate::topology::node::tests::node;
-use model::id::SchemaVersion;
-use model::options::TableOptions;
+use crate::topology::node::tests::{TABLE, metadata as one_table, node};
 use proptest::prelude::*;
 use uuid::Uuid;
-
-const TABLE: TableId = TableId(Uuid::from_u128(7));
 
 fn host(n: u8) -> HostId {
     HostId(Uuid::from_u128(n.into()))
@@ -25,34 +21,14 @@ fn metadata(places: &str, replication: &[(&str, &str)], tablets: &[&[u8]]) -> Me
             Some(b'-') => NodeState::Removed,
             _ => NodeState::Normal,
         };
-        Op::PutNode(Box::new(crate::topology::Node { state, ..node(n, datacenter, rack) }))
+        Node { state, ..node(n, datacenter, rack) }
     });
     let class = [("class".to_owned(), "NetworkTopologyStrategy".to_owned())];
     let factors = replication.iter().map(|(name, factor)| ((*name).to_owned(), (*factor).to_owned()));
-    let keyspace = KeyspaceDefinition {
-        name: "ks".into(),
-        replication: factors.chain(class).collect(),
-        durable_writes: true,
-        tablets: Default::default(),
-    };
-    let table = TableDefinition {
-        id: TABLE,
-        version: SchemaVersion(Uuid::from_u128(1)),
-        keyspace: "ks".into(),
-        name: "t".into(),
-        columns: Vec::new(),
-        dropped: Vec::new(),
-        options: TableOptions::default(),
-    };
     let replica = |n: &u8| TabletReplica { host: host(*n), shard: 0 };
     let replicas = tablets.iter().map(|tablet| tablet.iter().map(replica).collect()).collect();
-    let rest = [
-        Op::EnableFeatures(vec![features::FILE_STREAM.to_owned()]),
-        Op::PutKeyspace(keyspace),
-        Op::PutTable(Box::new(table)),
-        Op::PutTablets(TabletsDefinition { table: TABLE, replicas }),
-    ];
-    Metadata::empty().with(&nodes.chain(rest).collect::<Vec<_>>()).expect("the steps fit")
+    let metadata = one_table(nodes, factors.chain(class), replicas);
+    metadata.with(&[Op::EnableFeatures(vec![features::FILE_STREAM.to_owned()])]).expect("the steps fit")
 }
 
 /// The nodes of each tablet after the moves that can begin.

@@ -23,9 +23,8 @@ pub fn waits_for(metadata: &Metadata, host: HostId, down: &BTreeSet<HostId>) -> 
             let replicas = table.tablets.replicas(tablet);
             let is_moving = table.tablets.transition(tablet).is_some();
             // A removed replica is built from all others, and a move waits for all of them.
-            let dead = table.tablets.holders(tablet).find(|replica| down.contains(&replica.host));
-            if let Some(dead) = dead.filter(|_| is_moving || !is_member) {
-                return Some(needs(table, dead.host));
+            if let Some(needs) = needs_node(table, tablet, down).filter(|_| is_moving || !is_member) {
+                return Some(needs);
             }
             let place = replicas.iter().position(|replica| replica.host == host);
             let is_stuck = place.is_some_and(|place| moved(metadata, table, replicas, place, &mut hosts).is_none());
@@ -43,14 +42,15 @@ pub fn waits_for(metadata: &Metadata, host: HostId, down: &BTreeSet<HostId>) -> 
 /// Why the move of a tablet does not continue, and the remedy. `None` if nothing prevents it.
 pub fn move_waits_for(table: &Table, tablet: u32, down: &BTreeSet<HostId>) -> Option<String> {
     table.tablets.transition(tablet)?;
-    let dead = table.tablets.holders(tablet).find(|replica| down.contains(&replica.host))?;
-    Some(needs(table, dead.host))
+    needs_node(table, tablet, down)
 }
 
-fn needs(table: &Table, dead: HostId) -> String {
+/// The node that is down and has or receives a replica of a tablet, and the way out.
+fn needs_node(table: &Table, tablet: u32, down: &BTreeSet<HostId>) -> Option<String> {
+    let dead = table.tablets.holders(tablet).find(|replica| down.contains(&replica.host))?.host;
     let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
-    format!(
+    Some(format!(
         "node {dead}, which is down, takes part in the move of a tablet of table {keyspace}.{name}. Start it, \
          or, if it will not come back, run `messina admin excludenode {dead}`"
-    )
+    ))
 }

@@ -196,13 +196,13 @@ fn notes_of_shards_that_are_no_more_are_known_in_the_second_place() {
 }
 
 #[test]
-fn notes_of_a_release_without_a_count_are_counted() {
+fn notes_with_the_sequence_number_0_get_another() {
     rt::block_on(async {
         let (scratch, second) = (Scratch::new("uncounted"), Second::default());
         let notes = scratch.join("notes");
         std::fs::create_dir_all(&notes).expect("made");
         let one = MissedWrites { target: target(), table: None, cause: Cause::Full, since: 7 };
-        std::fs::write(notes.join("0.missed"), sealed::encode(1, &vec![one])).expect("written");
+        std::fs::write(notes.join("0.missed"), sealed::encode(2, &(0_u64, vec![one]))).expect("written");
         let hints = second.open(&scratch).await;
         assert_eq!(hints.missed(), [one]);
         drop(hints);

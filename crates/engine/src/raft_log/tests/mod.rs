@@ -321,7 +321,7 @@ fn where_the_log_ends_is_noted_outside_of_its_directory() {
     });
 }
 
-/// The headers say whose files they are. Those of earlier states do not, and are accepted.
+/// The headers say whose files they are.
 #[test]
 fn files_of_another_node_are_refused() {
     rt::block_on(async {

@@ -88,8 +88,7 @@ pub fn counters() -> Rc<TableSchema> {
 }
 
 pub fn tablets(count: u64) -> Vec<TabletRange> {
-    let edge =
-        |i: u64| Token::from_unsigned(((u64::MAX as u128 + 1) * i as u128 / count as u128).wrapping_sub(1) as u64);
+    let edge = |i: u64| Token((i128::from(i64::MIN) + (1 << 64) * i128::from(i) / i128::from(count) - 1) as i64);
     (0..count)
         .map(|i| {
             let first = if i == 0 { Token::MIN } else { edge(i) };

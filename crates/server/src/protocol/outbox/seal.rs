@@ -171,33 +171,17 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::outbox::{MAX_SLICES, Reply};
+    use crate::protocol::outbox::Reply;
+    use crate::protocol::outbox::tests::drain;
     use crate::protocol::{Version, segment::Taken};
     use cql::api::{Answer, AnswerKind, ResultMetadata, Rows};
     use proptest::prelude::*;
-    use std::io::IoSlice;
     use std::rc::Rc;
 
     fn rows(stream: i16, len: usize) -> Answer {
         let noise = (0..len).map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8 ^ stream as u8).collect::<Vec<u8>>();
         let metadata = Rc::new(ResultMetadata::default());
         Answer::new(AnswerKind::Rows(Rows { metadata, paging_state: None, count: 1, body: Bytes::from(noise) }))
-    }
-
-    fn drain(outbox: &mut Outbox, step: usize, out: &mut Vec<u8>) {
-        while !outbox.is_empty() {
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let used = outbox.slices(&mut slices);
-            let before = out.len();
-            for slice in &slices[..used] {
-                let room = step - (out.len() - before);
-                out.extend_from_slice(&slice[..slice.len().min(room)]);
-            }
-            let n = out.len() - before;
-            assert!(n > 0);
-            outbox.written(n);
-        }
-        assert_eq!((outbox.len(), outbox.held()), (0, 0));
     }
 
     /// The frames in a stream of segments, and how many segments it had.
@@ -247,10 +231,10 @@ mod tests {
                     let AnswerKind::Rows(rows) = &answer.kind else { panic!("rows") };
                     expected.push((stream as i16, [&[0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1][..], &rows.body].concat()));
                     if *written {
-                        drain(&mut outbox, step, &mut bytes);
+                        bytes.extend(drain(&mut outbox, step));
                     }
                 }
-                drain(&mut outbox, step, &mut bytes);
+                bytes.extend(drain(&mut outbox, step));
                 prop_assert_eq!(frames_of(form, &bytes).0, expected);
             }
         }
@@ -265,8 +249,7 @@ mod tests {
             for stream in 0..100 {
                 outbox.answer(&Reply::plain(Version::V5, stream), &rows(stream, 10));
             }
-            let mut bytes = Vec::new();
-            drain(&mut outbox, usize::MAX, &mut bytes);
+            let bytes = drain(&mut outbox, usize::MAX);
             let (ready, segments) = bytes.split_at(HEADER_LEN);
             assert_eq!(ready, [0x85, 0, 0, 0, 2, 0, 0, 0, 0], "READY comes before segments begin");
             let (frames, count) = frames_of(form, segments);
@@ -281,8 +264,7 @@ mod tests {
         for stream in 0..40 {
             outbox.answer(&Reply::plain(Version::V5, stream), &rows(stream, 5000));
         }
-        let mut bytes = Vec::new();
-        drain(&mut outbox, usize::MAX, &mut bytes);
+        let bytes = drain(&mut outbox, usize::MAX);
         let (frames, count) = frames_of(Form::Plain, &bytes);
         assert_eq!((frames.len(), count), (40, 3));
     }

@@ -214,6 +214,7 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
             .iter()
             .map(|(component, bytes)| (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes)))
             .collect(),
+        data: data.sums,
     };
     files.push((Component::Checksums, checksums.write()));
     let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();

@@ -124,6 +124,8 @@ pub struct Reader {
     /// The index entry of a partition, if it was looked up. It applies to the partition that begins
     /// at its position.
     entry: Option<IndexEntry>,
+    /// The first partition behind the range, unless the range reaches beyond the last partition.
+    behind: Option<IndexEntry>,
     promoted: Option<Promoted>,
     /// Whether range tombstone markers that change nothing are output.
     every_marker: bool,
@@ -190,6 +192,7 @@ impl Reader {
             start: 0,
             any: false,
             entry: None,
+            behind: None,
             promoted: None,
             every_marker: false,
             checks_order: options.class == IoClass::Background,
@@ -337,16 +340,17 @@ impl Reader {
         let from_start = self.range.start.cmp_key(first.token, &first.key) == Ordering::Less;
         let to_end = self.range.end.cmp_key(last.token, &last.key) == Ordering::Greater;
         if !to_end {
-            let behind = self.index.lower_bound(&self.range.end).await?;
-            self.stream.set_limit(behind.map_or(u64::MAX, |entry| entry.position));
+            self.behind = self.index.lower_bound(&self.range.end).await?;
+            self.stream.set_limit(self.behind.as_ref().map_or(u64::MAX, |entry| entry.position));
         }
         if !from_start {
             let Some(entry) = self.index.lower_bound(&self.range.start).await? else {
-                self.state = State::Done;
-                return Ok(());
+                return Err(self.stream.corrupt("the index lacks the last partition in the summary"));
             };
             self.stream.seek(entry.position);
             self.entry = Some(entry);
+        } else if to_end && self.checks_order {
+            self.stream.sum_content();
         }
         self.state = State::Partition;
         Ok(())
@@ -405,8 +409,7 @@ impl Reader {
 
     async fn partition(&mut self) -> Result<(), Error> {
         if self.stream.at_end() {
-            self.state = State::Done;
-            return Ok(());
+            return self.end_of_content();
         }
         let (token, tombstone, len) = loop {
             match data::partition::read(self.stream.rest()) {
@@ -416,13 +419,14 @@ impl Reader {
                         Some(_) => return Err(self.stream.corrupt("the index points at another partition")),
                         None => token::of_key(start.key),
                     };
-                    if self.range.end.cmp_key(token, start.key) == Ordering::Less {
-                        self.state = State::Done;
-                        return Ok(());
-                    }
-                    let before = (self.token, &self.key[..]);
-                    if self.any && before >= (token, start.key) {
-                        return Err(self.stream.corrupt("partitions out of order"));
+                    if self.single.is_none() {
+                        if let Some(why) = self.misplaced(token, start.key) {
+                            return Err(self.stream.corrupt(why));
+                        }
+                        if self.range.end.cmp_key(token, start.key) == Ordering::Less {
+                            self.state = State::Done;
+                            return Ok(());
+                        }
                     }
                     break (token, start.tombstone, start.len);
                 }
@@ -436,6 +440,44 @@ impl Reader {
         self.start_partition(token, start, tombstone);
         self.stream.consume(len);
         self.state = State::Static;
+        Ok(())
+    }
+
+    /// Why a key cannot be the one of the partition at the position of the stream. A Data.db that
+    /// belongs to another sstable may be intact by itself: its keys must be those that the summary
+    /// and the index have, or a scan would miss keys, and a compaction write keys of other tablets.
+    fn misplaced(&self, token: Token, key: &[u8]) -> Option<&'static str> {
+        let (position, found) = (self.stream.position(), (token, key));
+        let is_wrong = |entry: &Option<IndexEntry>| {
+            entry.as_ref().is_some_and(|entry| entry.position == position && entry.key[..] != *key)
+        };
+        if is_wrong(&self.entry) || is_wrong(&self.behind) {
+            return Some("the index has another partition here");
+        }
+        if position == 0 && *key != self.table.first_key().key[..] {
+            return Some("the summary has another first partition");
+        }
+        if self.any && (self.token, &self.key[..]) >= found {
+            return Some("partitions out of order");
+        }
+        let last = self.table.last_key();
+        if found > (last.token, &last.key[..]) {
+            return Some("a partition after the last one in the summary");
+        }
+        let is_behind = self.range.end.cmp_key(token, key) == Ordering::Less;
+        let is_behind_in_index = self.behind.as_ref().is_some_and(|behind| behind.position <= position);
+        (is_behind != is_behind_in_index).then_some("the index has other partitions")
+    }
+
+    /// No partition follows, by the end of the content or of the index.
+    fn end_of_content(&mut self) -> Result<(), Error> {
+        if self.single.is_none() {
+            if self.behind.is_some() || !self.any || self.key[..] != self.table.last_key().key[..] {
+                return Err(self.stream.corrupt("the last partition in the summary is missing"));
+            }
+            self.stream.check_sum()?;
+        }
+        self.state = State::Done;
         Ok(())
     }
 
@@ -545,10 +587,7 @@ impl Reader {
                 }
                 _ => self.index.lower_bound(&RingCut::after_key(&self.current_key())).await?,
             };
-            let Some(next) = next else {
-                self.state = State::Done;
-                return Ok(());
-            };
+            let Some(next) = next else { return self.end_of_content() };
             if next.position <= self.start {
                 return Err(self.stream.corrupt("the index goes backwards"));
             }

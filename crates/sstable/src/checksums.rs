@@ -33,8 +33,11 @@
 //! checked when the sstable is opened; index pages each time they come from disk. The content is
 //! checked by readers that read all of it in sequence to write it again, and by a verification.
 
+use crate::error::Error;
 use crate::generation::Component;
 use crate::input::{Fault, Input, Parsed};
+use rt::fs::{IoClass, OpenOptions};
+use std::path::Path;
 
 /// Bytes of Index.db per checksum.
 pub(crate) const PAGE: usize = 4096;
@@ -93,6 +96,29 @@ impl DataSums {
             (None, None, None) => Ok(None),
             _ => Err(Fault::Bad("some checksums of Data.db are missing")),
         }
+    }
+
+    /// Checks that a compressed Data.db is the one that was written with this Checksums.db. The
+    /// bytes of its chunks are checked when they are read.
+    pub async fn check(&self, path: &Path, length: u64, content_length: u64) -> Result<(), Error> {
+        if self.content_length != content_length {
+            return Err(Error::corrupt(path, 0, "the length of the content differs from Checksums.db"));
+        }
+        // It is closed again: most sstables are not read soon, and descriptors are scarce.
+        let file = rt::fs::open(path, &OpenOptions::read()).await.map_err(Error::io(path))?;
+        for (end, sum) in [(self.first.length, self.first.sum), (length, self.last.sum)] {
+            let at = end.saturating_sub(4);
+            let found = file.read_at(at, 4, IoClass::Foreground).await.map_err(Error::io(path))?;
+            if found[..] != sum.to_be_bytes() {
+                let why = "the checksum of a chunk differs from Checksums.db: \
+                           the file is damaged, or is that of another sstable";
+                return Err(Error::corrupt(path, at, why));
+            }
+            if self.first.length == length {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn entries(&self) -> [(&'static str, u64, u32); 3] {
@@ -166,9 +192,14 @@ impl Checksums {
         out
     }
 
+    /// The entry of a component with these bytes.
+    pub fn entry(component: Component, bytes: &[u8]) -> (String, u64, u32) {
+        (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes))
+    }
+
     /// Replaces the entry of a component by the checksum of these bytes.
     pub fn set(&mut self, component: Component, bytes: &[u8]) {
-        let entry = (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes));
+        let entry = Self::entry(component, bytes);
         match self.files.iter_mut().find(|(name, _, _)| *name == entry.0) {
             Some(known) => *known = entry,
             None => self.files.push(entry),

@@ -5,7 +5,7 @@
 //! databases have none; there, only Data.db is protected by checksums.
 
 use crate::cache::{CachedFile, Kind, PageCache};
-use crate::checksums::{CRC_CHUNK, Checksums, CrcFile, DataSums};
+use crate::checksums::{CRC_CHUNK, Checksums, CrcFile};
 use crate::compression::CompressionInfo;
 use crate::data::layout::Layout;
 use crate::error::Error;
@@ -23,7 +23,6 @@ use bytes::Bytes;
 use model::TableSchema;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
-use rt::fs::{IoClass, OpenOptions};
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
@@ -205,7 +204,7 @@ impl Sstable {
         let (chunks, content_length) = Self::read_chunks(&mut small, data_length)?;
         let data_sums = checksums.as_ref().and_then(|checksums| checksums.data);
         if let Some(sums) = &data_sums {
-            Self::check_data(data.path(), data_length, content_length, sums).await?;
+            sums.check(data.path(), data_length, content_length).await?;
         }
         let bytes = small.required(Component::Statistics)?;
         let statistics = Statistics::read(&bytes, place.version, &place.path(Component::Statistics))?;
@@ -260,29 +259,6 @@ impl Sstable {
             (true, None) => Err(Error::corrupt(&path, 0, "the TOC lists it, but it is missing")),
             (true, Some(bytes)) => Checksums::read(&bytes).map(Some).map_err(|fault| fault.at(&path, 0)),
         }
-    }
-
-    /// Checks that a compressed Data.db is the one that was written with this Checksums.db. The
-    /// bytes of its chunks are checked when they are read.
-    async fn check_data(path: &Path, length: u64, content_length: u64, sums: &DataSums) -> Result<(), Error> {
-        if sums.content_length != content_length {
-            return Err(Error::corrupt(path, 0, "the length of the content differs from Checksums.db"));
-        }
-        // It is closed again: most sstables are not read soon, and descriptors are scarce.
-        let file = rt::fs::open(path, &OpenOptions::read()).await.map_err(Error::io(path))?;
-        for (end, sum) in [(sums.first.length, sums.first.sum), (length, sums.last.sum)] {
-            let at = end.saturating_sub(4);
-            let found = file.read_at(at, 4, IoClass::Foreground).await.map_err(Error::io(path))?;
-            if found[..] != sum.to_be_bytes() {
-                let why = "the checksum of a chunk differs from Checksums.db: \
-                           the file is damaged, or is that of another sstable";
-                return Err(Error::corrupt(path, at, why));
-            }
-            if sums.first.length == length {
-                break;
-            }
-        }
-        Ok(())
     }
 
     fn read_chunks(small: &mut Small<'_>, data_length: u64) -> Result<(Chunks, u64), Error> {

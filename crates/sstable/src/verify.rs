@@ -1,9 +1,9 @@
 //! Verifies an sstable from start to end: whether it is undamaged and its components agree.
 //!
 //! It checks the small components (as at opening), the digest, every page of the index, every
-//! chunk, and the checksum of the content. It parses everything, and checks the order of partitions and rows, and that range
-//! tombstones begin and end in turn. Index, promoted index, summary, filter and statistics must
-//! agree with the data.
+//! chunk, and the checksum of the content. It parses everything, and checks the order of partitions
+//! and rows, and that range tombstones begin and end in turn. Index, promoted index, summary,
+//! filter and statistics must agree with the data.
 
 use crate::cache::PageCache;
 use crate::checksums::PAGE;

@@ -17,6 +17,7 @@ mod backward;
 mod batch;
 mod clip;
 mod forward;
+mod placement;
 pub(crate) mod stream;
 
 use crate::data::layout::Layout;
@@ -129,8 +130,8 @@ pub struct Reader {
     promoted: Option<Promoted>,
     /// Whether range tombstone markers that change nothing are output.
     every_marker: bool,
-    /// Whether rows out of order are an error. They are an error in background reads, which write
-    /// the rows again.
+    /// Whether rows out of order, keys that the filter excludes, and another checksum of the
+    /// content are errors. They are errors in background reads, which write the rows again.
     checks_order: bool,
     /// The prefix and weight of the unfiltered before, if there was one in this partition.
     before: (Vec<u8>, Option<i8>),
@@ -440,44 +441,6 @@ impl Reader {
         self.start_partition(token, start, tombstone);
         self.stream.consume(len);
         self.state = State::Static;
-        Ok(())
-    }
-
-    /// Why a key cannot be the one of the partition at the position of the stream. A Data.db that
-    /// belongs to another sstable may be intact by itself: its keys must be those that the summary
-    /// and the index have, or a scan would miss keys, and a compaction write keys of other tablets.
-    fn misplaced(&self, token: Token, key: &[u8]) -> Option<&'static str> {
-        let (position, found) = (self.stream.position(), (token, key));
-        let is_wrong = |entry: &Option<IndexEntry>| {
-            entry.as_ref().is_some_and(|entry| entry.position == position && entry.key[..] != *key)
-        };
-        if is_wrong(&self.entry) || is_wrong(&self.behind) {
-            return Some("the index has another partition here");
-        }
-        if position == 0 && *key != self.table.first_key().key[..] {
-            return Some("the summary has another first partition");
-        }
-        if self.any && (self.token, &self.key[..]) >= found {
-            return Some("partitions out of order");
-        }
-        let last = self.table.last_key();
-        if found > (last.token, &last.key[..]) {
-            return Some("a partition after the last one in the summary");
-        }
-        let is_behind = self.range.end.cmp_key(token, key) == Ordering::Less;
-        let is_behind_in_index = self.behind.as_ref().is_some_and(|behind| behind.position <= position);
-        (is_behind != is_behind_in_index).then_some("the index has other partitions")
-    }
-
-    /// No partition follows, by the end of the content or of the index.
-    fn end_of_content(&mut self) -> Result<(), Error> {
-        if self.single.is_none() {
-            if self.behind.is_some() || !self.any || self.key[..] != self.table.last_key().key[..] {
-                return Err(self.stream.corrupt("the last partition in the summary is missing"));
-            }
-            self.stream.check_sum()?;
-        }
-        self.state = State::Done;
         Ok(())
     }
 

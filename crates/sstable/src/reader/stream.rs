@@ -6,6 +6,7 @@
 //! buffer to the next, only its pieces are joined. Readers that may not fill the cache decompress
 //! into one buffer after another. The sizes of reads are described in [`super`].
 
+mod content_sum;
 mod decode;
 
 use super::{LARGEST_WINDOW, ReadOptions};
@@ -14,6 +15,7 @@ use crate::error::Error;
 use crate::large_reads::{LARGE, LargeRead};
 use crate::table::Sstable;
 use bytes::Bytes;
+use content_sum::ContentSum;
 use rt::fs::IoClass;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -91,12 +93,6 @@ pub(crate) struct Stream {
     sum: Option<ContentSum>,
 }
 
-/// The checksum of the content from its start up to chunk `next`.
-struct ContentSum {
-    next: u64,
-    hasher: crc32fast::Hasher,
-}
-
 impl Stream {
     pub fn new(table: Rc<Sstable>, options: ReadOptions) -> Self {
         let limit = table.content_length;
@@ -117,46 +113,6 @@ impl Stream {
             large: None,
             sum: None,
         }
-    }
-
-    /// All content will be read in sequence: computes its checksum for [`Stream::check_sum`], if
-    /// Checksums.db has it.
-    pub fn sum_content(&mut self) {
-        debug_assert_eq!(self.position(), 0, "the sum begins with the first byte");
-        self.sum = self.table.content_sum.map(|_| ContentSum { next: 0, hasher: crc32fast::Hasher::new() });
-    }
-
-    /// Content of whole chunks from `n` on enters the window.
-    #[inline]
-    fn add_to_sum(&mut self, n: u64, content: &[u8]) {
-        if self.sum.is_some() {
-            self.add_content(n, content);
-        }
-    }
-
-    fn add_content(&mut self, n: u64, content: &[u8]) {
-        let length = self.table.chunk_length();
-        let Some(sum) = &mut self.sum else { return };
-        let Some(known) = sum.next.checked_sub(n) else {
-            // Chunks were skipped.
-            self.sum = None;
-            return;
-        };
-        // Chunks may be loaded again after a pause of the reader.
-        let new = content.get(known as usize * length..).unwrap_or_default();
-        sum.hasher.update(new);
-        sum.next += new.len().div_ceil(length) as u64;
-    }
-
-    /// Compares the checksum of the content with Checksums.db, if all content was read in sequence.
-    pub fn check_sum(&mut self) -> Result<(), Error> {
-        let Some(sum) = self.sum.take().filter(|sum| sum.next == self.table.chunk_count()) else { return Ok(()) };
-        if Some(sum.hasher.finalize()) == self.table.content_sum {
-            return Ok(());
-        }
-        let why = "the checksum of the content differs from Checksums.db: \
-                   chunks of the file are those of another sstable";
-        Err(Error::corrupt(self.table.data.path(), 0, why))
     }
 
     fn window(&self) -> &[u8] {

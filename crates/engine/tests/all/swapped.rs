@@ -3,11 +3,16 @@
 
 use crate::support::table_files::*;
 use crate::support::*;
+use engine::{Engine, ReadOptions};
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// The keys of two sstables in the first tablet of two, and of one in the second.
 fn keys() -> [i32; 3] {
-    let [first, second] = [0, 1].map(|i| (0..).filter(move |k| tablets(2)[i].range.contains(&key(*k))));
+    let [first, second] = [0, 1].map(|i| (0x1234_5678..).filter(move |k| tablets(2)[i].range.contains(&key(*k))));
     let first: Vec<i32> = first.take(2).collect();
     [first[0], first[1], second.take(1).next().unwrap()]
 }

@@ -195,6 +195,7 @@ mod tests {
             index_length: index.len() as u64,
             index_pages: index.chunks(PAGE).map(crc32fast::hash).collect(),
             files: Vec::new(),
+            data: None,
         };
         for (component, bytes) in [(Component::Toc, &toc), (Component::Digest, &digest), (Component::Filter, &filter)] {
             checksums.set(component, bytes);

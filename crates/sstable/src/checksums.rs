@@ -17,11 +17,27 @@
 //! be32 CRC32 of everything before
 //! ```
 //!
-//! The small components and the lengths are checked when the sstable is opened, index pages each
-//! time they come from disk.
+//! The checksums of the chunks in a compressed Data.db are in Data.db itself: they hold in the
+//! Data.db of another sstable, too. Three entries of the list bind Data.db to its sstable:
+//!
+//! ```text
+//! "Data.db first chunk": the stored length of the first chunk, and its checksum as stored
+//! "Data.db last chunk":  the same of the last chunk
+//! "Data.db content":     the length and the CRC32 of the content before compression
+//! ```
+//!
+//! Release 0.1.0 wrote sstables without these entries, and ignores them when it reads. An
+//! uncompressed Data.db has none: CRC.db, which is in the list, has the checksums of its chunks.
+//!
+//! The small components, the lengths, and the checksums of the first and of the last chunk are
+//! checked when the sstable is opened; index pages each time they come from disk. The content is
+//! checked by readers that read all of it in sequence to write it again, and by a verification.
 
+use crate::error::Error;
 use crate::generation::Component;
 use crate::input::{Fault, Input, Parsed};
+use rt::fs::{IoClass, OpenOptions};
+use std::path::Path;
 
 /// Bytes of Index.db per checksum.
 pub(crate) const PAGE: usize = 4096;
@@ -38,6 +54,80 @@ pub(crate) struct Checksums {
     pub index_pages: Vec<u32>,
     /// (name, length, CRC32).
     pub files: Vec<(String, u64, u32)>,
+    /// `None` if Data.db is not compressed, or if an older release wrote the sstable.
+    pub data: Option<DataSums>,
+}
+
+/// Checksums that bind a compressed Data.db to its sstable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataSums {
+    pub first: ChunkSum,
+    pub last: ChunkSum,
+    pub content: u32,
+    pub content_length: u64,
+}
+
+/// A chunk of a compressed Data.db.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkSum {
+    /// The stored length, which includes the checksum.
+    pub length: u64,
+    /// The checksum, which is at the end of the chunk.
+    pub sum: u32,
+}
+
+/// The names of [`DataSums`] in the list of components.
+const FIRST_CHUNK: &str = "Data.db first chunk";
+const LAST_CHUNK: &str = "Data.db last chunk";
+const CONTENT: &str = "Data.db content";
+
+impl DataSums {
+    /// Takes the entries out of a list of components.
+    fn take(files: &mut Vec<(String, u64, u32)>) -> Parsed<Option<Self>> {
+        let mut take = |name: &str| {
+            let at = files.iter().position(|(known, _, _)| known == name)?;
+            let (_, length, sum) = files.remove(at);
+            Some(ChunkSum { length, sum })
+        };
+        match (take(FIRST_CHUNK), take(LAST_CHUNK), take(CONTENT)) {
+            (Some(first), Some(last), Some(content)) => {
+                Ok(Some(DataSums { first, last, content: content.sum, content_length: content.length }))
+            }
+            (None, None, None) => Ok(None),
+            _ => Err(Fault::Bad("some checksums of Data.db are missing")),
+        }
+    }
+
+    /// Checks that a compressed Data.db is the one that was written with this Checksums.db. The
+    /// bytes of its chunks are checked when they are read.
+    pub async fn check(&self, path: &Path, length: u64, content_length: u64) -> Result<(), Error> {
+        if self.content_length != content_length {
+            return Err(Error::corrupt(path, 0, "the length of the content differs from Checksums.db"));
+        }
+        // It is closed again: most sstables are not read soon, and descriptors are scarce.
+        let file = rt::fs::open(path, &OpenOptions::read()).await.map_err(Error::io(path))?;
+        for (end, sum) in [(self.first.length, self.first.sum), (length, self.last.sum)] {
+            let at = end.saturating_sub(4);
+            let found = file.read_at(at, 4, IoClass::Foreground).await.map_err(Error::io(path))?;
+            if found[..] != sum.to_be_bytes() {
+                let why = "the checksum of a chunk differs from Checksums.db: \
+                           the file is damaged, or is that of another sstable";
+                return Err(Error::corrupt(path, at, why));
+            }
+            if self.first.length == length {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> [(&'static str, u64, u32); 3] {
+        [
+            (FIRST_CHUNK, self.first.length, self.first.sum),
+            (LAST_CHUNK, self.last.length, self.last.sum),
+            (CONTENT, self.content_length, self.content),
+        ]
+    }
 }
 
 impl Checksums {
@@ -71,7 +161,8 @@ impl Checksums {
         if !input.0.is_empty() {
             return Err(Fault::Bad("bytes after the checksums"));
         }
-        Ok(Checksums { data_length, index_length, index_pages, files })
+        let data = DataSums::take(&mut files)?;
+        Ok(Checksums { data_length, index_length, index_pages, files, data })
     }
 
     pub fn write(&self) -> Vec<u8> {
@@ -86,8 +177,11 @@ impl Checksums {
         for sum in &self.index_pages {
             out.extend_from_slice(&sum.to_be_bytes());
         }
-        out.extend_from_slice(&(self.files.len() as u32).to_be_bytes());
-        for (name, length, sum) in &self.files {
+        let data = self.data.as_ref().map(DataSums::entries);
+        let files = self.files.iter().map(|(name, length, sum)| (name.as_str(), *length, *sum));
+        let entries: Vec<_> = files.chain(data.into_iter().flatten()).collect();
+        out.extend_from_slice(&(entries.len() as u32).to_be_bytes());
+        for (name, length, sum) in entries {
             out.push(name.len() as u8);
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(&length.to_be_bytes());
@@ -98,9 +192,14 @@ impl Checksums {
         out
     }
 
+    /// The entry of a component with these bytes.
+    pub fn entry(component: Component, bytes: &[u8]) -> (String, u64, u32) {
+        (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes))
+    }
+
     /// Replaces the entry of a component by the checksum of these bytes.
     pub fn set(&mut self, component: Component, bytes: &[u8]) {
-        let entry = (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes));
+        let entry = Self::entry(component, bytes);
         match self.files.iter_mut().find(|(name, _, _)| *name == entry.0) {
             Some(known) => *known = entry,
             None => self.files.push(entry),
@@ -222,7 +321,12 @@ mod tests {
         let index_pages = pages.finish();
         assert_eq!(index_pages, index.chunks(PAGE).map(crc32fast::hash).collect::<Vec<_>>());
         let files = vec![("TOC.txt".to_string(), 3, crc32fast::hash(b"abc"))];
-        let checksums = Checksums { data_length: 99, index_length: index.len() as u64, index_pages, files };
+        let chunk = |length, sum| ChunkSum { length, sum };
+        let data = DataSums { first: chunk(50, 1), last: chunk(49, 2), content: 3, content_length: 200 };
+        let index_length = index.len() as u64;
+        let checksums = Checksums { data_length: 99, index_length, index_pages, files, data: Some(data) };
+        let without = Checksums { data: None, ..checksums.clone() };
+        assert_eq!(Checksums::read(&without.write()), Ok(without), "as release 0.1.0 wrote it");
         let bytes = checksums.write();
         assert_eq!(Checksums::read(&bytes), Ok(checksums.clone()));
         for bit in 0..bytes.len() * 8 {

@@ -61,6 +61,8 @@ pub struct Sstable {
     pub(crate) summary: Summary,
     pub(crate) header: Header,
     pub(crate) cached: CachedFile,
+    /// The CRC32 of the content of Data.db, if Checksums.db has it.
+    pub(crate) content_sum: Option<u32>,
     /// The CRC32 of Data.db, if there is a Digest.crc32.
     pub(crate) digest: Option<u32>,
     pub(crate) filter: Option<Filter>,
@@ -200,6 +202,10 @@ impl Sstable {
             }
         }
         let (chunks, content_length) = Self::read_chunks(&mut small, data_length)?;
+        let data_sums = checksums.as_ref().and_then(|checksums| checksums.data);
+        if let Some(sums) = &data_sums {
+            sums.check(data.path(), data_length, content_length).await?;
+        }
         let bytes = small.required(Component::Statistics)?;
         let statistics = Statistics::read(&bytes, place.version, &place.path(Component::Statistics))?;
         let mut filter = None;
@@ -221,6 +227,7 @@ impl Sstable {
             index_length,
             chunks,
             page_sums,
+            content_sum: data_sums.map(|sums| sums.content),
             summary,
             header: statistics.header,
             cached: cache.register(),

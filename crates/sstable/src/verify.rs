@@ -1,9 +1,9 @@
 //! Verifies an sstable from start to end: whether it is undamaged and its components agree.
 //!
-//! It checks the small components (as at opening), the digest, every page of the index, and every
-//! chunk. It parses everything, and checks the order of partitions and rows, and that range
-//! tombstones begin and end in turn. Index, promoted index, summary, filter and statistics must
-//! agree with the data.
+//! It checks the small components (as at opening), the digest, every page of the index, every
+//! chunk, and the checksum of the content. It parses everything, and checks the order of partitions
+//! and rows, and that range tombstones begin and end in turn. Index, promoted index, summary,
+//! filter and statistics must agree with the data.
 
 use crate::cache::PageCache;
 use crate::checksums::PAGE;
@@ -80,6 +80,7 @@ impl Sstable {
             row: Vec::new(),
             found: Verified { all_protected: self.page_sums.is_some(), ..Verified::default() },
         };
+        walk.stream.sum_content();
         let mut progress = |position: u64| progress((content * (walks - 1) + position) / walks);
         let mut last: Option<DecoratedKey> = None;
         let mut sample = 0;
@@ -110,6 +111,7 @@ impl Sstable {
         if !walk.stream.at_end() {
             return Err(walk.stream.corrupt("partitions that are not in the index"));
         }
+        walk.stream.check_sum()?;
         if sample != self.summary.len() || last.as_ref() != Some(self.last_key()) {
             return Err(walk.stream.corrupt("the summary has another last key, or an entry that the index lacks"));
         }

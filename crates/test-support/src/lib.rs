@@ -1,8 +1,10 @@
 //! Code that the tests of several crates share. No crate of the server depends on it, except for
 //! tests.
 
+mod checksums;
 mod counted;
 
+pub use checksums::make_checksums_old;
 pub use counted::Counted;
 
 use std::ops::Deref;

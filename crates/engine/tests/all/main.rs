@@ -46,6 +46,8 @@ mod streaming;
 mod streaming_mutations;
 mod support;
 #[cfg(not(feature = "sim"))]
+mod swapped;
+#[cfg(not(feature = "sim"))]
 mod tablet_lifecycle;
 #[cfg(not(feature = "sim"))]
 mod timestamps;

@@ -17,6 +17,7 @@ mod backward;
 mod batch;
 mod clip;
 mod forward;
+mod placement;
 pub(crate) mod stream;
 
 use crate::data::layout::Layout;
@@ -124,11 +125,13 @@ pub struct Reader {
     /// The index entry of a partition, if it was looked up. It applies to the partition that begins
     /// at its position.
     entry: Option<IndexEntry>,
+    /// The first partition behind the range, unless the range reaches beyond the last partition.
+    behind: Option<IndexEntry>,
     promoted: Option<Promoted>,
     /// Whether range tombstone markers that change nothing are output.
     every_marker: bool,
-    /// Whether rows out of order are an error. They are an error in background reads, which write
-    /// the rows again.
+    /// Whether rows out of order, keys that the filter excludes, and another checksum of the
+    /// content are errors. They are errors in background reads, which write the rows again.
     checks_order: bool,
     /// The prefix and weight of the unfiltered before, if there was one in this partition.
     before: (Vec<u8>, Option<i8>),
@@ -190,6 +193,7 @@ impl Reader {
             start: 0,
             any: false,
             entry: None,
+            behind: None,
             promoted: None,
             every_marker: false,
             checks_order: options.class == IoClass::Background,
@@ -337,16 +341,17 @@ impl Reader {
         let from_start = self.range.start.cmp_key(first.token, &first.key) == Ordering::Less;
         let to_end = self.range.end.cmp_key(last.token, &last.key) == Ordering::Greater;
         if !to_end {
-            let behind = self.index.lower_bound(&self.range.end).await?;
-            self.stream.set_limit(behind.map_or(u64::MAX, |entry| entry.position));
+            self.behind = self.index.lower_bound(&self.range.end).await?;
+            self.stream.set_limit(self.behind.as_ref().map_or(u64::MAX, |entry| entry.position));
         }
         if !from_start {
             let Some(entry) = self.index.lower_bound(&self.range.start).await? else {
-                self.state = State::Done;
-                return Ok(());
+                return Err(self.stream.corrupt("the index lacks the last partition in the summary"));
             };
             self.stream.seek(entry.position);
             self.entry = Some(entry);
+        } else if to_end && self.checks_order {
+            self.stream.sum_content();
         }
         self.state = State::Partition;
         Ok(())
@@ -405,8 +410,7 @@ impl Reader {
 
     async fn partition(&mut self) -> Result<(), Error> {
         if self.stream.at_end() {
-            self.state = State::Done;
-            return Ok(());
+            return self.end_of_content();
         }
         let (token, tombstone, len) = loop {
             match data::partition::read(self.stream.rest()) {
@@ -416,13 +420,14 @@ impl Reader {
                         Some(_) => return Err(self.stream.corrupt("the index points at another partition")),
                         None => token::of_key(start.key),
                     };
-                    if self.range.end.cmp_key(token, start.key) == Ordering::Less {
-                        self.state = State::Done;
-                        return Ok(());
-                    }
-                    let before = (self.token, &self.key[..]);
-                    if self.any && before >= (token, start.key) {
-                        return Err(self.stream.corrupt("partitions out of order"));
+                    if self.single.is_none() {
+                        if let Some(why) = self.misplaced(token, start.key) {
+                            return Err(self.stream.corrupt(why));
+                        }
+                        if self.range.end.cmp_key(token, start.key) == Ordering::Less {
+                            self.state = State::Done;
+                            return Ok(());
+                        }
                     }
                     break (token, start.tombstone, start.len);
                 }
@@ -545,10 +550,7 @@ impl Reader {
                 }
                 _ => self.index.lower_bound(&RingCut::after_key(&self.current_key())).await?,
             };
-            let Some(next) = next else {
-                self.state = State::Done;
-                return Ok(());
-            };
+            let Some(next) = next else { return self.end_of_content() };
             if next.position <= self.start {
                 return Err(self.stream.corrupt("the index goes backwards"));
             }

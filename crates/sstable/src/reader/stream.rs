@@ -6,6 +6,7 @@
 //! buffer to the next, only its pieces are joined. Readers that may not fill the cache decompress
 //! into one buffer after another. The sizes of reads are described in [`super`].
 
+mod content_sum;
 mod decode;
 
 use super::{LARGEST_WINDOW, ReadOptions};
@@ -14,6 +15,7 @@ use crate::error::Error;
 use crate::large_reads::{LARGE, LargeRead};
 use crate::table::Sstable;
 use bytes::Bytes;
+use content_sum::ContentSum;
 use rt::fs::IoClass;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -88,6 +90,7 @@ pub(crate) struct Stream {
     expected: u64,
     /// The memory reserved for a large row, in bytes, and the reservation.
     large: Option<(usize, LargeRead)>,
+    sum: Option<ContentSum>,
 }
 
 impl Stream {
@@ -108,6 +111,7 @@ impl Stream {
             limit,
             expected: 0,
             large: None,
+            sum: None,
         }
     }
 
@@ -487,6 +491,7 @@ impl Stream {
     /// Appends content that begins with chunk `n`: all of it, or at least `need` bytes.
     fn push(&mut self, n: u64, content: Bytes, need: usize) {
         self.run += content.len() as u64;
+        self.add_to_sum(n, &content);
         let start = n * self.table.chunk_length() as u64;
         if self.rest().is_empty() {
             (self.at, self.base) = ((self.position() - start) as usize, start);

@@ -1,6 +1,6 @@
 //! The two files that are written while partitions are added: Data.db and Index.db.
 
-use crate::checksums::{CRC_CHUNK, CrcFile, PAGE, PieceSums};
+use crate::checksums::{CRC_CHUNK, ChunkSum, CrcFile, DataSums, PAGE, PieceSums};
 use crate::compression::{Compression, CompressionInfo, PackedOffsets};
 use crate::error::Error;
 use crate::large_reads::LARGE;
@@ -23,6 +23,9 @@ pub(crate) struct DataFile {
     offsets: PackedOffsets,
     crcs: PieceSums,
     digest: crc32fast::Hasher,
+    /// Of a compressed file: the first and the last chunk so far, and the checksum of the content.
+    ends: Option<(ChunkSum, ChunkSum)>,
+    content_sum: crc32fast::Hasher,
 }
 
 /// The result for Data.db.
@@ -30,6 +33,8 @@ pub(crate) struct DataDone {
     pub content_length: u64,
     pub stored_length: u64,
     pub digest: u32,
+    /// `None` if the file is not compressed.
+    pub sums: Option<DataSums>,
     /// The bytes of CompressionInfo.db or CRC.db.
     pub companion: Vec<u8>,
 }
@@ -46,6 +51,8 @@ impl DataFile {
             offsets: PackedOffsets::new(),
             crcs: PieceSums::new(CRC_CHUNK),
             digest: crc32fast::Hasher::new(),
+            ends: None,
+            content_sum: crc32fast::Hasher::new(),
         })
     }
 
@@ -93,10 +100,13 @@ impl DataFile {
                 }
                 Some(compression) => {
                     self.chunk.clear();
-                    compression.algorithm.compress(&self.content[piece], &mut self.chunk)?;
+                    compression.algorithm.compress(&self.content[piece.clone()], &mut self.chunk)?;
                     let sum = crc32fast::hash(&self.chunk);
                     self.chunk.extend_from_slice(&sum.to_be_bytes());
                     self.digest.update(&self.chunk);
+                    self.content_sum.update(&self.content[piece]);
+                    let last = ChunkSum { length: self.chunk.len() as u64, sum };
+                    self.ends = Some((self.ends.map_or(last, |(first, _)| first), last));
                     if !self.offsets.push(self.chunk.len() as u64) {
                         return Err(io::Error::other("a compressed chunk is too long"));
                     }
@@ -141,7 +151,9 @@ impl DataFile {
             }
             .write(),
         };
-        Ok(DataDone { content_length: self.stored, stored_length, digest: self.digest.finalize(), companion })
+        let (content, content_length) = (self.content_sum.finalize(), self.stored);
+        let sums = self.ends.map(|(first, last)| DataSums { first, last, content, content_length });
+        Ok(DataDone { content_length, stored_length, digest: self.digest.finalize(), sums, companion })
     }
 }
 

@@ -210,10 +210,8 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
         data_length: data.stored_length,
         index_length,
         index_pages,
-        files: files
-            .iter()
-            .map(|(component, bytes)| (component.name().to_string(), bytes.len() as u64, crc32fast::hash(bytes)))
-            .collect(),
+        files: files.iter().map(|(component, bytes)| Checksums::entry(*component, bytes)).collect(),
+        data: data.sums,
     };
     files.push((Component::Checksums, checksums.write()));
     let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();

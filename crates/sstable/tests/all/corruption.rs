@@ -91,7 +91,7 @@ async fn table(name: &str, seed: u64, compression: Option<Compression>) -> Table
     Table { _dir: dir, place, schema, partitions, parts: known }
 }
 
-async fn read(
+pub async fn read(
     sstable: &Rc<Sstable>,
     schema: &Rc<TableSchema>,
     range: PartitionRange,
@@ -108,7 +108,7 @@ async fn read(
     }
 }
 
-fn is_damage(error: &Error) -> bool {
+pub fn is_damage(error: &Error) -> bool {
     match error {
         Error::Corrupt(_) | Error::Unsupported(_) => true,
         // A truncated TOC is damage, a missing one is not.

@@ -11,3 +11,4 @@ mod large_rows;
 mod random;
 mod relabel;
 mod round_trip;
+mod swapped;

@@ -61,7 +61,9 @@ impl Stream {
         }
         let mut own = self.take_rest(n);
         make_room(&mut own, need);
+        let before = own.len();
         let next = self.decode_to(n, stored.end, stored, &mut own);
+        self.add_to_sum(n, &own[before..]);
         self.window = Window::Own(own);
         self.run += (next? - n) * length;
         Ok(())

@@ -208,7 +208,8 @@ def test_a_member_of_a_cluster_without_its_raft_log_is_refused(template, tmp_pat
 
 
 def test_an_older_metadata_log_is_noticed_together_with_its_end(tmp_path):
-    """A table that was made since has rows only in the commitlog: a replay by the older log would discard them."""
+    """A table that was made since has rows only in the commitlog. A replay by the older log would
+    discard them."""
     older = tmp_path / "older"
     node = Node(shards=2, data_dir=tmp_path / "data", config={"commitlog_sync": "batch"})
     try:
@@ -233,7 +234,7 @@ def test_an_older_metadata_log_is_noticed_together_with_its_end(tmp_path):
             shutil.move(node.data_dir / part, newer / part)
         shutil.copytree(older / "raft", node.data_dir / "raft")
         shutil.copy(older / "messina.raft-end", node.data_dir)
-        with pytest.raises(StartFailed, match="lacks files that it had when the node last ran: .*raft.*accept-loss"):
+        with pytest.raises(StartFailed, match="lacks files that it had when .*raft.*accept-loss"):
             node.start()
         shutil.rmtree(node.data_dir / "raft")
         for part in ("raft", "messina.raft-end"):

@@ -6,14 +6,9 @@
 
 use super::Topology;
 
-/// Runs of nodes are recorded in the metadata. Nodes of states before 0.1.0 cannot read them, so
-/// this feature is checked.
-pub(super) const NODE_RUNS: &str = "NODE_RUNS";
-
-/// The features of release 0.1.0. The code checks only [`NODE_RUNS`], because all nodes have the
-/// others. A node of a development state before 0.1.0 that lacks one of them is not admitted. A
+/// The features of release 0.1.0. The code does not check them, because all nodes have them. A
 /// feature of a later release gets its own constant, and is used once it is enabled.
-const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
+const SINCE_THE_FIRST_RELEASE: [&str; 7] = [
     "RAFT_METADATA",
     "INTERNODE_V1",
     "TABLET_TRANSITIONS",
@@ -21,8 +16,10 @@ const SINCE_THE_FIRST_RELEASE: [&str; 8] = [
     "TRUNCATE_BY_EPOCH",
     "RACK_LISTS",
     "TYPE_IDENTITIES",
-    NODE_RUNS,
 ];
+
+/// Runs of nodes are recorded in the metadata.
+pub(super) const NODE_RUNS: &str = "NODE_RUNS";
 
 /// Replicas apply rate limits to requests of other coordinators, and report a refusal. Until all
 /// members do, no table may have a limit. The name is ScyllaDB's, for the feature that its rate
@@ -68,7 +65,11 @@ pub(super) fn check_streaming(topology: &Topology) -> Result<(), String> {
 
 /// The features of this release.
 pub fn supported() -> Vec<String> {
-    SINCE_THE_FIRST_RELEASE.into_iter().chain([RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM]).map(str::to_owned).collect()
+    SINCE_THE_FIRST_RELEASE
+        .into_iter()
+        .chain([NODE_RUNS, RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM])
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The enabled features that a node with `features` lacks. Such a node must not join or start.

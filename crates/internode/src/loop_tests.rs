@@ -409,7 +409,7 @@ fn a_silent_peer_is_given_up() {
         let config = InternodeConfig { silence: Duration::from_millis(300), ..small() };
         let (channel, asking) = ask(near, config, false);
         let answer = channel.call(Verb::Replica, Bytes::new(), deadline()).await;
-        assert!(matches!(&answer, Err(CallError::Lost(why)) if why.contains("silent")), "{answer:?}");
+        assert!(matches!(&answer, Err(CallError::Lost(why)) if why.contains("sent nothing")), "{answer:?}");
         assert!(matches!(asking.await, Ok(End::Ended(_))));
         drop(far);
     });

@@ -50,9 +50,11 @@ impl Engine {
     }
 
     /// Stops flushes and compactions, waits for running ones, and syncs the log. Memtables stay in
-    /// the log only; they are flushed if the log has failed. Returns what could not be written.
+    /// the log only; they are flushed if the log or their last flush has failed. Returns what could
+    /// not be written.
     pub async fn stop(&self) -> Unwritten {
         let removed = self.log.check_there().await;
+        self.retry_failed_flushes().await;
         let without_log = self.log.has_failed() && self.flush_all_tablets().await;
         self.stop.cancel();
         self.compactions.wake_all();

@@ -58,6 +58,16 @@ impl Engine {
         all
     }
 
+    /// Flushes the tablets whose last flush failed: its cause may have passed. Failures are counted
+    /// and logged.
+    pub(crate) async fn retry_failed_flushes(&self) {
+        for table in self.all_tables() {
+            for tablet in table.tablets().iter().filter(|tablet| tablet.failed_flushes.get() > 0) {
+                let _ = self.flush_tablet(&table, tablet).await;
+            }
+        }
+    }
+
     /// Flushes the memtables that a tablet has now. The flush continues if the caller is dropped:
     /// a restart would find a sealed sstable that was never attached.
     pub(crate) async fn flush_tablet(&self, table: &Rc<Table>, tablet: &Rc<Tablet>) -> Result<(), EngineError> {

@@ -473,7 +473,7 @@ mod tests {
             ("broadcast_address: 224.0.0.1", "at which other nodes reach this one"),
             ("listen_address: 0.0.0.0", "set broadcast_address"),
             ("listen_address: '::'", "set broadcast_address"),
-            ("seeds: 10.1.2.3", "set listen_address (and rpc_address for clients)"),
+            ("seeds: 10.1.2.3", "Set listen_address (and rpc_address for clients)"),
             ("seeds: ',,'", "IP addresses or host names"),
             ("paging_key_rotation_period: 0", "paging_key_rotation_period: 0us is out of range: at least 1s"),
             ("read_request_timeout_in_ms: 0", "out of range: from 10ms to 365d"),

@@ -49,7 +49,7 @@ def test_what_cannot_be_replaced(trio, tmp_path):
     dead = kill(trio, 1)
     for config, why in [
         ({"replace_node_first_boot": "00000000-0000-0000-0000-000000000001"}, "is not known"),
-        ({"replace_node_first_boot": dead, "rack": "r7"}, "the new node must be there, too"),
+        ({"replace_node_first_boot": dead, "rack": "r7"}, "The new node must be there, too"),
         ({"replace_node_first_boot": "nobody"}, "a host id"),
     ]:
         assert why in str(failed_start(newcomer(trio, tmp_path, 1, **config))), config

@@ -16,7 +16,7 @@ use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::WriteSet;
 use model::key::DecoratedKey;
-use replica::{KeyedMutation, Mutations, Overload, ReplicaRequest};
+use replica::{KeyedMutation, Mutations, Overload, RateLimitMode, ReplicaRequest};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -142,9 +142,9 @@ impl Coordinator {
             return Err(CoordinatorError::Overloaded(Overload::Writes).into());
         }
         let mut routed = options.routed_by(metadata.number);
-        if sent {
-            // Replicas have counted the write.
-            routed.context.rate_limit = options.context.rate_limit.continued();
+        if sent && done.is_none() {
+            // Replicas have counted the write, and have charged it.
+            routed.context.rate_limit = RateLimitMode::Exempt;
         }
         self.send_groups(groups, nodes, done, &routed).await
     }

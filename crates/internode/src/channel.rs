@@ -125,9 +125,7 @@ impl Channel {
         let other = self.pending.borrow_mut().insert(stream, Pending::Waits(None));
         debug_assert!(other.is_none(), "an answer belongs to one request");
         debug_assert!(self.pending.borrow().len() <= self.config.in_flight, "each request in flight has a permit");
-        if !self.is_owed() {
-            self.owed_since.set(now);
-        }
+        self.expect_frame(now);
         self.last_used.set(now);
         let added = self.connection.push(head, body.into());
         // Permits that compression saved are returned. Bytes beyond all permits are counted as
@@ -192,8 +190,14 @@ impl Channel {
         }
     }
 
-    /// Whether no bytes have arrived since a frame was sent. A cancelled call does not change that,
-    /// because the peer answers any frame with a keep-alive.
+    /// A frame is sent: the peer answers it, at least with a keep-alive.
+    fn expect_frame(&self, now: Instant) {
+        if !self.is_owed() {
+            self.owed_since.set(now);
+        }
+    }
+
+    /// Whether no bytes have arrived since a frame was sent.
     fn is_owed(&self) -> bool {
         self.connection.last_received() < self.owed_since.get()
     }
@@ -280,6 +284,8 @@ impl Drop for ResponseFuture<'_> {
             // Best effort: a full queue is not made longer by a cancel frame.
             if self.channel.connection.unwritten() < self.channel.config.queued_bytes {
                 let head = Head { kind: Kind::Cancel, verb: 0, stream: self.stream, time_left: 0 };
+                // A connection that loses it would lose the next request, too.
+                self.channel.expect_frame(rt::time::coarse_now());
                 let added = self.channel.connection.push(head, Bytes::new().into());
                 self.channel.excess.set(self.channel.excess.get() + added);
             }

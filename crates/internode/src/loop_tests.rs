@@ -4,7 +4,7 @@ use super::channel::{Asking, Channel};
 use super::config::{InternodeConfig, Verb};
 use super::connection::{Connection, End, drive};
 use super::error::{CallError, Refusal, RefusalCode};
-use super::frame::{Frames, Head, Kind, VERSION};
+use super::frame::{Frame, Frames, Head, Kind, VERSION};
 use super::handlers::{Caller, Handlers};
 use super::handshake::Party;
 use super::metrics::Counters;
@@ -77,6 +77,24 @@ fn answer(mut stream: DuplexStream, config: InternodeConfig, handlers: Rc<Handle
 
 fn deadline() -> Deadline {
     Deadline::after(SOON)
+}
+
+/// The next frame that arrives at a raw end.
+async fn next_frame(stream: &mut DuplexStream, frames: &mut Frames) -> Frame {
+    loop {
+        if let Some(frame) = frames.next_frame().expect("right") {
+            return frame;
+        }
+        assert!(stream.read_buf(frames.space()).await.expect("read") > 0);
+    }
+}
+
+/// Sends a frame without a body from a raw end.
+async fn send(stream: &mut DuplexStream, kind: Kind, number: u64) {
+    let head = Head { kind, verb: Verb::Replica as u8, stream: number, time_left: 60_000_000 };
+    let mut out = bytes::BytesMut::new();
+    super::frame::put_whole(&mut out, head, &[], false);
+    stream.write_all(&out).await.expect("written");
 }
 
 async fn echo(caller: Caller, body: Bytes) -> Result<Pieces, Refusal> {
@@ -385,12 +403,7 @@ fn an_answer_that_nobody_waits_for_reaches_nobody() {
         })
         .detach();
         let mut frames = Frames::new(VERSION, 1 << 20);
-        let asked = loop {
-            assert!(far.read_buf(frames.space()).await.expect("read") > 0);
-            if let Some(frame) = frames.next_frame().expect("right") {
-                break frame.head.stream;
-            }
-        };
+        let asked = next_frame(&mut far, &mut frames).await.head.stream;
         let mut out = bytes::BytesMut::new();
         for (stream, text) in [(asked + 1, "another"), (0, "zero"), (asked, "right"), (asked, "twice")] {
             let head = Head { kind: Kind::Response, verb: 0, stream, time_left: 0 };
@@ -412,5 +425,45 @@ fn a_silent_peer_is_given_up() {
         assert!(matches!(&answer, Err(CallError::Lost(why)) if why.contains("sent nothing")), "{answer:?}");
         assert!(matches!(asking.await, Ok(End::Ended(_))));
         drop(far);
+    });
+}
+
+/// What the peer did not get before, such as a cancel frame, keeps it from getting later requests.
+#[test]
+fn a_peer_that_does_not_answer_a_cancel_is_given_up() {
+    rt::block_on(async {
+        let (near, mut far) = duplex(1 << 16);
+        let config = InternodeConfig { silence: Duration::from_millis(300), ..small() };
+        let (channel, asking) = ask(near, config, false);
+        let calling = channel.clone();
+        let call = spawn(async move { calling.call(Verb::Replica, Bytes::new(), deadline()).await });
+        let mut frames = Frames::new(VERSION, 1 << 20);
+        next_frame(&mut far, &mut frames).await;
+        let asked = channel.connection.last_received();
+        // Not in the clock tick of the request.
+        sleep(Duration::from_millis(20)).await;
+        send(&mut far, Kind::Alive, 0).await;
+        while channel.connection.last_received() == asked {
+            yield_now().await;
+        }
+        call.abort();
+        let end = timeout(SOON, asking).await.expect("the silence is noticed");
+        assert!(matches!(end, Ok(End::Ended(_))), "{end:?}");
+    });
+}
+
+#[test]
+fn a_cancel_after_a_response_is_answered() {
+    rt::block_on(async {
+        let (mut near, far) = duplex(1 << 16);
+        let (_, _answering) = answer(far, small(), echoing());
+        let mut frames = Frames::new(VERSION, 1 << 20);
+        send(&mut near, Kind::Request, 1).await;
+        assert_eq!(next_frame(&mut near, &mut frames).await.head.kind, Kind::Response);
+        // Not in the clock tick of the response.
+        sleep(Duration::from_millis(20)).await;
+        send(&mut near, Kind::Cancel, 1).await;
+        let frame = timeout(SOON, next_frame(&mut near, &mut frames)).await.expect("answered");
+        assert_eq!(frame.head.kind, Kind::Alive);
     });
 }

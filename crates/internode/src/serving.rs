@@ -37,8 +37,8 @@ struct Work {
     active: RefCell<HashMap<u64, Task<()>>>,
     /// The moving average of the length of a response, in bytes.
     average: Cell<usize>,
-    /// Bytes were sent since the last check.
-    spoke: Cell<bool>,
+    /// When bytes were last sent, or were queued.
+    last_sent: Cell<Instant>,
 }
 
 impl Work {
@@ -53,7 +53,7 @@ impl Work {
             }
         };
         self.average.set((self.average.get() * 7 + body.len()) / 8);
-        self.spoke.set(true);
+        self.last_sent.set(rt::time::coarse_now());
         self.connection.push(Head { kind, verb: 0, stream, time_left: 0 }, body);
     }
 
@@ -85,17 +85,18 @@ pub(super) struct Serving {
     handlers: Rc<Handlers>,
     config: InternodeConfig,
     timer: Timer,
-    /// When bytes had last arrived, at the last check.
-    last_received: Instant,
+    /// When it was last checked whether a keep-alive is due.
+    checked: Instant,
 }
 
 impl Serving {
     /// Answers the shard `party` of another node.
     pub fn new(connection: Rc<Connection>, party: &Party, handlers: Rc<Handlers>, config: InternodeConfig) -> Serving {
-        let last_received = connection.last_received();
-        let work = Work { connection, active: RefCell::default(), average: Cell::new(0), spoke: Cell::new(false) };
+        let checked = connection.last_received();
+        let last_sent = Cell::new(checked);
+        let work = Work { connection, active: RefCell::default(), average: Cell::new(0), last_sent };
         let (host, shard, address) = (party.host, party.shard, party.address);
-        Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), last_received }
+        Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), checked }
     }
 
     fn request(&mut self, head: Head, body: Bytes) {
@@ -169,24 +170,25 @@ impl Role for Serving {
     }
 
     fn written(&mut self, _n: usize) {
-        self.work.spoke.set(true);
+        self.work.last_sent.set(rt::time::coarse_now());
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) {
         loop {
             let last_received = self.work.connection.last_received();
-            let busy = last_received != self.last_received || !self.work.active.borrow().is_empty();
+            let busy = last_received >= self.checked || !self.work.active.borrow().is_empty();
             let wanted = rt::time::coarse_now() + if busy { ALIVE } else { self.config.idle * 2 };
             if !self.timer.fired(wanted, cx) {
                 return;
             }
             if busy {
-                if !self.work.spoke.replace(false) {
+                // What was sent before the last frame arrived does not answer that frame.
+                if self.work.last_sent.get() <= last_received.max(self.checked) {
                     self.work
                         .connection
                         .push(Head { kind: Kind::Alive, verb: 0, stream: 0, time_left: 0 }, Bytes::new().into());
                 }
-                self.last_received = last_received;
+                self.checked = rt::time::coarse_now();
             } else if rt::time::now().saturating_duration_since(last_received) >= self.config.idle * 2 {
                 self.work.connection.end("the connection was idle", false);
                 return;

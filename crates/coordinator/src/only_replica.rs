@@ -13,6 +13,7 @@ use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use replica::{Context, Mutations, Page, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use rt::sync::Unwanted;
+use rt::time::Elapsed;
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
@@ -86,20 +87,17 @@ impl Coordinator {
         Ok(only)
     }
 
-    /// Sends a write to the only replica of its mutations.
+    /// The outcome of a write by the response of the only replica of its mutations.
     #[inline]
-    pub(super) async fn write_to_only(
+    pub(super) fn written_to_only(
         &self,
-        only: TabletReplica,
-        message: &Message,
+        response: Result<Result<ReplicaAnswer, ReplicaFailure>, Elapsed>,
         options: &RequestOptions,
     ) -> Result<(), Attempt> {
-        // Pinned here, so that this large future is not moved.
-        let sent = pin!(self.client.send(only, message, &options.context));
-        let failure = match options.context.deadline.limit(sent).await {
+        let failure = match response {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(failure)) => Ok(failure),
-            Err(_) => Err(Unwanted::Late),
+            Err(Elapsed) => Err(Unwanted::Late),
         };
         Err(self.failed_alone(failure, &self.counters.write_timeouts, options))
     }

@@ -97,20 +97,22 @@ impl Coordinator {
         let message = Message::new(ReplicaRequest::Write(mutations));
         loop {
             let number = metadata.number;
-            let attempt = match only.take() {
+            let first = only.take();
+            let attempt = if let Some(only) = first {
                 // Pinned, so that this large future is not moved.
-                Some(only) => pin!(self.write_to_only(only, &message, options)).await,
+                let response = pin!(self.client.send(only, &message, &options.context));
+                self.written_to_only(options.context.deadline.limit(response).await, options)
+            } else {
                 // Boxed: it must not enlarge the future of writes with one replica.
-                None => {
-                    let mutations = message.request.mutations();
-                    Box::pin(self.write_to_all(&metadata, mutations, done, sent, options)).await
-                }
+                let mutations = message.request.mutations();
+                Box::pin(self.write_to_all(&metadata, mutations, done, sent, options)).await
             };
             match attempt {
                 Ok(()) => return Ok(()),
                 // Replicas of an earlier attempt may have the write.
                 Err(Attempt::Failed(error)) => return Err(if sent { maybe_applied(error) } else { error }),
-                Err(Attempt::Outdated) => sent = true,
+                // An only replica that refuses a write as outdated has not counted it either.
+                Err(Attempt::Outdated) => sent |= first.is_none(),
             }
             drop(metadata);
             Box::pin(self.wait_for_newer(number, options)).await?;

@@ -15,6 +15,7 @@ use engine::{Engine, LogLeft, Unwritten};
 use model::id::TableId;
 use rt::ShardId;
 use rt::shard::PerShard;
+use rt::sync::Notify;
 use rt::time::Duration;
 use std::collections::BTreeSet;
 use std::io;
@@ -280,16 +281,30 @@ impl InventoryRecord {
     /// Records the end of the metadata log after changes, until the shard stops. So the next start
     /// detects an older copy of the log, also together with the file that has its end.
     pub async fn follow_metadata_log(self) {
-        let mut recorded = 0;
-        while rt::shard::stopping().unless(rt::time::sleep(LOG_END_INTERVAL)).await.is_some() {
-            let number = self.metadata.number();
-            if number == recorded {
-                continue;
+        let changed: Rc<Notify> = Rc::default();
+        let notify = changed.clone();
+        self.metadata.on_change(move |_, _| notify.notify_one());
+        // Changes before this call are recorded as well.
+        let (mut is_due, mut warned) = (true, false);
+        loop {
+            if !is_due && rt::shard::stopping().unless(changed.notified()).await.is_none() {
+                return;
             }
-            match self.record_log_end().await {
-                Ok(()) => recorded = number,
-                Err(error) => tracing::debug!(%error, "the end of the metadata log cannot be recorded; retrying"),
+            // Changes that follow each other are recorded together.
+            if rt::shard::stopping().unless(rt::time::sleep(LOG_END_INTERVAL)).await.is_none() {
+                return;
             }
+            let recorded = self.record_log_end().await;
+            is_due = recorded.is_err();
+            match recorded {
+                Ok(()) if warned => tracing::info!("the end of the metadata log is recorded again"),
+                Err(error) if !warned => tracing::warn!(
+                    %error,
+                    "the end of the metadata log cannot be recorded: the next start would not detect an older log; retrying"
+                ),
+                _ => {}
+            }
+            warned = is_due;
         }
     }
 

@@ -127,11 +127,6 @@ fn not_leading(error: &CheckIsLeaderError<Member, EmptyNode>) -> &'static str {
     }
 }
 
-/// The error text for an answer that its question does not have.
-fn unexpected_answer(from: HostId) -> String {
-    format!("node {from} gives an answer that does not belong to the question")
-}
-
 impl Group {
     /// Starts the group that was opened. `machine` must already have the restored state.
     pub async fn start(
@@ -454,7 +449,7 @@ impl Group {
                         Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => return Err(GroupError::NoSpace(failed)),
                         Ok(RaftResponse::Unknown(unknown)) => return Err(GroupError::Unknown(unknown)),
-                        Ok(_) => return Err(GroupError::Unknown(unexpected_answer(leader))),
+                        Ok(_) => return Err(GroupError::Unknown(network::unexpected_answer(leader))),
                         Err(failed) if failed.may_have_been_done => return Err(GroupError::Unknown(failed.why)),
                         Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
@@ -486,7 +481,7 @@ impl Group {
                         }
                         Ok(RaftResponse::NotLeader(_)) => why = format!("node {leader} is no longer the leader"),
                         Ok(RaftResponse::Failed(failed)) => why = failed,
-                        Ok(_) => why = unexpected_answer(leader),
+                        Ok(_) => why = network::unexpected_answer(leader),
                         Err(failed) => why = format!("the leader, node {leader}: {}", failed.why),
                     }
                 }

@@ -184,10 +184,15 @@ impl Connection {
     fn refused<E: std::error::Error>(&self, answer: RaftResponse) -> Failed<E> {
         let why = match answer {
             RaftResponse::Failed(why) => why,
-            _ => format!("node {} gives an answer that does not belong to the question", self.to),
+            _ => unexpected_answer(self.to),
         };
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))
     }
+}
+
+/// The error text for an answer that its question does not have.
+pub(super) fn unexpected_answer(from: HostId) -> String {
+    format!("node {from} gives an answer that does not belong to the question")
 }
 
 fn positions(id: Option<LogId>) -> Option<Position> {

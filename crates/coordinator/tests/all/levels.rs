@@ -3,10 +3,13 @@
 
 use crate::support;
 
+use cluster::metadata::{Op, TabletsDefinition};
+use cluster::tablets::TabletReplica;
 use coordinator::Consistency::{self, *};
 use coordinator::{CoordinatorError, WriteKind};
 use replica::ReplicaError;
-use support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, TIMEOUT, with_cluster};
+use smallvec::smallvec;
+use support::{Change, Cluster, Fault, SHORT_TIMEOUT, Shape, TIMEOUT, key, table_id, with_cluster, within};
 
 #[test]
 fn writes_reach_all_replicas_and_reads_find_them_from_everywhere() {
@@ -261,5 +264,27 @@ fn batches_go_to_each_replica_in_one_request() {
         for k in 0..8 {
             assert_eq!(cluster.own(2, k).await, [(1, i64::from(k))]);
         }
+    });
+}
+
+/// No replica has the write, so drivers may send it again.
+#[test]
+fn a_write_that_its_only_replica_refused_as_outdated_may_be_unavailable() {
+    let replication = &[("class", "NetworkTopologyStrategy"), ("dc1", "1")];
+    let shape = Shape { copies: &[0], replication, ..Shape::DEFAULT };
+    with_cluster("levels-only-moved", shape, |cluster| async move {
+        cluster.set_alive(1, false);
+        let (node, moved_to) = (&cluster.nodes[0], cluster.nodes[1].host);
+        let number = node.coordinator.metadata().number;
+        node.replica.set_fence(number + 1);
+        let to = || vec![TabletReplica { host: moved_to, shard: 0 }];
+        let tablets = TabletsDefinition { table: table_id(), replicas: (0..4).map(|_| to()).collect() };
+        let mut options = within(One);
+        options.context.metadata_number = number;
+        let mutations = smallvec![(Change::of(&cluster, 1, 5).row(1, 1).done(), key(1))];
+        let write = node.coordinator.write(mutations, WriteKind::Simple, &options);
+        let moves = cluster.change(0, vec![Op::PutTablets(tablets)]);
+        let (written, ()) = futures_util::future::join(write, moves).await;
+        assert_eq!(written, Err(CoordinatorError::Unavailable { consistency: One, required: 1, alive: 0 }));
     });
 }

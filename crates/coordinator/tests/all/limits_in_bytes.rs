@@ -5,7 +5,7 @@ use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within
 use coordinator::Consistency::*;
 use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
 use model::mutation::Mutation;
-use replica::{Excess, LimitKind, LimitedBy, RateLimitMode, RateLimited};
+use replica::{Context, Excess, LimitKind, LimitedBy, RateLimitMode, RateLimited, ReplicaError, ReplicaRequest};
 use smallvec::smallvec;
 
 const FEW_KIB: &[(&str, &str)] = &[("max_read_kb_per_second", "1"), ("max_write_kb_per_second", "1")];
@@ -108,6 +108,39 @@ fn bytes_are_charged_on_each_replica_of_a_write() {
         assert_eq!(cluster.write(0, small(&cluster, 1), One).await, refused(LimitKind::WriteBytes, false));
         cluster.settle().await;
         assert_eq!(cluster.nodes[1].replica.metrics().rate_limits.refused_writes, 1);
+    });
+}
+
+#[test]
+fn bytes_are_charged_on_each_replica_of_a_counter() {
+    let shape = Shape { rate_limits: FEW_KIB, counter: true, ..Shape::DEFAULT };
+    with_cluster("limit_counter_kib", shape, |cluster| async move {
+        let add = |cells| (0..cells).fold(Change::of(&cluster, 1, 5), |change, c| change.add(c, 1)).done();
+        cluster.write_as(0, add(1_000), WriteKind::Counter, Quorum).await.expect("nothing was written yet");
+        cluster.settle().await;
+        for node in 0..3 {
+            let again = cluster.write_as(node, add(1), WriteKind::Counter, One).await;
+            assert_eq!(again, refused(LimitKind::WriteBytes, true), "node {node}");
+        }
+    });
+}
+
+#[test]
+fn a_read_that_is_cancelled_pays_for_what_it_has_read() {
+    with_cluster("limit_cancelled_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
+        store(&cluster, 0..1, 1).await;
+        let context = |rate_limit| Context { metadata_number: u64::MAX, rate_limit, ..within(One).context };
+        let request = ReplicaRequest::Read(cluster.read_of(1).into());
+        let free = context(RateLimitMode::Exempt);
+        for (context, pays) in [(free, false), (context(RateLimitMode::ChargeOnly), true)] {
+            // The replica looks for it only after it has read the first rows.
+            context.cancel.cancel();
+            let cancelled = cluster.nodes[0].replica.perform(&request, &context).await;
+            assert!(matches!(cancelled, Err(ReplicaError::Cancelled)), "{cancelled:?}");
+            if pays {
+                assert_eq!(cluster.read(0, 1, One).await, refused(LimitKind::ReadBytes, true));
+            }
+        }
     });
 }
 

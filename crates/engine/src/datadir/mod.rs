@@ -39,7 +39,7 @@ use crate::files::sealed::{self, Unsealed};
 use model::HostId;
 use rt::fs::{self, FileLock};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 const STAMP: &str = "messina.stamp";
 const LOCK: &str = "lock";
@@ -171,7 +171,7 @@ impl DataDir {
             let path = path.to_path_buf();
             move |error| DataDirError::Io { path, error }
         };
-        if let Some(other) = enclosing(path).await {
+        if let Some(other) = enclosing(path).await? {
             return Err(DataDirError::Inside { path: path.to_path_buf(), other });
         }
         let made = fs::create_dir_all(path).await;
@@ -248,14 +248,24 @@ impl DataDir {
 }
 
 /// The data directory of another node in which `path` is, if there is one.
-async fn enclosing(path: &Path) -> Option<PathBuf> {
-    let path = std::path::absolute(path).ok()?;
-    for parent in path.ancestors().skip(1) {
-        if fs::is_there(&parent.join(STAMP)).await.unwrap_or(false) {
-            return Some(parent.to_path_buf());
+async fn enclosing(path: &Path) -> Result<Option<PathBuf>, DataDirError> {
+    let absolute = std::path::absolute(path).map_err(|error| DataDirError::Io { path: path.to_path_buf(), error })?;
+    let mut direct = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => drop(direct.pop()),
+            other => direct.push(other),
         }
     }
-    None
+    for parent in direct.ancestors().skip(1) {
+        let stamp = parent.join(STAMP);
+        match fs::is_there(&stamp).await {
+            Ok(true) => return Ok(Some(parent.to_path_buf())),
+            Ok(false) => {}
+            Err(error) => return Err(DataDirError::Io { path: stamp, error }),
+        }
+    }
+    Ok(None)
 }
 
 /// Whether there are neither data nor metadata.

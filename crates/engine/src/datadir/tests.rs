@@ -115,6 +115,9 @@ fn a_directory_inside_that_of_another_node_is_refused() {
         let refused = DataDir::open(&inner, "Shop", 1).await.expect_err("inside");
         assert!(matches!(refused, DataDirError::Inside { .. }), "{refused}");
         assert!(!fs::is_there(&inner).await.expect("examined"), "nothing is made");
+        let sibling = scratch.join("../datadir-beside").join(std::process::id().to_string());
+        drop(DataDir::open(&sibling, "Shop", 1).await.expect("beside it"));
+        fs::remove_dir_all(&sibling).await.expect("removed");
     });
 }
 

@@ -421,10 +421,11 @@ impl Reader {
                         None => token::of_key(start.key),
                     };
                     if self.single.is_none() {
-                        if let Some(why) = self.misplaced(token, start.key) {
+                        let is_behind = self.range.end.cmp_key(token, start.key) == Ordering::Less;
+                        if let Some(why) = self.misplaced(token, start.key, is_behind) {
                             return Err(self.stream.corrupt(why));
                         }
-                        if self.range.end.cmp_key(token, start.key) == Ordering::Less {
+                        if is_behind {
                             self.state = State::Done;
                             return Ok(());
                         }

@@ -7,11 +7,11 @@ use super::{Reader, State};
 use crate::error::Error;
 use crate::index::IndexEntry;
 use model::token::{self, Token};
-use std::cmp::Ordering;
 
 impl Reader {
-    /// Why a key cannot be the one of the partition at the position of the stream.
-    pub(super) fn misplaced(&self, token: Token, key: &[u8]) -> Option<&'static str> {
+    /// Why a key cannot be the one of the partition at the position of the stream. `is_behind`:
+    /// whether the key is behind the range of the reader.
+    pub(super) fn misplaced(&self, token: Token, key: &[u8], is_behind: bool) -> Option<&'static str> {
         let (position, found) = (self.stream.position(), (token, key));
         let is_wrong = |entry: &Option<IndexEntry>| {
             entry.as_ref().is_some_and(|entry| entry.position == position && entry.key[..] != *key)
@@ -33,7 +33,6 @@ impl Reader {
         if filter.is_some_and(|filter| !filter.may_contain(token::hash128(key))) {
             return Some("the filter excludes a key");
         }
-        let is_behind = self.range.end.cmp_key(token, key) == Ordering::Less;
         let is_behind_in_index = self.behind.as_ref().is_some_and(|behind| behind.position <= position);
         (is_behind != is_behind_in_index).then_some("the index has other partitions")
     }

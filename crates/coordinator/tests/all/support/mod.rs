@@ -26,7 +26,8 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
 use replica::{
-    Class, Context, Output, OutputColumn, RateLimitMode, Replica, ReplicaAnswer, ReplicaConfig, ReplicaRequest,
+    Class, Context, Output, OutputColumn, RateLimitMode, ReadCommand, Replica, ReplicaAnswer, ReplicaConfig,
+    ReplicaRequest,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -285,10 +286,10 @@ impl Cluster {
         Ok(rows(&page).into_iter().map(|(_, c, v)| (c, v)).collect())
     }
 
-    /// The rows of a partition on one replica alone.
-    pub async fn own(&self, node: usize, k: i32) -> Vec<(i32, i64)> {
+    /// The command that reads a partition entirely.
+    pub fn read_of(&self, k: i32) -> ReadCommand {
         let query = self.query(Partitions::Keys(smallvec![key(k)]));
-        let command = replica::ReadCommand {
+        ReadCommand {
             table: table_id(),
             schema_version: query.table.schema.version,
             ranges: smallvec![PartitionRange::singular(&key(k))],
@@ -308,7 +309,12 @@ impl Cluster {
             query: None,
             first_page: true,
             ends_with_rows: false,
-        };
+        }
+    }
+
+    /// The rows of a partition on one replica alone.
+    pub async fn own(&self, node: usize, k: i32) -> Vec<(i32, i64)> {
+        let command = self.read_of(k);
         let read = self.nodes[node].replica.perform(&ReplicaRequest::Read(command.into()), &by_any_metadata()).await;
         let Ok(ReplicaAnswer::Page(page)) = read else { panic!("the node works: {read:?}") };
         let page = QueryPage { rows: page.rows, body: page.body, next: None, info: Default::default() };

@@ -1,5 +1,5 @@
-//! `messina admin move-tablet`, `add-replica`, `del-replica`, `balancing`: changes of tablets'
-//! replicas.
+//! `messina admin move-tablet`, `add-replica`, `del-replica`, `cancel-move`, `balancing`: changes of
+//! tablets' replicas.
 
 use crate::Failure;
 use crate::api::{self, Api, Method, query};
@@ -27,6 +27,12 @@ pub fn commands() -> Vec<Command> {
             .about("Adds a replica of a tablet on a node, and waits until it is complete")
             .args(tablet())
             .args([to(), shard()]),
+        Command::new("cancel-move")
+            .about(
+                "Cancels the move of a tablet, or the addition or removal of a replica: its replicas stay where they \
+                 were. If balancing is on, another move may begin",
+            )
+            .args(tablet()),
         Command::new("balancing")
             .about("Shows or sets whether tablets move by themselves to nodes that have fewer")
             .arg(Arg::new("switch").value_parser(["on", "off"])),
@@ -48,21 +54,23 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
     let token = arguments.get_one::<i64>("token").copied().unwrap_or_default().to_string();
     let shard = arguments.try_get_one::<u16>("shard").ok().flatten().map(u16::to_string).unwrap_or_default();
     let mut values = vec![("ks", text("keyspace")), ("table", text("table")), ("token", &token)];
-    let path = match name {
+    const MOVE: &str = "/storage_service/tablets/move";
+    let (method, path) = match name {
         "move-tablet" => {
             values.extend([("src_host", text("from")), ("dst_host", text("to")), ("dst_shard", &shard)]);
-            "/storage_service/tablets/move"
+            (Method::Post, MOVE)
         }
+        "cancel-move" => (Method::Delete, MOVE),
         "add-replica" => {
             values.extend([("dst_host", text("to")), ("dst_shard", &shard)]);
-            "/storage_service/tablets/add_replica"
+            (Method::Post, "/storage_service/tablets/add_replica")
         }
         _ => {
             values.push(("host", text("from")));
-            "/storage_service/tablets/del_replica"
+            (Method::Post, "/storage_service/tablets/del_replica")
         }
     };
-    let answer = api.send(Method::Post, &format!("{path}{}", query(&values)))?;
+    let answer = api.send(method, &format!("{path}{}", query(&values)))?;
     crate::output::print_answer(&answer, as_json, |_| String::new());
     Ok(())
 }

@@ -5,6 +5,7 @@ import os
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cassandra import ConsistencyLevel as Level
@@ -78,6 +79,17 @@ def test_tablets_move_while_clients_write(trio, filled, way):
     eventually(lambda: session_dirs(trio) == [])
 
 
+def damage(trio, n):
+    """Changes a byte in the data of a node's sstables."""
+    trio.nodes[n].flush("ks")
+    trio.kill(n)
+    for path in trio.nodes[n].data_dir.glob("data/ks/t-*/me-*-Data.db"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    trio.nodes[n].start()
+
+
 def test_a_damaged_replica_is_replaced_by_the_others(trio, way):
     """The replica that moves is damaged. The tablet is built from its other replica instead."""
     off = admin(trio.nodes[0], "balancing", "off")
@@ -87,19 +99,37 @@ def test_a_damaged_replica_is_replaced_by_the_others(trio, way):
     (tablet,) = tablets(trio.nodes[0])
     damaged = next(n for n, node in enumerate(trio.nodes) if node.address == owners(tablet)[0])
     target = next(node for node in trio.nodes if node.address not in owners(tablet))
-    trio.nodes[damaged].flush("ks")
-    trio.kill(damaged)
-    for path in trio.nodes[damaged].data_dir.glob("data/ks/t-*/me-*-Data.db"):
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    trio.nodes[damaged].start()
+    damage(trio, damaged)
     set_all(trio, enable_file_stream=str(way == "files").lower())
     move(target, tablet, target.address)
     assert set(owners(tablets(target)[0])) == {target.address, *owners(tablet)[1:]}
     assert contents(trio.sessions[trio.nodes.index(target)]) == before
     logged = "".join(node.log_path.read_text() for node in trio.nodes)
     assert f"the tablet is damaged on node {host_id(trio.nodes[damaged])}" in logged
+
+
+def test_a_move_that_cannot_end_is_cancelled(trio):
+    """The only replica of a tablet is damaged, so that it cannot be moved."""
+    off = admin(trio.nodes[0], "balancing", "off")
+    assert off.returncode == 0, off.stderr
+    fill_table(trio, factor=1, tablets=1)
+    (tablet,) = tablets(trio.nodes[0])
+    source = next(n for n, node in enumerate(trio.nodes) if node.address == owners(tablet)[0])
+    target = trio.nodes[(source + 1) % 3]
+    damage(trio, source)
+    token = tablet["last_token"]
+    nothing = admin(target, "cancel-move", "ks", "t", token)
+    assert nothing.returncode != 0 and "the tablet is not moving" in nothing.stderr
+    with ThreadPoolExecutor(1) as pool:
+        words = ("move-tablet", "ks", "t", token, trio.nodes[source].address, target.address)
+        moving = pool.submit(admin, target, *words)
+        eventually(lambda: "is damaged on node" in str(rest(target, "/cluster/moves")))
+        cancelled = admin(trio.nodes[source], "cancel-move", "ks", "t", token)
+        assert cancelled.returncode == 0, cancelled.stderr
+        moved = moving.result()
+    assert moved.returncode != 0 and "was rolled back" in moved.stderr
+    assert owners(tablets(target)[0]) == owners(tablet)
+    assert rest(target, "/cluster/moves") == []
 
 
 def large_tablet(trio, session):

@@ -4,7 +4,7 @@
 //! ([`super::balancer`]), and a node that restarts in between continues ([`finish`]). Until the
 //! node has left, the request can be cancelled.
 
-use super::{Node, NodeState, features, planner};
+use super::{Node, NodeState, features, migration_driver, planner};
 use crate::metadata::builtin::is_built_in;
 use crate::metadata::{ChangeError, Metadata, MetadataService, Op, Table, change};
 use crate::raft::Group;
@@ -38,12 +38,14 @@ pub async fn request(
     .await
 }
 
-/// Cancels the request of a node. Tablets that have moved stay where they are.
+/// Cancels the request of a node. Tablets that have moved stay where they are; those that are
+/// moving away from the node go back, unless their data is complete on the other node.
 pub async fn cancel(services: PerShard<MetadataService>, host: HostId) -> Result<(), ChangeError<String>> {
     change(services, move |metadata, _| {
         let node = metadata.topology.node(host).filter(|node| node.state == NodeState::Leaving);
         let node = node.ok_or_else(|| format!("node {host} does not leave"))?;
-        Ok((vec![in_state(node, NodeState::Normal)], ()))
+        let stays = in_state(node, NodeState::Normal);
+        Ok(([stays].into_iter().chain(migration_driver::rollbacks_from(metadata, host)).collect(), ()))
     })
     .await
 }

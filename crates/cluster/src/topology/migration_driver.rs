@@ -42,7 +42,7 @@
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
 use super::features;
-use crate::metadata::{ChangeError, ClusterShards, Metadata, MetadataService, Op, builtin, change};
+use crate::metadata::{ChangeError, ClusterShards, Metadata, MetadataService, Op, Table, builtin, change};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Next, Replicas, Set, Stage, Transition, TransitionKind};
 use futures_util::future::LocalBoxFuture;
@@ -472,13 +472,26 @@ pub async fn give_up(
     change(services, move |metadata, _| {
         let known = metadata.table_by_id(table).and_then(|known| known.tablets.transition(tablet));
         let moving = known.ok_or_else(|| "the tablet is not moving".to_owned())?;
-        let back = moving
-            .stage
-            .given_up()
-            .ok_or_else(|| format!("the move can no longer be cancelled: {}", moving.stage.name()))?;
-        Ok((vec![at_stage(table, tablet, moving, back)], ()))
+        let back = rollback(table, tablet, moving);
+        Ok((vec![back.ok_or_else(|| format!("the move can no longer be cancelled: {}", moving.stage.name()))?], ()))
     })
     .await
+}
+
+/// The operations that begin the rollback of all moves of replicas away from a node, where that is
+/// still possible.
+pub(super) fn rollbacks_from(metadata: &Metadata, host: HostId) -> Vec<Op> {
+    let is_on_host = |replicas: &[TabletReplica]| replicas.iter().any(|replica| replica.host == host);
+    let leaves = |(table, tablet, moving): &(&Rc<Table>, u32, &Transition)| {
+        is_on_host(table.tablets.replicas(*tablet)) && !is_on_host(&moving.new_replicas)
+    };
+    let leaving = metadata.transitions().filter(leaves);
+    leaving.filter_map(|(table, tablet, moving)| rollback(table.schema.id, tablet, moving)).collect()
+}
+
+/// The operation that begins the rollback of a transition. `None` if it is too late.
+fn rollback(table: TableId, tablet: u32, moving: &Transition) -> Option<Op> {
+    moving.stage.given_up().map(|back| at_stage(table, tablet, moving, back))
 }
 
 /// Whether a tablet may change its replicas to `new`. The error gives the reason.

@@ -1,5 +1,5 @@
 //! Moving tablets, and adding and removing their replicas, under ScyllaDB's paths. Each request
-//! waits until the transition of the tablet is over.
+//! waits until the transition of the tablet is over. Another request can cancel it.
 
 use super::extract::Query;
 use super::nodes::{find, members};
@@ -26,7 +26,7 @@ type Answer = Result<Json<()>, Refusal>;
 pub fn routes() -> Router<AdminState> {
     Router::new()
         .route("/storage_service/tablets/balancing", get(is_balancing).post(set_balancing))
-        .route("/storage_service/tablets/move", post(move_tablet))
+        .route("/storage_service/tablets/move", post(move_tablet).delete(cancel_move))
         .route("/storage_service/tablets/add_replica", post(add_replica))
         .route("/storage_service/tablets/del_replica", post(del_replica))
 }
@@ -73,10 +73,7 @@ async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Bala
         check_is_member(services).map_err(ChangeError::Refused)?;
         balancer::set_balancing(services.cluster.metadata, query.enabled).await
     });
-    done.await.map_err(Refusal::failed)?.map(Json).map_err(|error| match error {
-        ChangeError::Refused(why) => Refusal::Bad(why),
-        error => Refusal::failed(error),
-    })
+    changed(done.await.map_err(Refusal::failed)?)
 }
 
 async fn move_tablet(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
@@ -110,10 +107,35 @@ async fn host(state: &AdminState, parameter: &str, name: Option<&str>) -> Result
     Ok(find(&members(&state.remote).await?, Some(name))?.seen.node.host)
 }
 
-async fn carry_out(remote: &RemoteServices, of: Parameters, change: Change) -> Answer {
+/// Answers once the rollback of a tablet's transition has begun.
+async fn cancel_move(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+    let (table, token) = (table(&state.remote, &query).await?, Token(query.token));
+    let done = state.remote.call(ShardId(0), move |services| async move {
+        check_is_member(services).map_err(ChangeError::Refused)?;
+        let services = services.cluster.metadata;
+        let known = services.get().current().table_by_id(table).map(|known| known.tablets.tablet_of(token));
+        let tablet = known.ok_or_else(|| ChangeError::Refused("the table was dropped".to_owned()))?;
+        migration_driver::give_up(services, table, tablet).await
+    });
+    changed(done.await.map_err(Refusal::failed)?)
+}
+
+/// The answer after a change of the metadata.
+fn changed(made: Result<(), ChangeError<String>>) -> Answer {
+    made.map(Json).map_err(|error| match error {
+        ChangeError::Refused(why) => Refusal::Bad(why),
+        error => Refusal::failed(error),
+    })
+}
+
+/// The table that a request names.
+async fn table(remote: &RemoteServices, of: &Parameters) -> Result<TableId, Refusal> {
     let tables = operations::tables(remote, &of.ks, Some(&of.table)).await?;
-    let table = tables.first().ok_or_else(|| Refusal::Bad(format!("Can't find a column family {}", of.table)))?.id;
-    let token = Token(of.token);
+    tables.first().map(|table| table.id).ok_or_else(|| Refusal::Bad(format!("Can't find a column family {}", of.table)))
+}
+
+async fn carry_out(remote: &RemoteServices, of: Parameters, change: Change) -> Answer {
+    let (table, token) = (table(remote, &of).await?, Token(of.token));
     let done = remote.call(ShardId(0), move |services| async move {
         check_is_member(services).map_err(Refusal::Bad)?;
         let services = services.cluster.metadata;

@@ -136,3 +136,29 @@ fn a_tablet_that_cannot_be_copied_is_told_of_once_in_a_while() {
     assert_eq!(reported, [true, false, false, false, false]);
     assert!(driver.report_is_due(TABLE, 1), "another one");
 }
+
+/// A node that stays keeps the replicas that have not moved yet.
+#[test]
+fn moves_from_a_node_that_stays_are_rolled_back() {
+    let (from_second, from_first) = ([replica(1, 0), replica(3, 0)], [replica(3, 0), replica(2, 1)]);
+    let cases = [
+        (Stage::WriteBothReadOld, &from_second, Some("cleanup_target")),
+        (Stage::Streaming, &from_second, Some("cleanup_target")),
+        (Stage::WriteBothReadNew, &from_second, Some("write_both_read_old_fallback_cleanup")),
+        (Stage::UseNew, &from_second, None),
+        (Stage::CleanupTarget, &from_second, None),
+        (Stage::Streaming, &from_first, None),
+    ];
+    for (stage, new, expected) in cases {
+        let metadata = metadata().with(&[begun(1, stage, new)]).unwrap();
+        let rollbacks = rollbacks_from(&metadata, replica(2, 1).host);
+        let stages: Vec<_> = rollbacks
+            .iter()
+            .map(|op| match op {
+                Op::PutTransition(back) => (back.tablet, back.stage.as_str()),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(stages, Vec::from_iter(expected.map(|stage| (1, stage))), "{stage:?}");
+    }
+}

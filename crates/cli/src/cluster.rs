@@ -55,7 +55,7 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
         return moves::watch(api, as_json);
     }
     let (answer, shown): (Value, fn(&Value) -> String) = match name {
-        "status" => (api.get("/cluster/nodes")?, nodestatus::text),
+        "status" => (nodestatus::nodes(api)?, nodestatus::text),
         "info" => (info(api)?, fields),
         "tablets" => {
             let path = format!("/cluster/tablets/{}", quoted(text("keyspace")));

@@ -1,8 +1,9 @@
 //! The output of `messina admin status`: the nodes by datacenter, like `nodetool status`.
 
-use crate::columns;
+use crate::api::Api;
 use crate::output::plain_text;
-use serde_json::Value;
+use crate::{Failure, columns};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -24,12 +25,26 @@ const COLUMNS: [Column; 8] = [
 /// The difference of clocks that is reported, in microseconds.
 const SKEW: i64 = 500_000;
 
-/// Two letters: up or down, and normal, joining or leaving.
+/// The members, and the excluded nodes whose replicas are still to be built on others.
+pub fn nodes(api: &Api) -> Result<Value, Failure> {
+    let mut nodes = api.get("/cluster/nodes")?;
+    let mut excluded = api.get("/cluster/excluded")?;
+    if let (Some(nodes), Some(excluded)) = (nodes.as_array_mut(), excluded.as_array_mut()) {
+        for node in excluded.iter_mut() {
+            node["state"] = json!("excluded");
+        }
+        nodes.append(excluded);
+    }
+    Ok(nodes)
+}
+
+/// Two letters: up, down or excluded, and normal, joining or leaving.
 fn short(node: &Value) -> String {
     let state = match node["state"].as_str() {
         Some("normal") => 'N',
         Some("bootstrapping") => 'J',
         Some("decommissioning") => 'L',
+        Some("excluded") => return "XL".to_owned(),
         _ => '?',
     };
     format!("{}{state}", if node["up"] == true { 'U' } else { 'D' })
@@ -68,13 +83,17 @@ fn notes(node: &Value) -> Vec<String> {
             "misses writes {tables} that hint replay will not deliver, for {why}: run `messina admin resync {host}`"
         ));
     }
+    if node["state"] == "excluded" {
+        notes.push("other nodes build its replicas".to_owned());
+        notes.extend(node["waits_for"].as_str().map(str::to_owned));
+    }
     if let Some(why) = node["stuck_change"].as_str() {
         notes.push(format!("cannot apply a change of the metadata, and retries: {why}"));
     }
     notes
 }
 
-/// The text for the answer of `/cluster/nodes`.
+/// The text for nodes ([`nodes`]).
 pub fn text(nodes: &Value) -> String {
     let mut datacenters: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
     for node in nodes.as_array().into_iter().flatten() {
@@ -85,7 +104,7 @@ pub fn text(nodes: &Value) -> String {
         nodes.sort_by_key(|node| plain_text(&node["address"]).parse::<IpAddr>().ok());
         let title = format!("Datacenter: {name}");
         let _ = writeln!(out, "{title}\n{}", "=".repeat(title.chars().count()));
-        out.push_str("Status=Up/Down\n|/ State=Normal/Leaving/Joining\n");
+        out.push_str("Status=Up/Down/eXcluded\n|/ State=Normal/Leaving/Joining\n");
         let mut lines = vec![COLUMNS.map(|(heading, _)| heading.to_owned())];
         lines.extend(nodes.iter().map(|node| COLUMNS.map(|(_, cell)| cell(node))));
         columns::append(&mut out, &lines, " ", |_| false);
@@ -116,6 +135,8 @@ mod tests {
                 "127.0.0.1",
                 json!({"missed_writes": {"tables": ["ks.a", "ks.b"], "any_table": false, "why": "hints were damaged"}})
             ),
+            json!({"address": "127.0.0.4", "host_id": "id", "datacenter": "dc1", "rack": "r1", "shards": 2, "tablets": 3,
+                "state": "excluded", "waits_for": "add a node"}),
             node(
                 "10.0.0.3",
                 json!({"datacenter": "dc2", "state": "bootstrapping", "native_transport": false, "clock_ahead_us": -3_600_000_000i64})
@@ -123,14 +144,15 @@ mod tests {
         ]);
         let expected = "Datacenter: dc1\n\
                         ===============\n\
-                        Status=Up/Down\n\
+                        Status=Up/Down/eXcluded\n\
                         |/ State=Normal/Leaving/Joining\n\
                         -- Address   Load     Tablets Host ID Rack Shards Notes\n\
                         UN 127.0.0.1 1.50 KiB 16      id      r1   2      misses writes of 2 tables that hint replay will not deliver, for hints were damaged: run `messina admin resync id`\n\
                         DN 127.0.0.2 ?        16      id      r1   2      cannot apply a change of the metadata, and retries: shard 1: /d: no room\n\
+                        XL 127.0.0.4 ?        3       id      r1   2      other nodes build its replicas; add a node\n\
                         Datacenter: dc2\n\
                         ===============\n\
-                        Status=Up/Down\n\
+                        Status=Up/Down/eXcluded\n\
                         |/ State=Normal/Leaving/Joining\n\
                         -- Address  Load     Tablets Host ID Rack Shards Notes\n\
                         UJ 10.0.0.3 1.50 KiB 16      id      r1   2      serves no clients; its clock is 3600.0 s behind this node's\n";

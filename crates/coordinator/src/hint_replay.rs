@@ -126,7 +126,8 @@ impl Coordinator {
         for (host, failure) in refusals {
             if !is_logged.replace(true) {
                 let why = failure.why();
-                tracing::error!(target_node = %host, table = %table.0, why, "a node refuses a hint, and misses the write");
+                tracing::error!(target_node = %host, table = %table.0, why,
+                    "a node refuses a hint, and misses the write: mend the cause, then run `messina admin resync {host}`");
             }
             if let Err(error) = hints.note_missed(host, table, Cause::Refused).await {
                 tracing::debug!(%error, "a hint is kept");

@@ -137,7 +137,8 @@ pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) 
     let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
     for table in unknown.map_err(StartError::because)? {
         tracing::error!(dir = %table.dir.display(), id = %table.id,
-            "the directory has sstables of a table that is not in the metadata: the sstables are kept, and not served");
+            "the directory has sstables of a table that is not in the metadata: the sstables are kept, and not served. If they are \
+             needed, create the table again, and load them from its `upload` directory (docs/backup.md); otherwise move the directory away");
     }
     Ok(())
 }

@@ -64,6 +64,8 @@ def test_replicas_of_an_excluded_node_are_built_once_a_node_can_take_them(trio, 
     name = kill(trio, 1)
     done = admin(trio.nodes[0], "excludenode", name)
     assert done.returncode == 0, done.stderr
+    status = admin(trio.nodes[2], "status").stdout
+    assert f"XL {trio.nodes[1].address}" in status and "add a node" in status, status
     with Writer(session, Level.QUORUM) as writer:
         fourth.start()
         eventually(
@@ -71,6 +73,7 @@ def test_replicas_of_an_excluded_node_are_built_once_a_node_can_take_them(trio, 
             == {trio.nodes[0].address, trio.nodes[2].address, fourth.address},
             60,
         )
+    eventually(lambda: "XL" not in admin(trio.nodes[2], "status").stdout)
     assert not writer.failures, writer.failures[:3]
     for source in (session, trio.sessions[2]):
         assert len(contents(source)) == ROWS + writer.rows

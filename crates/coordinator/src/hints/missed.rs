@@ -165,7 +165,9 @@ impl Missed {
                 let lost = found.is_none().then_some("is damaged");
                 if found.is_none() && least == 0 {
                     // A node must start even if its own notes are damaged.
-                    tracing::error!(file = %path.display(), "the notes of missed writes cannot be read: this node does not know any more which nodes missed writes");
+                    tracing::error!(file = %path.display(),
+                        "the notes of missed writes cannot be read, so this node does not know any more which nodes missed \
+                         writes: run `messina admin resync` for every node that was down lately");
                 }
                 (found, lost)
             }

@@ -495,7 +495,8 @@ impl Hints {
                 Ok(bytes) => bytes::Bytes::from(bytes),
                 Err(error) if is_of_process(&error) => return Err(error),
                 Err(error) => {
-                    tracing::error!(file = %file.path.display(), %error, "a file of hints cannot be read: the node misses the writes in it");
+                    tracing::error!(file = %file.path.display(), %error,
+                        "a file of hints cannot be read, and the node misses the writes in it: run `messina admin resync {target}`");
                     self.count(|metrics| metrics.corrupted += 1);
                     let noted = self.note(target, None, Cause::Damaged).await;
                     log.skip_oldest(noted.is_ok());
@@ -506,7 +507,8 @@ impl Hints {
                 Ok(reader) => reader.skip_to(file.delivered),
                 Err(why) => {
                     self.note(target, None, Cause::Damaged).await.map_err(io::Error::other)?;
-                    tracing::error!(file = %file.path.display(), why, "hints cannot be read: they are lost");
+                    tracing::error!(file = %file.path.display(), why,
+                        "hints cannot be read, and are lost: run `messina admin resync {target}`");
                     self.count(|metrics| metrics.corrupted += 1);
                     log.remove_oldest().await?;
                     continue;
@@ -546,7 +548,8 @@ impl Hints {
                 self.note(target, None, Cause::Damaged).await.map_err(io::Error::other)?;
             }
             if let Some(why) = reader.damage() {
-                tracing::error!(file = %file.path.display(), why, "hints are damaged: the rest of the file is lost");
+                tracing::error!(file = %file.path.display(), why,
+                    "hints are damaged, and the rest of the file is lost: run `messina admin resync {target}`");
                 self.count(|metrics| metrics.corrupted += 1);
             }
             log.remove_oldest().await?;

@@ -3,14 +3,15 @@
 
 use super::RemoteServices;
 use super::extract::Query;
-use super::nodes::{find, members};
-use super::operations::Refusal;
+use super::nodes::{address, find, members};
+use super::operations::{Refusal, observed};
 use super::rest::AdminState;
 use crate::node_ops::{NodeOps, OpError, OperationMode, is_down};
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cluster::topology::leave;
+use cluster::{Node, NodeState};
 use model::HostId;
 use rt::ShardId;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,7 @@ pub fn routes() -> Router<AdminState> {
         .route("/storage_service/drain", post(drain))
         .route("/storage_service/remove_node", post(remove_node).get(progress_of_removal))
         .route("/storage_service/exclude_node", post(exclude_node))
+        .route("/cluster/excluded", get(excluded))
 }
 
 async fn operation_mode(State(state): State<AdminState>) -> Answer<&'static str> {
@@ -107,6 +109,38 @@ async fn exclude_node(State(state): State<AdminState>, Query(query): Query<Exclu
         with_ops(&state.remote, move |ops| async move { ops.remove(host, false).await }).await?;
     }
     Ok(Json(()))
+}
+
+/// A node that was removed or excluded, while other nodes build its replicas.
+#[derive(Serialize)]
+struct ExcludedNode {
+    address: String,
+    host_id: String,
+    datacenter: String,
+    rack: String,
+    shards: u16,
+    /// The replicas that other nodes have not built yet.
+    tablets: usize,
+    /// Why they are not built, if something prevents it.
+    waits_for: Option<String>,
+}
+
+async fn excluded(State(state): State<AdminState>) -> Answer<Vec<ExcludedNode>> {
+    let excluded = observed(&state.remote, |services| async move {
+        let metadata = services.cluster.metadata.get().current();
+        let of_node = |node: &Rc<Node>| ExcludedNode {
+            address: address(node),
+            host_id: node.host.to_string(),
+            datacenter: node.datacenter.clone(),
+            rack: node.rack.clone(),
+            shards: node.shards,
+            tablets: leave::tablets_on(&metadata, node.host),
+            waits_for: leave::waits_for(&metadata, node.host, is_down(services.cluster.internode)),
+        };
+        let removed = metadata.topology.nodes().filter(|node| node.state == NodeState::Removed);
+        removed.map(of_node).filter(|node| node.tablets > 0).collect()
+    });
+    Ok(Json(excluded.await?))
 }
 
 /// A node by its id or address. A node that was removed has only its id.

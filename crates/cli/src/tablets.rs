@@ -1,5 +1,5 @@
-//! `messina admin move-tablet`, `add-replica`, `del-replica`, `cancel-move`, `balancing`: changes of
-//! tablets' replicas.
+//! `messina admin move-tablet`, `add-replica`, `del-replica`, `cancel-move`, `balancing`: changes
+//! of tablets' replicas.
 
 use crate::Failure;
 use crate::api::{self, Api, Method, query};

@@ -223,9 +223,45 @@ def test_a_refusal_leaves_no_hint_for_a_node_that_does_not_answer(trio):
                     )
                     assert answer.opcode == ERROR and "rate limit" in answer.message, answer
                     by_replicas += "rejected by replicas" in answer.message
-            # The requests to the third replica end.
             # Then the requests to the third replica have ended: their connections are closed.
             trio.wait_down(2)
     assert by_replicas > 10
     assert hints(trio) == 0
     eventually(lambda: not list(session.execute(at(Level.ALL, "SELECT k FROM ks.t"))))
+
+
+def test_statements_that_read_first_are_refused_by_owners_before_they_read(trio):
+    """A coordinator without a copy asks the owners, also for statements that then write nothing."""
+    trio.keyspace(factor=1)
+    session = trio.sessions[0]
+    session.execute("CREATE TABLE ks.l (k int PRIMARY KEY, l list<int>)")
+    for k in range(8):
+        session.execute(f"INSERT INTO ks.l (k, l) VALUES ({k}, [1, 2])")
+    session.execute("ALTER TABLE ks.l WITH per_partition_rate_limit = {'max_writes_per_second': 0}")
+
+    def reads():
+        return sum(node.metric("scylla_database_total_reads") for node in trio.nodes)
+
+    before, by_replicas = reads(), 0
+    update = "UPDATE ks.l SET l = l - [77] WHERE k = {}"
+    batch = "BEGIN UNLOGGED BATCH {}; APPLY BATCH"
+    texts = (update, "UPDATE ks.l SET l[0] = 5 WHERE k = {}", "DELETE l[1] FROM ks.l WHERE k = {}")
+    for node in trio.nodes:
+        with Wire(node.address) as wire:
+            for k in range(8):
+                for text in (*texts, batch.format(update)):
+                    answer = wire.query(text.format(k))
+                    assert answer.opcode == ERROR and "rate limit" in answer.message, answer
+                    by_replicas += "rejected by replicas" in answer.message
+    assert by_replicas > 10
+    assert reads() == before, "nothing is read for a refused write"
+    session.execute(
+        "ALTER TABLE ks.l WITH per_partition_rate_limit = {'max_writes_per_second': 999}"
+    )
+    for node in trio.nodes:
+        with Wire(node.address) as wire:
+            for k in range(8):
+                answer = wire.query(batch.format(f"UPDATE ks.l SET l[0] = {k} WHERE k = {k}"))
+                assert answer.opcode != ERROR, answer
+    for k in range(8):
+        assert session.execute(f"SELECT l FROM ks.l WHERE k = {k}").one().l == [k, 2]

@@ -9,6 +9,7 @@ import shutil
 import time
 
 import pytest
+from cluster.trio import eventually
 from database import connect
 from launch import Node, StartFailed
 from table_files import table_dir
@@ -243,5 +244,38 @@ def test_an_older_metadata_log_is_noticed_together_with_its_end(tmp_path):
         cluster, session = connect(node.address)
         assert session.execute("SELECT count(*) FROM k.logged").one()[0] == ROWS
         cluster.shutdown()
+    finally:
+        node.close()
+
+
+def test_directories_that_could_not_be_recorded_at_once_are_missed_later(tmp_path):
+    """The stamp cannot be written while a table gets its directory and another one is truncated."""
+    node = Node(shards=2, data_dir=tmp_path / "data", config={"commitlog_sync": "batch"})
+    try:
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute(KEYSPACE)
+        session.execute("CREATE TABLE k.old (pk int PRIMARY KEY)")
+        session.execute("INSERT INTO k.old (pk) VALUES (1)")
+        node.flush("k")
+        in_the_way = node.data_dir / "messina.stamp.tmp"
+        in_the_way.mkdir()
+        session.execute("CREATE TABLE k.new (pk int PRIMARY KEY)")
+        for pk in range(ROWS):
+            session.execute(f"INSERT INTO k.new (pk) VALUES ({pk})")
+        node.flush("k")
+        session.execute("TRUNCATE k.old")
+        eventually(lambda: "directories of tables cannot be recorded" in node.log_path.read_text())
+        in_the_way.rmdir()
+        eventually(lambda: "directories of tables are recorded again" in node.log_path.read_text())
+        cluster.shutdown()
+        node.stop()
+        for lost in (table_dir(node, "k", "new"), table_dir(node, "k", "old") / "epoch"):
+            aside = tmp_path / "aside"
+            shutil.move(lost, aside)
+            with pytest.raises(StartFailed, match=f"lacks files that it had when .*{lost.name}"):
+                node.start()
+            shutil.move(aside, lost)
+        node.start()
     finally:
         node.close()

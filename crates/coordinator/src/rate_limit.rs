@@ -7,9 +7,11 @@
 //! parts that the coordinator reads by itself, repetitions with newer metadata, repairs and hints
 //! are exempt. The bytes of such parts are charged all the same.
 
+use super::nodes::Nodes;
 use super::page_counting::{Counting, LimitedPage};
 use super::read::{PageRequest, Partitions, Query};
 use super::resume::Start;
+use super::write_responses::WriteGroup;
 use super::{Coordinator, CoordinatorError, RequestOptions, WriteKind, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
@@ -172,6 +174,25 @@ impl Coordinator {
         }
         let Some(decisions) = decisions else { return Ok(None) };
         Ok(Some(Box::new(options.limited(self.mode_of(decisions).map_err(by_coordinator)?))))
+    }
+
+    /// Decides on those groups of a write of which no replica is up to decide: they are kept as
+    /// hints alone.
+    ///
+    /// # Errors [`CoordinatorError::RateLimited`]
+    pub(super) fn limit_hinted(
+        &self,
+        groups: &[WriteGroup],
+        nodes: &Nodes,
+        draw: u32,
+        options: &RequestOptions,
+    ) -> Result<(), CoordinatorError> {
+        let is_hinted = |group: &&WriteGroup| !group.replicas.iter().any(|replica| nodes.is_alive(replica.host));
+        for group in groups.iter().filter(is_hinted) {
+            let limited = self.replica.limit_hinted(&group.mutations, draw, &options.context);
+            limited.map_err(|refused| self.rate_limited(refused, true))?;
+        }
+        Ok(())
     }
 
     /// Counts a partition, and decides on it if this shard can.

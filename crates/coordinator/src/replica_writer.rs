@@ -228,7 +228,8 @@ impl ReplicaWriter {
     /// replica has counted it. Returns the writes that the replica still lacks.
     async fn send_again(&self, lacking: Lacking, context: &Context) -> Option<Lacking> {
         let Lacking { replica, message, .. } = lacking;
-        let unlimited = Context { rate_limit: RateLimitMode::Exempt, ..context.clone() };
+        // It has not performed the write: so it has not charged its bytes.
+        let unlimited = Context { rate_limit: context.rate_limit.continued(), ..context.clone() };
         // A message has the mode of its first request.
         let again = Message::new(message.request.clone());
         let failure = match context.deadline.limit(self.client.send(replica, &again, &unlimited)).await {

@@ -143,9 +143,14 @@ impl Coordinator {
         {
             return Err(CoordinatorError::Overloaded(Overload::Writes).into());
         }
+        if options.consistency == Consistency::Any
+            && let RateLimitMode::Deferred { draw } = options.context.rate_limit
+        {
+            self.limit_hinted(&groups, &nodes, draw, options)?;
+        }
         let mut routed = options.routed_by(metadata.number);
         if sent && done.is_none() {
-            // Replicas have counted the write, and have charged it.
+            // Replicas that have performed the write have counted and charged it.
             routed.context.rate_limit = RateLimitMode::Exempt;
         }
         self.send_groups(groups, nodes, done, &routed).await

@@ -109,7 +109,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             answer.warnings.push(modify.capped_warning());
         }
         let keys = modify.keys(*env)?;
-        limit.count(modify, &keys, request, &mut options)?;
+        limit.count(modify, &keys, kind, request, &mut options).await?;
         let rows = modify.rows(*env)?;
         expansion = expansion.saturating_add(modify.expansion(&keys, &rows, *env));
         if turn.is_none() && expansion > LARGE_EXPANSION {
@@ -138,7 +138,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut mutations = Mutations::new();
     let mut tables: SmallVec<[Rc<TableSchema>; 1]> = SmallVec::new();
     for (schema, key, mutation) in partitions {
-        if !mutation.is_empty() || limit.needs_replicas(&schema) {
+        if !mutation.is_empty() {
             let mutation = mutation.finish(&schema);
             if large_data::is_checked(&schema) {
                 let guardrails = &config.guardrails;

@@ -2,7 +2,7 @@
 //!
 //! The coordinator counts the partitions of a batch when it writes them. A statement that reads its
 //! partition first would have read it by then. In such a batch, each partition is counted as soon
-//! as it is known, before it is read.
+//! as it is known, before it is read. If the replicas must decide, they are asked at once.
 
 use crate::api::BatchKind;
 use crate::error::Error;
@@ -10,8 +10,7 @@ use crate::modify::Modify;
 use crate::request::Request;
 use crate::term::Env;
 use bytes::Bytes;
-use coordinator::RequestOptions;
-use model::TableSchema;
+use coordinator::{RequestOptions, WriteKind};
 use model::id::TableId;
 use model::key::DecoratedKey;
 use replica::RateLimitMode;
@@ -38,11 +37,12 @@ impl BatchLimit {
     /// Counts those of a statement's partitions that no earlier statement has, and sets the mode of
     /// the batch.
     ///
-    /// # Errors [`Error::RateLimit`]
-    pub fn count(
+    /// # Errors [`Error::RateLimit`], and those of writes.
+    pub async fn count(
         &mut self,
         modify: &Modify,
         keys: &[DecoratedKey],
+        kind: WriteKind,
         request: &Request<'_>,
         options: &mut RequestOptions,
     ) -> Result<(), Error> {
@@ -55,17 +55,12 @@ impl BatchLimit {
             return Ok(());
         }
         let mode = modify.limit(&new, request)?;
-        // The replicas decide on all partitions if they must on one.
-        if !matches!(options.context.rate_limit, RateLimitMode::Deferred { .. }) {
+        // Partitions that the replicas have counted must not be counted again.
+        if options.context.rate_limit != RateLimitMode::ChargeOnly || matches!(mode, RateLimitMode::Deferred { .. }) {
             options.context.rate_limit = mode;
         }
-        Ok(())
-    }
-
-    /// Whether a mutation of a table is sent even if it changes nothing, because its replicas may
-    /// have to decide.
-    pub fn needs_replicas(&self, schema: &TableSchema) -> bool {
-        self.is_early && schema.rate_limits().limits_writes()
+        // Boxed: few batches need it.
+        Box::pin(request.ask_replicas(&modify.schema, &new, kind, options)).await
     }
 }
 

@@ -8,11 +8,12 @@
 
 use crate::error::Error;
 use crate::rate_limit_error::RateLimitError;
-use crate::request::Request;
+use crate::request::{Request, write_error};
 use crate::restrictions::Partitions;
-use coordinator::RequestOptions;
+use coordinator::{RequestOptions, WriteKind};
 use model::TableSchema;
 use model::key::DecoratedKey;
+use model::mutation::MutationBuilder;
 use model::token::Token;
 use replica::rate_limit::only_token;
 use replica::{Class, LimitKind, RateLimitMode};
@@ -52,6 +53,30 @@ impl Request<'_> {
     #[inline(never)]
     pub fn limit_write(&self, schema: &TableSchema, keys: &[DecoratedKey]) -> Result<RateLimitMode, Error> {
         self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Write)
+    }
+
+    /// Lets the replicas decide on a write of partitions if this coordinator could not, before
+    /// anything is read for it: sends mutations that change nothing. The write itself is then not
+    /// counted again.
+    ///
+    /// # Errors [`Error::RateLimit`], and those of writes.
+    pub async fn ask_replicas(
+        &self,
+        schema: &TableSchema,
+        keys: &[DecoratedKey],
+        kind: WriteKind,
+        options: &mut RequestOptions,
+    ) -> Result<(), Error> {
+        if !matches!(options.context.rate_limit, RateLimitMode::Deferred { .. }) {
+            return Ok(());
+        }
+        let nothing = |key: &DecoratedKey| {
+            (MutationBuilder::new(schema.id, schema.version, &key.key).finish(schema), key.clone())
+        };
+        let asked = self.coordinator.write(keys.iter().map(nothing).collect(), kind, options).await;
+        asked.map_err(|error| write_error(error, schema, kind))?;
+        options.context.rate_limit = options.context.rate_limit.continued();
+        Ok(())
     }
 
     #[inline]

@@ -21,7 +21,7 @@ use rt::ShardId;
 use rt::hash::HashMap;
 use rt::shard::PerShard;
 use rt::task::Task;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Mutations are sent to other shards in batches of about this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
@@ -40,7 +40,7 @@ pub async fn replay_logs(
 ) -> Result<ReplayReport, EngineError> {
     let mut replay = Replay::new(logs, options);
     let mut batches: HashMap<ShardId, (Vec<(Bytes, Position)>, usize)> = HashMap::default();
-    let mut seen = 0u32;
+    let (mut seen, mut unknown) = (0u32, BTreeMap::new());
     while let Some(record) = replay.next().await? {
         seen += 1;
         if seen.is_multiple_of(32) {
@@ -48,7 +48,10 @@ pub async fn replay_logs(
         }
         let bad = |why: &str| LogError::Refused(format!("the mutation at {}: {why}", record.position).into());
         let mutation = Mutation::parse(record.mutation.clone()).map_err(|error| bad(&error.to_string()))?;
-        let Some(shard) = route(record.table, &mutation.decorated_key()) else { continue };
+        let Some(shard) = route(record.table, &mutation.decorated_key()) else {
+            *unknown.entry(record.table).or_default() += 1;
+            continue;
+        };
         let (batch, bytes) = batches.entry(shard).or_default();
         *bytes += record.mutation.len();
         batch.push((record.mutation, record.position));
@@ -60,7 +63,7 @@ pub async fn replay_logs(
     for (shard, (batch, _)) in batches {
         send(engines, shard, batch).await?;
     }
-    Ok(replay.into_report())
+    Ok(ReplayReport { unknown, ..replay.into_report() })
 }
 
 async fn send(engines: PerShard<Engine>, shard: ShardId, batch: Vec<(Bytes, Position)>) -> Result<(), EngineError> {

@@ -4,7 +4,8 @@
 //! About one of [`GAP`] operations is sampled, at random distances: only a sampled operation costs
 //! more than a counter and a branch. Samples go to the [`tracker`]. At most every [`PERIOD`], a
 //! sample also updates the [`protection`] by how long requests have waited for the shard, in
-//! sockets and as ready tasks. On a shard without operations nothing runs.
+//! sockets and as ready tasks. On a shard without operations nothing runs. So an operation that may
+//! be refused updates it as well: no decision outlives what it was based on.
 //!
 //! Reading order: [`sketch`], [`tracker`], [`protection`], [`recording`].
 
@@ -199,6 +200,7 @@ impl HotPartitions {
 
     /// Whether the coordinator on this shard accepts an operation.
     pub fn admits(&self, id: PartitionId, kind: LimitKind) -> bool {
+        self.look();
         let admitted = self.state.borrow_mut().protection.admits(id);
         if !admitted {
             self.count(id, kind, true);
@@ -208,6 +210,7 @@ impl HotPartitions {
 
     /// Whether the replica performs an operation. Counts it if not, or if it would not.
     pub fn performs(&self, id: PartitionId, kind: LimitKind) -> bool {
+        self.look();
         let refuses = self.refuses.get();
         let performed = self.state.borrow_mut().protection.performs(id);
         if !performed {
@@ -278,7 +281,9 @@ impl HotPartitions {
     /// Accepts this part of the operations of a partition, until the next update.
     #[cfg(feature = "sim")]
     pub fn share_out(&self, id: PartitionId, accept: f64) {
-        self.state.borrow_mut().protection.give(id, accept);
+        let state = &mut *self.state.borrow_mut();
+        state.protection.give(id, accept);
+        state.updated = rt::time::coarse_now();
         self.decides.set(true);
         self.refuses.set(self.settings.get().mode == ProtectionMode::On);
     }

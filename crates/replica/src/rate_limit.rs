@@ -129,6 +129,22 @@ impl Replica {
         kib.filter(|_| pays).map_or(Ok(()), |limit| self.check_debt(operation, limit, draw, trace))
     }
 
+    /// Decides on a write that its coordinator on this shard has counted, and of which no replica is
+    /// up to decide, by what is known here. Charges it.
+    ///
+    /// # Errors [`RateLimited`]
+    #[cold]
+    pub fn limit_hinted(&self, mutations: &[KeyedMutation], draw: u32, context: &Context) -> Result<(), RateLimited> {
+        for (mutation, key) in mutations {
+            if let Some(schema) = self.engine.schema(mutation.table()) {
+                let operation = Operation { token: key.token, schema: &schema, kind: LimitKind::Write };
+                self.decide(&operation, draw, true, context.trace.as_deref())?;
+            }
+        }
+        self.charge_write(mutations, context);
+        Ok(())
+    }
+
     /// An error if the partition has used up its budget of bytes.
     fn check_debt(
         &self,

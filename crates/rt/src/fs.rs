@@ -22,9 +22,9 @@ mod sequential;
 mod way_out;
 
 pub use directory::{
-    DirEntry, FileLock, Metadata, create_dir_all, disk_space, free_files, hard_link, is_absence, is_there, lock_dir,
-    lock_file, metadata, read, read_and_measure, read_dir, remove_dir_all, remove_file, rename, sync_dir,
-    write_durably, write_durably_owned, write_durably_with_room,
+    DirEntry, FileLock, Metadata, canonicalize, create_dir_all, disk_space, free_files, hard_link, is_absence,
+    is_there, lock_dir, lock_file, metadata, read, read_and_measure, read_dir, remove_dir_all, remove_file, rename,
+    sync_dir, write_durably, write_durably_owned, write_durably_with_room,
 };
 pub use file::{File, OpenOptions, open};
 pub(crate) use huge::keep as keep_huge_pages;

@@ -6,7 +6,7 @@
 
 use crate::stack_config::StackConfig;
 use crate::start_error::StartError;
-use cluster::metadata::{MetadataService, Recovered, Table};
+use cluster::metadata::{Metadata, MetadataService, Recovered, Table};
 use cluster::tablets::TabletReplica;
 use coordinator::hints::{self, Witnessed, WitnessedNotes};
 use engine::commitlog::{self, LoggedRun, OldLogs, ReplayReport};
@@ -17,12 +17,14 @@ use rt::ShardId;
 use rt::shard::PerShard;
 use rt::sync::Notify;
 use rt::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 
 /// After changes of the metadata, the end of their log is recorded this often.
 const LOG_END_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval at which it is tried again to record directories of tables.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Checks that the logs of the last run are in the data directory. Returns the losses that are
 /// accepted.
@@ -143,6 +145,23 @@ pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) 
     Ok(())
 }
 
+/// Logs the mutations of the commitlog that were left out, because the metadata does not have their
+/// tables. Tables that were dropped are no cause for concern. But a table that is newer than all
+/// others may be missing because the metadata are older than the commitlog.
+pub fn name_unknown_mutations(metadata: &Metadata, unknown: &BTreeMap<TableId, u64>) {
+    let created = |id: TableId| id.0.get_timestamp().map(|time| time.to_unix());
+    let newest = metadata.tables().filter_map(|table| created(table.schema.id)).max();
+    for (id, mutations) in unknown {
+        if created(*id) > newest {
+            tracing::warn!(table = %id, mutations,
+                "mutations in the commitlog are left out: their table is not in the metadata. Was it not dropped? Then the \
+                 metadata log is older than the commitlog");
+        } else {
+            tracing::info!(table = %id, mutations, "mutations of a dropped table in the commitlog are left out");
+        }
+    }
+}
+
 /// From now on, every shard adds the tables that get a directory to the inventory.
 pub async fn watch_directories(keepers: PerShard<InventoryKeeper>, engines: PerShard<Engine>) {
     let watch =
@@ -212,25 +231,42 @@ pub async fn forget_removed_logs(keepers: PerShard<InventoryKeeper>, unwritten: 
 
 /// Adds the tables of this shard that get a directory to the inventory.
 async fn record_directories(keepers: PerShard<InventoryKeeper>, engine: Rc<Engine>) {
-    let mut made = Vec::new();
-    while let Some(more) = engine.next_made().await {
-        more.into_iter().for_each(|one: Made| one.add_to(&mut made));
-        let tables = made.clone();
-        let recorded = rt::shard::call(ShardId(0), move || async move {
-            let Some(keeper) = keepers.try_get() else { return Ok(()) };
-            keeper
-                .change(|inventory| tables.iter().for_each(|made| inventory.add(made)))
-                .await
-                .map_err(|error| error.to_string())
-        });
-        match recorded.await {
-            Ok(()) => made.clear(),
-            Err(error) => tracing::warn!(
+    let mut warned = false;
+    loop {
+        let made = if warned {
+            // What could not be recorded is tried again.
+            rt::time::timeout(RETRY_INTERVAL, engine.next_made()).await.unwrap_or_else(|_| Some(Vec::new()))
+        } else {
+            engine.next_made().await
+        };
+        let Some(made) = made else { return };
+        match (add_made(keepers, made).await, warned) {
+            (Ok(()), true) => tracing::info!("directories of tables are recorded again"),
+            (Err(error), false) => tracing::warn!(
                 error,
-                tables = made.len(),
-                "directories of tables cannot be recorded: the next start would not detect their loss"
+                "directories of tables cannot be recorded: the next start would not detect their loss; retrying"
             ),
+            (Ok(()), false) => continue,
+            (Err(_), true) => {}
         }
+        warned = !warned;
+    }
+}
+
+/// Adds changes in directories of tables to the inventory, once there is one. After an error they
+/// are added with the next change.
+pub async fn add_made(keepers: PerShard<InventoryKeeper>, made: Vec<Made>) -> Result<(), String> {
+    let added = rt::shard::call(ShardId(0), move || async move {
+        let Some(keeper) = keepers.try_get() else { return Ok(()) };
+        keeper.add(made).await.map_err(|error| error.to_string())
+    });
+    added.await
+}
+
+/// Adds the last changes in directories of tables, at the end of a stop.
+pub async fn add_last_made(keepers: PerShard<InventoryKeeper>, made: Vec<Made>) {
+    if let Err(error) = add_made(keepers, made).await {
+        tracing::warn!(error, "directories of tables could not be recorded: the next start does not detect their loss");
     }
 }
 

@@ -345,14 +345,16 @@ pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopErr
             hints.sync().await;
             unrecorded = hints.unrecorded();
         }
-        let unwritten = match layers.engine.try_get() {
-            Some(engine) => engine.stop().await,
-            None => Unwritten::default(),
+        let (unwritten, made) = match layers.engine.try_get() {
+            Some(engine) => (engine.stop().await, engine.take_made()),
+            None => (Unwritten::default(), Vec::new()),
         };
-        (unwritten, unrecorded)
+        ((unwritten, unrecorded), made)
     });
-    let (unwritten, unrecorded): (Vec<_>, Vec<_>) = unwritten.await.into_iter().unzip();
+    let (left, made): (Vec<_>, Vec<_>) = unwritten.await.into_iter().unzip();
+    let (unwritten, unrecorded): (Vec<_>, Vec<_>) = left.into_iter().unzip();
     let unrecorded: BTreeSet<HostId> = unrecorded.into_iter().flatten().collect();
+    inventory::add_last_made(layers.inventory, made.into_iter().flatten().collect()).await;
     inventory::forget_removed_logs(layers.inventory, &unwritten).await;
     layers.inventory.clear();
     let unwritten = StopError::of(unwritten);
@@ -455,6 +457,7 @@ async fn replay(shards: ClusterShards, logs: &OldLogs, ignore_corruption: bool) 
     for part in reports {
         report.merge(part?);
     }
+    inventory::name_unknown_mutations(&shards.metadata.get().current(), &report.unknown);
     if report.mutations > 0 || !report.skipped.is_empty() {
         tracing::info!(
             mutations = report.mutations,

@@ -102,6 +102,22 @@ fn replicas_decide_for_a_coordinator_without_one() {
     });
 }
 
+/// Otherwise such writes would have no limit.
+#[test]
+fn a_coordinator_decides_on_hints_while_no_replica_is_up() {
+    for (limits, accepted) in [(NOTHING, false), (VERY_MUCH, true)] {
+        with_cluster("limit_hinted", Shape { rate_limits: limits, ..OUTSIDE }, move |cluster| async move {
+            let hints = cluster.keep_hints(0).await;
+            (1..4).for_each(|node| cluster.set_alive(node, false));
+            let written = cluster.write(0, Change::of(&cluster, 1, 5).row(1, 1).done(), Any).await;
+            assert_eq!(written, if accepted { Ok(()) } else { Err(refused(LimitKind::Write, true)) });
+            cluster.settle().await;
+            assert_eq!(hints.metrics().written > 0, accepted);
+            assert_eq!(cluster.nodes[0].coordinator.metrics().limited_writes, [u64::from(!accepted), 0]);
+        });
+    }
+}
+
 #[test]
 fn an_operation_counts_once_on_each_replica() {
     with_cluster("limit_once", Shape { rate_limits: VERY_MUCH, ..Shape::DEFAULT }, |cluster| async move {

@@ -111,6 +111,28 @@ fn bytes_are_charged_on_each_replica_of_a_write() {
     });
 }
 
+/// Otherwise replicas whose debts differ would take turns to accept writes.
+#[test]
+fn a_replica_that_refused_an_accepted_write_is_charged_for_it() {
+    with_cluster("limit_write_kib_again", Shape { rate_limits: FEW_KIB, ..OUTSIDE }, |cluster| async move {
+        let context = within(One).context;
+        let context = Context { metadata_number: u64::MAX, rate_limit: RateLimitMode::ChargeOnly, ..context };
+        let in_debt = ReplicaRequest::write(large(&cluster, 1));
+        cluster.nodes[3].replica.perform(&in_debt, &context).await.expect("it is not refused");
+        let charges = || -> Vec<u64> {
+            let slots = cluster.nodes.iter().map(|node| node.replica.metrics().rate_limits.slots);
+            slots.map(|slots| slots.allocations + slots.successful_lookups).collect()
+        };
+        let before = charges();
+        cluster.write(0, large(&cluster, 1), One).await.expect("two replicas accept it");
+        cluster.settle().await;
+        assert_eq!(cluster.nodes[3].replica.metrics().rate_limits.refused_writes, 1);
+        assert_eq!(cluster.own(3, 1).await.len(), 1_000, "the accepted write is on all replicas");
+        let more: Vec<u64> = charges().iter().zip(before).map(|(now, before)| now - before).collect();
+        assert_eq!(more, [0, 1, 1, 1]);
+    });
+}
+
 #[test]
 fn bytes_are_charged_on_each_replica_of_a_counter() {
     let shape = Shape { rate_limits: FEW_KIB, counter: true, ..Shape::DEFAULT };

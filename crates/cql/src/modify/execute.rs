@@ -111,8 +111,9 @@ impl Modify {
         rows: &Rows,
         inputs: &Inputs<'_>,
         request: &Request<'_>,
-        options: &RequestOptions,
+        (kind, options): (WriteKind, &mut RequestOptions),
     ) -> Result<Mutations, Error> {
+        request.ask_replicas(&self.schema, &keys, kind, options).await?;
         let mut room = Room::of(request.config);
         let mut mutations = Mutations::new();
         for key in keys {
@@ -237,7 +238,8 @@ impl Modify {
             // Boxed: few statements read first, and otherwise every statement's future would be as
             // large as the future of a read.
             Some(wanted) => {
-                mutations = Box::pin(self.read_and_make(wanted, keys, &rows, &inputs, request, &options)).await?;
+                mutations =
+                    Box::pin(self.read_and_make(wanted, keys, &rows, &inputs, request, (kind, &mut options))).await?;
             }
         }
         let mut large = LargeKinds::default();

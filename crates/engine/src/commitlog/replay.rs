@@ -18,7 +18,7 @@ use bytes::Bytes;
 use model::{HostId, SchemaVersion, TableId};
 use rt::ShardId;
 use rt::hash::HashMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,6 +65,8 @@ pub struct ReplayReport {
     pub tails: Vec<Tail>,
     /// Damaged or missing parts that were skipped because corruption is ignored.
     pub skipped: Vec<Skipped>,
+    /// Mutations of unknown tables, which were left out.
+    pub unknown: BTreeMap<TableId, u64>,
 }
 
 /// The end of a run.
@@ -95,6 +97,9 @@ impl ReplayReport {
         self.segments += other.segments;
         self.tails.extend(other.tails);
         self.skipped.extend(other.skipped);
+        for (table, mutations) in other.unknown {
+            *self.unknown.entry(table).or_default() += mutations;
+        }
     }
 }
 

@@ -200,7 +200,7 @@ impl Missing {
     }
 
     fn raft(what: String) -> Missing {
-        let loses = "the metadata: keyspaces, tables, roles, topology, and the votes of this node";
+        let loses = "the metadata: keyspaces, tables, their rows in the commitlog, roles, topology, votes of this node";
         Missing { what, loses, is_raft: true, lacks: Lacks::AnyTable, in_its_place: None }
     }
 }
@@ -438,7 +438,7 @@ impl DataDir {
     /// cluster.
     pub fn inventory_keeper(&self, alone: bool) -> InventoryKeeper {
         let (path, stamp) = (self.path.join(STAMP), RefCell::new(self.stamp.clone()));
-        InventoryKeeper { path, stamp, alone, turn: Semaphore::new(1) }
+        InventoryKeeper { path, stamp, pending: RefCell::default(), alone, turn: Semaphore::new(1) }
     }
 
     /// The end of the Raft log, as it was recorded.
@@ -490,6 +490,9 @@ impl DataDir {
 pub struct InventoryKeeper {
     path: PathBuf,
     stamp: RefCell<Stamp>,
+    /// Changes in directories of tables that are not in the stamp yet: the next change that succeeds
+    /// writes them, too.
+    pending: RefCell<Vec<Made>>,
     /// For an inventory that is created by its first change.
     alone: bool,
     /// One change at a time.
@@ -512,6 +515,13 @@ impl InventoryKeeper {
         self.change_stamp(change).await
     }
 
+    /// Adds changes in directories of tables, durably. After an error they are kept, and added by
+    /// the next change.
+    pub async fn add(&self, made: Vec<Made>) -> Result<(), DataDirError> {
+        made.into_iter().for_each(|one| one.add_to(&mut self.pending.borrow_mut()));
+        self.change(|_| {}).await
+    }
+
     /// The runs that the stamp names: see [`Stamp::runs`].
     pub fn runs(&self) -> Vec<NodeRun> {
         self.stamp.borrow().runs.clone()
@@ -528,11 +538,25 @@ impl InventoryKeeper {
         let before = self.stamp.borrow().clone();
         let mut stamp = before.clone();
         change(&mut stamp);
-        if stamp != before {
-            sealed::write(&self.path, stamp::KIND, stamp::FORMAT, &stamp).await.map_err(failed)?;
-            self.stamp.replace(stamp);
+        let mut added = self.pending.take();
+        if !added.is_empty() {
+            let alone = self.alone;
+            let inventory = stamp.inventory.get_or_insert_with(|| Inventory { alone, ..Inventory::default() });
+            added.iter().for_each(|made| inventory.add(made));
         }
-        Ok(())
+        if stamp == before {
+            return Ok(());
+        }
+        let written = sealed::write(&self.path, stamp::KIND, stamp::FORMAT, &stamp).await;
+        match written {
+            Ok(()) => drop(self.stamp.replace(stamp)),
+            Err(_) => {
+                // Others may have been added meanwhile.
+                self.pending.take().into_iter().for_each(|newer| newer.add_to(&mut added));
+                self.pending.replace(added);
+            }
+        }
+        written.map_err(failed)
     }
 }
 

@@ -22,6 +22,7 @@
 mod counter_id;
 mod inventory;
 mod layout;
+mod place;
 mod snapshots;
 mod stamp;
 mod write_marks;
@@ -39,7 +40,7 @@ use crate::files::sealed::{self, Unsealed};
 use model::HostId;
 use rt::fs::{self, FileLock};
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 const STAMP: &str = "messina.stamp";
 const LOCK: &str = "lock";
@@ -87,6 +88,14 @@ pub enum DataDirError {
         "the data directory {path} is inside the data directory {other} of another node: choose a directory of its own"
     )]
     Inside {
+        /// The directory.
+        path: PathBuf,
+        /// The directory of the other node.
+        other: PathBuf,
+    },
+    /// The data directory of another node is in it.
+    #[error("the directory {path} has the data directory {other} of another node in it: choose a directory of its own")]
+    Around {
         /// The directory.
         path: PathBuf,
         /// The directory of the other node.
@@ -171,9 +180,7 @@ impl DataDir {
             let path = path.to_path_buf();
             move |error| DataDirError::Io { path, error }
         };
-        if let Some(other) = enclosing(path).await? {
-            return Err(DataDirError::Inside { path: path.to_path_buf(), other });
-        }
+        place::check(path).await?;
         let made = fs::create_dir_all(path).await;
         made.map_err(|error| DataDirError::NotMade { path: path.to_path_buf(), error })?;
         let locks = lock(path).await?;
@@ -245,27 +252,6 @@ impl DataDir {
             _locks: locks,
         })
     }
-}
-
-/// The data directory of another node in which `path` is, if there is one.
-async fn enclosing(path: &Path) -> Result<Option<PathBuf>, DataDirError> {
-    let absolute = std::path::absolute(path).map_err(|error| DataDirError::Io { path: path.to_path_buf(), error })?;
-    let mut direct = PathBuf::new();
-    for component in absolute.components() {
-        match component {
-            Component::ParentDir => drop(direct.pop()),
-            other => direct.push(other),
-        }
-    }
-    for parent in direct.ancestors().skip(1) {
-        let stamp = parent.join(STAMP);
-        match fs::is_there(&stamp).await {
-            Ok(true) => return Ok(Some(parent.to_path_buf())),
-            Ok(false) => {}
-            Err(error) => return Err(DataDirError::Io { path: stamp, error }),
-        }
-    }
-    Ok(None)
 }
 
 /// Whether there are neither data nor metadata.

@@ -115,9 +115,31 @@ fn a_directory_inside_that_of_another_node_is_refused() {
         let refused = DataDir::open(&inner, "Shop", 1).await.expect_err("inside");
         assert!(matches!(refused, DataDirError::Inside { .. }), "{refused}");
         assert!(!fs::is_there(&inner).await.expect("examined"), "nothing is made");
-        let sibling = scratch.join("../datadir-beside").join(std::process::id().to_string());
-        drop(DataDir::open(&sibling, "Shop", 1).await.expect("beside it"));
-        fs::remove_dir_all(&sibling).await.expect("removed");
+    });
+}
+
+#[cfg(not(feature = "sim"))]
+#[test]
+fn the_place_of_a_directory_is_judged_without_links() {
+    rt::block_on(async {
+        let scratch = Scratch::new("datadir-place");
+        let first = scratch.join("first");
+        drop(DataDir::open(&first, "Shop", 1).await.expect("new"));
+        drop(DataDir::open(&first.join("../second"), "Shop", 1).await.expect("beside the first"));
+        let link = scratch.join("link");
+        std::os::unix::fs::symlink(first.join("data"), &link).expect("linked");
+        for inside in [link.join("third"), link.join("../third")] {
+            let refused = DataDir::open(&inside, "Shop", 1).await.expect_err("inside");
+            assert!(matches!(refused, DataDirError::Inside { .. }), "{refused}");
+        }
+        let refused = DataDir::open(&scratch, "Shop", 1).await.expect_err("around");
+        assert!(matches!(refused, DataDirError::Around { .. }), "{refused}");
+        // An operator may have nested directories before this was checked.
+        let nested = first.join("nested");
+        std::fs::rename(scratch.join("second"), &nested).expect("moved");
+        drop(DataDir::open(&nested, "Shop", 1).await.expect("it is in use"));
+        std::fs::write(scratch.join("messina.stamp"), b"").expect("written");
+        drop(DataDir::open(&first, "Shop", 1).await.expect("an empty file is no stamp"));
     });
 }
 
@@ -136,6 +158,27 @@ fn an_inventory_that_a_table_begins_knows_whether_the_node_is_alone() {
             let inventory = dir.stamp.inventory.clone().expect("begun");
             assert_eq!((inventory.alone, inventory.tables.contains(&table)), (alone, true));
         }
+    });
+}
+
+/// What could not be written goes with the next change, of whatever kind.
+#[test]
+fn changes_in_table_directories_are_not_lost_by_a_failure() {
+    rt::block_on(async {
+        let scratch = Scratch::new("datadir-pending");
+        let dir = DataDir::open(&scratch, "Shop", 1).await.expect("new");
+        let keeper = dir.inventory_keeper(true);
+        let in_the_way = scratch.join("messina.stamp.tmp");
+        fs::create_dir_all(&in_the_way).await.expect("made");
+        let tables = [1, 2].map(|n| TableId(uuid::Uuid::from_u128(n)));
+        keeper.add(vec![Made::Directory(tables[0])]).await.expect_err("the stamp cannot be written");
+        keeper.add(vec![Made::Epoch(tables[1], 7)]).await.expect_err("the stamp cannot be written");
+        fs::remove_dir_all(&in_the_way).await.expect("removed");
+        keeper.change_runs(|_| {}).await.expect("written");
+        drop((keeper, dir));
+        let inventory = DataDir::open(&scratch, "Shop", 1).await.expect("again").stamp.inventory.expect("begun");
+        assert!(inventory.tables.contains(&tables[0]));
+        assert_eq!(inventory.epochs.get(&tables[1]), Some(&7));
     });
 }
 

@@ -43,6 +43,11 @@ impl Engine {
         self.changes.next(&self.stop).await
     }
 
+    /// What no [`Engine::next_made`] has taken. For the end of a stop.
+    pub fn take_made(&self) -> Vec<Made> {
+        self.changes.waiting.take()
+    }
+
     /// The durable files that a start has found in the directories of this shard's tables, apart
     /// from sstables.
     pub fn found_in_directories(&self) -> Vec<Made> {

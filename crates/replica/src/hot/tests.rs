@@ -162,3 +162,22 @@ fn a_shard_is_overloaded_by_what_waits_in_sockets() {
         assert!(!hot.decides(), "the shard keeps up again");
     });
 }
+
+/// Few operations are samples. Those on an idle shard must not be refused until one is.
+#[test]
+fn an_idle_shard_soon_refuses_nothing() {
+    rt::block_on(async {
+        let hot = HotPartitions::new();
+        hot.set(settings(ProtectionMode::On, SHORT));
+        let late = after(LONG);
+        attack(&hot, 30, || hot.metrics().refused[0] > 100 || late()).await;
+        assert!(hot.decides());
+        hot.countdown.set(u32::MAX);
+        let late = after(LONG);
+        while hot.decides() && !late() {
+            rt::time::sleep(PERIOD).await;
+            hot.performs(id(1), LimitKind::Read);
+        }
+        assert!(!hot.decides() && !hot.refuses());
+    });
+}

@@ -157,6 +157,15 @@ pub async fn metadata(path: &Path) -> io::Result<Metadata> {
     .await
 }
 
+/// The absolute path without links, `.` and `..`. An error if `path` does not exist.
+pub async fn canonicalize(path: &Path) -> io::Result<PathBuf> {
+    #[cfg(feature = "sim")]
+    if is_simulated() {
+        return metadata(path).await.map(|_| path.to_path_buf());
+    }
+    at(path, |path| std::fs::canonicalize(path)).await
+}
+
 /// Whether an error means that a path does not exist.
 pub fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)

@@ -129,8 +129,8 @@ impl Replica {
         kib.filter(|_| pays).map_or(Ok(()), |limit| self.check_debt(operation, limit, draw, trace))
     }
 
-    /// Decides on a write that its coordinator on this shard has counted, and of which no replica is
-    /// up to decide, by what is known here. Charges it.
+    /// Decides on a write that its coordinator on this shard has counted, and of which no replica
+    /// is up to decide, by what is known here. Charges it.
     ///
     /// # Errors [`RateLimited`]
     #[cold]

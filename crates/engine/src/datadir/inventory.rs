@@ -490,8 +490,8 @@ impl DataDir {
 pub struct InventoryKeeper {
     path: PathBuf,
     stamp: RefCell<Stamp>,
-    /// Changes in directories of tables that are not in the stamp yet: the next change that succeeds
-    /// writes them, too.
+    /// Changes in directories of tables that are not in the stamp yet: the next change that
+    /// succeeds writes them, too.
     pending: RefCell<Vec<Made>>,
     /// For an inventory that is created by its first change.
     alone: bool,

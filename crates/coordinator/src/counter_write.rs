@@ -62,8 +62,8 @@ impl Coordinator {
             match self.try_update_counter(&metadata, mutation, key, &routed).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { leader, state, .. }) => {
-                    let state = Mutations::from_iter([(state, key.clone())]);
-                    let counted = self.route(metadata, state, None, Some(leader), &unchecked);
+                    let state = [(state, key.clone())];
+                    let counted = self.route(metadata, &state, Some(leader), &unchecked);
                     return counted.await.map_err(|error| match error {
                         // The update is applied, so the error to the client must not claim that it
                         // was not.

@@ -1,6 +1,6 @@
 //! Requests whose data has a single replica, on this node: sent to it without an allocation, and
 //! without a plan for several replicas. An optimisation inside the paths of reads
-//! ([`Coordinator::read_part`]) and writes ([`Coordinator::route`]), which repeat refused requests
+//! ([`Coordinator::read_part`]) and writes ([`Coordinator::write`]), which repeat refused requests
 //! on the general path.
 
 use super::client::Message;

@@ -1,8 +1,9 @@
 //! The write path: sends mutations to their replicas and waits until the level is reached.
 //!
-//! [`Coordinator::route`] sends every write: without an allocation if its only replica is on this
-//! node ([`super::only_replica`]), otherwise by [`super::write_responses`]. Counter updates are
-//! first applied by one replica ([`super::counter_write`]).
+//! A write whose only replica is on this node is sent to it without an allocation
+//! ([`super::only_replica`]). [`Coordinator::route`] sends all others, by
+//! [`super::write_responses`]. Counter updates are first applied by one replica
+//! ([`super::counter_write`]).
 
 use super::client::Message;
 use super::error::Attempt;
@@ -64,7 +65,7 @@ impl Coordinator {
             let limited = self.limit_write(&self.metadata(), &mutations, kind, options)?;
             return Box::pin(self.update_counters(&mutations, limited, options)).await;
         }
-        let metadata = self.metadata();
+        let mut metadata = self.metadata();
         let mut only = self.only_replica_written(&metadata, &mutations, options)?;
         let mut limited = None;
         if only.is_none() {
@@ -74,53 +75,55 @@ impl Coordinator {
             }
         }
         let options = limited.as_deref().unwrap_or(options);
-        // Pinned, so that this large future is not moved.
-        pin!(self.route(metadata, mutations, only, None, options)).await
+        let message = Message::new(ReplicaRequest::Write(mutations));
+        if let Some(only) = only {
+            // Pinned, so that this large future is not moved.
+            let response = pin!(self.client.send(only, &message, &options.context));
+            match self.written_to_only(options.context.deadline.limit(response).await, options) {
+                Ok(()) => return Ok(()),
+                Err(Attempt::Failed(error)) => return Err(error),
+                // The replica has neither counted nor applied the write.
+                Err(Attempt::Outdated) => {
+                    let number = metadata.number;
+                    drop(metadata);
+                    Box::pin(self.wait_for_newer(number, options)).await?;
+                    metadata = self.metadata();
+                }
+            }
+        }
+        // Boxed: it must not enlarge the future of writes with one replica.
+        Box::pin(self.route(metadata, message.request.mutations(), None, options)).await
     }
 
     /// Sends mutations to their replicas and waits for the level. Repeats with newer metadata while
     /// replicas refuse them as outdated.
     ///
-    /// `only`: the only replica of all mutations, which is asked first. `done`: a replica that has
-    /// the mutations already (a counter's leader). They are then derived from its data as of
-    /// `metadata`. If one of the tables is truncated since, they are void and not sent again.
-    #[inline]
+    /// `done`: a replica that has the mutations already (a counter's leader). They are then derived
+    /// from its data as of `metadata`. If one of the tables is truncated since, they are void and
+    /// not sent again.
     pub(super) async fn route(
         &self,
         mut metadata: Rc<Metadata>,
-        mutations: Mutations,
-        mut only: Option<TabletReplica>,
+        mutations: &[KeyedMutation],
         done: Option<TabletReplica>,
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
         let (made, mut sent) = (metadata.number, done.is_some());
-        let message = Message::new(ReplicaRequest::Write(mutations));
         loop {
             let number = metadata.number;
-            let first = only.take();
-            let attempt = if let Some(only) = first {
-                // Pinned, so that this large future is not moved.
-                let response = pin!(self.client.send(only, &message, &options.context));
-                self.written_to_only(options.context.deadline.limit(response).await, options)
-            } else {
-                // Boxed: it must not enlarge the future of writes with one replica.
-                let mutations = message.request.mutations();
-                Box::pin(self.write_to_all(&metadata, mutations, done, sent, options)).await
-            };
-            match attempt {
+            match self.write_to_all(&metadata, mutations, done, sent, options).await {
                 Ok(()) => return Ok(()),
                 // Replicas of an earlier attempt may have the write.
                 Err(Attempt::Failed(error)) => return Err(if sent { maybe_applied(error) } else { error }),
-                // An only replica that refuses a write as outdated has not counted it either.
-                Err(Attempt::Outdated) => sent |= first.is_none(),
+                Err(Attempt::Outdated) => sent = true,
             }
             drop(metadata);
-            Box::pin(self.wait_for_newer(number, options)).await?;
+            self.wait_for_newer(number, options).await?;
             metadata = self.metadata();
             let is_void = |(mutation, _): &KeyedMutation| {
                 metadata.table_by_id(mutation.table()).is_some_and(|table| table.epoch > made)
             };
-            if done.is_some() && message.request.mutations().iter().any(is_void) {
+            if done.is_some() && mutations.iter().any(is_void) {
                 return Ok(());
             }
         }

@@ -364,7 +364,11 @@ def instructions(profile):
             if not is_call:
                 counted[current] += int(line.split()[1])
             is_call = False
-    return {names[number]: count for number, count in counted.items()}
+    # Functions of generic code that differ only in their types share a name.
+    by_name = collections.Counter()
+    for number, count in counted.items():
+        by_name[names[number]] += count
+    return by_name
 
 
 def median(values):

@@ -460,7 +460,7 @@ async fn replay(shards: ClusterShards, logs: &OldLogs, ignore_corruption: bool) 
     inventory::name_unknown_mutations(&shards.metadata.get().current(), &report.unknown);
     if report.mutations > 0 || !report.skipped.is_empty() {
         tracing::info!(
-            mutations = report.mutations,
+            mutations = report.mutations - report.unknown.values().sum::<u64>(),
             bytes = report.bytes,
             segments = report.segments,
             "commitlog replayed"

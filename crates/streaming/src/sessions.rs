@@ -182,6 +182,13 @@ impl StreamService {
 pub async fn start(shards: ClusterShards, services: PerShard<StreamService>, settings: StreamSettings) {
     assert_eq!(rt::shard::this(), ShardId(0), "one shard starts the services of all");
     let metadata = shards.metadata.get().current();
+    // Before anything waits: sessions that end from now on are ended here, the others are swept.
+    shards.metadata.get().on_change(move |before, now| {
+        let ended = ended_sessions(before, now);
+        if !ended.is_empty() {
+            rt::task::spawn_in(Group::Maintenance, end(shards, services, ended)).detach();
+        }
+    });
     for table in metadata.tables() {
         let swept =
             shards.engine.get().sweep_sessions(&table.schema, |session| metadata.session_is_open(session)).await;
@@ -201,12 +208,6 @@ pub async fn start(shards: ClusterShards, services: PerShard<StreamService>, set
         }
     };
     rt::shard::call_all(set).await;
-    shards.metadata.get().on_change(move |before, now| {
-        let ended = ended_sessions(before, now);
-        if !ended.is_empty() {
-            rt::task::spawn_in(Group::Maintenance, end(shards, services, ended)).detach();
-        }
-    });
 }
 
 /// Sessions with the schemas of their tables.
@@ -221,9 +222,14 @@ fn ended_sessions(before: &Metadata, now: &Metadata) -> Sessions {
 /// Ends sessions on all shards, and removes their files.
 async fn end(shards: ClusterShards, services: PerShard<StreamService>, ended: Sessions) {
     let sessions: Vec<Uuid> = ended.keys().copied().collect();
-    let called = services.call_all(move |service| {
-        let sessions = sessions.clone();
-        async move { service.end(&sessions).await }
+    let called = rt::shard::call_all(move || {
+        // While the node starts or stops, there is none.
+        let (service, sessions) = (services.try_get(), sessions.clone());
+        async move {
+            if let Some(service) = service {
+                service.end(&sessions).await;
+            }
+        }
     });
     called.await;
     let Some(engine) = shards.engine.try_get() else { return };

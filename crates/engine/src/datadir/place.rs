@@ -8,18 +8,19 @@ use std::path::{Path, PathBuf};
 
 /// Checks the place of a data directory. One that is in use already is only warned of.
 pub(super) async fn check(path: &Path) -> Result<(), DataDirError> {
-    let is_in_use = has_stamp(path).await?;
-    if let Some(other) = enclosing(path).await? {
-        if !is_in_use {
-            return Err(DataDirError::Inside { path: path.to_path_buf(), other });
-        }
+    let (is_in_use, outer) = (has_stamp(path).await?, enclosing(path).await?);
+    if !is_in_use {
+        return match (outer, inner(path).await?) {
+            (Some(other), _) => Err(DataDirError::Inside { path: path.to_path_buf(), other }),
+            (None, Some(other)) => Err(DataDirError::Around { path: path.to_path_buf(), other }),
+            (None, None) => Ok(()),
+        };
+    }
+    if let Some(other) = outer {
         tracing::warn!(dir = %path.display(), other = %other.display(),
             "the data directory is inside the data directory of another node: move one of them while both nodes are stopped");
     }
-    match inner(path).await?.filter(|_| !is_in_use) {
-        Some(other) => Err(DataDirError::Around { path: path.to_path_buf(), other }),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// The data directory of another node in which `path` is, if there is one.
@@ -52,8 +53,12 @@ async fn inner(path: &Path) -> Result<Option<PathBuf>, DataDirError> {
     };
     for entry in entries.iter().filter(|entry| entry.is_dir) {
         let inner = path.join(&entry.name);
-        if has_stamp(&inner).await? {
-            return Ok(Some(inner));
+        match has_stamp(&inner).await {
+            Ok(true) => return Ok(Some(inner)),
+            Ok(false) => {}
+            // Such as `lost+found`, which only root may search: nor can this process change it.
+            Err(DataDirError::Io { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(None)

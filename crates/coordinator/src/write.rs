@@ -146,7 +146,8 @@ impl Coordinator {
         {
             return Err(CoordinatorError::Overloaded(Overload::Writes).into());
         }
-        if options.consistency == Consistency::Any
+        if !sent
+            && options.consistency == Consistency::Any
             && let RateLimitMode::Deferred { draw } = options.context.rate_limit
         {
             self.limit_hinted(&groups, &nodes, draw, options)?;

@@ -26,7 +26,7 @@ fn refused(kind: LimitKind, by_coordinator: bool) -> CoordinatorError {
 }
 
 /// The operations that each node has counted since the last call.
-struct Counts(Vec<u64>);
+pub struct Counts(Vec<u64>);
 
 impl Counts {
     fn of(cluster: &Cluster) -> Vec<u64> {
@@ -34,11 +34,11 @@ impl Counts {
         slots.map(|slots| slots.allocations + slots.successful_lookups).collect()
     }
 
-    fn new(cluster: &Cluster) -> Counts {
+    pub fn new(cluster: &Cluster) -> Counts {
         Counts(Counts::of(cluster))
     }
 
-    fn more(&mut self, cluster: &Cluster) -> Vec<u64> {
+    pub fn more(&mut self, cluster: &Cluster) -> Vec<u64> {
         let now = Counts::of(cluster);
         let before = std::mem::replace(&mut self.0, now.clone());
         now.iter().zip(before).map(|(now, before)| now - before).collect()

@@ -1,6 +1,7 @@
 //! Rate limits in bytes, and the mode `observe`. No test depends on time: an operation costs the
 //! budget of at least ten seconds.
 
+use crate::limits::Counts;
 use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within};
 use coordinator::Consistency::*;
 use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
@@ -119,17 +120,12 @@ fn a_replica_that_refused_an_accepted_write_is_charged_for_it() {
         let context = Context { metadata_number: u64::MAX, rate_limit: RateLimitMode::ChargeOnly, ..context };
         let in_debt = ReplicaRequest::write(large(&cluster, 1));
         cluster.nodes[3].replica.perform(&in_debt, &context).await.expect("it is not refused");
-        let charges = || -> Vec<u64> {
-            let slots = cluster.nodes.iter().map(|node| node.replica.metrics().rate_limits.slots);
-            slots.map(|slots| slots.allocations + slots.successful_lookups).collect()
-        };
-        let before = charges();
+        let mut charges = Counts::new(&cluster);
         cluster.write(0, large(&cluster, 1), One).await.expect("two replicas accept it");
         cluster.settle().await;
         assert_eq!(cluster.nodes[3].replica.metrics().rate_limits.refused_writes, 1);
         assert_eq!(cluster.own(3, 1).await.len(), 1_000, "the accepted write is on all replicas");
-        let more: Vec<u64> = charges().iter().zip(before).map(|(now, before)| now - before).collect();
-        assert_eq!(more, [0, 1, 1, 1]);
+        assert_eq!(charges.more(&cluster), [0, 1, 1, 1]);
     });
 }
 

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::output::plain_text;
 use crate::{Failure, columns};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -30,9 +30,6 @@ pub fn nodes(api: &Api) -> Result<Value, Failure> {
     let mut nodes = api.get("/cluster/nodes")?;
     let mut excluded = api.get("/cluster/excluded")?;
     if let (Some(nodes), Some(excluded)) = (nodes.as_array_mut(), excluded.as_array_mut()) {
-        for node in excluded.iter_mut() {
-            node["state"] = json!("excluded");
-        }
         nodes.append(excluded);
     }
     Ok(nodes)
@@ -44,7 +41,7 @@ fn short(node: &Value) -> String {
         Some("normal") => 'N',
         Some("bootstrapping") => 'J',
         Some("decommissioning") => 'L',
-        Some("excluded") => return "XL".to_owned(),
+        Some("removed") => return "XL".to_owned(),
         _ => '?',
     };
     format!("{}{state}", if node["up"] == true { 'U' } else { 'D' })
@@ -83,7 +80,7 @@ fn notes(node: &Value) -> Vec<String> {
             "misses writes {tables} that hint replay will not deliver, for {why}: run `messina admin resync {host}`"
         ));
     }
-    if node["state"] == "excluded" {
+    if node["state"] == "removed" {
         notes.push("other nodes build its replicas".to_owned());
         notes.extend(node["waits_for"].as_str().map(str::to_owned));
     }
@@ -136,7 +133,7 @@ mod tests {
                 json!({"missed_writes": {"tables": ["ks.a", "ks.b"], "any_table": false, "why": "hints were damaged"}})
             ),
             json!({"address": "127.0.0.4", "host_id": "id", "datacenter": "dc1", "rack": "r1", "shards": 2, "tablets": 3,
-                "state": "excluded", "waits_for": "add a node"}),
+                "state": "removed", "waits_for": "add a node"}),
             node(
                 "10.0.0.3",
                 json!({"datacenter": "dc2", "state": "bootstrapping", "native_transport": false, "clock_ahead_us": -3_600_000_000i64})

@@ -119,6 +119,7 @@ struct ExcludedNode {
     datacenter: String,
     rack: String,
     shards: u16,
+    state: &'static str,
     /// The replicas that other nodes have not built yet.
     tablets: usize,
     /// Why they are not built, if something prevents it.
@@ -134,6 +135,7 @@ async fn excluded(State(state): State<AdminState>) -> Answer<Vec<ExcludedNode>> 
             datacenter: node.datacenter.clone(),
             rack: node.rack.clone(),
             shards: node.shards,
+            state: node.state.name(),
             tablets: leave::tablets_on(&metadata, node.host),
             waits_for: leave::waits_for(&metadata, node.host, is_down(services.cluster.internode)),
         };

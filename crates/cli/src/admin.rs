@@ -1,7 +1,7 @@
 //! `messina admin`: commands for a running node, through its REST interface.
 
 use crate::api::{Api, Method, query, quoted};
-use crate::{Failure, cluster, compactions, hot, node_ops, resync, streams, tablets, unsupported};
+use crate::{Failure, cluster, compactions, hot, node_ops, resync, streams, tablets, tasks, unsupported};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
@@ -74,6 +74,7 @@ pub fn command() -> Command {
         .subcommands(node_ops::commands())
         .subcommands(streams::commands())
         .subcommands(tablets::commands())
+        .subcommand(tasks::command())
         .subcommands(unsupported::commands())
 }
 
@@ -103,6 +104,9 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     if streams::is_command(name) {
         return streams::run(&api, name, arguments, json);
+    }
+    if name == tasks::NAME {
+        return tasks::run(&api, arguments, json);
     }
     if name == resync::NAME {
         return resync::run(&api, arguments, json);

@@ -82,6 +82,11 @@ impl Api {
         self.get_within(path, READ)
     }
 
+    /// Like [`Api::get`], for an answer that may take any time.
+    pub fn get_when_done(&self, path: &str) -> Result<Value, Failure> {
+        self.answer(self.agent.get(format!("{}{path}", self.base)).call())
+    }
+
     fn get_within(&self, path: &str, limit: Duration) -> Result<Value, Failure> {
         let config = self.agent.get(format!("{}{path}", self.base)).config();
         let request = config.timeout_recv_response(Some(limit)).timeout_recv_body(Some(limit)).build();

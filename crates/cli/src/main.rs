@@ -21,6 +21,7 @@ mod serve;
 mod streams;
 mod tablestats;
 mod tablets;
+mod tasks;
 mod unsupported;
 
 use clap::Command;

@@ -5,6 +5,7 @@ use super::paging_keys::PagingKey;
 use crate::tablets::TabletReplica;
 use crate::tablets::strategy::copies;
 use crate::topology::Node;
+use crate::topology::requests::TopologyRequest;
 use model::id::{ColumnId, HostId, NodeRun, SchemaVersion, TableId};
 use model::options::{OptionMap, TableOptions};
 use model::schema::ColumnKind;
@@ -233,6 +234,9 @@ pub enum Op {
         /// The options.
         replication: Option<OptionMap>,
     },
+    /// A request that changes the cluster. Only in snapshots: otherwise requests follow from the
+    /// other operations.
+    PutTopologyRequest(Box<TopologyRequest>),
 }
 
 impl Op {
@@ -266,15 +270,21 @@ impl Change {
     /// names of snapshots of dropped or truncated data. `None` if the release that made it did not
     /// use time UUIDs.
     pub fn made_at(&self) -> Option<i64> {
-        let (seconds, nanos) = self.new.get_timestamp()?.to_unix();
-        i64::try_from(seconds).ok()?.checked_mul(1_000_000)?.checked_add(i64::from(nanos / 1_000))
+        micros_of(self.new)
     }
+}
+
+/// The time of a time UUID in microseconds since 1970. `None` for other UUIDs.
+pub fn micros_of(id: Uuid) -> Option<i64> {
+    let (seconds, nanos) = id.get_timestamp()?.to_unix();
+    i64::try_from(seconds).ok()?.checked_mul(1_000_000)?.checked_add(i64::from(nanos / 1_000))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metadata::{decode, encode};
+    use crate::topology::requests::RequestEnd;
 
     /// Operations as releases have stored them: a line with a name and bytes for each. Every later
     /// release must read them.
@@ -294,6 +304,11 @@ mod tests {
             ("put-wanted-replication", {
                 let replication = Some(OptionMap::from([("dc1".to_owned(), "3".to_owned())]));
                 Op::PutWantedReplication { keyspace: "k".into(), replication }
+            }),
+            ("put-topology-request", {
+                let ended = Some(RequestEnd { version: table.0, error: Some("e".to_owned()) });
+                let (kind, host) = ("leave".to_owned(), Some(HostId(table.0)));
+                Op::PutTopologyRequest(Box::new(TopologyRequest { id: table.0, kind, host, keyspace: None, ended }))
             }),
         ];
         let lines: Vec<String> = known

@@ -23,7 +23,7 @@ mod touched;
 pub use change::{ChangeError, change};
 pub use definition::{
     Change, ColumnDefinition, DroppedDefinition, KeyspaceDefinition, Op, TableDefinition, TabletsDefinition,
-    TransitionDefinition, TypeDefinition, lasting_type,
+    TransitionDefinition, TypeDefinition, lasting_type, micros_of,
 };
 pub use paging_keys::{PagingKey, PagingKeyPolicy, PagingKeys};
 pub use recovery::{MetadataLog, OpenError, Recovered, is_member, open_log, open_log_to_join, own_node};

@@ -12,6 +12,7 @@ use super::shared::{ById, SharedMap};
 use crate::tablets::transition::{Replicas, Stage, Transition, TransitionKind};
 use crate::tablets::{TabletMap, TabletReplica};
 use crate::topology::Topology;
+use crate::topology::requests::TopologyRequests;
 use model::id::{HostId, TableId};
 use model::options::OptionMap;
 use model::schema::{Column, ColumnKind, DroppedColumn, TableSchema};
@@ -99,6 +100,8 @@ pub struct Metadata {
     pub paging_keys: Rc<PagingKeys>,
     /// The nodes of the cluster, the enabled features and the fence.
     pub topology: Topology,
+    /// The requests that change the cluster.
+    pub requests: Rc<TopologyRequests>,
     /// The salts of the ids of prepared statements, by keyspace and table; see [`Op::RetireIds`].
     retired_ids: Rc<BTreeMap<(String, String), Uuid>>,
     tables: ById<Rc<Table>>,
@@ -115,6 +118,7 @@ impl Metadata {
             keyspaces: SharedMap::default(),
             paging_keys: Rc::default(),
             topology: Topology::default(),
+            requests: Rc::default(),
             retired_ids: Rc::default(),
             tables: ById::default(),
             load: Rc::default(),
@@ -185,6 +189,11 @@ impl Metadata {
         (0..shards).map(|shard| of(shard as u16)).collect()
     }
 
+    /// Whether a tablet has a replica on a host, or moves there.
+    pub fn has_tablets(&self, host: HostId) -> bool {
+        self.load.iter().any(|(replica, count)| replica.host == host && *count > 0)
+    }
+
     /// The metadata after a change.
     pub fn apply(&self, change: &Change) -> Result<Metadata, MetadataError> {
         let mut next = self.clone();
@@ -203,6 +212,9 @@ impl Metadata {
         }
         self.number += 1;
         self.version = change.new;
+        if let Some(requests) = self.requests.follow(self, change) {
+            self.requests = Rc::new(requests);
+        }
         Ok(())
     }
 
@@ -246,6 +258,7 @@ impl Metadata {
         if !self.topology.is_balancing() {
             ops.push(Op::SetBalancing(false));
         }
+        ops.extend(self.requests.iter().cloned().map(|request| Op::PutTopologyRequest(Box::new(request))));
         ops.extend(self.retired_ids.iter().map(|((keyspace, table), salt)| Op::RetireIds {
             keyspace: keyspace.clone(),
             table: table.clone(),
@@ -348,6 +361,7 @@ impl Metadata {
                     return Err(MetadataError::Broken(format!("no node {host}")));
                 }
             }
+            Op::PutTopologyRequest(request) => Rc::make_mut(&mut self.requests).put((**request).clone()),
             Op::EnableFeatures(features) => self.topology.enable(features),
             Op::SetBalancing(on) => self.topology.set_balancing(*on),
             Op::RetireIds { keyspace, table, salt } => {

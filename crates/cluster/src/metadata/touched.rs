@@ -37,7 +37,8 @@ impl Touched {
                 Op::PutKeyspace(_) | Op::PutType(_) | Op::IdentifyType { .. } | Op::DropType { .. } => {}
                 Op::PutWantedReplication { .. } => {}
                 Op::PutPagingKey(_) | Op::DropPagingKey(_) | Op::RetireIds { .. } => {}
-                Op::PutNode(_)
+                Op::PutTopologyRequest(_)
+                | Op::PutNode(_)
                 | Op::PutRun { .. }
                 | Op::RemoveNode(_)
                 | Op::EnableFeatures(_)

@@ -34,6 +34,9 @@ pub const ARRIVAL_REPORTS: &str = "ARRIVAL_REPORTS";
 /// ScyllaDB's.
 pub const FILE_STREAM: &str = "FILE_STREAM";
 
+/// The metadata have the requests that change the cluster, open and ended ones.
+pub const TOPOLOGY_REQUESTS: &str = "TOPOLOGY_REQUESTS";
+
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
 /// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
@@ -67,7 +70,7 @@ pub(super) fn check_streaming(topology: &Topology) -> Result<(), String> {
 pub fn supported() -> Vec<String> {
     SINCE_THE_FIRST_RELEASE
         .into_iter()
-        .chain([NODE_RUNS, RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM])
+        .chain([NODE_RUNS, RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM, TOPOLOGY_REQUESTS])
         .map(str::to_owned)
         .collect()
 }

@@ -7,7 +7,7 @@
 //!
 //! A node comes by [`join`] (which nodes are admitted: [`admit`]), and goes by [`leave`], or by
 //! [`remove`] if it is dead. [`planner`] decides which tablets move, [`balancer`] begins the moves,
-//! and [`migration_driver`] completes them.
+//! and [`migration_driver`] completes them. [`requests`] lists what is under way, and how it ended.
 
 pub mod admission;
 pub mod admit;
@@ -23,6 +23,7 @@ pub mod migration_driver;
 pub(crate) mod node;
 pub mod planner;
 pub mod remove;
+pub mod requests;
 pub mod runs;
 pub mod search_progress;
 pub mod topology_coordinator;

@@ -22,6 +22,7 @@ mod status;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 pub use clients::{ClientInfo, ClientList, Encryption};
 pub use config::{Setting, SettingRefused, Settings, SettingsTable};

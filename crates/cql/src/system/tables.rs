@@ -4,7 +4,7 @@
 //! columns that they use. Ids are derived from names, so they are the same on every node and after
 //! a restart.
 
-use super::{Generator, config, large, peers, ring, schema_tables, status};
+use super::{Generator, config, large, peers, ring, schema_tables, status, topology};
 use crate::schema::{Identity, table_definition};
 use crate::syntax::{self, Statement};
 use cluster::Metadata;
@@ -78,6 +78,24 @@ const TABLES: &[Entry] = &[
          tablet_count int STATIC, transition text, PRIMARY KEY (table_id, last_token)",
         "tablets of each table and their replicas",
         known(ring::tablets),
+    ),
+    (
+        "system",
+        "topology",
+        "key text, host_id uuid, datacenter text, enabled_features set<text> STATIC, fence_version bigint STATIC, node_state text, \
+         rack text, release_version text, request_id timeuuid, shard_count int, supported_features set<text>, \
+         tablet_balancing_enabled boolean STATIC, topology_request text, transition_state text STATIC, version bigint STATIC, \
+         PRIMARY KEY (key, host_id)",
+        "nodes of the cluster, including those that have left",
+        known(topology::topology),
+    ),
+    (
+        "system",
+        "topology_requests",
+        "id timeuuid PRIMARY KEY, done boolean, end_time timestamp, error text, host_id uuid, initiating_host uuid, \
+         new_keyspace_rf_change_ks_name text, request_type text, start_time timestamp",
+        "requests that change the cluster, open ones and the last ended ones",
+        known(topology::topology_requests),
     ),
     (
         "system",

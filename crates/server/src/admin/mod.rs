@@ -20,6 +20,7 @@ pub mod streams;
 pub mod table_stats;
 pub mod tables;
 pub mod tablets;
+pub mod tasks;
 
 pub use rest::{AdminState, LogControl, router};
 

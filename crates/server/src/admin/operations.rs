@@ -17,6 +17,8 @@ pub enum Refusal {
     Missing(String),
     /// Too many such requests run already.
     Busy(String),
+    /// The operation has not ended within the time that the caller gave it.
+    TimedOut(String),
     /// The operation failed.
     Failed(String),
 }

@@ -46,6 +46,7 @@ impl IntoResponse for Refusal {
             Refusal::Bad(message) => (StatusCode::BAD_REQUEST, message),
             Refusal::Missing(message) => (StatusCode::NOT_FOUND, message),
             Refusal::Busy(message) => (StatusCode::TOO_MANY_REQUESTS, message),
+            Refusal::TimedOut(message) => (StatusCode::REQUEST_TIMEOUT, message),
             Refusal::Failed(message) => (StatusCode::INTERNAL_SERVER_ERROR, message),
         };
         (code, Json(json!({ "message": message, "code": code.as_u16() }))).into_response()
@@ -89,6 +90,7 @@ pub fn router(state: AdminState) -> Router {
         .merge(super::tables::routes())
         .merge(super::streams::routes())
         .merge(super::tablets::routes())
+        .merge(super::tasks::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(state)

@@ -1,0 +1,132 @@
+//! `messina admin tasks`: work that takes time. The subcommands are those of ScyllaDB's nodetool.
+
+use crate::Failure;
+use crate::api::{self, Api, Method, query, quoted};
+use crate::columns;
+use crate::output::{plain_text, print_answer};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use serde_json::Value;
+use std::fmt::Write;
+
+/// The name of the command.
+pub const NAME: &str = "tasks";
+
+/// The columns of a list, with the fields that they show.
+const COLUMNS: [(&str, &str); 9] = [
+    ("task_id", "task_id"),
+    ("type", "type"),
+    ("kind", "kind"),
+    ("state", "state"),
+    ("keyspace", "keyspace"),
+    ("table", "table"),
+    ("entity", "entity"),
+    ("start_time", "start_time"),
+    ("waits_for", "waits_for"),
+];
+
+/// The command.
+pub fn command() -> Command {
+    let id = || Arg::new("id").required(true).help("The id of the task");
+    let option = |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("NAME").help(help);
+    Command::new(NAME)
+        .about("Shows, awaits or aborts work that takes time")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(Command::new("modules").about("Lists the modules of the node that have tasks"))
+        .subcommand(
+            Command::new("list")
+                .about("Lists the tasks of a module, or of all")
+                .arg(Arg::new("module").help("The module; without it, all"))
+                .args([option("keyspace", "Only tasks of this keyspace"), option("table", "Only tasks of this table")]),
+        )
+        .subcommand(Command::new("status").about("Shows a task").arg(id()))
+        .subcommand(
+            Command::new("wait").about("Waits until a task has ended, and shows it").arg(id()).arg(
+                Arg::new("timeout")
+                    .long("timeout")
+                    .value_name("SECONDS")
+                    .value_parser(value_parser!(u32))
+                    .help("Fails if the task is still running then"),
+            ),
+        )
+        .subcommand(Command::new("abort").about("Aborts a task that can be aborted").arg(id()))
+}
+
+/// Runs one of the subcommands.
+pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
+    let Some((name, arguments)) = arguments.subcommand() else { return Ok(()) };
+    let text = |name: &str| api::text(arguments, name);
+    let of_task = |path: &str| format!("/task_manager/{path}/{}", quoted(text("id")));
+    match name {
+        "modules" => print_answer(&api.get("/task_manager/list_modules")?, as_json, modules_text),
+        "list" => {
+            let modules = match text("module") {
+                "" => names(&api.get("/task_manager/list_modules")?),
+                module => vec![module.to_owned()],
+            };
+            let filter = query(&[("keyspace", text("keyspace")), ("table", text("table"))]);
+            let mut tasks = Vec::new();
+            for module in modules {
+                let answer = api.get(&format!("/task_manager/list_module_tasks/{}{filter}", quoted(&module)))?;
+                tasks.extend(answer.as_array().cloned().unwrap_or_default());
+            }
+            print_answer(&Value::Array(tasks), as_json, list_text);
+        }
+        "status" => print_answer(&api.get(&of_task("task_status"))?, as_json, status_text),
+        "wait" => {
+            let timeout = arguments.get_one::<u32>("timeout").map(u32::to_string).unwrap_or_default();
+            let path = format!("{}{}", of_task("wait_task"), query(&[("timeout", &timeout)]));
+            print_answer(&api.get_when_done(&path)?, as_json, status_text);
+        }
+        _ => print_answer(&api.send(Method::Post, &of_task("abort_task"))?, as_json, |_| String::new()),
+    }
+    Ok(())
+}
+
+fn names(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().map(plain_text).collect()
+}
+
+fn modules_text(modules: &Value) -> String {
+    names(modules).into_iter().map(|name| name + "\n").collect()
+}
+
+fn list_text(tasks: &Value) -> String {
+    let of_task = |task: &Value| COLUMNS.map(|(_, field)| task[field].as_str().unwrap_or_default().to_owned());
+    let header = COLUMNS.map(|(title, _)| title.to_owned());
+    let lines: Vec<_> = [header].into_iter().chain(tasks.as_array().into_iter().flatten().map(of_task)).collect();
+    let mut out = String::new();
+    columns::append(&mut out, &lines, "  ", |_| false);
+    out
+}
+
+/// A line for each field that has a value.
+fn status_text(task: &Value) -> String {
+    let mut out = String::new();
+    for (field, value) in task.as_object().into_iter().flatten() {
+        let text = if value.is_null() { String::new() } else { plain_text(value) };
+        if !text.is_empty() {
+            // Writing into a string cannot fail.
+            let _ = writeln!(out, "{field}: {text}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tasks_are_lines_with_columns() {
+        let task =
+            json!({ "task_id": "1", "type": "decommission", "kind": "cluster", "state": "running", "entity": "h" });
+        assert_eq!(
+            list_text(&json!([task])),
+            "task_id  type          kind     state    keyspace  table  entity  start_time  waits_for\n\
+             1        decommission  cluster  running                   h\n"
+        );
+        assert_eq!(status_text(&json!({ "id": "1", "error": "", "shard": 0, "waits_for": null })), "id: 1\nshard: 0\n");
+    }
+}

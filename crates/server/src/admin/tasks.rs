@@ -1,0 +1,364 @@
+//! Work that takes time, as tasks under ScyllaDB's paths: requests that change the cluster,
+//! tablets that move, and compactions. Nothing is kept for them: a task is what the metadata and
+//! the engine show of the work. So every node shows the tasks of the whole cluster, also if the
+//! node that began them is gone. Compactions are those of this node.
+
+use super::extract::{Path, Query};
+use super::operations::{Refusal, observed};
+use super::rest::AdminState;
+use super::{AdminShards, RemoteServices};
+use crate::node_ops::is_down;
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use cluster::Metadata;
+use cluster::metadata::{ChangeError, Table};
+use cluster::observe::storage::{self, CompactionProgress};
+use cluster::tablets::transition::{Replicas, Transition};
+use cluster::topology::requests::{RequestKind, TopologyRequest};
+use cluster::topology::{leave, migration_driver, planner};
+use model::id::{HostId, TableId};
+use model::types::temporal;
+use rt::ShardId;
+use rt::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::rc::Rc;
+use uuid::Uuid;
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// The interval at which the end of a task is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+const COMPACTION: &str = "compaction";
+const GLOBAL_REQUESTS: &str = "global_topology_requests";
+const NODE_OPS: &str = "node_ops";
+const TABLETS: &str = "tablets";
+/// The modules, in alphabetical order.
+const MODULES: [&str; 4] = [COMPACTION, GLOBAL_REQUESTS, NODE_OPS, TABLETS];
+
+const RUNNING: &str = "running";
+const DONE: &str = "done";
+const FAILED: &str = "failed";
+
+/// The paths of this file.
+pub fn routes() -> Router<AdminState> {
+    Router::new()
+        .route("/task_manager/list_modules", get(modules))
+        .route("/task_manager/list_module_tasks/{module}", get(tasks_of_module))
+        .route("/task_manager/task_status/{id}", get(status))
+        .route("/task_manager/wait_task/{id}", get(wait))
+        .route("/task_manager/abort_task/{id}", post(abort))
+}
+
+/// A task. The names of the fields are ScyllaDB's, except `waits_for`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Task {
+    id: Uuid,
+    module: &'static str,
+    #[serde(rename = "type")]
+    kind: String,
+    /// Whether it is work of a node or of the cluster.
+    #[serde(rename = "kind")]
+    of: &'static str,
+    scope: &'static str,
+    state: &'static str,
+    is_abortable: bool,
+    /// RFC 3339; empty if it is not known.
+    start_time: String,
+    end_time: String,
+    error: String,
+    shard: u16,
+    keyspace: String,
+    table: String,
+    entity: String,
+    progress_units: &'static str,
+    progress_total: u64,
+    progress_completed: u64,
+    /// Why it does not continue, if that is known.
+    waits_for: Option<String>,
+}
+
+/// A task as lists show it.
+#[derive(Serialize)]
+struct TaskStats {
+    task_id: Uuid,
+    #[serde(flatten)]
+    task: Task,
+}
+
+impl Task {
+    fn new(id: Uuid, module: &'static str, kind: impl Into<String>) -> Task {
+        Task {
+            id,
+            module,
+            kind: kind.into(),
+            of: "cluster",
+            scope: "cluster",
+            state: RUNNING,
+            is_abortable: false,
+            start_time: String::new(),
+            end_time: String::new(),
+            error: String::new(),
+            shard: 0,
+            keyspace: String::new(),
+            table: String::new(),
+            entity: String::new(),
+            progress_units: "",
+            progress_total: 0,
+            progress_completed: 0,
+            waits_for: None,
+        }
+    }
+
+    /// The task, which is no longer shown, as it ended.
+    fn ended(self, failure: Option<&str>) -> Task {
+        Task {
+            state: if failure.is_some() { FAILED } else { DONE },
+            is_abortable: false,
+            error: failure.unwrap_or_default().to_owned(),
+            waits_for: None,
+            ..self
+        }
+    }
+
+    fn of_request(request: &TopologyRequest, metadata: &Metadata, is_down: impl Fn(HostId) -> bool) -> Task {
+        let is_of_nodes = request.keyspace.is_none();
+        let module = if is_of_nodes { NODE_OPS } else { GLOBAL_REQUESTS };
+        let is_open = request.ended.is_none();
+        let is_leaving = request.kind == RequestKind::Leave.name();
+        let goes = is_leaving || request.kind == RequestKind::Remove.name();
+        let going = request.host.filter(|_| is_open && goes);
+        let end = request.ended.as_ref();
+        let error = end.and_then(|end| end.error.clone());
+        Task {
+            scope: if is_of_nodes { "cluster" } else { "keyspace" },
+            state: match end {
+                None => RUNNING,
+                Some(_) if error.is_some() => FAILED,
+                Some(_) => DONE,
+            },
+            is_abortable: is_open && is_leaving,
+            start_time: request.began_at().map(shown_time).unwrap_or_default(),
+            end_time: end.and_then(|end| end.at()).map(shown_time).unwrap_or_default(),
+            error: error.unwrap_or_default(),
+            keyspace: request.keyspace.clone().unwrap_or_default(),
+            entity: request.host.map(|host| host.to_string()).unwrap_or_default(),
+            progress_units: if going.is_some() { "tablets left" } else { "" },
+            progress_total: going.map_or(0, |host| leave::tablets_on(metadata, host) as u64),
+            waits_for: going.and_then(|host| leave::waits_for(metadata, host, is_down)),
+            ..Task::new(request.id, module, task_type(&request.kind))
+        }
+    }
+
+    fn of_move(table: &Table, tablet: u32, moving: &Transition, waits_for: Option<String>) -> Task {
+        Task {
+            scope: "tablet",
+            is_abortable: moving.stage.given_up().is_some(),
+            keyspace: table.schema.keyspace.clone(),
+            table: table.schema.name.clone(),
+            entity: table.tablets.last_token(tablet).0.to_string(),
+            waits_for,
+            ..Task::new(id_of_move(table, tablet, moving), TABLETS, moving.kind.name())
+        }
+    }
+
+    fn of_compaction(shard: ShardId, running: CompactionProgress) -> Task {
+        Task {
+            of: "node",
+            scope: "tablet",
+            start_time: shown_time(running.started_at_millis * 1_000),
+            shard: shard.0,
+            keyspace: running.keyspace,
+            table: running.name,
+            progress_units: "bytes",
+            progress_total: running.total_bytes,
+            progress_completed: running.completed_bytes,
+            ..Task::new(running.id, COMPACTION, running.kind.name())
+        }
+    }
+}
+
+/// ScyllaDB's name for the task of a request.
+fn task_type(request: &str) -> &str {
+    match request {
+        "join" => "bootstrap",
+        "leave" => "decommission",
+        "remove" => "removenode",
+        other => other,
+    }
+}
+
+fn shown_time(micros: i64) -> String {
+    temporal::format_timestamp(micros / 1_000, 'T')
+}
+
+/// The id of a tablet's move. A transition has no id of its own: this one follows from the table,
+/// the tablet and the replicas, so all nodes show the same. A later move of the tablet between the
+/// same shards has the same id.
+fn id_of_move(table: &Table, tablet: u32, moving: &Transition) -> Uuid {
+    let replicas = table.tablets.replicas(tablet).iter().chain(&moving.new_replicas);
+    let id = replicas.fold(table.schema.id.0.as_u128(), |id, replica| {
+        id.rotate_left(29) ^ replica.host.0.as_u128() ^ u128::from(replica.shard)
+    });
+    uuid::Builder::from_custom_bytes((id.rotate_left(29) ^ u128::from(tablet)).to_be_bytes()).into_uuid()
+}
+
+/// All tasks: ended requests first.
+async fn tasks(remote: &RemoteServices) -> Result<Vec<Task>, Refusal> {
+    let found = observed(remote, |services| async move {
+        let metadata = services.cluster.metadata.get().current();
+        let mut tasks = tasks_of_cluster(&metadata, services);
+        let running = storage::compactions_running(services.cluster.engine).await;
+        tasks.extend(running.into_iter().map(|(shard, one)| Task::of_compaction(shard, one)));
+        tasks
+    });
+    found.await
+}
+
+fn tasks_of_cluster(metadata: &Metadata, services: AdminShards) -> Vec<Task> {
+    let down = metadata.topology.down(is_down(services.cluster.internode));
+    let of_request = |request| Task::of_request(request, metadata, |host| down.contains(&host));
+    let of_move = |(table, tablet, moving): (&Rc<Table>, u32, &Transition)| {
+        Task::of_move(table, tablet, moving, planner::move_waits_for(table, tablet, &down))
+    };
+    metadata.requests.iter().map(of_request).chain(metadata.transitions().map(of_move)).collect()
+}
+
+async fn modules() -> Json<[&'static str; 4]> {
+    Json(MODULES)
+}
+
+/// Which tasks of a module to list. The names are ScyllaDB's.
+#[derive(Deserialize)]
+struct Filter {
+    keyspace: Option<String>,
+    table: Option<String>,
+}
+
+async fn tasks_of_module(
+    State(state): State<AdminState>,
+    Path(module): Path<String>,
+    Query(filter): Query<Filter>,
+) -> Answer<Vec<TaskStats>> {
+    if !MODULES.contains(&module.as_str()) {
+        return Err(Refusal::Missing(format!("Module {module} not found: the modules are {}", MODULES.join(", "))));
+    }
+    let is_wanted = |task: &Task| {
+        let has = |wanted: &Option<String>, own: &str| wanted.as_deref().is_none_or(|wanted| wanted == own);
+        task.module == module && has(&filter.keyspace, &task.keyspace) && has(&filter.table, &task.table)
+    };
+    let tasks = tasks(&state.remote).await?.into_iter().filter(is_wanted);
+    Ok(Json(tasks.map(|task| TaskStats { task_id: task.id, task }).collect()))
+}
+
+async fn task(remote: &RemoteServices, id: Uuid) -> Result<Option<Task>, Refusal> {
+    Ok(tasks(remote).await?.into_iter().find(|task| task.id == id))
+}
+
+/// The id in a path.
+fn parsed(id: &str) -> Result<Uuid, Refusal> {
+    Uuid::parse_str(id).map_err(|_| Refusal::Bad(format!("{id} is not the id of a task")))
+}
+
+fn not_found(id: Uuid) -> Refusal {
+    Refusal::Missing(format!("task with id {id} not found: moves and compactions are no longer shown after their end"))
+}
+
+async fn status(State(state): State<AdminState>, Path(id): Path<String>) -> Answer<Task> {
+    let id = parsed(&id)?;
+    task(&state.remote, id).await?.map(Json).ok_or_else(|| not_found(id))
+}
+
+/// How long to wait. The name is ScyllaDB's.
+#[derive(Deserialize)]
+struct Wait {
+    /// In seconds.
+    timeout: Option<u64>,
+}
+
+/// The tablet of a move, and the replicas that it is to have.
+type MoveGoal = (TableId, u32, Replicas);
+
+/// The goal of the move with an id, if that is under way.
+fn goal_of_move(metadata: &Metadata, id: Uuid) -> Option<MoveGoal> {
+    let mut moves = metadata.transitions();
+    let (table, tablet, moving) = moves.find(|(table, tablet, moving)| id_of_move(table, *tablet, moving) == id)?;
+    Some((table.schema.id, tablet, moving.new_replicas.clone()))
+}
+
+/// Why a move that is over did not reach its goal. `None` if it did.
+fn failure_of_move(metadata: &Metadata, (table, tablet, new_replicas): &MoveGoal) -> Option<&'static str> {
+    match metadata.table_by_id(*table) {
+        None => Some("the table was dropped"),
+        Some(table) if table.tablets.replicas(*tablet) != new_replicas.as_slice() => {
+            Some("the transition was rolled back")
+        }
+        Some(_) => None,
+    }
+}
+
+/// Answers once a task has ended.
+async fn wait(State(state): State<AdminState>, Path(id): Path<String>, Query(query): Query<Wait>) -> Answer<Task> {
+    let id = parsed(&id)?;
+    let began = rt::time::now();
+    let metadata = |services: AdminShards| services.cluster.metadata.get().current();
+    let goal = observed(&state.remote, move |services| async move { goal_of_move(&metadata(services), id) }).await?;
+    let mut last = task(&state.remote, id).await?.ok_or_else(|| not_found(id))?;
+    while last.state == RUNNING {
+        if query.timeout.is_some_and(|timeout| began.elapsed() >= Duration::from_secs(timeout)) {
+            return Err(Refusal::TimedOut(format!("task {id} is still running")));
+        }
+        rt::time::sleep(LOOK).await;
+        last = match task(&state.remote, id).await? {
+            Some(task) => task,
+            None => {
+                let goal = goal.clone();
+                let failure = observed(&state.remote, move |services| async move {
+                    goal.and_then(|goal| failure_of_move(&metadata(services), &goal))
+                });
+                last.ended(failure.await?)
+            }
+        };
+    }
+    Ok(Json(last))
+}
+
+/// What can be aborted.
+enum Abortable {
+    Leave(HostId),
+    Move(TableId, u32),
+}
+
+async fn abort(State(state): State<AdminState>, Path(id): Path<String>) -> Answer<()> {
+    let id = parsed(&id)?;
+    let aborted = state.remote.call(ShardId(0), move |services| async move {
+        let service = services.cluster.metadata;
+        let found = abortable(&service.get().current(), id);
+        match found {
+            None => Ok(false),
+            Some(Abortable::Leave(host)) => leave::cancel(service, host).await.map(|()| true),
+            Some(Abortable::Move(table, tablet)) => {
+                migration_driver::give_up(service, table, tablet).await.map(|()| true)
+            }
+        }
+    });
+    match aborted.await.map_err(Refusal::failed)? {
+        Ok(true) => Ok(Json(())),
+        Ok(false) if task(&state.remote, id).await?.is_some() => {
+            Err(Refusal::Bad(format!("task {id} cannot be aborted")))
+        }
+        Ok(false) => Err(not_found(id)),
+        Err(ChangeError::Refused(why)) => Err(Refusal::Bad(why)),
+        Err(error) => Err(Refusal::failed(error)),
+    }
+}
+
+fn abortable(metadata: &Metadata, id: Uuid) -> Option<Abortable> {
+    let request = metadata.requests.get(id).filter(|request| request.ended.is_none());
+    let leaves = request.filter(|request| request.kind == RequestKind::Leave.name());
+    if let Some(host) = leaves.and_then(|request| request.host) {
+        return Some(Abortable::Leave(host));
+    }
+    goal_of_move(metadata, id).map(|(table, tablet, _)| Abortable::Move(table, tablet))
+}

@@ -20,6 +20,8 @@ pub fn way_out(path: &Path, error: &io::Error) -> String {
         io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => in_its_place(),
         // A FIFO or device.
         io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => in_its_place(),
+        // Not EACCES: the modes allow it.
+        io::ErrorKind::PermissionDenied if error.raw_os_error() == Some(libc::EPERM) => attributes(path),
         io::ErrorKind::PermissionDenied => permission(path),
         io::ErrorKind::ReadOnlyFilesystem => {
             ". The file system is read-only. After an error of the device, the kernel makes it so: look at its log (dmesg), check the \
@@ -128,6 +130,15 @@ fn permission(path: &Path) -> String {
             part.display()
         ),
     }
+}
+
+/// Which attributes can forbid a change that the modes allow.
+fn attributes(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        ". The kernel forbids it, whatever the mode. Perhaps {path} or its directory has an attribute (lsattr -d shows i or a): \
+         remove it (chattr -i -a)"
+    )
 }
 
 /// A path's directories from the root on, and the path itself.

@@ -278,7 +278,8 @@ impl Frames {
         self.buffer = own;
     }
 
-    /// Makes room for `additional` bytes.
+    /// Makes room for `additional` bytes. Out of line, because `space` rarely needs it.
+    #[inline(never)]
     fn make_room(&mut self, additional: usize) {
         if !self.buffer.try_reclaim(additional) {
             self.replace((self.buffer.len() + additional).max(FIRST_BUFFER));

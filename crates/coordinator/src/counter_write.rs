@@ -51,15 +51,10 @@ impl Coordinator {
         let (large_data, rate_limit) = (None, options.context.rate_limit.continued());
         let unchecked = Context { large_data, rate_limit, ..options.context.clone() };
         let unchecked = RequestOptions { context: unchecked, consistency: options.consistency };
-        let mut rate_limit = options.context.rate_limit;
         loop {
             let metadata = self.metadata();
             let number = metadata.number;
-            let mut routed = options.routed_by(number);
-            // A leader counts the update once.
-            routed.context.rate_limit = rate_limit;
-            rate_limit = rate_limit.continued();
-            match self.try_update_counter(&metadata, mutation, key, &routed).await {
+            match self.try_update_counter(&metadata, mutation, key, &options.routed_by(number)).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { leader, state, .. }) => {
                     let state = [(state, key.clone())];
@@ -74,6 +69,7 @@ impl Coordinator {
                     });
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
+                // The leader has neither counted nor applied the update.
                 Err(Attempt::Outdated) => {}
             }
             drop(metadata);

@@ -229,6 +229,7 @@ impl Coordinator {
             if let Some(replica) = followed.upgrade() {
                 replica.set_fence(topology.fence());
                 replica.set_reporting_coordinators(features::reporting_shards(topology));
+                replica.set_protection_understood(topology.has_feature(features::ARRIVAL_REPORTS));
             }
         });
         Rc::new(Coordinator {

@@ -1,6 +1,7 @@
-//! What of a page counts against rate limits, part by part. Pure.
+//! What of a page counts against rate limits, target by target. Pure.
 
 use super::RequestOptions;
+use replica::{Context, RateLimitMode};
 
 /// What of a page counts against rate limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -9,64 +10,65 @@ pub enum Counting {
     /// counts the partition in which it resumes, and each that it reads after that.
     #[default]
     Page,
-    /// It is a part of an operation all of whose partitions were counted. Nothing counts.
-    PartOfFirst,
+    /// It is a later part of an operation that counted all its partitions before the first part.
+    PartOfFirst {
+        /// The partitions before this place have been asked for: see [`super::QueryPage::asked`].
+        asked: usize,
+    },
     /// It is a part of a client's later page. It counts each partition that the earlier parts have
     /// not reached.
     PartOfLater,
+    /// It is a part of an operation that was accepted. Nothing counts.
+    Accepted,
 }
 
 impl Counting {
-    /// The counting of the second part, and of later ones, of a client's page. `resumes`: whether
-    /// the page continues an earlier one.
-    pub fn rest_of_page(resumes: bool) -> Counting {
-        if resumes { Counting::PartOfLater } else { Counting::PartOfFirst }
+    /// The counting of the next part of an operation. `resumes`: whether the client's page
+    /// continues an earlier one. `asked`: that of the last part.
+    pub fn next_part(resumes: bool, asked: usize) -> Counting {
+        if resumes { Counting::PartOfLater } else { Counting::PartOfFirst { asked } }
     }
 }
 
-/// The options of a limited page. None: those of the request.
-#[derive(Default)]
-pub(super) struct LimitedPage {
-    /// The options of its first part.
-    pub first: Option<RequestOptions>,
-    /// The options of parts that are not counted.
-    pub rest: Option<RequestOptions>,
-    /// Whether it counts each partition that it reads after the first one.
-    pub counts_reached: bool,
-}
-
-/// How the next part of a page relates to the last one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum NextPart {
-    /// It is the first part, which was counted before.
-    First,
-    /// It reads the target that follows.
-    NextTarget,
-    /// It reads the rest of the same target, which was counted.
-    SameTarget,
-}
-
-/// The options with which the parts of a page are read.
+/// The options with which the targets of a page are read. Each replica counts and decides once on
+/// each target, when it is first asked for it. A target that is asked for again continues what was
+/// accepted: it is the rest of a partition, or its answer was not used.
+///
+/// Targets are named by their place among the partitions of the query ([`super::targets`]).
 pub(super) struct PageCounting<'a> {
+    /// The options of targets that are asked for the first time.
     first: &'a RequestOptions,
-    exempt: &'a RequestOptions,
     /// The options of the target that was counted last, if targets are counted when they are
     /// reached.
     reached: Option<Box<RequestOptions>>,
+    /// The options of the other targets. `None` until there is one.
+    continued: Option<Box<RequestOptions>>,
+    /// Their mode.
+    continued_mode: RateLimitMode,
+    /// Whether targets are counted when they are reached. Then only one is read at a time.
     counts_reached: bool,
-    next: NextPart,
+    /// Whether no part was read yet: its target was counted before.
+    is_first_part: bool,
+    /// All targets before this place have been asked for; and before the current part.
+    asked: usize,
+    asked_before: usize,
 }
 
 impl<'a> PageCounting<'a> {
-    /// The options before the first part. `limited`: those of a limited page.
-    pub fn new(limited: Option<&'a LimitedPage>, options: &'a RequestOptions) -> PageCounting<'a> {
-        let (first, rest) = limited.map_or((None, None), |limited| (limited.first.as_ref(), limited.rest.as_ref()));
+    /// The options before the first part. `asked`: the targets before this place have been asked
+    /// for. `charges`: whether the bytes of continued targets are charged.
+    pub fn new(first: &'a RequestOptions, asked: usize, charges: bool, counts_reached: bool) -> PageCounting<'a> {
+        let continued_mode = if charges { RateLimitMode::ChargeOnly } else { RateLimitMode::Exempt };
+        let (reached, continued, is_first_part) = (None, None, true);
         PageCounting {
-            first: first.unwrap_or(options),
-            exempt: rest.unwrap_or(options),
-            reached: None,
-            counts_reached: limited.is_some_and(|limited| limited.counts_reached),
-            next: NextPart::First,
+            first,
+            reached,
+            continued,
+            continued_mode,
+            counts_reached,
+            is_first_part,
+            asked,
+            asked_before: asked,
         }
     }
 
@@ -75,30 +77,54 @@ impl<'a> PageCounting<'a> {
         self.counts_reached
     }
 
-    /// The options of the next part. `count` counts the target of the part and returns its options.
+    /// The targets before this place have been asked for.
+    pub fn asked(&self) -> usize {
+        self.asked
+    }
+
+    /// Begins a part, whose first target is at a place. `count` counts a target that is reached,
+    /// and returns its options.
     ///
-    /// # Errors Those of `count`.
-    pub fn next<E>(
+    /// # Errors
+    ///
+    /// Those of `count`.
+    #[inline]
+    pub fn begin<E>(
         &mut self,
+        place: usize,
         count: impl FnOnce(&RequestOptions) -> Result<Box<RequestOptions>, E>,
-    ) -> Result<&RequestOptions, E> {
-        if self.next == NextPart::NextTarget && self.counts_reached {
+    ) -> Result<(), E> {
+        self.asked_before = self.asked;
+        let is_first_part = std::mem::replace(&mut self.is_first_part, false);
+        if self.counts_reached && !is_first_part && place >= self.asked {
             self.reached = Some(count(self.first)?);
         }
-        Ok(match self.next {
-            NextPart::SameTarget => self.exempt,
-            NextPart::First | NextPart::NextTarget => self.reached.as_deref().unwrap_or(self.first),
-        })
+        self.add(place);
+        Ok(())
     }
 
-    /// The options of the last part if it is read again: it was counted.
-    pub fn again(&self) -> &'a RequestOptions {
-        self.exempt
+    /// Adds a target to the current part.
+    #[inline]
+    pub fn add(&mut self, place: usize) {
+        if place >= self.asked_before {
+            self.asked = self.asked.max(place.saturating_add(1));
+        } else if self.continued.is_none() {
+            let context = Context { rate_limit: self.continued_mode, ..self.first.context.clone() };
+            self.continued = Some(Box::new(RequestOptions { context, consistency: self.first.consistency }));
+        }
     }
 
-    /// The last part was read. `is_whole`: whether its target was read to its end.
-    pub fn advance(&mut self, is_whole: bool) {
-        self.next = if is_whole { NextPart::NextTarget } else { NextPart::SameTarget };
+    /// The options of a target of the current part.
+    #[inline]
+    pub fn options(&self, place: usize) -> &RequestOptions {
+        let continued = self.continued.as_deref().filter(|_| place < self.asked_before);
+        continued.or(self.reached.as_deref()).unwrap_or(self.first)
+    }
+
+    /// Whether replicas decide on targets of the current part: the answers of all of them matter.
+    pub fn is_deferred(&self) -> bool {
+        let first = self.reached.as_deref().unwrap_or(self.first);
+        matches!(first.context.rate_limit, RateLimitMode::Deferred { .. })
     }
 }
 
@@ -106,7 +132,7 @@ impl<'a> PageCounting<'a> {
 mod tests {
     use super::*;
     use crate::Consistency;
-    use replica::{Class, Context, RateLimitMode};
+    use replica::Class;
     use rt::sync::{Cancel, Deadline};
     use rt::time::Duration;
 
@@ -123,42 +149,68 @@ mod tests {
         RequestOptions { context, consistency: Consistency::One }
     }
 
-    /// The modes of parts that are read in turn. Each is whole or not.
-    fn modes(limited: Option<&LimitedPage>, wholes: &[bool]) -> Vec<RateLimitMode> {
-        let request = options(RateLimitMode::Off);
-        let mut counting = PageCounting::new(limited, &request);
-        let of_part = |is_whole: &bool| {
+    /// The modes of the targets of parts that are read in turn.
+    fn modes(counting: &mut PageCounting<'_>, parts: &[&[usize]]) -> Vec<RateLimitMode> {
+        let of_part = |places: &&[usize]| {
             let count = |_: &RequestOptions| Ok::<_, ()>(Box::new(options(RateLimitMode::CountOnly)));
-            let mode = counting.next(count).expect("it is counted").context.rate_limit;
-            counting.advance(*is_whole);
-            mode
+            counting.begin(places[0], count).expect("it is counted");
+            places[1..].iter().for_each(|place| counting.add(*place));
+            places.iter().map(|place| counting.options(*place).context.rate_limit).collect::<Vec<_>>()
         };
-        wholes.iter().map(of_part).collect()
+        parts.iter().flat_map(of_part).collect()
     }
 
     #[test]
-    fn each_target_counts_once() {
-        use RateLimitMode::{ChargeOnly, CountOnly, Counted, Off};
+    fn each_target_is_decided_once() {
+        use RateLimitMode::{ChargeOnly, Counted, Exempt};
         rt::block_on(async {
-            let mut limited =
-                LimitedPage { first: Some(options(Counted)), rest: Some(options(ChargeOnly)), counts_reached: false };
-            let wholes = [false, true, true, false, false];
-            assert_eq!(modes(None, &wholes), [Off; 5]);
-            assert_eq!(modes(Some(&limited), &wholes), [Counted, ChargeOnly, Counted, Counted, ChargeOnly]);
-            limited.counts_reached = true;
-            assert_eq!(modes(Some(&limited), &wholes), [Counted, ChargeOnly, CountOnly, CountOnly, ChargeOnly]);
+            let counted = options(Counted);
+            // The rest of target 0, also beside the next one, and target 2 after it was not used.
+            let parts: [&[usize]; 4] = [&[0], &[0, 1, 2], &[2, 3], &[3]];
+            let mut counting = PageCounting::new(&counted, 0, true, false);
+            let expected = [Counted, ChargeOnly, Counted, Counted, ChargeOnly, Counted, ChargeOnly];
+            assert_eq!(modes(&mut counting, &parts), expected);
+            assert_eq!(counting.asked(), 4);
+            // The next part of the operation.
+            let mut counting = PageCounting::new(&counted, 4, false, false);
+            assert_eq!(modes(&mut counting, &[&[3], &[4, 5]]), [Exempt, Counted, Counted]);
+            let mut accepted = PageCounting::new(&counted, usize::MAX, false, false);
+            assert_eq!(modes(&mut accepted, &parts), [Exempt; 7]);
+        });
+    }
+
+    #[test]
+    fn a_later_page_counts_what_it_reaches() {
+        use RateLimitMode::{ChargeOnly, CountOnly, Counted};
+        rt::block_on(async {
+            let counted = options(Counted);
+            let mut counting = PageCounting::new(&counted, 0, true, true);
+            // Target 2 was counted before.
+            let parts: [&[usize]; 4] = [&[2], &[2], &[3], &[3]];
+            assert_eq!(modes(&mut counting, &parts), [Counted, ChargeOnly, CountOnly, ChargeOnly]);
+            // A part that resumes in a target.
+            let mut counting = PageCounting::new(&counted, 3, true, true);
+            assert_eq!(modes(&mut counting, &[&[2], &[3]]), [ChargeOnly, CountOnly]);
+        });
+    }
+
+    #[test]
+    fn targets_of_a_scan_are_not_counted() {
+        rt::block_on(async {
+            let off = options(RateLimitMode::Off);
+            let mut counting = PageCounting::new(&off, 0, false, false);
+            let parts: [&[usize]; 2] = [&[usize::MAX, usize::MAX], &[usize::MAX]];
+            assert_eq!(modes(&mut counting, &parts), [RateLimitMode::Off; 3]);
         });
     }
 
     #[test]
     fn a_refusal_ends_the_page() {
         rt::block_on(async {
-            let limited = LimitedPage { counts_reached: true, ..LimitedPage::default() };
             let request = options(RateLimitMode::Off);
-            let mut counting = PageCounting::new(Some(&limited), &request);
-            assert!(counting.next(|_| Err("refused")).is_ok(), "the first part was counted");
-            counting.advance(true);
-            assert_eq!(counting.next(|_| Err("refused")).err(), Some("refused"));
+            let mut counting = PageCounting::new(&request, 0, true, true);
+            assert!(counting.begin(0, |_| Err("refused")).is_ok(), "the first part was counted");
+            assert_eq!(counting.begin(1, |_| Err("refused")).err(), Some("refused"));
         });
     }
 }

@@ -6,7 +6,9 @@
 use super::rate_limit::tokens_of;
 use super::read::{PageRequest, Query};
 use super::{Coordinator, CoordinatorError, RequestOptions};
+use cluster::metadata::Table;
 use model::id::TableId;
+use model::key::DecoratedKey;
 use model::token::Token;
 use replica::{LimitKind, Mutations, PartitionId};
 
@@ -46,6 +48,29 @@ impl Coordinator {
         }
         let partitions = mutations.iter().map(|(mutation, key)| (mutation.table(), key.token));
         self.protect(partitions, LimitKind::Write, options)
+    }
+
+    /// Decides about a write before something is read for it, if this shard owns its partitions.
+    /// Once accepted, the write is not refused later. A write of a table with limits is decided when
+    /// it is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
+    pub fn protect_early(
+        &self,
+        table: &Table,
+        keys: &[DecoratedKey],
+        options: &mut RequestOptions,
+    ) -> Result<(), CoordinatorError> {
+        let decides = self.replica.protects_itself() && options.is_undecided();
+        if !decides || !keys.iter().all(|key| self.owns(table, key.token)) {
+            return Ok(());
+        }
+        let partitions = keys.iter().map(|key| (table.schema.id, key.token));
+        self.protect(partitions, LimitKind::Write, options)?;
+        *options = options.exempt();
+        Ok(())
     }
 
     fn protect(

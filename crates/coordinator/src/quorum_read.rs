@@ -83,7 +83,8 @@ impl Coordinator {
             let table = metadata.table_by_id(table.schema.id).filter(same).map_or(table, |known| known);
             let mut routed = options.routed_by(number);
             // Replicas count the read once.
-            routed.context.rate_limit = std::mem::take(&mut rate_limit);
+            routed.context.rate_limit = rate_limit;
+            rate_limit = rate_limit.continued();
             match self.try_read_quorum(&metadata, table, tablet, command, kept, &routed).await {
                 Ok(read) => return Ok(read),
                 Err(Attempt::Failed(error)) => return Err(error),
@@ -236,9 +237,10 @@ impl Coordinator {
             asked.push(self.ask(replica, kind, message, options));
         };
         // The replica has counted the read. A message has the mode of its first request.
+        let continued = options.continued();
         let ask_again = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica| {
             read.asked(replica, ReadKind::Rows);
-            asked.push(self.ask(replica, ReadKind::Rows, &rows_message(), &options.exempt()));
+            asked.push(self.ask(replica, ReadKind::Rows, &rows_message(), &continued));
         };
         let began = rt::time::now();
         for (at, replica) in targets.iter().enumerate() {

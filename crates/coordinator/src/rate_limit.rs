@@ -8,7 +8,7 @@
 //! are exempt. The bytes of such parts are charged all the same.
 
 use super::nodes::Nodes;
-use super::page_counting::{Counting, LimitedPage};
+use super::page_counting::Counting;
 use super::read::{PageRequest, Partitions, Query};
 use super::resume::Start;
 use super::write_responses::WriteGroup;
@@ -33,8 +33,13 @@ impl RequestOptions {
         self.limited(RateLimitMode::Exempt)
     }
 
+    /// The same options for work that repeats or continues a request.
+    pub(super) fn continued(&self) -> RequestOptions {
+        self.limited(self.context.rate_limit.continued())
+    }
+
     /// Whether the request can be limited, and nothing has decided yet.
-    fn is_undecided(&self) -> bool {
+    pub(super) fn is_undecided(&self) -> bool {
         self.context.class == Class::User && self.context.rate_limit == RateLimitMode::Off
     }
 }
@@ -52,7 +57,7 @@ pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[T
         Partitions::Keys(keys) => keys,
     };
     let counted = match &page.state {
-        _ if page.counting == Counting::PartOfFirst => &[],
+        _ if matches!(page.counting, Counting::PartOfFirst { .. } | Counting::Accepted) => &[],
         None if is_part => &[],
         None => &keys[..],
         Some(state) => {
@@ -100,35 +105,24 @@ impl Coordinator {
         self.mode_of(decisions)
     }
 
-    /// The options of a page of a table with a limit of reads. None: the page is not limited.
+    /// Counts the partitions of a page of a table with a limit of reads, and decides, unless that
+    /// was done early. Returns the options of its targets. None: those of the request.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn limit_read(
         &self,
         query: &Query,
         page: &PageRequest,
         options: &RequestOptions,
-    ) -> Result<Option<Box<LimitedPage>>, CoordinatorError> {
-        let context = &options.context;
-        let is_decided = matches!(context.rate_limit, RateLimitMode::Counted | RateLimitMode::Deferred { .. });
-        if !is_decided && !options.is_undecided() {
-            return Ok(None);
-        }
-        let charged = query.table.schema.rate_limits().read_kib.map(|_| RateLimitMode::ChargeOnly);
-        let mode = charged.unwrap_or(RateLimitMode::Off);
-        let rest = (mode != context.rate_limit).then(|| options.limited(mode));
-        let Some(tokens) = tokens_of(query, page) else { return Ok(None) };
-        let counts_reached = page.state.is_some() && page.counting != Counting::PartOfFirst;
-        let limited = |first| Ok(Some(Box::new(LimitedPage { first, rest: rest.clone(), counts_reached })));
-        if tokens.is_empty() {
-            return limited(rest.clone());
-        }
-        if is_decided {
-            return limited(None);
-        }
-        let first = self.limit_early(&query.table, tokens.into_iter(), LimitKind::Read, context.trace.as_deref());
-        limited(Some(options.limited(first.map_err(by_coordinator)?)))
+    ) -> Result<Option<Box<RequestOptions>>, CoordinatorError> {
+        let tokens = tokens_of(query, page).filter(|tokens| !tokens.is_empty() && options.is_undecided());
+        let Some(tokens) = tokens else { return Ok(None) };
+        let mode =
+            self.limit_early(&query.table, tokens.into_iter(), LimitKind::Read, options.context.trace.as_deref());
+        Ok(Some(Box::new(options.limited(mode.map_err(by_coordinator)?))))
     }
 
     /// Counts a further partition that a page after the first one reaches, and decides. The options

@@ -12,9 +12,10 @@ use super::page_counting::{Counting, PageCounting};
 use super::page_info::{PageBudget, PageInfo};
 use super::paging::{LastReplicas, PagingState};
 use super::quorum_read::QuorumPage;
+use super::rate_limit::tokens_of;
 use super::result_memory::UNCOUNTED;
 use super::resume::is_well_formed;
-use super::window::Window;
+use super::window::{Target, Window};
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use bytes::{Bytes, BytesMut};
 use cluster::metadata::Table;
@@ -81,11 +82,16 @@ pub struct QueryPage {
     pub next: Option<Box<PagingState>>,
     /// Why the page ended, and the amount of data read.
     pub info: PageInfo,
+    /// The partitions of the query before this place have been asked for, whether or not the page
+    /// has their rows. For [`Counting::PartOfFirst`].
+    pub asked: usize,
 }
 
 /// A part of a page: what to read of one tablet.
 struct PartToRead<'a> {
     query: &'a Query,
+    /// See [`Targets::place`](super::targets::Targets::place).
+    place: usize,
     tablet: u32,
     command: Rc<ReadCommand>,
     /// The replicas that read the part before.
@@ -120,14 +126,17 @@ impl Coordinator {
         if self.replica.protects_itself() {
             self.protect_read(query, page, options)?;
         }
-        let limited = match query.table.schema.rate_limits().limits_reads() {
+        let limits = query.table.schema.rate_limits();
+        let limited = match limits.limits_reads() {
             false => None,
             true => self.limit_read(query, page, options)?,
         };
-        let mut counting = PageCounting::new(limited.as_deref(), options);
-        let limits = self.limits.get();
+        let options = limited.as_deref().unwrap_or(options);
+        let page_limits = self.limits.get();
         let new_id = || QueryId(rt::random::uuid_v4());
-        let mut assembler = PageAssembler::new(query, page, &limits, new_id).ok_or(CoordinatorError::PagingState)?;
+        let mut assembler =
+            PageAssembler::new(query, page, &page_limits, new_id).ok_or(CoordinatorError::PagingState)?;
+        let mut counting = counting_of(query, page, assembler.targets().place(), options);
         let mut budget = page.budget;
         let mut window = None;
         let mut charge = None;
@@ -136,9 +145,11 @@ impl Coordinator {
         let keeps_readers = assembler.is_paged() && self.replica.keeps_readers();
         let before = page.state.as_ref().filter(|_| keeps_readers);
         let mut read_by: Option<Box<LastReplicas>> = before.and_then(|state| state.replicas.clone());
-        while let Some((tablet, range)) = assembler.next_target() {
+        loop {
+            let place = assembler.targets().place();
+            let Some((tablet, range)) = assembler.next_target() else { break };
             let command = assembler.command(range);
-            let part = PartToRead { query, tablet, command, kept: read_by.as_deref() };
+            let part = PartToRead { query, place, tablet, command, kept: read_by.as_deref() };
             let QuorumPage { page, has_more, by } = {
                 // Pinned, so that this large future is not moved.
                 let read = pin!(self.read_part(part, &mut assembler, &mut window, &mut counting));
@@ -151,13 +162,12 @@ impl Coordinator {
             if assembler.bytes() > UNCOUNTED {
                 charge.get_or_insert_with(|| self.results.charge()).set(assembler.bytes())?;
             }
-            counting.advance(step == Step::Next);
             match step {
                 Step::Next => continue,
                 Step::Done => break,
                 Step::Resumed => {}
                 Step::Empty => {
-                    let budget = budget.get_or_insert_with(|| PageBudget::new(&limits, options));
+                    let budget = budget.get_or_insert_with(|| PageBudget::new(&page_limits, options));
                     if let Some(stop) = budget.spent(assembler.info().bytes) {
                         assembler.stop(stop);
                         break;
@@ -168,7 +178,9 @@ impl Coordinator {
             }
             rt::task::maybe_yield().await;
         }
-        Ok(assembler.finish(read_by))
+        let mut page = assembler.finish(read_by);
+        page.asked = counting.asked();
+        Ok(page)
     }
 
     /// Reads one part of a page: from the only replica of its tablet if that is on this node,
@@ -182,22 +194,42 @@ impl Coordinator {
         window: &mut Option<Box<Window>>,
         counting: &mut PageCounting<'_>,
     ) -> Result<QuorumPage, CoordinatorError> {
-        let PartToRead { query, tablet, command, kept } = part;
-        let (again, counts_reached) = (counting.again(), counting.counts_reached());
-        let mut options = counting.next(|first| self.limit_reached(query, &command.ranges[0], first))?;
+        let PartToRead { query, place, tablet, command, kept } = part;
+        counting.begin(place, |first| self.limit_reached(query, &command.ranges[0], first))?;
+        let options = counting.options(place);
         if let Some((only, _held)) = self.only_replica_read(query, tablet, options) {
             // Pinned, so that this large future is not moved.
             match pin!(self.ask_only(only, &command, options)).await {
                 Ok(page) => return Ok(QuorumPage { page, has_more: false, by: None }),
                 Err(Attempt::Failed(error)) => return Err(error),
-                Err(Attempt::Outdated) => options = again,
+                // The replica has neither counted nor performed the read.
+                Err(Attempt::Outdated) => {}
             }
         }
-        let new_window = || if counts_reached { Window::of_one() } else { Window::new(query) };
+        let new_window = || if counting.counts_reached() { Window::of_one() } else { Window::new(query) };
         let window = window.get_or_insert_with(|| Box::new(new_window()));
-        let read = self.read_window(query, (tablet, command), assembler.targets(), window, kept, options);
+        let target = Target { place, tablet, command };
+        let read = self.read_window(query, target, assembler.targets(), window, kept, counting);
         Box::pin(read).await.inspect_err(|error| self.count_rate_limited(error))
     }
+}
+
+/// How the targets of a page are counted. `place`: that of the first one.
+#[inline]
+fn counting_of<'a>(query: &Query, page: &PageRequest, place: usize, options: &'a RequestOptions) -> PageCounting<'a> {
+    let limits = query.table.schema.rate_limits();
+    let (asked, counts_reached) = match page.counting {
+        Counting::Page => (0, page.state.is_some()),
+        Counting::PartOfFirst { asked } => (asked, false),
+        // It resumes in a target that an earlier part has counted, or at the next one.
+        Counting::PartOfLater => {
+            let resumes = tokens_of(query, page).is_some_and(|tokens| tokens.is_empty());
+            (if resumes { place.saturating_add(1) } else { 0 }, true)
+        }
+        Counting::Accepted => (usize::MAX, false),
+    };
+    let counts_reached = counts_reached && limits.limits_reads() && place != usize::MAX;
+    PageCounting::new(options, asked, limits.read_kib.is_some(), counts_reached)
 }
 
 #[cold]

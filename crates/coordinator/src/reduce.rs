@@ -42,12 +42,11 @@ impl Coordinator {
 
     async fn reduce_part(&self, mut query: Query, options: &RequestOptions) -> Result<QueryPage, CoordinatorError> {
         let mut whole = QueryPage::default();
-        let mut state = None;
+        let (mut state, mut counting) = (None, Counting::Page);
         loop {
-            let counting = if state.is_some() { Counting::PartOfFirst } else { Counting::Page };
             let wanted = PageRequest { size: Some(ROWS_PER_PAGE), state, budget: None, counting };
             let mut page = self.read_with_newest(&mut query, &wanted, options).await?;
-            state = page.next.take();
+            (state, counting) = (page.next.take(), Counting::PartOfFirst { asked: page.asked });
             append(&mut whole, page);
             if state.is_none() {
                 return Ok(whole);

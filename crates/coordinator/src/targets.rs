@@ -4,6 +4,7 @@ use super::read::{Partitions, Query};
 use super::resume::Start;
 use model::key::{DecoratedKey, RingCut};
 use model::range::PartitionRange;
+use replica::rate_limit::only_token;
 
 /// The tablets to read, in order, each with the partitions to read there.
 pub(super) enum Targets<'a> {
@@ -32,6 +33,22 @@ impl<'a> Targets<'a> {
                 }
                 Some(Targets::Range { query, left: (!left.is_empty()).then_some(left) })
             }
+        }
+    }
+
+    /// The place of the next target among the partitions of the query. `usize::MAX` for a scan of
+    /// several partitions, whose targets are never counted.
+    #[inline]
+    pub fn place(&self) -> usize {
+        match self {
+            Targets::Keys { query, keys } => match &query.partitions {
+                Partitions::Keys(all) => all.len() - keys.len(),
+                Partitions::Range(_) => unreachable!("a query has one kind of partitions"),
+            },
+            Targets::Range { query, .. } => match &query.partitions {
+                Partitions::Range(all) if only_token(all).is_some() => 0,
+                _ => usize::MAX,
+            },
         }
     }
 

@@ -68,11 +68,13 @@ fn is_limited(modify: &Modify) -> bool {
     modify.schema.rate_limits().limits_writes()
 }
 
-/// Whether a batch has several partitions. Those of JSON texts, which are not read yet, do not
-/// count.
-fn has_several<'a>(parts: impl Iterator<Item = (&'a Modify, Env<'a>)>) -> Result<bool, Error> {
+/// Whether a batch has, or may have, several partitions: those of JSON texts are not known yet.
+fn has_several<'a>(parts: impl Iterator<Item = (&'a Modify, Env<'a>)> + Clone) -> Result<bool, Error> {
+    if parts.clone().any(|(modify, _)| modify.json.is_some()) {
+        return Ok(true);
+    }
     let mut first = None;
-    for (modify, env) in parts.filter(|(modify, _)| modify.json.is_none()) {
+    for (modify, env) in parts {
         for key in modify.keys(env)? {
             let partition = (modify.schema.id, key.key);
             if first.get_or_insert_with(|| partition.clone()) != &partition {

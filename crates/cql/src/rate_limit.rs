@@ -79,6 +79,28 @@ impl Request<'_> {
         Ok(())
     }
 
+    /// Lets this coordinator refuse a write of hot partitions, before anything is read for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`]
+    pub fn protect_early(
+        &self,
+        schema: &TableSchema,
+        keys: &[DecoratedKey],
+        kind: WriteKind,
+        options: &mut RequestOptions,
+    ) -> Result<(), Error> {
+        match self.metadata().table_by_id(schema.id) {
+            Some(table) => {
+                let protected = self.coordinator.protect_early(table, keys, options);
+                protected.map_err(|error| write_error(error, schema, kind))
+            }
+            // A table that was dropped is noticed later.
+            None => Ok(()),
+        }
+    }
+
     #[inline]
     fn limit(
         &self,

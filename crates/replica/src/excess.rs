@@ -2,8 +2,10 @@
 
 use crate::limiter::debt;
 
-/// The longest time that a refusal asks a client to wait, in ms, without the jitter.
+/// The longest time that a refusal by a count asks a client to wait, in ms, without the jitter.
 const MAX_RETRY_AFTER_MS: u64 = 60_000;
+/// The same for a refusal by a debt: one read of a large row may use up minutes of the budget.
+const MAX_PAYING_MS: u64 = 3_600_000;
 
 /// The length of a window in ms.
 const WINDOW_MS: u64 = 1_000;
@@ -51,7 +53,7 @@ impl Excess {
     pub(crate) fn of_debt(units: u64, limit: u32, budget: u64, draw: u32) -> Excess {
         // Until the debt is less than a budget.
         let due = (units.saturating_sub(budget) + 1).saturating_mul(WINDOW_MS);
-        let wait_ms = if budget == 0 { MAX_RETRY_AFTER_MS } else { due.div_ceil(budget).min(MAX_RETRY_AFTER_MS) };
+        let wait_ms = if budget == 0 { MAX_RETRY_AFTER_MS } else { due.div_ceil(budget).min(MAX_PAYING_MS) };
         Excess { limit, observed: saturated(debt::kib(units)), retry_after_ms: wait_ms as u32 + jitter_ms(draw) }
     }
 }
@@ -100,9 +102,14 @@ mod tests {
 
     #[test]
     fn a_client_that_waits_finds_the_debt_paid() {
-        for (kib, limit, wait) in
-            [(100, 100, 1), (110, 100, 101), (200, 100, 1_001), (1 << 20, 1, 60_000), (9, 0, 60_000)]
-        {
+        for (kib, limit, wait) in [
+            (100, 100, 1),
+            (110, 100, 101),
+            (200, 100, 1_001),
+            (1 << 14, 100, 162_841),
+            (1 << 20, 1, 3_600_000),
+            (9, 0, 60_000),
+        ] {
             let found = Excess::of_debt(budget(kib), limit, budget(limit), 0);
             assert_eq!(found, Excess { limit, observed: kib, retry_after_ms: wait });
         }

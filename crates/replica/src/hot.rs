@@ -90,6 +90,8 @@ pub(crate) struct HotPartitions {
     /// Whether operations may be refused now.
     refuses: Cell<bool>,
     settings: Cell<HotSettings>,
+    /// Whether all coordinators understand a refusal. Otherwise the mode `on` means `observe`.
+    is_understood: Cell<bool>,
     /// Recordings of the node that this shard has admitted.
     pub admitted: Rc<Cell<u32>>,
     counts: [[Cell<u64>; 2]; 2],
@@ -123,6 +125,7 @@ impl HotPartitions {
                 wait_threshold: Duration::MAX,
                 in_metrics: 0,
             }),
+            is_understood: Cell::new(true),
             admitted: Rc::default(),
             counts: Default::default(),
             state: RefCell::new(State {
@@ -182,10 +185,10 @@ impl HotPartitions {
         state.tracker.performed(id, key, operation, self.scale());
     }
 
-    /// Adds an operation that a table's limit or the protection has refused.
-    pub fn refused(&self, id: PartitionId, kind: LimitKind) {
+    /// Adds an operation that a limit of its table (`by_table`) or the protection has refused.
+    pub fn refused(&self, id: PartitionId, kind: LimitKind, by_table: bool) {
         if self.is_sampled() {
-            self.state.borrow_mut().tracker.refused(id, kind, self.scale());
+            self.state.borrow_mut().tracker.refused(id, kind, by_table, self.scale());
             self.look();
         }
     }
@@ -223,7 +226,7 @@ impl HotPartitions {
         let count = &self.counts[usize::from(!refused)][kind as usize];
         count.set(count.get() + 1);
         if refused {
-            self.refused(id, kind);
+            self.refused(id, kind, false);
         } else {
             self.would_refuse(id);
         }
@@ -262,7 +265,7 @@ impl HotPartitions {
         let (decided, decides) = (self.decides.get(), !state.protection.shares().is_empty());
         self.decides.set(decides);
         let mode = self.settings.get().mode;
-        self.refuses.set(decides && mode == ProtectionMode::On);
+        self.refuses.set(decides && self.is_on());
         let is_due = state.logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
         if decides && !decided && is_due {
             state.logged = Some(now);
@@ -285,7 +288,17 @@ impl HotPartitions {
         state.protection.give(id, accept);
         state.updated = rt::time::coarse_now();
         self.decides.set(true);
-        self.refuses.set(self.settings.get().mode == ProtectionMode::On);
+        self.refuses.set(self.is_on());
+    }
+
+    fn is_on(&self) -> bool {
+        self.settings.get().mode == ProtectionMode::On && self.is_understood.get()
+    }
+
+    /// Sets whether all coordinators understand a refusal.
+    pub fn set_understood(&self, is_understood: bool) {
+        self.is_understood.set(is_understood);
+        self.refuses.set(self.refuses.get() && is_understood);
     }
 
     pub fn settings(&self) -> HotSettings {

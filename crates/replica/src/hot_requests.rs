@@ -10,20 +10,24 @@ use crate::excess::{Excess, jitter_ms};
 use crate::hot::tracker::Operation;
 use crate::hot::{HotPartition, HotSettings, MOST_RECORDINGS, PartitionId, TabletLoad, TopPartitions};
 use crate::limiter::{LimitKind, hash};
+use crate::rate_limit::only_token;
 use crate::read::Replica;
 use crate::request::{Class, Context, ReplicaAnswer, ReplicaRequest};
+use bytes::Bytes;
 use model::id::TableId;
 use model::key::DecoratedKey;
+use model::range::PartitionRange;
 use rt::time::{Duration, Instant};
 use std::cell::Cell;
 use std::rc::Rc;
 
 /// Calls `each` with the partitions of a request: their table, key and kind of operation. A scan of
-/// several partitions has none.
+/// several partitions has none. The key of a partition that is read by its token is not known: it
+/// is empty, as no key is.
 fn partitions(request: &ReplicaRequest, mut each: impl FnMut(TableId, &DecoratedKey, LimitKind)) {
     match request {
         ReplicaRequest::Read(command) | ReplicaRequest::Digest(command) | ReplicaRequest::ReadAndDigest(command) => {
-            for key in command.ranges.iter().filter_map(|range| range.singular_key()) {
+            for key in command.ranges.iter().filter_map(key_of) {
                 each(command.table, &key, LimitKind::Read);
             }
         }
@@ -35,6 +39,12 @@ fn partitions(request: &ReplicaRequest, mut each: impl FnMut(TableId, &Decorated
             }
         }
     }
+}
+
+/// The key of the only partition of a range.
+fn key_of(range: &PartitionRange) -> Option<DecoratedKey> {
+    let by_token = || Some(DecoratedKey { token: only_token(range)?, key: Bytes::new() });
+    range.singular_key().or_else(by_token)
 }
 
 /// The bytes of a request's result, or of its mutations.
@@ -168,6 +178,12 @@ impl Replica {
     /// Sets how hot partitions are treated.
     pub fn set_hot_partitions(&self, settings: HotSettings) {
         self.hot.set(settings);
+    }
+
+    /// Sets whether all coordinators understand a refusal by the protection. Until then, nothing is
+    /// refused.
+    pub fn set_protection_understood(&self, is_understood: bool) {
+        self.hot.set_understood(is_understood);
     }
 
     /// How hot partitions are treated.

@@ -16,7 +16,7 @@
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | charge | bytes, if they are limited; also if it fails ([`crate::rate_limiter`]) | bytes |
+//! | charge | bytes, if they are limited; also if it fails ([`crate::rate_limiter`]) | bytes; also after its deadline |
 //! | fence | checked again: the data may have moved | |
 //!
 //! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an
@@ -25,6 +25,7 @@
 use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
+use crate::rate_limit::WriteCharge;
 use crate::read::Replica;
 use crate::request::{Compared, Context, KeyedMutation, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use bytes::Bytes;
@@ -112,10 +113,14 @@ impl Replica {
         self.admit_write(request.mutations(), context)?;
         let _lock = self.lock_partition(request).await?;
         let prepared = self.prepare(request, context).await?;
-        self.append(prepared.mutations(), context).await?;
-        if context.rate_limit.is_limited() {
-            self.charge_write(prepared.mutations(), context);
+        let is_charged = context.rate_limit.is_limited();
+        let mut charge = is_charged.then(|| WriteCharge::new(self, prepared.mutations(), context));
+        let appended = self.append(prepared.mutations(), context).await;
+        if let (Some(charge), Err(_)) = (&mut charge, &appended) {
+            charge.cancel();
         }
+        drop(charge);
+        appended?;
         Ok(prepared.answer())
     }
 

@@ -83,6 +83,32 @@ enum Exceeded {
     Debt(u64),
 }
 
+/// The charge of a write, when it is dropped: a write whose deadline passes while it waits for the
+/// disk is stored all the same.
+pub(crate) struct WriteCharge<'a> {
+    replica: &'a Replica,
+    mutations: &'a [KeyedMutation],
+    context: &'a Context,
+}
+
+impl<'a> WriteCharge<'a> {
+    /// The charge of a write that is about to be stored.
+    pub fn new(replica: &'a Replica, mutations: &'a [KeyedMutation], context: &'a Context) -> WriteCharge<'a> {
+        WriteCharge { replica, mutations, context }
+    }
+
+    /// The write was not stored.
+    pub fn cancel(&mut self) {
+        self.mutations = &[];
+    }
+}
+
+impl Drop for WriteCharge<'_> {
+    fn drop(&mut self) {
+        self.replica.charge_write(self.mutations, self.context);
+    }
+}
+
 impl Replica {
     /// Counts an operation of a partition that arrives at this shard as its coordinator, and
     /// decides by the limits of its table and the draw. `owns`: whether this shard owns the
@@ -193,7 +219,7 @@ impl Replica {
             }
             return Ok(());
         }
-        self.hot.refused(id, kind);
+        self.hot.refused(id, kind, true);
         let partition = hash(token, kind);
         Err(RateLimited { kind, table, by: LimitedBy::Table, partition, excess })
     }

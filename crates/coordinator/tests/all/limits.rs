@@ -264,11 +264,30 @@ fn each_page_of_a_partition_counts() {
         // Four rows a page, six rows a partition. All keys count before the first is read. Each
         // later page counts the partitions that it reads, also if nothing is left of the first.
         assert_eq!(counted, [4, 2, 1, 2, 2, 1, 1]);
-        let exempt = PageRequest { counting: Counting::PartOfFirst, ..PageRequest::default() };
+        let exempt = PageRequest { counting: Counting::Accepted, ..PageRequest::default() };
         cluster.page(0, &query, &exempt, One).await.expect("accepted");
         assert_eq!(counts.more(&cluster), [0, 0, 0]);
         cluster.reduce(0, &query, One).await.expect("accepted");
         assert_eq!(counts.more(&cluster), [4, 0, 0], "an aggregate counts once");
+    });
+}
+
+/// The answers of keys that do not fit into a page are not used, and asked for again.
+#[test]
+fn a_key_of_an_in_that_is_asked_for_again_counts_once() {
+    with_cluster("limit_given_back", Shape { rate_limits: VERY_MUCH, ..OUTSIDE }, |cluster| async move {
+        for k in 1..=6 {
+            for node in 1..4 {
+                cluster.put(node, Change::of(&cluster, k, 5).row(1, 1).row(2, 2).row(3, 3).done()).await;
+            }
+        }
+        let mut counts = Counts::new(&cluster);
+        let query = cluster.query(Partitions::Keys((1..=6).map(key).collect()));
+        let page = PageRequest { size: Some(8), ..PageRequest::default() };
+        let read = cluster.page(0, &query, &page, All).await.expect("accepted");
+        assert_eq!((read.rows, read.asked), (8, 6));
+        cluster.settle().await;
+        assert_eq!(counts.more(&cluster), [6; 4]);
     });
 }
 
@@ -286,7 +305,7 @@ fn a_later_page_is_refused_where_it_reaches_a_limited_partition() {
                 }
             }
             let query = cluster.query(Partitions::Keys([1, 2].map(key).into_iter().collect()));
-            let first = PageRequest { size: Some(2), counting: Counting::PartOfFirst, ..PageRequest::default() };
+            let first = PageRequest { size: Some(2), counting: Counting::Accepted, ..PageRequest::default() };
             let read = cluster.page(0, &query, &first, Quorum).await.expect("it does not count");
             let state = read.next.expect("there is more");
             let read = cluster.page(0, &query, &PageRequest { size: Some(1), ..first }, Quorum).await;

@@ -2,9 +2,13 @@
 //! budget of at least ten seconds.
 
 use crate::limits::Counts;
-use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within};
+use crate::support::requests::without_excess;
+use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, with_cluster_of, within};
 use coordinator::Consistency::*;
 use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
+use engine::EngineConfig;
+use engine::commitlog::SyncMode;
+use futures_util::FutureExt;
 use model::mutation::Mutation;
 use replica::{Context, Excess, LimitKind, LimitedBy, RateLimitMode, RateLimited, ReplicaError, ReplicaRequest};
 use smallvec::smallvec;
@@ -167,12 +171,69 @@ fn bytes_of_later_parts_of_an_operation_are_charged() {
     with_cluster("limit_parts_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
         store(&cluster, 0..3, 1).await;
         let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
-        let part = PageRequest { counting: Counting::PartOfFirst, ..PageRequest::default() };
+        let part = PageRequest { counting: Counting::Accepted, ..PageRequest::default() };
         for _ in 0..2 {
             cluster.page(0, &query, &part, One).await.expect("it is not refused");
         }
         assert_eq!(cluster.read(0, 1, One).await, refused(LimitKind::ReadBytes, true));
     });
+}
+
+/// A coordinator without a replica does not decide on bytes. The replicas decide on each key of an
+/// IN when they are first asked for it, whichever part of the operation that is.
+#[test]
+fn replicas_decide_on_each_key_of_an_in() {
+    with_cluster("limit_in_kib", Shape { rate_limits: FEW_KIB, ..OUTSIDE }, |cluster| async move {
+        store(&cluster, 1..4, 1).await;
+        for k in 2..=20 {
+            for node in 1..4 {
+                cluster.put(node, Change::of(&cluster, k, 5).row(1, 1).row(2, 2).row(3, 3).done()).await;
+            }
+        }
+        cluster.read(0, 1, All).await.expect("nothing was read yet");
+        let node = &cluster.nodes[0].coordinator;
+        let mut options = within(All);
+        options.context.rate_limit = RateLimitMode::Deferred { draw: 0 };
+        let read_all = async |keys: Vec<i32>, size| {
+            let query = query_on(node, Partitions::Keys(keys.into_iter().map(key).collect()));
+            let (mut state, mut counting, mut parts) = (None, Counting::Page, 0);
+            loop {
+                let part = PageRequest { size: Some(size), state, counting, ..PageRequest::default() };
+                let page = node.read(&query, &part, &options).await.map_err(without_excess)?;
+                parts += 1;
+                (state, counting) = (page.next, Counting::PartOfFirst { asked: page.asked });
+                if state.is_none() {
+                    return Ok(parts);
+                }
+            }
+        };
+        // The first part is full before the last of these keys is reached.
+        assert!(read_all((2..=20).collect(), 4).await.expect("no key has a debt") > 5);
+        let with_debt: Vec<i32> = (2..=20).chain([1]).collect();
+        assert_eq!(read_all(with_debt, 4).await, refused(LimitKind::ReadBytes, false));
+        // Both keys are asked at once, and the page has rows of the first one only.
+        assert_eq!(read_all(vec![2, 1], 2).await, refused(LimitKind::ReadBytes, false));
+    });
+}
+
+/// Such a write is stored all the same.
+#[test]
+fn a_write_whose_deadline_passes_while_it_is_stored_is_charged() {
+    let durable = |config: &mut EngineConfig| config.log.mode = SyncMode::Batch;
+    with_cluster_of(
+        "limit_late_kib",
+        Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT },
+        durable,
+        |cluster| async move {
+            let options = within(One);
+            let context = Context { metadata_number: u64::MAX, rate_limit: RateLimitMode::Counted, ..options.context };
+            let request = ReplicaRequest::write(large(&cluster, 1));
+            // It waits for the disk, and is dropped.
+            assert!(cluster.nodes[0].replica.perform(&request, &context).now_or_never().is_none());
+            assert_eq!(cluster.own(0, 1).await.len(), 1_000);
+            assert_eq!(cluster.write(0, small(&cluster, 1), One).await, refused(LimitKind::WriteBytes, true));
+        },
+    );
 }
 
 #[test]

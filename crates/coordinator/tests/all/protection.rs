@@ -3,9 +3,11 @@
 use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, within};
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, PageRequest, Partitions, WriteKind};
+use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
 use futures_util::FutureExt;
 use model::key::DecoratedKey;
+use model::range::PartitionRange;
+use model::token::Token;
 use replica::{Excess, HotSettings, LimitKind, LimitedBy, Mutations, ProtectionMode, RateLimitMode, RateLimited};
 use rt::time::Duration;
 use smallvec::smallvec;
@@ -102,6 +104,32 @@ fn an_overloaded_shard_refuses_its_hot_partition_until_it_keeps_up() {
             let read = node.read(&query, &PageRequest::default(), &options).await;
             assert!(read.is_ok(), "{rate_limit:?}: {read:?}");
         }
+        // Later parts of an operation, and the read of a write that was accepted before.
+        for counting in [Counting::PartOfFirst { asked: 1 }, Counting::Accepted].repeat(100) {
+            let part = PageRequest { counting, ..PageRequest::default() };
+            let read = node.read(&query, &part, &within(One)).await;
+            assert!(read.is_ok(), "{counting:?}: {read:?}");
+        }
+        let metadata = node.metadata();
+        let table = metadata.table_by_id(table_id()).expect("it is there");
+        let early = || {
+            let mut options = within(One);
+            let decided = node.protect_early(table, &[key(1)], &mut options).map_err(without_excess);
+            decided.map(|()| options.context.rate_limit)
+        };
+        let decided: Vec<_> = (0..200).map(|_| early()).collect();
+        let is_known = |one: &_| *one == Ok(RateLimitMode::Exempt) || *one == Err(refused(LimitKind::Write));
+        assert!(decided.iter().all(is_known) && decided.iter().any(Result::is_err), "{decided:?}");
+        // A partition that is read by its token.
+        let token = key(1).token;
+        let range = PartitionRange::tokens(Token(token.0 - 1), token);
+        let by_token = query_on(node, Partitions::Range(range));
+        let mut refusals = 0;
+        for _ in 0..200 {
+            let read = node.read(&by_token, &PageRequest::default(), &within(One)).await.map_err(without_excess);
+            refusals += u32::from(read.is_err_and(|error| error == refused(LimitKind::Read)));
+        }
+        assert!(refusals > 0);
         // The shard keeps up again.
         let calm = rt::time::now() + LONG;
         while cluster.nodes[0].replica.protects_itself() {

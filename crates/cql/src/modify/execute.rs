@@ -114,6 +114,7 @@ impl Modify {
         (kind, options): (WriteKind, &mut RequestOptions),
     ) -> Result<Mutations, Error> {
         request.ask_replicas(&self.schema, &keys, kind, options).await?;
+        request.protect_early(&self.schema, &keys, kind, options)?;
         let mut room = Room::of(request.config);
         let mut mutations = Mutations::new();
         for key in keys {

@@ -61,7 +61,7 @@ pub async fn read_first(
         bypass_cache: false,
     };
     // The write is counted, not this read.
-    let all = PageRequest { counting: Counting::PartOfFirst, ..PageRequest::default() };
+    let all = PageRequest { counting: Counting::Accepted, ..PageRequest::default() };
     let page = request.coordinator.read(&query, &all, &options).await;
     let page = page.map_err(|error| read_error(error, schema))?;
     let body = page.body;

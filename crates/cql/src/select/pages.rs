@@ -60,6 +60,8 @@ struct Gathered {
     whole: bool,
     /// Where the read ended. `None` if no rows are left.
     next: Option<Box<PagingState>>,
+    /// See [`QueryPage::asked`](coordinator::QueryPage::asked).
+    asked: usize,
 }
 
 /// The rows that a statement has collected from its internal reads.
@@ -149,7 +151,7 @@ impl Select {
         let whole = push_all(read.body, read.rows, self, emitter, &collected.pace).await?;
         self.check_size(emitter, page.request)?;
         collected.charge.set(emitter.bytes()).map_err(|error| read_error(error, &self.schema))?;
-        Ok(Gathered { whole, next: read.next })
+        Ok(Gathered { whole, next: read.next, asked: read.asked })
     }
 
     /// Reads all rows, page by page, for aggregates and for orders across partitions.
@@ -177,12 +179,12 @@ impl Select {
             let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
             return Ok(self.answer(rows, read.info, request));
         }
-        let mut state = None;
+        let (mut state, mut counting) = (None, Counting::Page);
         loop {
             let size = Some(INTERNAL_PAGE_ROWS);
-            let counting = if state.is_some() { Counting::PartOfFirst } else { Counting::Page };
             let wanted = PageRequest { size, state, counting, ..PageRequest::default() };
-            state = self.gather(&mut query, &wanted, page, &mut emitter, &mut collected).await?.next;
+            let gathered = self.gather(&mut query, &wanted, page, &mut emitter, &mut collected).await?;
+            (state, counting) = (gathered.next, Counting::PartOfFirst { asked: gathered.asked });
             if state.is_none() {
                 emitter.finish(&collected.pace).await?;
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
@@ -211,11 +213,11 @@ impl Select {
         request.release_metadata();
         let mut id = state.as_ref().map(|state| state.query);
         let mut replicas = state.as_ref().and_then(|state| state.replicas.clone());
-        let (mut counting, counting_of_rest) = (Counting::Page, Counting::rest_of_page(state.is_some()));
+        let (mut counting, resumes) = (Counting::Page, state.is_some());
         loop {
             let wanted = PageRequest { size: Some(size), state, counting, ..PageRequest::default() };
-            counting = counting_of_rest;
             let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
+            counting = Counting::next_part(resumes, gathered.asked);
             let taken = gathered.whole;
             state = gathered.next;
             if let Some(next) = &state {
@@ -267,12 +269,12 @@ impl Select {
         let limits = request.coordinator.page_limits();
         let budget = PageBudget::new(&limits, options);
         request.release_metadata();
-        let (mut counting, counting_of_rest) = (Counting::Page, Counting::rest_of_page(state.is_some()));
+        let (mut counting, resumes) = (Counting::Page, state.is_some());
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
             let wanted = PageRequest { size, state, budget: Some(budget), counting };
-            counting = counting_of_rest;
-            state = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?.next;
+            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
+            (state, counting) = (gathered.next, Counting::next_part(resumes, gathered.asked));
             if emitter.remaining == 0 {
                 state = None;
                 collected.info.stop = PageStop::Limit;

@@ -63,7 +63,7 @@ impl Recording {
             return;
         }
         let value = &mut self.kinds[kind as usize].add(id, 1.0).value;
-        if value.is_none() && key.len() <= LONGEST_KEY {
+        if value.is_none() && !key.is_empty() && key.len() <= LONGEST_KEY {
             *value = Some(key.into());
         }
     }

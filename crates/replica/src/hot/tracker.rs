@@ -53,13 +53,15 @@ struct Sums {
     bytes: f64,
     cpu_nanos: f64,
     refused: f64,
+    /// The part of them that a limit of their table refused.
+    limited: f64,
     would_refuse: f64,
 }
 
 impl Sums {
-    fn all(&mut self) -> [&mut f64; 7] {
-        let Sums { samples, reads, writes, bytes, cpu_nanos, refused, would_refuse } = self;
-        [samples, reads, writes, bytes, cpu_nanos, refused, would_refuse]
+    fn all(&mut self) -> [&mut f64; 8] {
+        let Sums { samples, reads, writes, bytes, cpu_nanos, refused, limited, would_refuse } = self;
+        [samples, reads, writes, bytes, cpu_nanos, refused, limited, would_refuse]
     }
 
     fn add(&mut self, mut more: Sums, unit: f64) {
@@ -76,6 +78,11 @@ impl Sums {
 
     fn accepted(&self) -> f64 {
         (self.operations() - self.refused).max(0.0)
+    }
+
+    /// The operations that limits of tables leave.
+    fn unlimited(&self) -> f64 {
+        (self.operations() - self.limited).max(0.0)
     }
 }
 
@@ -202,7 +209,7 @@ pub struct TabletLoad {
 pub struct Demand {
     /// The partition.
     pub id: PartitionId,
-    /// The CPU time that it would take if nothing was refused.
+    /// The CPU time that it would take if only limits of tables refused operations.
     pub wanted: f64,
     /// The CPU time that it takes.
     pub got: f64,
@@ -258,7 +265,8 @@ impl Tracker {
         });
     }
 
-    /// Adds an operation that was performed and stands for `scale` operations.
+    /// Adds an operation that was performed and stands for `scale` operations. `key` is empty if it
+    /// is not known.
     pub fn performed(&mut self, id: PartitionId, key: &[u8], operation: Operation, scale: f64) {
         let Operation { kind, last_token, bytes, cpu_nanos } = operation;
         let sums = Sums { bytes: bytes as f64 * scale, cpu_nanos: cpu_nanos as f64 * scale, ..counted(kind, scale) };
@@ -271,15 +279,17 @@ impl Tracker {
         let relative = |of: f64, all: f64| if all > 0.0 { of / all * total.operations() } else { scale };
         let (bytes, cpu) = (relative(sums.bytes, total.bytes), relative(sums.cpu_nanos, total.cpu_nanos));
         let known = &mut self.sketch.add(id, (scale + bytes + cpu) / 3.0 * self.units.long).value;
-        if known.key.is_none() && known.seen > 0 && key.len() <= LONGEST_KEY {
+        if known.key.is_none() && known.seen > 0 && !key.is_empty() && key.len() <= LONGEST_KEY {
             known.key = Some(key.into());
         }
         known.add(sums, self.units);
     }
 
-    /// Adds an operation that was refused and stands for `scale` operations.
-    pub fn refused(&mut self, id: PartitionId, kind: LimitKind, scale: f64) {
-        let sums = Sums { refused: scale, ..counted(kind, scale) };
+    /// Adds an operation that was refused and stands for `scale` operations. `by_table`: by a limit
+    /// of its table.
+    pub fn refused(&mut self, id: PartitionId, kind: LimitKind, by_table: bool, scale: f64) {
+        let limited = if by_table { scale } else { 0.0 };
+        let sums = Sums { refused: scale, limited, ..counted(kind, scale) };
         self.total.add(sums, self.units);
         self.sketch.add(id, scale / 3.0 * self.units.long).value.add(sums, self.units);
     }
@@ -359,7 +369,7 @@ impl Tracker {
             let Faded { long, short } = slot.value.sums;
             let each = if long.accepted() > 0.0 { long.cpu_nanos / long.accepted() } else { 0.0 };
             let got = seconds(short.cpu_nanos);
-            Demand { id: slot.id, wanted: seconds(each * short.operations()).max(got), got }
+            Demand { id: slot.id, wanted: seconds(each * short.unlimited()).max(got), got }
         };
         let total = seconds(self.total.short.cpu_nanos);
         let is_certain = |slot: &&Slot<PartitionSamples>| slot.value.sums.long.samples >= FEWEST_SAMPLES;

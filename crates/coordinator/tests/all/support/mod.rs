@@ -97,9 +97,19 @@ impl Shape {
 
 /// Runs `test` on a cluster.
 pub fn with_cluster<F: Future<Output = ()>>(name: &str, shape: Shape, test: impl FnOnce(Rc<Cluster>) -> F + Send) {
+    with_cluster_of(name, shape, |_| {}, test);
+}
+
+/// Runs `test` on a cluster whose engines are configured by `configure`.
+pub fn with_cluster_of<F: Future<Output = ()>>(
+    name: &str,
+    shape: Shape,
+    configure: impl Fn(&mut EngineConfig) + Sync,
+    test: impl FnOnce(Rc<Cluster>) -> F + Send,
+) {
     on_large_stack(|| {
         rt::block_on(async {
-            let cluster = Rc::new(Cluster::start(name, &shape).await);
+            let cluster = Rc::new(Cluster::start(name, &shape, &configure).await);
             test(cluster.clone()).await;
             for node in &cluster.nodes {
                 node.metadata.stop().await;
@@ -160,7 +170,7 @@ pub fn ops(shape: &Shape, hosts: &[HostId]) -> Vec<Op> {
 }
 
 impl Cluster {
-    async fn start(name: &str, shape: &Shape) -> Cluster {
+    async fn start(name: &str, shape: &Shape, configure: &impl Fn(&mut EngineConfig)) -> Cluster {
         let directory = Scratch::new(&format!("cluster-{name}"));
         let wire = Rc::new(Wire::default());
         let hosts: Vec<HostId> = (0..shape.datacenters.len()).map(|n| HostId(Uuid::from_u128(n as u128 + 1))).collect();
@@ -181,7 +191,7 @@ impl Cluster {
             let path = directory.join(view.host.to_string());
             std::fs::create_dir_all(&path).expect("a directory can be made");
             let config = ReplicaConfig { querier_cache: shape.keeps_readers, ..ReplicaConfig::with_memory(32 << 20) };
-            let node = start_node(path, view, ops(shape, &hosts), &wire, config).await;
+            let node = start_node(path, view, ops(shape, &hosts), &wire, config, configure).await;
             node.coordinator.set_nodes(Nodes::new(view.host, &views));
             wire.replicas.borrow_mut().insert(node.host, node.replica.clone());
             nodes.push(node);
@@ -317,7 +327,7 @@ impl Cluster {
         let command = self.read_of(k);
         let read = self.nodes[node].replica.perform(&ReplicaRequest::Read(command.into()), &by_any_metadata()).await;
         let Ok(ReplicaAnswer::Page(page)) = read else { panic!("the node works: {read:?}") };
-        let page = QueryPage { rows: page.rows, body: page.body, next: None, info: Default::default() };
+        let page = QueryPage { rows: page.rows, body: page.body, next: None, ..QueryPage::default() };
         rows(&page).into_iter().map(|(_, c, v)| (c, v)).collect()
     }
 
@@ -342,11 +352,13 @@ async fn start_node(
     ops: Vec<Op>,
     wire: &Rc<Wire>,
     replica_config: ReplicaConfig,
+    configure: &impl Fn(&mut EngineConfig),
 ) -> Node {
     let host = view.host;
     let mut config = EngineConfig::new(path.clone(), ShardId(0), host, 32 << 20);
     config.auto_compaction = false;
     config.auto_snapshot = false;
+    configure(&mut config);
     let engine = Engine::open(config).await.expect("a fresh engine opens");
     let info = Rc::new(NodeInfo {
         host_id: host,

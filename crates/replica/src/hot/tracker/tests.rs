@@ -140,9 +140,9 @@ fn refused_operations_keep_a_partition_hot_and_are_told_apart() {
     let mut tracker = Tracker::default();
     for _ in 0..100 {
         (0..10).for_each(|_| tracker.performed(id(1), b"key", READ, SCALE));
-        (0..40).for_each(|_| tracker.refused(id(1), LimitKind::Read, SCALE));
+        (0..40).for_each(|_| tracker.refused(id(1), LimitKind::Read, false, SCALE));
         // By a limit in bytes.
-        (0..50).for_each(|_| tracker.refused(id(1), LimitKind::ReadBytes, SCALE));
+        (0..50).for_each(|_| tracker.refused(id(1), LimitKind::ReadBytes, false, SCALE));
         (0..5).for_each(|_| tracker.would_refuse(id(1), SCALE));
         tracker.advance(Duration::from_millis(100));
     }
@@ -155,6 +155,21 @@ fn refused_operations_keep_a_partition_hot_and_are_told_apart() {
     // Operations of 5 us: a tenth is performed.
     let (wanted, got) = (reads * 5e-6, accepted * 5e-6);
     assert!(near(total, got) && near(demands[0].got, got) && near(demands[0].wanted, wanted), "{demands:?}");
+}
+
+/// Otherwise the protection would cut a partition that takes little time, because its limit refuses
+/// most of its operations.
+#[test]
+fn operations_that_a_limit_refuses_demand_no_time() {
+    let mut tracker = Tracker::default();
+    for _ in 0..100 {
+        (0..10).for_each(|_| tracker.performed(id(1), b"key", READ, SCALE));
+        (0..10).for_each(|_| tracker.refused(id(1), LimitKind::Read, false, SCALE));
+        (0..980).for_each(|_| tracker.refused(id(1), LimitKind::Read, true, SCALE));
+        tracker.advance(Duration::from_millis(100));
+    }
+    let (_, demands) = tracker.demands(0.01);
+    assert!((demands[0].wanted / demands[0].got / 2.0 - 1.0).abs() < 0.01, "{demands:?}");
 }
 
 #[test]

@@ -243,7 +243,7 @@ fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
     with_cluster("keys", Shape::DEFAULT, |cluster| async move {
         let put = |id| Op::PutPagingKey(PagingKey { id, secret: [7; 32], created: 1 });
         let binding = Binding { table: table_id(), role: None, statement: StatementHash([3; 32]) };
-        let state = PagingState::of_language(Bytes::from_static(b"more"));
+        let state = PagingState::of_processor(Bytes::from_static(b"more"));
         cluster.change(0, vec![put(9)]).await;
         let sealed = cluster.nodes[0].coordinator.seal_state(&state, &binding);
         let later = {

@@ -86,7 +86,7 @@ impl Select {
             let emitter = emitter(None, per_partition.filter(|_| self.grouping.is_some()));
             let pace = Pace::new(&options, &self.schema);
             let skip = match state {
-                Some(state) => VirtualState::decode(&state.language).ok_or_else(bad_state)?.0,
+                Some(state) => VirtualState::decode(&state.processor_state).ok_or_else(bad_state)?.0,
                 None => 0,
             };
             let _turn = request.turn_if(table.may_be_large(), &options.context.deadline).await?;
@@ -95,7 +95,7 @@ impl Select {
             let (mut rows, next) = Box::pin(page).await?;
             let mut info = PageInfo { rows: rows.count.into(), ..PageInfo::default() };
             if let Some(next) = next {
-                rows.paging_state = Some(pager.seal(&PagingState::of_language(next.encode()))?);
+                rows.paging_state = Some(pager.seal(&PagingState::of_processor(next.encode()))?);
                 info.stop = PageStop::Rows;
             }
             return Ok(self.answer(rows, info, request));

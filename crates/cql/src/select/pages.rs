@@ -42,7 +42,7 @@ impl Page<'_> {
     fn take_state(&mut self, emitter: &mut Emitter<'_>) -> Result<Option<Box<PagingState>>, Error> {
         let state = self.state.take();
         if let Some(state) = &state {
-            let before = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
+            let before = FilteredState::decode(&state.processor_state).ok_or_else(bad_state)?;
             (emitter.remaining, emitter.partition) = (before.remaining, before.partition);
         }
         Ok(state)
@@ -241,7 +241,7 @@ impl Select {
                     // was returned yet, so its static row could be returned on its own.
                     rows_in_last: 1,
                     replicas,
-                    language: FilteredState { remaining, partition }.encode(),
+                    processor_state: FilteredState { remaining, partition }.encode(),
                 });
             }
             let tablet = page.tablet(&query, next.as_ref());
@@ -290,7 +290,7 @@ impl Select {
                 let tablet = page.tablet(&query, state.as_deref());
                 let next = state.map(|mut state| {
                     let partition = std::mem::take(&mut emitter.partition);
-                    state.language = FilteredState { remaining: emitter.remaining, partition }.encode();
+                    state.processor_state = FilteredState { remaining: emitter.remaining, partition }.encode();
                     pager.seal(&state)
                 });
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next.transpose()?);

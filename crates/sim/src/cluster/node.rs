@@ -499,7 +499,7 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
         log_size_limit: 256 << 10,
         disk_reserve: 64 << 10,
         page_limits: if shared.plan.paging { pages::limits() } else { Default::default() },
-        language: cql::Config { truncate_timeout: Duration::from_secs(8), ..cql::Config::default() },
+        query_processor: cql::Config { truncate_timeout: Duration::from_secs(8), ..cql::Config::default() },
         ..StackConfig::new(DIR, "sim", address.ip(), MEMORY)
     };
     config.info.datacenter = format!("datacenter{}", shared.plan.datacenter(node) + 1);

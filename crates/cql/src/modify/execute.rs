@@ -148,9 +148,9 @@ impl Modify {
         Ok(warning)
     }
 
-    /// Evaluates the partitions. This and [`Modify::limit`] are apart from the execution: a refusal
-    /// costs less than the future of a write. The partitions of INSERT JSON are evaluated later,
-    /// because its text is.
+    /// Evaluates the partitions. This and [`Modify::apply_rate_limit`] are apart from the
+    /// execution: a refusal costs less than the future of a write. The partitions of INSERT JSON
+    /// are evaluated later, because its text is.
     #[inline]
     pub fn partitions(&self, env: Env<'_>) -> Result<Keys, Error> {
         match self.json {
@@ -163,7 +163,7 @@ impl Modify {
     ///
     /// # Errors [`Error::RateLimit`]
     #[inline]
-    pub fn limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
+    pub fn apply_rate_limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_writes() {
             false => Ok(RateLimitMode::Off),
             true => request.limit_write(&self.schema, keys),
@@ -171,7 +171,7 @@ impl Modify {
     }
 
     /// Executes the statement on these partitions. `rate_limit` is the decision of
-    /// [`Modify::limit`], `warning` the result of [`Modify::check_level`].
+    /// [`Modify::apply_rate_limit`], `warning` the result of [`Modify::check_level`].
     pub async fn execute(
         &self,
         mut keys: Keys,
@@ -187,7 +187,7 @@ impl Modify {
         let env = match &json {
             Some(json) => {
                 keys = self.keys(json.env())?;
-                rate_limit = self.limit(&keys, request)?;
+                rate_limit = self.apply_rate_limit(&keys, request)?;
                 json.env()
             }
             None => env,

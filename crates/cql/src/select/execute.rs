@@ -25,8 +25,8 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// The value of a limit. `None` without a limit.
-fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
+/// The value of LIMIT or PER PARTITION LIMIT. `None` if the statement has none.
+fn row_limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
     let Some(term) = term else { return Ok(None) };
     let value = match term.evaluate(env)? {
         Val::Unset => return Ok(None),
@@ -41,9 +41,9 @@ fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u6
 }
 
 impl Select {
-    /// Checks the consistency level and evaluates the partitions. This and [`Select::limit`] are
-    /// separate from the execution, so that a refused statement does not make the future of the
-    /// execution.
+    /// Checks the consistency level and evaluates the partitions. This and
+    /// [`Select::apply_rate_limit`] are separate from the execution, so that a refused statement
+    /// does not make the future of the execution.
     ///
     /// # Errors An invalid level or value.
     #[inline]
@@ -56,14 +56,14 @@ impl Select {
     ///
     /// # Errors [`Error::RateLimit`]
     #[inline]
-    pub fn limit(&self, partitions: &Partitions, request: &Request<'_>) -> Result<RateLimitMode, Error> {
+    pub fn apply_rate_limit(&self, partitions: &Partitions, request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_reads() {
             false => Ok(RateLimitMode::Off),
             true => request.limit_read(&self.schema, partitions),
         }
     }
 
-    /// Executes the statement. `rate_limit` is the decision of [`Select::limit`].
+    /// Executes the statement. `rate_limit` is the decision of [`Select::apply_rate_limit`].
     pub async fn execute(
         &self,
         partitions: Partitions,
@@ -71,8 +71,8 @@ impl Select {
         env: Env<'_>,
         request: &Request<'_>,
     ) -> Result<Answer, Error> {
-        let rows_limit = limit(&self.limit, "LIMIT", env)?;
-        let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
+        let rows_limit = row_limit(&self.limit, "LIMIT", env)?;
+        let per_partition = row_limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
         let max_bytes = request.config.unpaged_bytes;
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition, max_bytes);

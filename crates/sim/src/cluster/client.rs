@@ -171,11 +171,11 @@ async fn read(shared: &Shared, node: usize) -> Result<(), String> {
     let (level, by) = read_level(shared.plan.own_datacenter(node));
     let floors = shared.history.borrow().floors(by, rt::time::wall_seconds()).of(read.pk);
     let rows = execute(&read.text, shared.plan.canary.read_level(level), read.page).await.map_err(Failed::why)?;
-    let judged = read.shown(PARTITIONS, &rows).and_then(|shown| {
+    let checked = read.shown(PARTITIONS, &rows).and_then(|shown| {
         shared.tell(|| format!("{node}/{} {} at {level:?} -> {shown:?}", rt::shard::this(), read.text));
         shared.history.borrow_mut().check(&shown, &floors, by, rt::time::wall_seconds())
     });
-    if let Err(why) = judged {
+    if let Err(why) = checked {
         shared.broken(format!("{why}\n    in {} at {level:?}, {} rows a page", read.text, read.page));
     }
     Ok(())

@@ -172,7 +172,7 @@ fn a_log_that_is_not_synced_is_found() {
             simulation.nemesis.inflict(&mut simulation.world, Fault::PowerLoss, node, (node + 1) % 3);
         }
         simulation.run_for(Duration::from_secs(1))?;
-        simulation.judge(false)
+        simulation.verify(false)
     };
     let fine = lose(Canary::None);
     assert!(fine.is_ok(), "{fine:?}");

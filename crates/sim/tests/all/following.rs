@@ -546,7 +546,7 @@ fn nodes_of_a_cluster_agree_whatever_their_disks_refuse() {
             simulation.run_for(Duration::from_millis(1000))?;
             disk.refuse_nothing();
         }
-        simulation.judge(false)
+        simulation.verify(false)
     })();
     let outcome = done.unwrap_or_else(|why: String| panic!("{why}"));
     println!("{outcome:?}");

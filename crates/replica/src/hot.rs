@@ -186,7 +186,7 @@ impl HotPartitions {
     pub fn refused(&self, id: PartitionId, kind: LimitKind) {
         if self.is_sampled() {
             self.state.borrow_mut().tracker.refused(id, kind, self.scale());
-            self.look();
+            self.update_if_due();
         }
     }
 
@@ -200,7 +200,7 @@ impl HotPartitions {
 
     /// Whether the coordinator on this shard accepts an operation.
     pub fn admits(&self, id: PartitionId, kind: LimitKind) -> bool {
-        self.look();
+        self.update_if_due();
         let admitted = self.state.borrow_mut().protection.admits(id);
         if !admitted {
             self.count(id, kind, true);
@@ -210,7 +210,7 @@ impl HotPartitions {
 
     /// Whether the replica performs an operation. Counts it if not, or if it would not.
     pub fn performs(&self, id: PartitionId, kind: LimitKind) -> bool {
-        self.look();
+        self.update_if_due();
         let refuses = self.refuses.get();
         let performed = self.state.borrow_mut().protection.performs(id);
         if !performed {
@@ -235,7 +235,7 @@ impl HotPartitions {
     }
 
     /// Updates what depends on time, if that is due.
-    pub fn look(&self) {
+    pub fn update_if_due(&self) {
         let now = rt::time::coarse_now();
         let state = &mut *self.state.borrow_mut();
         if now.saturating_duration_since(state.updated) < PERIOD {

@@ -41,11 +41,11 @@ impl Engine {
             self.drop_tablet(id, tablet.id).await?;
         }
         self.remove_foreign(&table, &tablet.range).await?;
-        let count_id = self.new_count_id(&table, &tablet.range).await?;
+        let tablet_counter_id = self.new_tablet_counter_id(&table, &tablet.range).await?;
         let slot = self.registry().take_slot(id, tablet.id);
         let (pool, rows) = (self.pool().clone(), self.rows().clone());
         let tablet = Tablet::new(tablet.id, tablet.range, slot, pool, rows, SstableSet::default());
-        tablet.count_id.set(count_id);
+        tablet.tablet_counter_id.set(tablet_counter_id);
         table.add_tablet(tablet);
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Engine {
             // The set is unchanged until the files are removed, for the next call.
             engine.delete_files(&table, &sstables).await?;
             gone.replace(&sstables, []);
-            engine.remove_count_id(&table, &gone.range).await?;
+            engine.remove_tablet_counter_id(&table, &gone.range).await?;
             table.has_left(&gone);
             Ok(())
         })

@@ -4,7 +4,7 @@
 use crate::limits::Counts;
 use crate::support::{Change, Cluster, Shape, key, table_id, with_cluster, within};
 use coordinator::Consistency::*;
-use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
+use coordinator::{CoordinatorError, Counting, PageRequest, QueryPartitions, WriteKind};
 use model::mutation::Mutation;
 use replica::{Context, Excess, LimitKind, LimitedBy, RateLimitMode, RateLimited, ReplicaError, ReplicaRequest};
 use smallvec::smallvec;
@@ -166,7 +166,7 @@ fn a_read_that_is_cancelled_pays_for_what_it_has_read() {
 fn bytes_of_later_parts_of_an_operation_are_charged() {
     with_cluster("limit_parts_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
         store(&cluster, 0..3, 1).await;
-        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let query = cluster.query(QueryPartitions::Keys([key(1)].into_iter().collect()));
         let part = PageRequest { counting: Counting::PartOfFirst, ..PageRequest::default() };
         for _ in 0..2 {
             cluster.page(0, &query, &part, One).await.expect("it is not refused");

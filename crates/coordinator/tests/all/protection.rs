@@ -3,7 +3,7 @@
 use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, within};
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, PageRequest, Partitions, WriteKind};
+use coordinator::{CoordinatorError, PageRequest, QueryPartitions, WriteKind};
 use futures_util::FutureExt;
 use model::key::DecoratedKey;
 use replica::{Excess, HotSettings, LimitKind, LimitedBy, Mutations, ProtectionMode, RateLimitMode, RateLimited};
@@ -95,7 +95,7 @@ fn an_overloaded_shard_refuses_its_hot_partition_until_it_keeps_up() {
         }
         // Parts of operations that were accepted.
         let node = &cluster.nodes[0].coordinator;
-        let query = query_on(node, Partitions::Keys(smallvec![key(1)]));
+        let query = query_on(node, QueryPartitions::Keys(smallvec![key(1)]));
         for rate_limit in [RateLimitMode::Exempt, RateLimitMode::ChargeOnly].repeat(100) {
             let mut options = within(One);
             options.context.rate_limit = rate_limit;

@@ -2,7 +2,7 @@
 //! ([`super::pages`]).
 
 use super::pager::{Pager, VirtualState, bad_state};
-use super::pages::Page;
+use super::pages::ClientPage;
 use super::rows::Emitter;
 use super::{Select, Shape, virtual_rows};
 use crate::api::{Answer, AnswerKind, Rows};
@@ -12,7 +12,7 @@ use crate::request::Request;
 use crate::restrictions::Partitions;
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
-use coordinator::{PageInfo, PageStop, PagingState, Partitions as Targets, Query, RequestOptions};
+use coordinator::{PageInfo, PageStop, PagingState, Query, QueryPartitions, RequestOptions};
 use model::key::DecoratedKey;
 use model::range::Slice;
 use model::time::stored_seconds;
@@ -119,9 +119,9 @@ impl Select {
             }
             Partitions::Keys(keys) => {
                 let token = self.routed_by(&keys, request);
-                (Targets::Keys(each_once(keys)), token)
+                (QueryPartitions::Keys(each_once(keys)), token)
             }
-            Partitions::Range(range) => (Targets::Range(range), None),
+            Partitions::Range(range) => (QueryPartitions::Range(range), None),
         };
         let table = request.metadata().table_by_id(self.schema.id).cloned();
         let table = table.ok_or_else(|| Error::invalid(format!("unconfigured table {}", self.schema.name)))?;
@@ -137,7 +137,7 @@ impl Select {
             bypass_cache: self.bypass_cache,
         };
         let steered = token.filter(|_| state.is_some());
-        let page = Page { size: page_size, state, steered, pager: &pager, request, options: &options };
+        let page = ClientPage { size: page_size, state, steered, pager: &pager, request, options: &options };
         // Anything but a plain page is boxed. That keeps the future of a plain page small, which
         // matters because it is moved.
         let mut answer = if self.grouping.is_some() && self.sort.is_empty() {
@@ -152,7 +152,7 @@ impl Select {
                 query.per_partition_limit = None;
             }
             let emitter = emitter(rows_limit, per_partition.filter(|_| limited_here));
-            Box::pin(self.whole(query, emitter, &page)).await?
+            Box::pin(self.read_all_pages(query, emitter, &page)).await?
         } else if !self.restrictions.filters.is_empty() {
             (query.limit, query.per_partition_limit) = (None, None);
             let emitter = emitter(rows_limit, per_partition);

@@ -9,7 +9,7 @@ use crate::pace::Pace;
 use crate::request::{Request, read_error};
 use bytes::Bytes;
 use coordinator::{
-    Counting, PageBudget, PageInfo, PageRequest, PageStop, PagingState, Partitions as Targets, Query, RequestOptions,
+    Counting, PageBudget, PageInfo, PageRequest, PageStop, PagingState, Query, QueryPartitions, RequestOptions,
     ResultCharge,
 };
 use model::id::QueryId;
@@ -24,7 +24,7 @@ const INTERNAL_PAGE_ROWS: u64 = 10_000;
 const LEAST_GROUPED_ROWS: u64 = 100;
 
 /// The page that the client requests.
-pub(super) struct Page<'a> {
+pub(super) struct ClientPage<'a> {
     /// The most rows or groups of the page. `None` if the client does not page.
     pub size: Option<u64>,
     /// The state of the previous page, if there was one.
@@ -37,7 +37,7 @@ pub(super) struct Page<'a> {
     pub options: &'a RequestOptions,
 }
 
-impl Page<'_> {
+impl ClientPage<'_> {
     /// Takes the state of the previous page, and passes its limits to the emitter.
     fn take_state(&mut self, emitter: &mut Emitter<'_>) -> Result<Option<Box<PagingState>>, Error> {
         let state = self.state.take();
@@ -55,9 +55,9 @@ impl Page<'_> {
 }
 
 /// The result of one internal read.
-struct Gathered {
-    /// Whether all rows were taken. False if the page of groups is full.
-    whole: bool,
+struct InternalRead {
+    /// Whether the emitter took all rows. False if the page of groups is full.
+    all_taken: bool,
     /// Where the read ended. `None` if no rows are left.
     next: Option<Box<PagingState>>,
 }
@@ -71,7 +71,7 @@ struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    fn new(page: &Page<'a>, select: &'a Select) -> Collected<'a> {
+    fn new(page: &ClientPage<'a>, select: &'a Select) -> Collected<'a> {
         let (pace, charge) = (Pace::new(page.options, &select.schema), page.request.coordinator.results().charge());
         Collected { pace, info: PageInfo::default(), charge }
     }
@@ -81,12 +81,12 @@ impl Select {
     /// Whether the result cannot have a second page.
     fn needs_no_paging(&self, query: &Query) -> bool {
         query.limit == Some(1)
-            || matches!(&query.partitions, Targets::Keys(keys) if keys.len() == 1)
+            || matches!(&query.partitions, QueryPartitions::Keys(keys) if keys.len() == 1)
                 && (self.restrictions.clustering.is_one_row(&self.schema) || self.output.distinct)
     }
 
     /// Reads one page of rows that need no filter, aggregate or sorting.
-    pub(super) async fn plain(&self, query: Query, mut page: Page<'_>) -> Result<Answer, Error> {
+    pub(super) async fn plain(&self, query: Query, mut page: ClientPage<'_>) -> Result<Answer, Error> {
         debug_assert!(
             self.sort.is_empty() && self.grouping.is_none() && self.restrictions.filters.is_empty(),
             "a plain page has the rows as they are read"
@@ -135,32 +135,32 @@ impl Select {
     }
 
     /// Continues the read with the newest metadata, and passes the rows to the emitter.
-    async fn gather(
+    async fn read_internal_page(
         &self,
         query: &mut Query,
         wanted: &PageRequest,
-        page: &Page<'_>,
+        page: &ClientPage<'_>,
         emitter: &mut Emitter<'_>,
         collected: &mut Collected<'_>,
-    ) -> Result<Gathered, Error> {
+    ) -> Result<InternalRead, Error> {
         let read = page.request.coordinator.read_with_newest(query, wanted, page.options).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
         collected.info = std::mem::take(&mut collected.info).then(read.info);
-        let whole = push_all(read.body, read.rows, self, emitter, &collected.pace).await?;
+        let all_taken = push_all(read.body, read.rows, self, emitter, &collected.pace).await?;
         self.check_size(emitter, page.request)?;
         collected.charge.set(emitter.bytes()).map_err(|error| read_error(error, &self.schema))?;
-        Ok(Gathered { whole, next: read.next })
+        Ok(InternalRead { all_taken, next: read.next })
     }
 
     /// Reads all rows, page by page, for aggregates and for orders across partitions.
-    pub(super) async fn whole(
+    pub(super) async fn read_all_pages(
         &self,
         mut query: Query,
         mut emitter: Emitter<'_>,
-        page: &Page<'_>,
+        page: &ClientPage<'_>,
     ) -> Result<Answer, Error> {
         debug_assert!(query.limit.is_none(), "LIMIT is of the result, not of the rows that it is made of");
-        let Page { request, options, .. } = *page;
+        let ClientPage { request, options, .. } = *page;
         let mut collected = Collected::new(page, self);
         emitter.bind(&collected.pace).await?;
         request.release_metadata();
@@ -182,7 +182,7 @@ impl Select {
             let size = Some(INTERNAL_PAGE_ROWS);
             let counting = if state.is_some() { Counting::PartOfFirst } else { Counting::Page };
             let wanted = PageRequest { size, state, counting, ..PageRequest::default() };
-            state = self.gather(&mut query, &wanted, page, &mut emitter, &mut collected).await?.next;
+            state = self.read_internal_page(&mut query, &wanted, page, &mut emitter, &mut collected).await?.next;
             if state.is_none() {
                 emitter.finish(&collected.pace).await?;
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
@@ -198,9 +198,9 @@ impl Select {
         &self,
         mut query: Query,
         mut emitter: Emitter<'_>,
-        mut page: Page<'_>,
+        mut page: ClientPage<'_>,
     ) -> Result<Answer, Error> {
-        let Page { request, pager, .. } = page;
+        let ClientPage { request, pager, .. } = page;
         let mut collected = Collected::new(&page, self);
         emitter.bind(&collected.pace).await?;
         let mut state = page.take_state(&mut emitter)?;
@@ -215,9 +215,9 @@ impl Select {
         loop {
             let wanted = PageRequest { size: Some(size), state, counting, ..PageRequest::default() };
             counting = counting_of_rest;
-            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
-            let taken = gathered.whole;
-            state = gathered.next;
+            let read = self.read_internal_page(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
+            let taken = read.all_taken;
+            state = read.next;
             if let Some(next) = &state {
                 (id, replicas) = (Some(next.query), next.replicas.clone());
             }
@@ -258,9 +258,9 @@ impl Select {
         &self,
         mut query: Query,
         mut emitter: Emitter<'_>,
-        mut page: Page<'_>,
+        mut page: ClientPage<'_>,
     ) -> Result<Answer, Error> {
-        let Page { request, options, pager, .. } = page;
+        let ClientPage { request, options, pager, .. } = page;
         let mut collected = Collected::new(&page, self);
         emitter.bind(&collected.pace).await?;
         let mut state = page.take_state(&mut emitter)?;
@@ -272,7 +272,7 @@ impl Select {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
             let wanted = PageRequest { size, state, budget: Some(budget), counting };
             counting = counting_of_rest;
-            state = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?.next;
+            state = self.read_internal_page(&mut query, &wanted, &page, &mut emitter, &mut collected).await?.next;
             if emitter.remaining == 0 {
                 state = None;
                 collected.info.stop = PageStop::Limit;

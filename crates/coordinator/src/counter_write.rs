@@ -37,8 +37,8 @@ impl Coordinator {
         counted.map_err(|error| if several { maybe_applied(error) } else { error })
     }
 
-    /// Applies the update of one partition on a counter leader, then sends the new state to the other
-    /// replicas.
+    /// Applies the update of one partition on a counter leader, then sends the new state to the
+    /// other replicas.
     async fn update_counter(
         &self,
         mutation: &Mutation,

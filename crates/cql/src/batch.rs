@@ -116,8 +116,10 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             turn = Some(request.turn(&options.context.deadline).await?);
         }
         let schema = &modify.schema;
-        let settled = match modify.slow {
-            true => Box::pin(modify.settled(*env, &Pace::of_write(&options, schema, write_type(kind)))).await?,
+        let evaluated = match modify.slow {
+            true => {
+                Box::pin(modify.evaluate_operations(*env, &Pace::of_write(&options, schema, write_type(kind)))).await?
+            }
             false => None,
         };
         for key in keys {
@@ -130,7 +132,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
                 partitions.push((schema.clone(), key.clone(), mutation));
                 partitions.len() - 1
             });
-            let inputs = Inputs { env: *env, stamp: &stamp, prior: prior.as_ref(), settled: settled.as_ref() };
+            let inputs = Inputs { env: *env, stamp: &stamp, prior: prior.as_ref(), evaluated: evaluated.as_ref() };
             modify.fill(&mut partitions[place].2, &key, &rows, &inputs, &mut room)?;
         }
     }

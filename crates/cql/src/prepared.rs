@@ -46,8 +46,8 @@ fn hash_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> Md5 {
     let mut hash = Md5::new();
     hash.update(keyspace.unwrap_or_default().as_bytes());
     hash.update(text.as_bytes());
-    if let Some(mark) = dialect.mark() {
-        hash.update([mark]);
+    if let Some(suffix) = dialect.id_suffix() {
+        hash.update([suffix]);
     }
     hash
 }

@@ -13,7 +13,7 @@ use crate::term::{Env, Term, UsedBytes};
 const MANY_OPERATIONS: usize = 32;
 
 /// The operations of a statement with evaluated terms.
-pub struct Settled {
+pub struct EvaluatedOperations {
     /// On regular columns.
     pub operations: Box<[Operation]>,
     /// On static columns.
@@ -28,49 +28,55 @@ pub(super) fn are_slow(operations: &[Operation]) -> bool {
 
 impl Modify {
     /// Evaluates the operations with pauses, if they may take long.
-    pub async fn settled(&self, env: Env<'_>, pace: &Pace<'_>) -> Result<Option<Settled>, Error> {
+    pub async fn evaluate_operations(
+        &self,
+        env: Env<'_>,
+        pace: &Pace<'_>,
+    ) -> Result<Option<EvaluatedOperations>, Error> {
         if !self.slow {
             return Ok(None);
         }
         let mut used = UsedBytes::default();
-        let operations = all_settled(&self.operations, env, pace, &mut used).await?;
-        let statics = all_settled(&self.statics, env, pace, &mut used).await?;
-        Ok(Some(Settled { operations, statics }))
+        let operations = all_evaluated(&self.operations, env, pace, &mut used).await?;
+        let statics = all_evaluated(&self.statics, env, pace, &mut used).await?;
+        Ok(Some(EvaluatedOperations { operations, statics }))
     }
 }
 
-async fn all_settled(
+async fn all_evaluated(
     operations: &[Operation],
     env: Env<'_>,
     pace: &Pace<'_>,
     used: &mut UsedBytes,
 ) -> Result<Box<[Operation]>, Error> {
-    let mut settled = Vec::with_capacity(operations.len());
+    let mut evaluated = Vec::with_capacity(operations.len());
     for operation in operations {
-        let change = operation.change.settled(env, pace, used).await?;
-        settled.push(Operation { column: operation.column, ty: operation.ty.clone(), change });
+        let change = operation.change.evaluated(env, pace, used).await?;
+        evaluated.push(Operation { column: operation.column, ty: operation.ty.clone(), change });
     }
-    Ok(settled.into())
+    Ok(evaluated.into())
 }
 
 impl Change {
-    async fn settled(&self, env: Env<'_>, pace: &Pace<'_>, used: &mut UsedBytes) -> Result<Change, Error> {
-        let mut settled = async |term: &Term| term.settled(env, pace, &mut *used).await;
+    async fn evaluated(&self, env: Env<'_>, pace: &Pace<'_>, used: &mut UsedBytes) -> Result<Change, Error> {
+        let mut evaluated = async |term: &Term| term.evaluated(env, pace, &mut *used).await;
         Ok(match self {
             Change::Delete => Change::Delete,
             Change::DeleteField(field) => Change::DeleteField(*field),
-            Change::Set(term) => Change::Set(settled(term).await?),
-            Change::Append(term) => Change::Append(settled(term).await?),
-            Change::Prepend(term) => Change::Prepend(settled(term).await?),
-            Change::Add(term) => Change::Add(settled(term).await?),
-            Change::Remove(term) => Change::Remove(settled(term).await?),
-            Change::Discard(term) => Change::Discard(settled(term).await?),
-            Change::DeleteIndex(term) => Change::DeleteIndex(settled(term).await?),
-            Change::DeleteKey(term) => Change::DeleteKey(settled(term).await?),
-            Change::SetIndex(index, term) => Change::SetIndex(Box::new(settled(index).await?), settled(term).await?),
-            Change::SetKey(key, term) => Change::SetKey(Box::new(settled(key).await?), settled(term).await?),
-            Change::SetField(field, term) => Change::SetField(*field, settled(term).await?),
-            Change::Count(term, down) => Change::Count(settled(term).await?, *down),
+            Change::Set(term) => Change::Set(evaluated(term).await?),
+            Change::Append(term) => Change::Append(evaluated(term).await?),
+            Change::Prepend(term) => Change::Prepend(evaluated(term).await?),
+            Change::Add(term) => Change::Add(evaluated(term).await?),
+            Change::Remove(term) => Change::Remove(evaluated(term).await?),
+            Change::Discard(term) => Change::Discard(evaluated(term).await?),
+            Change::DeleteIndex(term) => Change::DeleteIndex(evaluated(term).await?),
+            Change::DeleteKey(term) => Change::DeleteKey(evaluated(term).await?),
+            Change::SetIndex(index, term) => {
+                Change::SetIndex(Box::new(evaluated(index).await?), evaluated(term).await?)
+            }
+            Change::SetKey(key, term) => Change::SetKey(Box::new(evaluated(key).await?), evaluated(term).await?),
+            Change::SetField(field, term) => Change::SetField(*field, evaluated(term).await?),
+            Change::Count(term, down) => Change::Count(evaluated(term).await?, *down),
         })
     }
 }

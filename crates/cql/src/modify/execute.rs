@@ -1,8 +1,8 @@
 //! Executes an INSERT, UPDATE or DELETE outside of a batch.
 
 use super::build::Inputs;
+use super::evaluated::EvaluatedOperations;
 use super::read_first::read_first;
-use super::settled::Settled;
 use super::{Modify, OVERHEAD, ReadFirst, Room, Stamp};
 use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
@@ -77,8 +77,13 @@ impl Modify {
     }
 
     /// Evaluates the operations with pauses.
-    async fn settle(&self, env: Env<'_>, options: &RequestOptions, kind: WriteKind) -> Result<Option<Settled>, Error> {
-        self.settled(env, &Pace::of_write(options, &self.schema, write_type(kind))).await
+    async fn evaluate_paced(
+        &self,
+        env: Env<'_>,
+        options: &RequestOptions,
+        kind: WriteKind,
+    ) -> Result<Option<EvaluatedOperations>, Error> {
+        self.evaluate_operations(env, &Pace::of_write(options, &self.schema, write_type(kind))).await
     }
 
     /// Builds the mutations of many partitions, with pauses.
@@ -216,11 +221,11 @@ impl Modify {
             let table = request.metadata().table_by_id(self.schema.id).cloned();
             hint = table.and_then(|table| request.coordinator.tablet_hint(&table, key.token));
         }
-        let mut inputs = Inputs { env, stamp: &stamp, prior: None, settled: None };
-        let settled;
+        let mut inputs = Inputs { env, stamp: &stamp, prior: None, evaluated: None };
+        let evaluated;
         if self.slow {
-            settled = Box::pin(self.settle(env, &options, kind)).await?;
-            inputs.settled = settled.as_ref();
+            evaluated = Box::pin(self.evaluate_paced(env, &options, kind)).await?;
+            inputs.evaluated = evaluated.as_ref();
         }
         let mut mutations = Mutations::new();
         match &self.read_first {

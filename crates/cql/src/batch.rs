@@ -9,8 +9,7 @@ use crate::modify::execute::{LARGE_EXPANSION, default_timestamp, is_each_once};
 use crate::modify::json::JsonValues;
 use crate::modify::read_first::read_first;
 use crate::modify::{Modify, Room};
-use crate::pace::Pace;
-use crate::request::{Request, write_error, write_type};
+use crate::request::{Request, write_error};
 use crate::term::Env;
 use coordinator::{CoordinatorError, RequestOptions, WriteKind};
 use model::TableSchema;
@@ -117,9 +116,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
         }
         let schema = &modify.schema;
         let evaluated = match modify.slow {
-            true => {
-                Box::pin(modify.evaluate_operations(*env, &Pace::of_write(&options, schema, write_type(kind)))).await?
-            }
+            true => Box::pin(modify.evaluate_paced(*env, &options, kind)).await?,
             false => None,
         };
         for key in keys {

@@ -77,7 +77,7 @@ impl Modify {
     }
 
     /// Evaluates the operations with pauses.
-    async fn evaluate_paced(
+    pub(crate) async fn evaluate_paced(
         &self,
         env: Env<'_>,
         options: &RequestOptions,

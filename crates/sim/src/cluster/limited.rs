@@ -2,7 +2,7 @@
 
 use super::client::{Failed, Row, counter, execute, execute_as, first_int};
 use super::rate_limits::{COOL, Decider, HOT, Limited, RateLimits, VALUE_BYTES};
-use super::shared::{Canary, Shared};
+use super::shared::{PlantedBug, Shared};
 use super::workload::{any, int};
 use crate::layers::LAYERS;
 use crate::reads::client_at;
@@ -15,7 +15,7 @@ use replica::PartitionId;
 use std::cell::RefCell;
 
 /// One operation in this number is of the cool partition.
-const SELDOM: i32 = 100;
+const COOL_ONE_IN: i32 = 100;
 /// Rows of a page of the scan that checks a table. Scans are not limited.
 const PAGE: i32 = 1000;
 
@@ -57,7 +57,7 @@ struct Operation {
 impl Operation {
     /// A random one.
     fn any(limits: &mut RateLimits) -> Operation {
-        let key = if any(SELDOM) == 0 { COOL } else { HOT };
+        let key = if any(COOL_ONE_IN) == 0 { COOL } else { HOT };
         let (name, limited) = (limits.table.name, limits.table.limited);
         let level = match any(3) {
             0 if limited != Limited::Counters => Consistency::One,
@@ -81,15 +81,15 @@ impl Operation {
     }
 
     /// Executes it as a client of this shard.
-    async fn execute(&self, canary: Canary, node: usize) -> Result<Vec<Row>, Failed> {
+    async fn execute(&self, planted_bug: PlantedBug, node: usize) -> Result<Vec<Row>, Failed> {
         let client = client_at(Some(([127, 0, 0, 1], 1).into()));
         let done = execute_as(client, &self.text, self.level, 10).await;
-        match (&done, canary) {
+        match (&done, planted_bug) {
             // The node's own statements are not limited.
-            (Err(Failed::Limited { .. }), Canary::OneUnlimited) if node == 0 => {
+            (Err(Failed::Limited { .. }), PlantedBug::OneUnlimited) if node == 0 => {
                 return execute(&self.text, self.level, 10).await;
             }
-            (Err(Failed::Limited { by_coordinator: true, .. }), Canary::RefusedIsDone) => {
+            (Err(Failed::Limited { by_coordinator: true, .. }), PlantedBug::RefusedIsDone) => {
                 let _ = execute(&self.text, self.level, 10).await;
             }
             _ => {}
@@ -120,12 +120,12 @@ impl Operation {
 }
 
 /// Reads or writes one of the partitions of one of the tables, as a client of a node.
-pub async fn work(shared: &Shared, node: usize) -> Result<(), String> {
+pub async fn work(shared: &Shared, node: usize) -> Result<(), Failed> {
     let limits = &shared.limits[any(shared.limits.len() as i32) as usize];
     let operation = Operation::any(&mut limits.borrow_mut());
     let name = limits.borrow().table.name;
     let ((_, owned), keeps_up) = (owners(name), shared.keeps_up());
-    let done = operation.execute(shared.plan.canary, node).await;
+    let done = operation.execute(shared.plan.planted_bug, node).await;
     shared.tell(|| format!("{} at {:?} -> {done:?}", operation.text, operation.level));
     let by_protection = matches!(done, Err(Failed::Limited { by_protection: true, .. }));
     shared.protected.set(shared.protected.get() + u64::from(by_protection));
@@ -142,7 +142,7 @@ pub async fn work(shared: &Shared, node: usize) -> Result<(), String> {
     }
     match done {
         Ok(_) | Err(Failed::Limited { .. }) => Ok(()),
-        Err(failed) => Err(failed.why()),
+        Err(failed) => Err(failed),
     }
 }
 

@@ -12,7 +12,6 @@
 
 pub mod client;
 pub mod counters;
-pub mod emptied;
 pub mod history;
 pub mod limited;
 pub mod moves;
@@ -24,6 +23,7 @@ pub mod rate_limits;
 pub mod schema_oracle;
 pub mod shared;
 pub mod trials;
+pub mod truncating;
 pub mod truncations;
 pub mod workload;
 

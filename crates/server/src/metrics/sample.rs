@@ -126,8 +126,8 @@ impl Sample {
             }
             _ => 0,
         };
-        let metadata = cluster.metadata.try_get().map(|metadata| metadata.trouble());
-        let (trouble, metadata_failures) = metadata.unwrap_or_default();
+        let metadata = cluster.metadata.try_get().map(|metadata| metadata.apply_failure());
+        let (apply_failure, metadata_failures) = metadata.unwrap_or_default();
         Sample {
             shard: rt::shard::this().0,
             memory,
@@ -143,7 +143,7 @@ impl Sample {
             statements: processor.try_get().map(|processor| processor.statistics()).unwrap_or_default(),
             coordinator: coordinator.try_get().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
             streams: streams.try_get().map(|streams| streams.metrics()).unwrap_or_default(),
-            metadata_stuck: u64::from(trouble.is_some()),
+            metadata_stuck: u64::from(apply_failure.is_some()),
             metadata_failures,
             mode: node_ops.try_get().map_or_else(|| mode::of_member(cluster.metadata), |ops| ops.mode()) as u64,
             nodes_up: nodes(NodeStatus::Up),

@@ -40,8 +40,8 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
             if flushed {
                 engine.flush(None).await.unwrap();
             }
-            engine.drop_tablet(schema.id, 1).await.unwrap();
-            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
             assert_eq!(held(&engine, &schema, &all[1]).await, 0);
             assert_eq!(held(&engine, &schema, &all[2]).await, of(&all[2]));
             let change = (0..KEYS).find(|k| all[1].range.contains(&key(*k))).map(|k| Change::Insert {
@@ -61,7 +61,7 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
             assert_eq!(held(&engine, &schema, &all[1]).await, 0, "flushed: {flushed}");
             engine.apply_durably(&change.mutation(&schema, 2), &key(change.k())).await.unwrap();
             assert_eq!(held(&engine, &schema, &all[1]).await, 1);
-            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
             engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
             engine.abandon().await;
 
@@ -115,7 +115,7 @@ fn counts_in_a_tablet_that_returns_have_another_id() {
         assert_eq!(engine.tablet_counter_id(schema.id, &k), None, "it was here from the beginning");
         let mut ids = Vec::new();
         for _ in 0..2 {
-            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
             engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
             ids.push(engine.tablet_counter_id(schema.id, &k).expect("it came from elsewhere"));
         }
@@ -131,7 +131,7 @@ fn counts_in_a_tablet_that_returns_have_another_id() {
         assert!(engine.tablet_counter_id(schema.id, &other).is_some(), "the tablet is being received");
         engine.drop_table(schema.id, 0).await.unwrap();
         engine.add_table(plain.clone(), all.clone()).await.unwrap();
-        engine.drop_tablet(plain.id, 1).await.unwrap();
+        engine.remove_tablet(plain.id, 1).await.unwrap();
         engine.add_tablet(plain.id, all[1].clone()).await.unwrap();
         assert_eq!(engine.tablet_counter_id(plain.id, &k), None, "it has no counters");
         engine.stop().await;

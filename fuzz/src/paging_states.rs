@@ -57,7 +57,7 @@ fn state(n: u8) -> PagingState {
             last: Token(i64::from(n)),
             hosts: (0..n % 4).map(|host| HostId::from_bytes([host; 16])).collect(),
         })),
-        language: Bytes::from_static(&[b'F', 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, b'k']),
+        processor_state: Bytes::from_static(&[b'F', 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, b'k']),
     }
 }
 

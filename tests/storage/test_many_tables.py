@@ -68,7 +68,7 @@ def test_many_tables():
         # Replayed data is in memory and in the log, not in a file of each table.
         files = len(list(node.data_dir.glob("data/k/t*/me-*-Data.db")))
         assert (
-            files < 20 and node.metric("scylla_memtables_carried") >= TABLES
+            files < 20 and node.metric("scylla_memtables_relogged") >= TABLES
         ), f"{files} sstables after the start"
         assert descriptors(node) - open_before < 20
         cluster.shutdown()
@@ -110,7 +110,7 @@ def test_a_full_log_does_not_make_a_file_of_every_table():
         while node.metric("scylla_commitlog_segments") > 6 and time.monotonic() < end:
             time.sleep(0.05)
         assert node.metric("scylla_commitlog_disk_total_bytes") <= 10 << 20
-        assert node.metric("scylla_memtables_carried") >= 40
+        assert node.metric("scylla_memtables_relogged") >= 40
         small = [path for path in node.data_dir.glob("data/k/t*/me-*-Data.db")]
         assert len(small) < 20, f"{len(small)} sstables of one row"
         cluster.shutdown()

@@ -90,13 +90,13 @@ pub fn run(api: &Api, name: &str, arguments: &ArgMatches, as_json: bool) -> Resu
     }
 }
 
-fn look(api: &Api) -> Result<(u64, Value), Failure> {
+fn fetch(api: &Api) -> Result<(u64, Value), Failure> {
     let pending = api.get("/compaction_manager/metrics/pending_tasks")?.as_u64().unwrap_or(0);
     Ok((pending, api.get("/compaction_manager/compactions")?))
 }
 
 fn show(api: &Api, as_json: bool) -> Result<(), Failure> {
-    let (pending, running) = look(api)?;
+    let (pending, running) = fetch(api)?;
     print_answer(&json!({ "pending": pending, "running": running }), as_json, |_| {
         let lines = list(&running).iter().map(|one| running_line(one) + "\n");
         [format!("pending: {pending}\n")].into_iter().chain(lines).collect()
@@ -112,7 +112,7 @@ async fn watch(api: &Api) -> Result<(), Failure> {
     let mut bars: BTreeMap<String, ProgressBar> = BTreeMap::new();
     let (mut calm, mut seen) = (0, 0);
     while calm < CALM_LOOKS {
-        let (pending, running) = look(api)?;
+        let (pending, running) = fetch(api)?;
         let running = list(&running);
         calm = if running.is_empty() && pending == 0 { calm + 1 } else { 0 };
         bars.retain(|id, bar| {

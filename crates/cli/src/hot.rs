@@ -64,14 +64,14 @@ pub fn command() -> Command {
 /// Runs the command.
 pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failure> {
     let top = usize::from(arguments.get_one::<u16>("top").copied().unwrap_or(1));
-    let look = || api.get("/cluster/hot_partitions");
+    let fetch = || api.get("/cluster/hot_partitions");
     if as_json || arguments.get_flag("once") || !std::io::stdout().is_terminal() {
-        crate::output::print_answer(&look()?, as_json, |answer| text(answer, top));
+        crate::output::print_answer(&fetch()?, as_json, |answer| text(answer, top));
         return Ok(());
     }
     rt::block_on(async {
         loop {
-            let shown = text(&look()?, top);
+            let shown = text(&fetch()?, top);
             crate::output::print(format_args!("{CLEAR}{shown}"));
             rt::time::sleep(LOOK_EVERY).await;
         }

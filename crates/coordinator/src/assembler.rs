@@ -210,8 +210,8 @@ impl<'a> PageAssembler<'a> {
             && let (true, Some(query)) = (self.paged, self.id)
             && let Some((position, rows_in_last)) = self.end()
         {
-            let (replicas, language) = (read_by, Bytes::new());
-            let state = PagingState { query, remaining: left, position, rows_in_last, replicas, language };
+            let (replicas, processor_state) = (read_by, Bytes::new());
+            let state = PagingState { query, remaining: left, position, rows_in_last, replicas, processor_state };
             self.out.next = Some(Box::new(state));
         }
         self.out

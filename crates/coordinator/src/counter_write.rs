@@ -1,22 +1,21 @@
-//! Counter updates: one replica, the leader, applies the update; its new state is sent to the
-//! others.
+//! Counter updates: one replica, the counter leader, applies the update; its new state is sent to
+//! the others.
 
 use super::client::Message;
 use super::error::Attempt;
-use super::replica_failure::{FailureClass, ReplicaFailure};
+use super::replica_failure::FailureClass;
 use super::write::maybe_applied;
-use super::{Consistency, Coordinator, CoordinatorError, RequestOptions, count};
+use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
-use std::net::IpAddr;
+use replica::{Context, Mutations, ReplicaAnswer, ReplicaRequest};
 
 /// A counter update that one replica has applied.
 struct AppliedUpdate {
-    leader: TabletReplica,
-    /// The new state of the counter on the leader.
+    counter_leader: TabletReplica,
+    /// The new state of the counter on its leader.
     state: Mutation,
     /// Whether there are other replicas, which need the state.
     others: bool,
@@ -38,8 +37,8 @@ impl Coordinator {
         counted.map_err(|error| if several { maybe_applied(error) } else { error })
     }
 
-    /// Applies the update of one partition on a leader, then sends the new state to the other
-    /// replicas.
+    /// Applies the update of one partition on a counter leader, then sends the new state to the
+    /// other replicas.
     async fn update_counter(
         &self,
         mutation: &Mutation,
@@ -56,17 +55,10 @@ impl Coordinator {
             let number = metadata.number;
             match self.try_update_counter(&metadata, mutation, key, &options.routed_by(number)).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
-                Ok(AppliedUpdate { leader, state, .. }) => {
+                Ok(AppliedUpdate { counter_leader, state, .. }) => {
                     let state = [(state, key.clone())];
-                    let counted = self.route(metadata, &state, Some(leader), &unchecked);
-                    return counted.await.map_err(|error| match error {
-                        // The update is applied, so the error to the client must not claim that it
-                        // was not.
-                        CoordinatorError::Unavailable { consistency, required, .. } => {
-                            CoordinatorError::Timeout { consistency, required, received: 1, data_present: false }
-                        }
-                        other => other,
-                    });
+                    // The update is applied, so `route` returns no `Unavailable`.
+                    return self.route(metadata, &state, Some(counter_leader), &unchecked).await;
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
                 // The leader has neither counted nor applied the update.
@@ -87,27 +79,28 @@ impl Coordinator {
     ) -> Result<AppliedUpdate, Attempt> {
         let nodes = self.nodes_by(metadata);
         let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
-        let (tracker, set) = self.checked(metadata, &nodes, table, key, options)?;
+        let (tracker, set) = self.plan_partition_write(metadata, &nodes, table, key, options)?;
         let consistency = options.consistency;
         let (required, received) = (tracker.required(), 0);
-        // A pending replica lacks earlier updates, so it must not be the leader.
+        // A pending replica lacks earlier updates, so it must not be the counter leader.
         let settled = &set.replicas[..set.replicas.len() - set.pending];
         let leaders = nodes.by_proximity(settled, &self.client.latencies.borrow(), &[], rt::time::coarse_now());
         let message = Message::new(ReplicaRequest::CounterUpdate((mutation.clone(), key.clone())));
-        for leader in leaders {
-            let asked = self.client.send(leader, &message, &options.context);
+        for counter_leader in leaders {
+            let asked = self.client.send(counter_leader, &message, &options.context);
             match options.context.deadline.limit(asked).await {
                 // Sstables of the other replicas can hold it.
                 Ok(Ok(ReplicaAnswer::CounterUpdated(state)))
                     if state.table() == mutation.table() && state.check(&table.schema).is_ok() =>
                 {
-                    return Ok(AppliedUpdate { leader, state, others: set.replicas.len() > 1 });
+                    return Ok(AppliedUpdate { counter_leader, state, others: set.replicas.len() > 1 });
                 }
-                // The replica did not receive the update: another one may be the leader.
+                // The replica did not receive the update: another one may be the counter leader.
                 Ok(Err(failure)) if failure.class() == FailureClass::NotSent => continue,
                 Ok(Err(failure)) if failure.is_stale() => return Err(Attempt::Outdated),
                 Ok(Err(failure)) if failure.class() == FailureClass::Failed => {
-                    let error = failed(failure, consistency, required, nodes.address(leader.host));
+                    let node = nodes.address(counter_leader.host);
+                    let error = CoordinatorError::of_failure(failure, consistency, required, node);
                     self.count_rate_limited(&error);
                     return Err(error.into());
                 }
@@ -126,26 +119,5 @@ impl Coordinator {
         }
         count(&self.counters.unavailable);
         Err(CoordinatorError::Unavailable { consistency, required, alive: 0 }.into())
-    }
-}
-
-fn failed(failure: ReplicaFailure, consistency: Consistency, required: u32, node: Option<IpAddr>) -> CoordinatorError {
-    match failure {
-        ReplicaFailure::Refused(ReplicaError::Overloaded(why)) => CoordinatorError::Overloaded(why),
-        ReplicaFailure::Refused(ReplicaError::RateLimited(refused)) => {
-            CoordinatorError::RateLimited { refused, by_coordinator: false }
-        }
-        ReplicaFailure::Refused(ReplicaError::Rejected(why)) => CoordinatorError::Invalid(why),
-        ReplicaFailure::Refused(ReplicaError::NoSuchTable) => CoordinatorError::NoSuchTable,
-        ReplicaFailure::Refused(ReplicaError::Cancelled) => CoordinatorError::Cancelled,
-        other => CoordinatorError::Failed {
-            consistency,
-            required,
-            received: 0,
-            failures: 1,
-            nodes: node.into_iter().collect(),
-            data_present: false,
-            why: other.why(),
-        },
     }
 }

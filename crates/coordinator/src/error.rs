@@ -1,6 +1,7 @@
 //! Why a request failed, in the coordinator's terms.
 
 use super::Consistency;
+use super::replica_failure::ReplicaFailure;
 use replica::{Overload, RateLimited, ReplicaError};
 use std::net::IpAddr;
 use thiserror::Error;
@@ -102,6 +103,23 @@ impl CoordinatorError {
             ReplicaError::RateLimited(refused) => CoordinatorError::RateLimited { refused, by_coordinator: false },
             ReplicaError::Stale(stale) => failed(stale.to_string(), consistency, required),
         }
+    }
+
+    /// The error of a request to one replica, at the address `node` if it is known.
+    pub(super) fn of_failure(
+        failure: ReplicaFailure,
+        consistency: Consistency,
+        required: u32,
+        node: Option<IpAddr>,
+    ) -> Self {
+        let mut error = match failure {
+            ReplicaFailure::Refused(error) => CoordinatorError::of(error, consistency, required),
+            ReplicaFailure::Send(_) => failed(failure.why(), consistency, required),
+        };
+        if let CoordinatorError::Failed { nodes, .. } = &mut error {
+            nodes.extend(node);
+        }
+        error
     }
 }
 

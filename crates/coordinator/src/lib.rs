@@ -66,7 +66,7 @@ pub use page_counting::Counting;
 pub use page_info::{PageBudget, PageInfo, PageStop};
 pub use paging::{Binding, LastReplicas, MAX_STATE_BYTES, PagingState, Refused, StatementHash};
 pub use peers::{answer, serve_replica};
-pub use read::{PageRequest, Partitions, Query, QueryPage};
+pub use read::{PageRequest, Query, QueryPage, QueryPartitions};
 pub use replica::Mutations;
 pub use replica_failure::SendError;
 pub use result_memory::{ResultCharge, ResultMemory};

@@ -51,7 +51,7 @@ const MOST_KEYS_BEHIND: u32 = 16;
 /// How long to wait for a key that this node does not have yet.
 const LONGEST_WAIT_FOR_KEY: Duration = Duration::from_secs(4);
 /// Kind of the query processor's field.
-const LANGUAGE: u8 = 1;
+const PROCESSOR_STATE: u8 = 1;
 /// Kind of the field of the replicas.
 const REPLICAS: u8 = 2;
 /// Kind of the field of the table.
@@ -89,7 +89,7 @@ pub struct PagingState {
     /// The replicas that read the page. None where only this node has replicas.
     pub replicas: Option<Box<LastReplicas>>,
     /// The query processor's own bytes. Empty if there are none.
-    pub language: Bytes,
+    pub processor_state: Bytes,
 }
 
 /// The replicas that read the last part of a page. They may have kept their readers, so the next
@@ -146,17 +146,17 @@ pub enum Refused {
 impl PagingState {
     /// A state without a position in stored data, for results that the query processor pages
     /// itself.
-    pub fn of_language(language: Bytes) -> PagingState {
+    pub fn of_processor(processor_state: Bytes) -> PagingState {
         let position = Position { key: Bytes::new(), region: Region::Start, prefix: Clustering::EMPTY, weight: 0 };
         let query = QueryId::from_bytes([0; 16]);
-        PagingState { query, remaining: u64::MAX, position, rows_in_last: 0, replicas: None, language }
+        PagingState { query, remaining: u64::MAX, position, rows_in_last: 0, replicas: None, processor_state }
     }
 
     /// The blob for the client, signed with the newest key. `now` in seconds since the epoch.
     pub fn seal(&self, keys: &PagingKeys, binding: &Binding, now: i64) -> Bytes {
         let (key, mac) = keys.newest().expect("the metadata has a key from the first start on");
         let replicas = self.replicas.as_ref().map_or(0, |replicas| 21 + 16 * replicas.hosts.len());
-        let lengths = self.position.key.len() + self.position.prefix.0.len() + self.language.len() + replicas;
+        let lengths = self.position.key.len() + self.position.prefix.0.len() + self.processor_state.len() + replicas;
         let mut out = Vec::with_capacity(HEAD + 64 + lengths + 5 + TABLE_FIELD);
         out.push(VERSION);
         out.extend_from_slice(&key.to_le_bytes());
@@ -217,10 +217,10 @@ impl PagingState {
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
         }
-        if !self.language.is_empty() {
-            out.push(LANGUAGE);
-            out.extend_from_slice(&(self.language.len() as u32).to_le_bytes());
-            out.extend_from_slice(&self.language);
+        if !self.processor_state.is_empty() {
+            out.push(PROCESSOR_STATE);
+            out.extend_from_slice(&(self.processor_state.len() as u32).to_le_bytes());
+            out.extend_from_slice(&self.processor_state);
         }
         if let Some(replicas) = &self.replicas {
             out.push(REPLICAS);
@@ -248,18 +248,18 @@ impl PagingState {
         if key.len() > MAX_KEY_BYTES {
             return None;
         }
-        let (mut language, mut replicas) = (Bytes::new(), None);
+        let (mut processor_state, mut replicas) = (Bytes::new(), None);
         while !rest.is_empty() {
             let [kind] = take(&mut rest)?;
             let field = blob(body, &mut rest)?;
             match kind {
-                LANGUAGE => language = field,
+                PROCESSOR_STATE => processor_state = field,
                 REPLICAS => replicas = Some(Box::new(LastReplicas::parse(&field)?)),
                 _ => {}
             }
         }
         let position = Position { key, region: region_from_code(region)?, prefix: Clustering(prefix), weight };
-        Some((PagingState { query, remaining, position, rows_in_last, replicas, language }, issued))
+        Some((PagingState { query, remaining, position, rows_in_last, replicas, processor_state }, issued))
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::nodes::Nodes;
 use super::page_counting::Counting;
-use super::read::{PageRequest, Partitions, Query};
+use super::read::{PageRequest, Query, QueryPartitions};
 use super::resume::Start;
 use super::write_responses::WriteGroup;
 use super::{Coordinator, CoordinatorError, RequestOptions, WriteKind, count};
@@ -50,11 +50,11 @@ impl RequestOptions {
 pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[Token; 4]>> {
     let is_part = page.counting != Counting::Page;
     let keys = match &query.partitions {
-        Partitions::Range(range) => {
+        QueryPartitions::Range(range) => {
             let token = only_token(range)?;
             return Some(if is_part { SmallVec::new() } else { SmallVec::from_slice(&[token]) });
         }
-        Partitions::Keys(keys) => keys,
+        QueryPartitions::Keys(keys) => keys,
     };
     let counted = match &page.state {
         _ if matches!(page.counting, Counting::PartOfFirst { .. } | Counting::Accepted) => &[],

@@ -30,7 +30,7 @@ use std::rc::Rc;
 
 /// The partitions of a query, in the order of their rows in the result.
 #[derive(Clone, Debug)]
-pub enum Partitions {
+pub enum QueryPartitions {
     /// These partitions, in this order. Each occurs once.
     Keys(SmallVec<[DecoratedKey; 1]>),
     /// All partitions of a range, in token order.
@@ -43,7 +43,7 @@ pub struct Query {
     /// The table.
     pub table: Rc<Table>,
     /// The partitions.
-    pub partitions: Partitions,
+    pub partitions: QueryPartitions,
     /// The rows of each partition that are read.
     pub slice: Rc<Slice>,
     /// The values of each row that are returned.

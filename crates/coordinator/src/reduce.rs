@@ -8,7 +8,7 @@
 //! aggregate does not delay a wait for old metadata to become unused.
 
 use super::page_counting::Counting;
-use super::read::{self, PageRequest, Partitions, Query, QueryPage};
+use super::read::{self, PageRequest, Query, QueryPage, QueryPartitions};
 use super::targets::Targets;
 use super::window::WIDEST;
 use super::{Coordinator, CoordinatorError, RequestOptions};
@@ -23,11 +23,11 @@ impl Coordinator {
     pub async fn reduce(&self, query: &Query, options: &RequestOptions) -> Result<QueryPage, CoordinatorError> {
         let mut parts = Vec::new();
         match &query.partitions {
-            Partitions::Keys(_) => parts.push(query.clone()),
-            Partitions::Range(_) => {
+            QueryPartitions::Keys(_) => parts.push(query.clone()),
+            QueryPartitions::Range(_) => {
                 let mut targets = Targets::new(query, None).ok_or(CoordinatorError::PagingState)?;
                 while let Some((_, range)) = targets.next() {
-                    parts.push(Query { partitions: Partitions::Range(range), ..query.clone() });
+                    parts.push(Query { partitions: QueryPartitions::Range(range), ..query.clone() });
                 }
             }
         }

@@ -98,7 +98,7 @@ impl ReplicaWriter {
             let waits = decides && hints.is_some() && responses.has_live(&groups);
             by_hint &= !waits;
             if !by_hint {
-                responses.change(replica, &groups, ResponseTracker::absent);
+                responses.update_trackers(replica, &groups, ResponseTracker::absent);
             }
             if waits {
                 responses.was_sent.set(true);
@@ -112,7 +112,7 @@ impl ReplicaWriter {
             let failure = match outcome {
                 Ok(Ok(_)) => {
                     responses.was_sent.set(true);
-                    responses.change(replica, &groups, ResponseTracker::answered);
+                    responses.update_trackers(replica, &groups, ResponseTracker::answered);
                     return self.complete_lacking(responses, &context).await;
                 }
                 Ok(Err(failure)) => failure,
@@ -131,17 +131,17 @@ impl ReplicaWriter {
             let waits = decides && hints.is_some() && failure.may_pass();
             by_hint &= failure.may_pass() && !waits;
             if !by_hint && class != FailureClass::Failed {
-                responses.change(replica, &groups, ResponseTracker::absent);
+                responses.update_trackers(replica, &groups, ResponseTracker::absent);
             } else if let ReplicaFailure::Refused(ReplicaError::RateLimited(refused)) = &failure {
                 responses.rate_limited.set(Some(*refused));
-                responses.change(replica, &groups, ResponseTracker::failed);
+                responses.update_trackers(replica, &groups, ResponseTracker::failed);
             } else if !by_hint {
                 let node = responses.nodes.address(replica.host);
                 if let ReplicaFailure::Refused(ReplicaError::Rejected(why)) = &failure {
                     responses.refused.borrow_mut().get_or_insert_with(|| why.clone());
                 }
                 responses.failures.borrow_mut().push((node, failure.why()));
-                responses.change(replica, &groups, ResponseTracker::failed);
+                responses.update_trackers(replica, &groups, ResponseTracker::failed);
             }
             if waits || replica.host == self.client.host || !failure.may_pass() {
                 self.lacks(responses, Lacking { replica, message, failure }, &context).await;
@@ -166,7 +166,11 @@ impl ReplicaWriter {
             }
         }
         if by_hint {
-            responses.change(replica, &groups, if kept { ResponseTracker::answered } else { ResponseTracker::failed });
+            responses.update_trackers(
+                replica,
+                &groups,
+                if kept { ResponseTracker::answered } else { ResponseTracker::failed },
+            );
             self.complete_lacking(responses, &context).await;
         }
         responses.end_hint();

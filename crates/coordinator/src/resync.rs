@@ -16,7 +16,7 @@
 //! reads all tables of the target. This is for losses that no node detected. Runs on shard 0.
 
 use crate::hints::{Cause, Hints, MissedWrites};
-use crate::{Consistency, Coordinator, CoordinatorError, PageRequest, Partitions, Query, RequestOptions};
+use crate::{Consistency, Coordinator, CoordinatorError, PageRequest, Query, QueryPartitions, RequestOptions};
 use bytes::Bytes;
 use cluster::metadata::{ClusterShards, Metadata, Table};
 use internode::{Internode, NodeStatus, Peer, Refusal, Verb};
@@ -409,7 +409,7 @@ fn query(metadata: &Metadata, table: TableId) -> Option<Query> {
     let table = metadata.table_by_id(table)?.clone();
     Some(Query {
         table,
-        partitions: Partitions::Range(PartitionRange::FULL),
+        partitions: QueryPartitions::Range(PartitionRange::FULL),
         slice: Rc::new(Slice::full()),
         output: Rc::new(Output::new(vec![OutputColumn::PartitionKey(0)], false, false)),
         limit: None,

@@ -1,6 +1,6 @@
 //! The tablets that a page reads, one after the other, in the order of the query's rows.
 
-use super::read::{Partitions, Query};
+use super::read::{Query, QueryPartitions};
 use super::resume::Start;
 use model::key::{DecoratedKey, RingCut};
 use model::range::PartitionRange;
@@ -16,7 +16,7 @@ impl<'a> Targets<'a> {
     /// The targets that remain after `start`. None: `start` is in no partition of the query.
     pub fn new(query: &'a Query, start: Option<&Start>) -> Option<Self> {
         match &query.partitions {
-            Partitions::Keys(keys) => {
+            QueryPartitions::Keys(keys) => {
                 let mut keys = &keys[..];
                 if let Some(start) = start {
                     let at = keys.iter().position(|key| *key == start.key)?;
@@ -24,7 +24,7 @@ impl<'a> Targets<'a> {
                 }
                 Some(Targets::Keys { query, keys })
             }
-            Partitions::Range(range) => {
+            QueryPartitions::Range(range) => {
                 let mut left = range.clone();
                 if let Some(start) = start {
                     let cut =
@@ -42,11 +42,11 @@ impl<'a> Targets<'a> {
     pub fn place(&self) -> usize {
         match self {
             Targets::Keys { query, keys } => match &query.partitions {
-                Partitions::Keys(all) => all.len() - keys.len(),
-                Partitions::Range(_) => unreachable!("a query has one kind of partitions"),
+                QueryPartitions::Keys(all) => all.len() - keys.len(),
+                QueryPartitions::Range(_) => unreachable!("a query has one kind of partitions"),
             },
             Targets::Range { query, .. } => match &query.partitions {
-                Partitions::Range(all) if only_token(all).is_some() => 0,
+                QueryPartitions::Range(all) if only_token(all).is_some() => 0,
                 _ => usize::MAX,
             },
         }
@@ -91,7 +91,7 @@ impl<'a> Targets<'a> {
     fn has_given(&self, range: &PartitionRange) -> bool {
         match self {
             Targets::Keys { query, keys } => match (&query.partitions, range.singular_key()) {
-                (Partitions::Keys(all), Some(key)) => all[..all.len() - keys.len()].contains(&key),
+                (QueryPartitions::Keys(all), Some(key)) => all[..all.len() - keys.len()].contains(&key),
                 _ => false,
             },
             Targets::Range { left, .. } => left.as_ref().is_none_or(|left| range.end <= left.start),
@@ -104,14 +104,14 @@ impl<'a> Targets<'a> {
         debug_assert!(self.has_given(range), "only what was taken is given back");
         match self {
             Targets::Keys { query, keys } => {
-                if let (Partitions::Keys(all), Some(key)) = (&query.partitions, range.singular_key())
+                if let (QueryPartitions::Keys(all), Some(key)) = (&query.partitions, range.singular_key())
                     && let Some(at) = all.iter().position(|known| *known == key)
                 {
                     *keys = &all[at..];
                 }
             }
             Targets::Range { query, left } => {
-                if let Partitions::Range(all) = &query.partitions {
+                if let QueryPartitions::Range(all) = &query.partitions {
                     *left = Some(PartitionRange { start: range.start.clone(), end: all.end.clone() });
                 }
             }

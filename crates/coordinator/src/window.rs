@@ -6,7 +6,7 @@
 use super::page_counting::PageCounting;
 use super::paging::LastReplicas;
 use super::quorum_read::QuorumPage;
-use super::read::{Partitions, Query, append};
+use super::read::{Query, QueryPartitions, append};
 use super::targets::Targets;
 use super::{Coordinator, CoordinatorError};
 use futures_util::{Stream, StreamExt, stream};
@@ -37,8 +37,8 @@ const KEYS_AT_FIRST: usize = 8;
 impl Window {
     pub fn new(query: &Query) -> Window {
         let width = match query.partitions {
-            Partitions::Keys(_) => KEYS_AT_FIRST,
-            Partitions::Range(_) => 1,
+            QueryPartitions::Keys(_) => KEYS_AT_FIRST,
+            QueryPartitions::Range(_) => 1,
         };
         Window { width, widest: WIDEST }
     }

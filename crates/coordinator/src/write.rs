@@ -98,7 +98,7 @@ impl Coordinator {
     /// Sends mutations to their replicas and waits for the level. Repeats with newer metadata while
     /// replicas refuse them as outdated.
     ///
-    /// `done`: a replica that has the mutations already (a counter's leader). They are then derived
+    /// `done`: a replica that has the mutations already (the counter leader). They are then derived
     /// from its data as of `metadata`. If one of the tables is truncated since, they are void and
     /// not sent again.
     pub(super) async fn route(
@@ -171,7 +171,7 @@ impl Coordinator {
         let mut groups: Vec<WriteGroup> = Vec::new();
         for (mutation, key) in mutations {
             let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
-            let (tracker, set) = self.checked(metadata, nodes, table, key, options)?;
+            let (tracker, set) = self.plan_partition_write(metadata, nodes, table, key, options)?;
             let same = |group: &&mut WriteGroup| {
                 let same_keyspace = group.table.schema.keyspace == table.schema.keyspace;
                 same_keyspace && group.replicas == set.replicas && group.pending == set.pending
@@ -195,7 +195,7 @@ impl Coordinator {
     /// The tracker for a write of this partition, and its replicas.
     ///
     /// # Errors [`CoordinatorError::Unavailable`] if too few replicas are up.
-    pub(super) fn checked(
+    pub(super) fn plan_partition_write(
         &self,
         metadata: &Metadata,
         nodes: &Nodes,

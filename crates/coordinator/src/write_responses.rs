@@ -71,6 +71,14 @@ pub(super) struct Lacking {
     pub failure: ReplicaFailure,
 }
 
+/// The responses of the replicas of a group, counted for its level.
+#[derive(Clone, Copy, Default)]
+struct LevelCounts {
+    required: u32,
+    received: u32,
+    failures: u32,
+}
+
 /// The outcome of a write.
 enum Outcome {
     Reached,
@@ -82,17 +90,18 @@ enum Outcome {
 }
 
 impl WriteResponses {
-    pub fn change(
+    /// Applies `update` to the trackers of these groups, for a response of a replica.
+    pub fn update_trackers(
         &self,
         replica: TabletReplica,
         groups: &[usize],
-        change: impl Fn(&mut ResponseTracker, super::response_tracker::DatacenterId),
+        update: impl Fn(&mut ResponseTracker, super::response_tracker::DatacenterId),
     ) {
         let datacenter = self.nodes.datacenter(replica.host);
         let mut all = self.groups.borrow_mut();
         let is_of = |group: &usize| all[*group].replicas.contains(&replica);
         debug_assert!(groups.iter().all(is_of), "a replica is counted for the groups that it is in");
-        groups.iter().for_each(|group| change(&mut all[*group].tracker, datacenter));
+        groups.iter().for_each(|group| update(&mut all[*group].tracker, datacenter));
         drop(all);
         self.changed.notify_one();
     }
@@ -171,8 +180,8 @@ impl WriteResponses {
 
     /// The error if the disk failed to record that a replica misses the write. The other replicas
     /// keep the write: an error with too few responses says that it may have been applied.
-    fn not_recorded(&self) -> CoordinatorError {
-        let (required, received, failures) = self.worst();
+    fn not_recorded_error(&self) -> CoordinatorError {
+        let LevelCounts { required, received, failures } = self.worst();
         CoordinatorError::Failed {
             consistency: self.consistency,
             required,
@@ -184,12 +193,16 @@ impl WriteResponses {
         }
     }
 
-    /// Required, received and failed responses of the group that lacks most, for errors.
-    fn worst(&self) -> (u32, u32, u32) {
+    /// The responses of the group that lacks most, for errors.
+    fn worst(&self) -> LevelCounts {
         let groups = self.groups.borrow();
         let missing = |group: &&WriteGroup| group.tracker.required() - group.tracker.received();
         let worst = groups.iter().max_by_key(missing);
-        worst.map_or((0, 0, 0), |group| (group.tracker.required(), group.tracker.received(), group.tracker.failures()))
+        worst.map_or_else(LevelCounts::default, |group| LevelCounts {
+            required: group.tracker.required(),
+            received: group.tracker.received(),
+            failures: group.tracker.failures(),
+        })
     }
 }
 
@@ -234,7 +247,7 @@ impl Coordinator {
         for (replica, groups) in targets {
             if done == Some(replica) {
                 responses.replica_done();
-                responses.change(replica, &groups, ResponseTracker::answered);
+                responses.update_trackers(replica, &groups, ResponseTracker::answered);
                 continue;
             }
             let message = match messages.iter().find(|(known, _)| *known == groups) {
@@ -257,10 +270,10 @@ impl Coordinator {
         if !matches!(outcome, Ok(Outcome::Reached | Outcome::Outdated)) {
             self.writer.hint_after_failure(&responses, &options.context);
         }
-        let (required, received, failures) = responses.worst();
+        let LevelCounts { required, received, failures } = responses.worst();
         match outcome {
             Ok(Outcome::Reached) => Ok(()),
-            Ok(Outcome::NotRecorded) => Err(responses.not_recorded().into()),
+            Ok(Outcome::NotRecorded) => Err(responses.not_recorded_error().into()),
             Ok(Outcome::Outdated) => Err(Attempt::Outdated),
             Ok(Outcome::Unreachable) => {
                 if let Some(why) = responses.refused.take() {

@@ -9,8 +9,7 @@ use crate::modify::execute::{LARGE_EXPANSION, default_timestamp, is_each_once};
 use crate::modify::json::JsonValues;
 use crate::modify::read_first::read_first;
 use crate::modify::{Modify, Room};
-use crate::pace::Pace;
-use crate::request::{Request, write_error, write_type};
+use crate::request::{Request, write_error};
 use crate::term::Env;
 use coordinator::{CoordinatorError, RequestOptions, WriteKind};
 use model::TableSchema;
@@ -116,8 +115,8 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
             turn = Some(request.turn(&options.context.deadline).await?);
         }
         let schema = &modify.schema;
-        let settled = match modify.slow {
-            true => Box::pin(modify.settled(*env, &Pace::of_write(&options, schema, write_type(kind)))).await?,
+        let evaluated = match modify.slow {
+            true => Box::pin(modify.evaluate_paced(*env, &options, kind)).await?,
             false => None,
         };
         for key in keys {
@@ -130,7 +129,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
                 partitions.push((schema.clone(), key.clone(), mutation));
                 partitions.len() - 1
             });
-            let inputs = Inputs { env: *env, stamp: &stamp, prior: prior.as_ref(), settled: settled.as_ref() };
+            let inputs = Inputs { env: *env, stamp: &stamp, prior: prior.as_ref(), evaluated: evaluated.as_ref() };
             modify.fill(&mut partitions[place].2, &key, &rows, &inputs, &mut room)?;
         }
     }

@@ -54,7 +54,7 @@ impl BatchLimit {
         if new.is_empty() {
             return Ok(());
         }
-        let mode = modify.limit(&new, request)?;
+        let mode = modify.apply_rate_limit(&new, request)?;
         // Partitions that the replicas have counted must not be counted again.
         if options.context.rate_limit != RateLimitMode::ChargeOnly || matches!(mode, RateLimitMode::Deferred { .. }) {
             options.context.rate_limit = mode;

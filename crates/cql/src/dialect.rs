@@ -21,7 +21,7 @@ impl Default for Dialect {
 impl Dialect {
     /// The byte that distinguishes the ids of this dialect's statements. `None` for the default
     /// dialect.
-    pub fn mark(self) -> Option<u8> {
+    pub fn id_suffix(self) -> Option<u8> {
         (self != Dialect::default()).then_some(u8::from(self.names_are_one) | u8::from(self.in_is_upper) << 1)
     }
 

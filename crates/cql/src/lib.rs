@@ -44,4 +44,4 @@ pub use api::{Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams};
 pub use error::Error;
 pub use processor::{Processor, ProcessorShards, SlowLogSettings};
 pub use request::Config;
-pub use statistics::StatementNumbers;
+pub use statistics::StatementMetrics;

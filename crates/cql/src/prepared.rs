@@ -46,8 +46,8 @@ fn hash_of(keyspace: Option<&str>, text: &str, dialect: Dialect) -> Md5 {
     let mut hash = Md5::new();
     hash.update(keyspace.unwrap_or_default().as_bytes());
     hash.update(text.as_bytes());
-    if let Some(mark) = dialect.mark() {
-        hash.update([mark]);
+    if let Some(suffix) = dialect.id_suffix() {
+        hash.update([suffix]);
     }
     hash
 }
@@ -220,7 +220,7 @@ fn types_of(planned: &Planned) -> impl Iterator<Item = &CqlType> {
 
 /// Metrics of a statement cache.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct CacheNumbers {
+pub struct CacheMetrics {
     /// The number of statements.
     pub statements: usize,
     /// Their memory in bytes.
@@ -374,8 +374,8 @@ impl Cache {
     }
 
     /// Its metrics.
-    pub fn numbers(&self) -> CacheNumbers {
-        CacheNumbers { statements: self.by_id.len(), bytes: self.weight, limit: self.limit, evicted: self.evicted }
+    pub fn metrics(&self) -> CacheMetrics {
+        CacheMetrics { statements: self.by_id.len(), bytes: self.weight, limit: self.limit, evicted: self.evicted }
     }
 }
 
@@ -417,7 +417,7 @@ mod tests {
         assert!(cache.get(&[0; 16]).is_some(), "it was used just before");
         assert!(cache.get(&[1; 16]).is_none());
         assert!(cache.get(&[8; 16]).is_some());
-        assert_eq!(cache.numbers().evicted, 9 - cache.len() as u64);
+        assert_eq!(cache.metrics().evicted, 9 - cache.len() as u64);
         assert!(cache.weight <= cache.limit);
     }
 

@@ -25,9 +25,9 @@ use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
 use crate::fragments::{FragmentShards, LocalSourcesService};
 use crate::plan::{Plan, PlanContext, Planned};
-use crate::prepared::{CacheNumbers, StatementId};
+use crate::prepared::{CacheMetrics, StatementId};
 use crate::request::{Config, Request};
-use crate::statistics::{StatementNumbers, Statistics};
+use crate::statistics::{StatementMetrics, Statistics};
 use crate::system::{self, SystemShards, SystemTables};
 use crate::term::Env;
 use cluster::Metadata;
@@ -116,13 +116,13 @@ impl Processor {
     }
 
     /// The metrics of this shard's prepared statement cache.
-    pub fn prepared_statements(&self) -> CacheNumbers {
-        self.plans.numbers()
+    pub fn prepared_statements(&self) -> CacheMetrics {
+        self.plans.metrics()
     }
 
     /// The metrics of statements executed on this shard.
-    pub fn statistics(&self) -> StatementNumbers {
-        self.statistics.numbers()
+    pub fn statistics(&self) -> StatementMetrics {
+        self.statistics.metrics()
     }
 
     /// Executes a statement given as text (QUERY).

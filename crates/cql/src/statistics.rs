@@ -37,7 +37,7 @@ pub struct Statistics {
 
 /// The values of all counters at one moment. They count since the start of the node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct StatementNumbers {
+pub struct StatementMetrics {
     /// SELECT, INSERT, UPDATE, DELETE and BATCH requests by consistency level, in the order of
     /// [`Consistency::ALL`].
     pub queries: [u64; Consistency::ALL.len()],
@@ -161,9 +161,9 @@ impl Statistics {
     }
 
     /// The current values.
-    pub fn numbers(&self) -> StatementNumbers {
+    pub fn metrics(&self) -> StatementMetrics {
         let modified = |verb: Verb| self.modifications[verb as usize].get();
-        StatementNumbers {
+        StatementMetrics {
             queries: std::array::from_fn(|level| self.queries[level].get()),
             writes: std::array::from_fn(|level| self.writes[level].get()),
             reads: self.reads.get(),

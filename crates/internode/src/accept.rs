@@ -9,7 +9,9 @@ use super::connection::{Connection, End, drive};
 use super::dial::read_sealed;
 use super::error::{Rejection, RejectionCode};
 use super::frame::Frames;
-use super::handshake::{Hello, PREAMBLE, Preamble, Reply, Welcome, encode_answer, judge, needs_tls, no_tls, seal};
+use super::handshake::{
+    Hello, PREAMBLE, Preamble, Reply, Welcome, check_hello, encode_answer, needs_tls, no_tls, seal,
+};
 use super::metrics::{Level, count};
 use super::serving::Serving;
 use super::socket::Socket;
@@ -181,10 +183,10 @@ async fn shake_hands(
         return Ok(None);
     };
     let own_shard = (internode.shard, internode.setting.shards);
-    let judged = judge(own, own_shard, &internode.book(), (policy, preamble.encrypted), &hello);
-    socket.write_all(&seal(&Reply::of(&judged))).await?;
+    let decision = check_hello(own, own_shard, &internode.book(), (policy, preamble.encrypted), &hello);
+    socket.write_all(&seal(&Reply::of(&decision))).await?;
     socket.flush().await?;
-    match judged {
+    match decision {
         Ok(welcome) => Ok(Some((socket, hello, welcome))),
         Err(rejection) => {
             count(&internode.counters.rejected);

@@ -155,7 +155,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
                 "this node was stalled (a paused machine, no CPU?): the time does not count against other nodes"
             );
         }
-        let events = watch.detector.borrow_mut().judge(now);
+        let events = watch.detector.borrow_mut().evaluate(now);
         let snapshot = watch.detector.borrow().snapshot();
         for event in &events {
             say(&watch.internode, *event, snapshot.is_stopping(event.host));

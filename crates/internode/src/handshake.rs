@@ -6,8 +6,8 @@
 //! length, body, u32 CRC32 of all before`, with the body in postcard's encoding. Fields are only
 //! added at the end. After that, the connection carries frames.
 //!
-//! The accepting node decides ([`judge`]). If it rejects the connection, it sends the reason. The
-//! connecting node checks the answer ([`check`] of the [`Welcome`]).
+//! The accepting node decides ([`check_hello`]). If it rejects the connection, it sends the reason.
+//! The connecting node checks the answer ([`check`] of the [`Welcome`]).
 
 use super::config::{AddressBook, Between, Identity};
 use super::error::{Rejection, RejectionCode};
@@ -136,9 +136,9 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Converts a judgement to a reply.
-    pub fn of(judged: &Result<Welcome, Rejection>) -> Reply {
-        match judged {
+    /// Converts a decision to a reply.
+    pub fn of(decision: &Result<Welcome, Rejection>) -> Reply {
+        match decision {
             Ok(welcome) => Reply::Welcome(welcome.clone()),
             Err(rejection) => Reply::Rejected(rejection.code as u8, rejection.text.to_string()),
         }
@@ -180,7 +180,7 @@ pub fn open<T: DeserializeOwned>(front: &[u8; SEAL], rest: &[u8]) -> Option<T> {
 }
 
 /// Decides whether to accept a connection from the sender of `hello` to `shard` of this node.
-pub fn judge(
+pub fn check_hello(
     own: &Identity,
     (shard, shards): (u16, u16),
     book: &AddressBook,
@@ -312,7 +312,7 @@ mod tests {
 
     fn code(hello: &Hello, encryption: (Between, bool)) -> Option<RejectionCode> {
         let book = AddressBook { left: [host(9)].into(), ..AddressBook::default() };
-        judge(&identity(1), (0, 4), &book, encryption, hello).err().map(|rejection| rejection.code)
+        check_hello(&identity(1), (0, 4), &book, encryption, hello).err().map(|rejection| rejection.code)
     }
 
     #[test]
@@ -342,7 +342,8 @@ mod tests {
     fn a_rejection_says_who_and_what() {
         let book = AddressBook::default();
         let foreign = Hello { cluster: "Other".into(), ..hello() };
-        let rejection = judge(&identity(1), (0, 1), &book, (Between::None, false), &foreign).expect_err("foreign");
+        let rejection =
+            check_hello(&identity(1), (0, 1), &book, (Between::None, false), &foreign).expect_err("foreign");
         let text = rejection.to_string();
         assert!(text.contains("'Other'") && text.contains("'Test'") && text.contains("127.0.0.2:7000"), "{text}");
         assert_eq!(Reply::of(&Err(rejection)), Reply::Rejected(1, text));

@@ -133,7 +133,7 @@ impl Liveness {
 }
 
 #[derive(Debug)]
-struct Judged {
+struct WatchedNode {
     status: NodeStatus,
     /// When it last answered; before the first answer, when it was first watched.
     last_answer: Instant,
@@ -155,7 +155,7 @@ struct Judged {
 #[derive(Debug)]
 pub struct Detector {
     config: LivenessConfig,
-    nodes: BTreeMap<HostId, Judged>,
+    nodes: BTreeMap<HostId, WatchedNode>,
     /// When this node last processed answers.
     looked: Option<Instant>,
 }
@@ -166,11 +166,11 @@ impl Detector {
         Detector { config, nodes: BTreeMap::new(), looked: None }
     }
 
-    /// Sets the watched nodes. New ones are judged from `now` on.
+    /// Sets the watched nodes. New ones are evaluated from `now` on.
     pub fn watch(&mut self, hosts: &BTreeSet<HostId>, now: Instant) {
         self.nodes.retain(|host, _| hosts.contains(host));
         for host in hosts {
-            self.nodes.entry(*host).or_insert_with(|| Judged {
+            self.nodes.entry(*host).or_insert_with(|| WatchedNode {
                 status: NodeStatus::Unknown,
                 last_answer: now,
                 answers: 0,
@@ -243,7 +243,7 @@ impl Detector {
     }
 
     /// Updates the statuses at `now`. Returns the changes.
-    pub fn judge(&mut self, now: Instant) -> Vec<LivenessEvent> {
+    pub fn evaluate(&mut self, now: Instant) -> Vec<LivenessEvent> {
         let config = self.config;
         let mut events = Vec::new();
         for (host, node) in &mut self.nodes {
@@ -283,7 +283,7 @@ impl Detector {
 
     /// The current statuses.
     pub fn snapshot(&self) -> Liveness {
-        let status = |node: &Judged| PeerStatus {
+        let status = |node: &WatchedNode| PeerStatus {
             status: node.status,
             clock_ahead_micros: node.clock_ahead_micros,
             round_trip: node.round_trip,
@@ -334,7 +334,7 @@ mod tests {
                 }
                 let millis = self.now.duration_since(self.start).as_millis() as u64;
                 assert_eq!(self.detector.looks(self.now), None);
-                let events = self.detector.judge(self.now);
+                let events = self.detector.evaluate(self.now);
                 self.events.extend(events.into_iter().map(|event| (millis, event.up)));
             }
         }
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(node.detector.looks(node.now), None);
         node.pings(1, true);
         let mut late = 0;
-        while node.detector.judge(node.now).is_empty() {
+        while node.detector.evaluate(node.now).is_empty() {
             node.now += Duration::from_secs(1);
             assert_eq!(node.detector.looks(node.now), Some(Duration::from_secs(1)));
             late += 1;
@@ -479,20 +479,20 @@ mod tests {
         detector.watch(&[host(1), host(2)].into(), now);
         detector.answered(host(3), now, Duration::ZERO, 0, None, at());
         detector.answered(host(1), now, Duration::ZERO, 0, None, at());
-        assert_eq!(detector.judge(now), [LivenessEvent { host: host(1), up: true }]);
+        assert_eq!(detector.evaluate(now), [LivenessEvent { host: host(1), up: true }]);
         detector.watch(&[host(2)].into(), now);
         let later = now + Duration::from_secs(5);
-        assert_eq!(detector.judge(later), [LivenessEvent { host: host(2), up: false }]);
+        assert_eq!(detector.evaluate(later), [LivenessEvent { host: host(2), up: false }]);
         assert_eq!(detector.hosts().collect::<Vec<_>>(), [host(2)]);
         let before = detector.snapshot();
         detector.answered(host(2), later, Duration::ZERO, 7, None, at());
         assert!(before != detector.snapshot() && before.same_statuses(&detector.snapshot()));
         detector.answered(host(2), later, Duration::ZERO, 7, None, at());
-        detector.judge(later);
+        detector.evaluate(later);
         assert!(!before.same_statuses(&detector.snapshot()));
         let mut detector = Detector::new(LivenessConfig::default());
         detector.watch(&[host(2)].into(), now);
-        detector.judge(later);
+        detector.evaluate(later);
         assert!(!detector.snapshot().is_down(host(1)) && detector.snapshot().is_down(host(2)));
     }
 
@@ -503,7 +503,7 @@ mod tests {
         detector.watch(&[host(1)].into(), now);
         let mut says = |report| {
             detector.answered(host(1), now, Duration::ZERO, 0, Some(report), at());
-            detector.judge(now);
+            detector.evaluate(now);
             detector.snapshot()
         };
         let quiet = says(SelfReport::default());
@@ -512,7 +512,7 @@ mod tests {
         assert!(!quiet.is_serving(host(1)) && serving.is_serving(host(1)) && !quiet.same_statuses(&serving));
         assert!(serving.same_statuses(&says(SelfReport { load_bytes: 5, ..report })));
         assert!(!serving.same_statuses(&says(SelfReport { schema: Uuid::from_u128(1), ..report })));
-        detector.judge(now + Duration::from_secs(5));
+        detector.evaluate(now + Duration::from_secs(5));
         assert!(!detector.snapshot().is_serving(host(1)), "a node that is down serves nobody");
     }
 }

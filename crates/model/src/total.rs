@@ -156,7 +156,8 @@ fn sum(a: &Decimal, b: &Decimal) -> Result<Decimal, TotalError> {
         if distance == 0 {
             return Ok(decimal.unscaled.clone());
         }
-        digits::check(&decimal.unscaled, "decimal").map_err(|error| TotalError::Malformed(error.to_string()))?;
+        digits::check_digit_limit(&decimal.unscaled, "decimal")
+            .map_err(|error| TotalError::Malformed(error.to_string()))?;
         if distance > MAX_SCALE_DISTANCE && decimal.unscaled != BigInt::ZERO {
             return Err(TotalError::Scales);
         }

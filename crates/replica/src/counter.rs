@@ -55,7 +55,7 @@ impl Replica {
     /// The id under which this node counts in the tablet of a partition.
     fn counter_id_in(&self, table: TableId, key: &DecoratedKey) -> CounterId {
         let own = self.counter_id.get();
-        match self.engine.count_id(table, key) {
+        match self.engine.tablet_counter_id(table, key) {
             Some(of_tablet) => CounterId(Uuid::from_u128(own.0.as_u128() ^ of_tablet.as_u128())),
             None => own,
         }

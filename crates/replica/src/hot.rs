@@ -189,7 +189,7 @@ impl HotPartitions {
     pub fn refused(&self, id: PartitionId, kind: LimitKind, by_table: bool) {
         if self.is_sampled() {
             self.state.borrow_mut().tracker.refused(id, kind, by_table, self.scale());
-            self.look();
+            self.update_if_due();
         }
     }
 
@@ -203,7 +203,7 @@ impl HotPartitions {
 
     /// Whether the coordinator on this shard accepts an operation.
     pub fn admits(&self, id: PartitionId, kind: LimitKind) -> bool {
-        self.look();
+        self.update_if_due();
         let admitted = self.state.borrow_mut().protection.admits(id);
         if !admitted {
             self.count(id, kind, true);
@@ -213,7 +213,7 @@ impl HotPartitions {
 
     /// Whether the replica performs an operation. Counts it if not, or if it would not.
     pub fn performs(&self, id: PartitionId, kind: LimitKind) -> bool {
-        self.look();
+        self.update_if_due();
         let refuses = self.refuses.get();
         let performed = self.state.borrow_mut().protection.performs(id);
         if !performed {
@@ -238,7 +238,7 @@ impl HotPartitions {
     }
 
     /// Updates what depends on time, if that is due.
-    pub fn look(&self) {
+    pub fn update_if_due(&self) {
         let now = rt::time::coarse_now();
         let state = &mut *self.state.borrow_mut();
         if now.saturating_duration_since(state.updated) < PERIOD {

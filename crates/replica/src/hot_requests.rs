@@ -129,7 +129,7 @@ impl Replica {
             let operation = Operation { kind, last_token, bytes, cpu_nanos };
             self.hot.performed(PartitionId { table, token: key.token }, &key.key, operation);
         });
-        self.hot.look();
+        self.hot.update_if_due();
     }
 
     /// Whether requests of hot partitions are refused now.

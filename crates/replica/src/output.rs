@@ -37,6 +37,20 @@ pub enum OutputColumn {
     CellTimes(ColumnId),
 }
 
+impl OutputColumn {
+    /// The static or regular column. `None` for a component of a key.
+    pub fn column_id(self) -> Option<ColumnId> {
+        match self {
+            OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => None,
+            OutputColumn::Value(id)
+            | OutputColumn::WriteTime(id)
+            | OutputColumn::Ttl(id)
+            | OutputColumn::Elements(id)
+            | OutputColumn::CellTimes(id) => Some(id),
+        }
+    }
+}
+
 /// The output of a read.
 #[derive(Debug)]
 pub struct Output {
@@ -74,7 +88,7 @@ impl Output {
 
     /// The bytes of each allocation of an output that is bound to a schema.
     pub fn allocations(&self) -> [usize; 5] {
-        let ids = self.columns.iter().filter_map(|column| column_id(*column)).map(|id| usize::from(id.0) + 1).max();
+        let ids = self.columns.iter().filter_map(|column| column.column_id()).map(|id| usize::from(id.0) + 1).max();
         [
             self.columns.capacity() * size_of::<OutputColumn>(),
             self.reductions.capacity() * size_of::<Reduction>(),
@@ -172,7 +186,7 @@ impl Binding {
         let mut complex = false;
         for (i, column) in output.columns.iter().enumerate() {
             let mut slot = Slot { column: *column, ty: None, is_static: false, next: None };
-            if let Some(id) = column_id(*column) {
+            if let Some(id) = column.column_id() {
                 if by_column.len() <= id.0 as usize {
                     by_column.resize(id.0 as usize + 1, None);
                 }
@@ -368,17 +382,6 @@ fn most_repeated(columns: &[OutputColumn]) -> usize {
 struct FoundCells<'a> {
     one: Option<Cell<'a>>,
     many: Vec<Cell<'a>>,
-}
-
-fn column_id(column: OutputColumn) -> Option<ColumnId> {
-    match column {
-        OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => None,
-        OutputColumn::Value(id)
-        | OutputColumn::WriteTime(id)
-        | OutputColumn::Ttl(id)
-        | OutputColumn::Elements(id)
-        | OutputColumn::CellTimes(id) => Some(id),
-    }
 }
 
 /// Appends a value in the protocol's form: i32 length and bytes, or -1 for null.

@@ -242,7 +242,7 @@ impl Executor {
         }
         ctx.counters.turns.add(1);
         ctx.clock.set_coarse(start);
-        if real && let Some(allowance) = ctx.governor.look(start) {
+        if real && let Some(allowance) = ctx.governor.sample(start) {
             ctx.io.set_allowance(allowance);
         }
         let mut now = start;

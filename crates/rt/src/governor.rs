@@ -66,7 +66,7 @@ pub(crate) struct Governor {
     allowance: Cell<f64>,
     latencies: RefCell<Recent>,
     waits: RefCell<Recent>,
-    next_look: Cell<Option<Instant>>,
+    next_sample: Cell<Option<Instant>>,
 }
 
 impl Governor {
@@ -76,7 +76,7 @@ impl Governor {
             allowance: Cell::new(1.0),
             latencies: RefCell::default(),
             waits: RefCell::default(),
-            next_look: Cell::new(None),
+            next_sample: Cell::new(None),
         }
     }
 
@@ -95,11 +95,11 @@ impl Governor {
 
     /// Updates the allowance if an update is due. Returns the allowance if it has changed.
     #[inline]
-    pub fn look(&self, now: Instant) -> Option<f64> {
-        if self.next_look.get().is_some_and(|next| now < next) {
+    pub fn sample(&self, now: Instant) -> Option<f64> {
+        if self.next_sample.get().is_some_and(|next| now < next) {
             return None;
         }
-        self.next_look.set(Some(now + EVERY));
+        self.next_sample.set(Some(now + EVERY));
         let (mut latencies, mut waits) = (self.latencies.borrow_mut(), self.waits.borrow_mut());
         let seen = latencies.percentile99().map(|took| took + waits.percentile99().unwrap_or_default());
         latencies.fade();

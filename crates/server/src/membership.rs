@@ -222,11 +222,11 @@ pub async fn join_group(
     let (seeds, address) = (wire.seeds.clone(), wire.internode.own().address);
     let (of_others, internode) = (seeds.clone(), Rc::downgrade(&wire.internode));
     rt::task::spawn(foreign_seeds::watch(internode.clone(), service.shards().metadata, async move || {
-        of_others.look(address).await
+        of_others.resolve(address).await
     }))
     .detach();
     let locator = wire.admission.locator().clone();
-    rt::task::spawn(locate::keep_locating(locator, internode, async move || seeds.look(address).await)).detach();
+    rt::task::spawn(locate::keep_locating(locator, internode, async move || seeds.resolve(address).await)).detach();
     if joins { unless_failed(service, receive_metadata(service)).await? } else { Ok(()) }
 }
 

@@ -234,9 +234,9 @@ fn stack_config(config: &Config, shards: usize, shard_memory: usize) -> StackCon
         compaction_throughput: config.compaction_throughput_mb_per_sec.0.div_ceil(shards as u64),
         streaming: stack::stream_settings(config),
         open_files: config.sstable_open_files_limit.div_ceil(shards as u64) as usize,
-        language: cql::Config {
+        query_processor: cql::Config {
             prepared_statements_cache_size: (shard_memory / 64).min(32 << 20),
-            ..stack::language(config)
+            ..stack::query_processor_config(config)
         },
     }
 }

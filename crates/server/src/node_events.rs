@@ -37,7 +37,7 @@ struct SentStates {
 
 impl SentStates {
     /// The events to send, given the current nodes.
-    fn look(&mut self, now: &BTreeMap<HostId, ClientEndpoint>) -> Vec<Event> {
+    fn diff(&mut self, now: &BTreeMap<HostId, ClientEndpoint>) -> Vec<Event> {
         let mut events = Vec::new();
         self.nodes.retain(|host, sent| {
             let stays = now.get(host).is_some_and(|place| place.address == sent.address);
@@ -83,8 +83,8 @@ pub struct NodeEvents {
 }
 
 impl NodeEvents {
-    fn look(&self) {
-        let events = self.sent.borrow_mut().look(&places(nodes(self.shards)));
+    fn send_changes(&self) {
+        let events = self.sent.borrow_mut().diff(&places(nodes(self.shards)));
         if !events.is_empty() {
             rt::task::spawn(events::broadcast(self.servers, events)).detach();
         }
@@ -102,13 +102,13 @@ pub fn begin(
     let shards = metadata.shards();
     let sent = RefCell::new(SentStates { nodes: places(nodes(shards)) });
     own.set(Rc::new(NodeEvents { sent, shards, servers }));
-    let look = move || {
+    let send_changes = move || {
         if let Some(events) = own.try_get() {
-            events.look();
+            events.send_changes();
         }
     };
-    metadata.on_topology(move |_| look());
-    internode.watch_liveness(move |_| look());
+    metadata.on_topology(move |_| send_changes());
+    internode.watch_liveness(move |_| send_changes());
 }
 
 #[cfg(test)]
@@ -136,16 +136,16 @@ mod tests {
         let mut sent = SentStates { nodes: now(&[(1, 1, true), (2, 2, false)]) };
         let status = |up, n| Event::Status { up, node: address(n) };
         let topology = |joined, n| Event::Topology { joined, node: address(n) };
-        let mut look = |nodes: &[(u128, u8, bool)]| sent.look(&now(nodes));
-        assert_eq!(look(&[(1, 1, true), (2, 2, false)]), []);
-        assert_eq!(look(&[(1, 1, false), (2, 2, true)]), [status(false, 1), status(true, 2)]);
-        assert_eq!(look(&[(1, 1, false), (2, 2, true)]), []);
+        let mut diff = |nodes: &[(u128, u8, bool)]| sent.diff(&now(nodes));
+        assert_eq!(diff(&[(1, 1, true), (2, 2, false)]), []);
+        assert_eq!(diff(&[(1, 1, false), (2, 2, true)]), [status(false, 1), status(true, 2)]);
+        assert_eq!(diff(&[(1, 1, false), (2, 2, true)]), []);
         // A third node joins: the event is sent once it serves clients.
-        assert_eq!(look(&[(1, 1, true), (2, 2, true), (3, 3, false)]), [status(true, 1)]);
-        assert_eq!(look(&[(1, 1, true), (2, 2, true), (3, 3, true)]), [topology(true, 3), status(true, 3)]);
+        assert_eq!(diff(&[(1, 1, true), (2, 2, true), (3, 3, false)]), [status(true, 1)]);
+        assert_eq!(diff(&[(1, 1, true), (2, 2, true), (3, 3, true)]), [topology(true, 3), status(true, 3)]);
         // The second node comes back with another address.
-        assert_eq!(look(&[(1, 1, true), (2, 9, false), (3, 3, true)]), [topology(false, 2)]);
-        assert_eq!(look(&[(1, 1, true), (2, 9, true), (3, 3, true)]), [topology(true, 9), status(true, 9)]);
-        assert_eq!(look(&[(1, 1, true), (3, 3, true)]), [topology(false, 9)]);
+        assert_eq!(diff(&[(1, 1, true), (2, 9, false), (3, 3, true)]), [topology(false, 2)]);
+        assert_eq!(diff(&[(1, 1, true), (2, 9, true), (3, 3, true)]), [topology(true, 9), status(true, 9)]);
+        assert_eq!(diff(&[(1, 1, true), (3, 3, true)]), [topology(false, 9)]);
     }
 }

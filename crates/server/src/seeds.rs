@@ -60,7 +60,7 @@ impl Seeds {
 
 impl Seeds {
     /// The current addresses, without waiting for names that have none.
-    pub async fn look(&self, own: SocketAddr) -> Vec<SocketAddr> {
+    pub async fn resolve(&self, own: SocketAddr) -> Vec<SocketAddr> {
         let mut addresses = self.addresses.clone();
         for (name, port) in &self.names {
             match rt::net::lookup(name, *port).await {

@@ -155,7 +155,7 @@ fn schema_bytes(config: &Config) -> usize {
 }
 
 /// The limits of the query processor with this configuration.
-pub fn language(config: &Config) -> cql::Config {
+pub fn query_processor_config(config: &Config) -> cql::Config {
     cql::Config {
         read_timeout: config.read_request_timeout_in_ms.0,
         range_timeout: config.range_request_timeout_in_ms.0,
@@ -431,7 +431,7 @@ fn serve_shard(layers: Layers, config: &StackConfig, timestamps: Arc<AtomicI64>,
     let reporting = Coordinator::keep_reporting_arrivals(Rc::downgrade(&coordinator));
     rt::task::spawn_in(Group::Control, reporting).detach();
     layers.coordinator.set(coordinator.clone());
-    layers.processor.set(Rc::new(Processor::with_config(coordinator, config.language.clone(), layers.cql())));
+    layers.processor.set(Rc::new(Processor::with_config(coordinator, config.query_processor.clone(), layers.cql())));
 }
 
 /// Replays the logs of earlier runs, on all shards in parallel. Each record goes to the shard that

@@ -55,7 +55,7 @@ pub struct StackConfig {
     /// process's descriptors.
     pub open_files: usize,
     /// The limits of the query processor.
-    pub language: cql::Config,
+    pub query_processor: cql::Config,
 }
 
 impl StackConfig {
@@ -101,7 +101,7 @@ impl StackConfig {
             compaction_throughput: 0,
             streaming: StreamSettings::default(),
             open_files: 0,
-            language: cql::Config::default(),
+            query_processor: cql::Config::default(),
         }
     }
 }

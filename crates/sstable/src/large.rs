@@ -21,8 +21,10 @@
 
 mod finder;
 
+use crate::generation::{Component, SstablePath};
 use crate::input::{Fault, Input, Parsed, write_vbytes};
 use bytes::Bytes;
+use model::TableSchema;
 use model::types::vint::write_unsigned;
 use std::cell::Cell;
 
@@ -135,6 +137,36 @@ pub struct LargeData {
     pub written_at: i64,
     /// Sorted by kind, then from the largest to the smallest.
     pub list: Vec<Large>,
+}
+
+/// Logs a warning for each large partition, row, cell or collection.
+pub(crate) fn log_large_data(data: &LargeData, schema: &TableSchema, place: &SstablePath) {
+    let (keyspace, table, path) = (&schema.keyspace, &schema.name, place.path(Component::Data));
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let within = |clustering_key: &String| match clustering_key.is_empty() {
+        true => String::new(),
+        false => format!("/{clustering_key}"),
+    };
+    for Large { size, partition_key, what, .. } in &data.list {
+        let (kind, path, size) = match what {
+            LargeKind::Partition { rows, .. } => ("partition", String::new(), format!("{size} bytes/{rows} rows")),
+            LargeKind::Row { clustering_key } if clustering_key.is_empty() && !schema.clustering.is_empty() => {
+                ("static row", String::new(), format!("{size} bytes"))
+            }
+            LargeKind::Row { clustering_key } => ("row", within(clustering_key), format!("{size} bytes")),
+            LargeKind::Cell { clustering_key, column, elements: 0 } => {
+                ("cell", format!("{}/{column}", within(clustering_key)), format!("{size} bytes"))
+            }
+            LargeKind::Cell { clustering_key, column, elements } => {
+                let path = format!("{}/{column}", within(clustering_key));
+                ("collection", path, format!("{size} bytes/{elements} elements"))
+            }
+        };
+        tracing::warn!(
+            target: "large_data",
+            "Writing large {kind} {keyspace}/{table}: {partition_key}{path} ({size}) to {file}"
+        );
+    }
 }
 
 impl LargeData {

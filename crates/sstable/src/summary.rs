@@ -10,7 +10,7 @@ use model::token::{self, Token};
 use std::cmp::Ordering;
 
 /// The sampling level of a full summary.
-const FULL: u32 = 128;
+const FULL_SAMPLING_LEVEL: u32 = 128;
 
 /// The summary of an sstable.
 #[derive(Clone, Debug)]
@@ -156,12 +156,12 @@ impl SummaryBuilder {
         debug_assert!(self.starts.len() as u64 <= self.keys, "a key is sampled once");
         let list = 4 * self.starts.len();
         let mut out = Vec::with_capacity(64 + list + self.entries.len());
-        let full = self.keys.div_ceil(self.interval as u64) as u32;
+        let size_at_full_sampling = self.keys.div_ceil(self.interval as u64) as u32;
         out.extend_from_slice(&self.interval.to_be_bytes());
         out.extend_from_slice(&(self.starts.len() as u32).to_be_bytes());
         out.extend_from_slice(&((list + self.entries.len()) as u64).to_be_bytes());
-        out.extend_from_slice(&FULL.to_be_bytes());
-        out.extend_from_slice(&full.to_be_bytes());
+        out.extend_from_slice(&FULL_SAMPLING_LEVEL.to_be_bytes());
+        out.extend_from_slice(&size_at_full_sampling.to_be_bytes());
         for start in &self.starts {
             out.extend_from_slice(&(start + list as u32).to_le_bytes());
         }

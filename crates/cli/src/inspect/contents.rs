@@ -8,7 +8,7 @@ use model::TableSchema;
 use model::time::Tombstone;
 use serde_json::{Value, json};
 use sstable::contents::{BlockPosition, IndexBlock, IndexWalk};
-use sstable::dump::{clustering_texts, key_texts};
+use sstable::dump::{clustering_json, key_texts};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -127,7 +127,7 @@ fn side(position: &BlockPosition) -> &'static str {
 }
 
 fn position_text(schema: &TableSchema, position: &BlockPosition) -> String {
-    let values = clustering_texts(schema, &position.prefix, true).join(", ");
+    let values = clustering_json(schema, &position.prefix, false).join(", ");
     match position.weight {
         0 => format!("({values})"),
         _ => format!("{} ({values})", side(position)),
@@ -135,7 +135,7 @@ fn position_text(schema: &TableSchema, position: &BlockPosition) -> String {
 }
 
 fn position_value(schema: &TableSchema, position: &BlockPosition) -> Value {
-    let values = clustering_texts(schema, &position.prefix, true);
+    let values = clustering_json(schema, &position.prefix, false);
     json!({ "at": side(position), "clustering": values.iter().map(|text| parsed(text)).collect::<Vec<_>>() })
 }
 

@@ -5,7 +5,7 @@ use crate::Failure;
 use model::TableSchema;
 use model::key::{Clustering, DecoratedKey};
 use serde_json::{Map, Value, json};
-use sstable::dump::{clustering_texts, key_texts};
+use sstable::dump::{clustering_json, key_texts};
 use sstable::statistics::histogram::Histogram;
 use sstable::{Sstable, Stats};
 use std::io::Write;
@@ -113,7 +113,7 @@ pub fn key(schema: &TableSchema, key: &DecoratedKey) -> Value {
 
 /// The clustering values of a bound. Null if there are none.
 fn clustering(schema: &TableSchema, prefix: &Clustering) -> Value {
-    let texts = clustering_texts(schema, prefix, true);
+    let texts = clustering_json(schema, prefix, false);
     if texts.is_empty() { Value::Null } else { texts.iter().map(|text| parsed(text)).collect() }
 }
 

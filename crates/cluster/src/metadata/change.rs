@@ -66,7 +66,7 @@ where
         let change = Change { previous: current.version, new: rt::random::time_uuid(), ops };
         current.apply(&change)?.check_restorable(&change.ops)?;
         drop(current);
-        if let Some(why) = leading.following.trouble() {
+        if let Some(why) = leading.following.apply_failure() {
             return Err(not_begun(GroupError::Stuck(why)));
         }
         let (outcome, index) = propose(service, &change, until).await.map_err(not_made)?;

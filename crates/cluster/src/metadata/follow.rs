@@ -46,7 +46,7 @@ use uuid::Uuid;
 /// A node that cannot apply a committed change for this long ends.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(300);
 /// After failing for this long, changes of the metadata are refused with the reason.
-const TROUBLE_AFTER: Duration = Duration::from_secs(2);
+const APPLY_STUCK_AFTER: Duration = Duration::from_secs(2);
 /// The pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts.
@@ -67,7 +67,7 @@ const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;
 pub(super) struct Following {
     /// Cancelled by [`MetadataService::stop`]: ends all retries.
     pub stop: Cancel,
-    trouble: RefCell<Option<Trouble>>,
+    apply_failure: RefCell<Option<ApplyFailure>>,
     /// The versions that refused changes would have led to. A later change must not be based on one
     /// of them.
     refused: RefCell<BTreeSet<Uuid>>,
@@ -78,7 +78,7 @@ pub(super) struct Following {
 }
 
 /// A failing step.
-struct Trouble {
+struct ApplyFailure {
     since: Instant,
     why: String,
 }
@@ -117,7 +117,7 @@ impl Following {
     pub fn new(reserve: DiskReserve) -> Following {
         Following {
             stop: Cancel::new(),
-            trouble: RefCell::default(),
+            apply_failure: RefCell::default(),
             refused: RefCell::default(),
             removals: Removals::default(),
             reserve,
@@ -125,10 +125,13 @@ impl Following {
         }
     }
 
-    /// Why this node has not applied a committed change for [`TROUBLE_AFTER`], if so.
-    pub fn trouble(&self) -> Option<String> {
-        let trouble = self.trouble.borrow();
-        trouble.as_ref().filter(|trouble| trouble.since.elapsed() >= TROUBLE_AFTER).map(|trouble| trouble.why.clone())
+    /// Why this node has not applied a committed change for [`APPLY_STUCK_AFTER`], if so.
+    pub fn apply_failure(&self) -> Option<String> {
+        let failure = self.apply_failure.borrow();
+        failure
+            .as_ref()
+            .filter(|failure| failure.since.elapsed() >= APPLY_STUCK_AFTER)
+            .map(|failure| failure.why.clone())
     }
 
     /// The number of failed attempts.
@@ -150,7 +153,7 @@ impl Following {
                 return std::future::pending().await;
             }
             self.failures.set(self.failures.get() + 1);
-            let since = self.trouble.borrow().as_ref().map_or_else(rt::time::now, |trouble| trouble.since);
+            let since = self.apply_failure.borrow().as_ref().map_or_else(rt::time::now, |failure| failure.since);
             if since.elapsed() >= FOLLOW_LIMIT {
                 return Err(format!(
                     "a committed change of the metadata could not be applied for {FOLLOW_LIMIT:?}: {why}"
@@ -161,7 +164,7 @@ impl Following {
                 tracing::error!(why, failing_for = ?since.elapsed(), ends_after = ?FOLLOW_LIMIT,
                     "a committed change of the metadata cannot be applied on this node; retrying");
             }
-            self.trouble.replace(Some(Trouble { since, why }));
+            self.apply_failure.replace(Some(ApplyFailure { since, why }));
             if let Err(error) = self.reserve.release().await {
                 tracing::debug!(%error, "the reserved disk space cannot be released");
             }
@@ -172,10 +175,10 @@ impl Following {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        if let Some(trouble) = self.trouble.take()
+        if let Some(failure) = self.apply_failure.take()
             && logged_at.is_some()
         {
-            tracing::info!(after = ?trouble.since.elapsed(), "the change of the metadata is applied now");
+            tracing::info!(after = ?failure.since.elapsed(), "the change of the metadata is applied now");
             self.reserve.take().await;
         }
         Ok(())
@@ -463,8 +466,8 @@ impl Machine for AllShards {
         self.take_over(snapshot).boxed_local()
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.0.try_get()?.leading().following.trouble()
+    fn apply_failure(&self) -> Option<String> {
+        self.0.try_get()?.leading().following.apply_failure()
     }
 }
 

@@ -92,7 +92,7 @@ impl MetadataService {
     async fn remove_one(&self, left: &Left) -> Result<(), EngineError> {
         let done = match left {
             Left::Table(table, at_micros) => self.engine.drop_table(*table, *at_micros).await,
-            Left::Tablet(table, tablet) => self.engine.drop_tablet(*table, *tablet).await,
+            Left::Tablet(table, tablet) => self.engine.remove_tablet(*table, *tablet).await,
         };
         match done {
             // The shard has removed the table before. Files may be left in the table's directory,

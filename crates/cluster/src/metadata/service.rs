@@ -337,9 +337,9 @@ impl MetadataService {
 
     /// Why this node cannot apply a committed change, once it has retried for some time; and the
     /// total number of failed attempts. Empty on other shards than shard 0.
-    pub fn trouble(&self) -> (Option<String>, u64) {
+    pub fn apply_failure(&self) -> (Option<String>, u64) {
         let following = self.leading.as_ref().map(|leading| &leading.following);
-        following.map_or((None, 0), |following| (following.trouble(), following.failures()))
+        following.map_or((None, 0), |following| (following.apply_failure(), following.failures()))
     }
 
     /// Checks that the metadata log is still on disk. The error is for the operator.

@@ -411,7 +411,7 @@ impl Group {
 
     /// Commits a command as the leader.
     async fn write(&self, command: Vec<u8>) -> Result<Proposed, GroupError> {
-        if let Some(why) = self.machine.trouble() {
+        if let Some(why) = self.machine.apply_failure() {
             let why = GroupError::Stuck(why);
             return Err(GroupError::NoSpace(format!("the leader, node {}: {why}; nothing was changed", self.host)));
         }
@@ -536,7 +536,7 @@ impl Group {
         let stuck = async {
             loop {
                 rt::time::sleep(PAUSE).await;
-                if let Some(why) = self.machine.trouble() {
+                if let Some(why) = self.machine.apply_failure() {
                     return why;
                 }
             }

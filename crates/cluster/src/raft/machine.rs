@@ -46,7 +46,7 @@ pub trait Machine: 'static {
 
     /// Why this node cannot apply a committed command. Returned once it has retried for some time;
     /// it keeps retrying.
-    fn trouble(&self) -> Option<String> {
+    fn apply_failure(&self) -> Option<String> {
         None
     }
 }

@@ -103,7 +103,7 @@ enum Finding {
 }
 
 /// Decides where a member is that answered at the addresses `answered`.
-fn judge(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
+fn classify(believed: Believed, answered: &BTreeSet<SocketAddr>) -> Finding {
     let Believed { stated, located, is_up, may_move } = believed;
     match located {
         None if is_up => Finding::Same,
@@ -175,7 +175,7 @@ async fn round(internode: &Rc<Internode>, locator: &Locator) -> bool {
     for (host, mut believed) in believed(internode) {
         believed.may_move |= taken.contains(&believed.located.unwrap_or(believed.stated));
         let answered = answered.remove(&host).unwrap_or_default();
-        let finding = judge(believed, &answered);
+        let finding = classify(believed, &answered);
         let before = match finding {
             Finding::Several => locator.several.borrow_mut().insert(host, answered.clone()),
             _ => locator.several.borrow_mut().remove(&host),
@@ -241,7 +241,7 @@ mod tests {
         ];
         for (believed, answered, expected) in cases {
             let answered = answered.iter().map(|n| at(*n)).collect();
-            assert_eq!(judge(believed, &answered), expected, "{believed:?} {answered:?}");
+            assert_eq!(classify(believed, &answered), expected, "{believed:?} {answered:?}");
         }
     }
 }

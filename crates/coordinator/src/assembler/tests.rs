@@ -1,7 +1,7 @@
 //! What a page reads, part by part, and when it is complete.
 
 use super::*;
-use crate::read::Partitions;
+use crate::read::QueryPartitions;
 use cluster::metadata::{ColumnDefinition, KeyspaceDefinition, Metadata, Op, TableDefinition, TabletsDefinition};
 use cluster::tablets::TabletReplica;
 use model::TableId;
@@ -63,7 +63,11 @@ fn query(keys: &[i32], limit: Option<u64>) -> Query {
     let keys: SmallVec<[DecoratedKey; 1]> = keys.iter().map(|k| key(*k)).collect();
     Query {
         table: metadata().table_by_id(TABLE).expect("it was made").clone(),
-        partitions: if keys.is_empty() { Partitions::Range(PartitionRange::FULL) } else { Partitions::Keys(keys) },
+        partitions: if keys.is_empty() {
+            QueryPartitions::Range(PartitionRange::FULL)
+        } else {
+            QueryPartitions::Keys(keys)
+        },
         slice: Rc::new(Slice::full()),
         output: Rc::new(Output::new(Vec::new(), false, false)),
         limit,

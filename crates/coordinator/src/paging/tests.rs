@@ -27,7 +27,7 @@ fn state() -> PagingState {
         },
         rows_in_last: 1 << 40,
         replicas: Some(Box::new(replicas(3))),
-        language: Bytes::from_static(b"more"),
+        processor_state: Bytes::from_static(b"more"),
     }
 }
 
@@ -48,7 +48,7 @@ fn open(bytes: &Bytes, binding: &Binding) -> Result<PagingState, Refused> {
 fn comes_back() {
     let sealed = state().seal(&keys(&[1, 2]), &binding(), NOW);
     assert_eq!(open(&sealed, &binding()), Ok(state()));
-    let plain = PagingState { language: Bytes::new(), replicas: None, ..state() };
+    let plain = PagingState { processor_state: Bytes::new(), replicas: None, ..state() };
     assert_eq!(open(&plain.seal(&keys(&[1, 2]), &binding(), NOW), &binding()), Ok(plain));
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Change, Cluster, Shape, key, rows, with_cluster};
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, PageRequest, Partitions, Query};
+use coordinator::{CoordinatorError, PageRequest, Query, QueryPartitions};
 use model::CqlType;
 use model::aggregate::{Accumulator, AggregateKind};
 use model::range::PartitionRange;
@@ -17,7 +17,7 @@ fn rows_are_counted_by_their_owners_in_one_request_for_each_tablet() {
             cluster.put(k as usize % 3, Change::of(&cluster, k, 5).row(1, k).row(2, k).done()).await;
             cluster.put((k as usize + 1) % 3, Change::of(&cluster, k, 5).row(1, k).row(2, k).done()).await;
         }
-        let mut query = cluster.query(Partitions::Range(PartitionRange::FULL));
+        let mut query = cluster.query(QueryPartitions::Range(PartitionRange::FULL));
         query.output = Rc::new(Output::new(Vec::new(), false, false));
         // Different data is reconciled first.
         assert_eq!(cluster.reduce(0, &query, All).await.map(|read| (read.rows, read.next)), Ok((400, None)));
@@ -63,7 +63,7 @@ fn owners_compute_aggregates_of_their_rows() {
         cluster.put(0, Change::of(&cluster, 7, 6).row(1, 5000).done()).await;
         cluster.put(1, Change::of(&cluster, 199, 6).delete(2).done()).await;
         cluster.put(2, Change::of(&cluster, 8, 6).delete_partition().done()).await;
-        let mut query = cluster.query(Partitions::Range(PartitionRange::FULL));
+        let mut query = cluster.query(QueryPartitions::Range(PartitionRange::FULL));
         let column = cluster.schema().regulars[0].id;
         let reductions = AGGREGATES.map(|kind| Reduction { kind, column: Some(0) }).to_vec();
         query.output = Rc::new(Output::new(vec![OutputColumn::Value(column)], false, false).reduced(reductions));
@@ -85,9 +85,9 @@ fn owners_compute_aggregates_of_their_rows() {
         }
         let bytes = cluster.reduce(0, &query, Quorum).await.expect("all live").body.len();
         assert!(bytes < 4 * 64, "{bytes} bytes of four tablets");
-        query.partitions = Partitions::Keys(smallvec![key(7), key(3)]);
+        query.partitions = QueryPartitions::Keys(smallvec![key(7), key(3)]);
         assert_eq!(aggregates(&cluster, &query, Quorum).await, Ok(vec![4, -7, 5000, 5000 - 7]));
-        query.partitions = Partitions::Keys(smallvec![key(8)]);
+        query.partitions = QueryPartitions::Keys(smallvec![key(8)]);
         assert_eq!(aggregates(&cluster, &query, Quorum).await, Ok(vec![0; 4]));
         cluster.set_alive(1, false);
         cluster.set_alive(2, false);
@@ -104,7 +104,7 @@ fn pages_of_single_partitions_and_limits_per_partition() {
             cluster.put((c as usize + 1) % 3, Change::of(&cluster, 2, 5).row(c, c).done()).await;
         }
         cluster.put(0, Change::of(&cluster, 1, 6).delete_range(0, 2).done()).await;
-        let mut query = cluster.query(Partitions::Keys(smallvec![key(1), key(2)]));
+        let mut query = cluster.query(QueryPartitions::Keys(smallvec![key(1), key(2)]));
         query.per_partition_limit = Some(3);
         let mut page = PageRequest { size: Some(2), ..PageRequest::default() };
         let mut found = Vec::new();

@@ -6,7 +6,7 @@ use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Fault, Shape, key, ops, table_id, with_cluster, within};
 use cluster::metadata::Op;
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, RequestOptions, WriteKind};
+use coordinator::{CoordinatorError, Counting, PageRequest, QueryPartitions, RequestOptions, WriteKind};
 use model::id::SchemaVersion;
 use model::range::PartitionRange;
 use replica::{Class, Context, Excess, LimitKind, LimitedBy, Mutations, RateLimited};
@@ -242,7 +242,7 @@ fn each_page_of_a_partition_counts() {
         }
         let mut counts = Counts::new(&cluster);
         let all = [3, 0, 1, 2].map(key);
-        let query = cluster.query(Partitions::Keys(all.iter().cloned().collect()));
+        let query = cluster.query(QueryPartitions::Keys(all.iter().cloned().collect()));
         let mut page = PageRequest { size: Some(4), ..PageRequest::default() };
         let mut counted = Vec::new();
         loop {
@@ -282,7 +282,7 @@ fn a_key_of_an_in_that_is_asked_for_again_counts_once() {
             }
         }
         let mut counts = Counts::new(&cluster);
-        let query = cluster.query(Partitions::Keys((1..=6).map(key).collect()));
+        let query = cluster.query(QueryPartitions::Keys((1..=6).map(key).collect()));
         let page = PageRequest { size: Some(8), ..PageRequest::default() };
         let read = cluster.page(0, &query, &page, All).await.expect("accepted");
         assert_eq!((read.rows, read.asked), (8, 6));
@@ -304,7 +304,7 @@ fn a_later_page_is_refused_where_it_reaches_a_limited_partition() {
                     }
                 }
             }
-            let query = cluster.query(Partitions::Keys([1, 2].map(key).into_iter().collect()));
+            let query = cluster.query(QueryPartitions::Keys([1, 2].map(key).into_iter().collect()));
             let first = PageRequest { size: Some(2), counting: Counting::Accepted, ..PageRequest::default() };
             let read = cluster.page(0, &query, &first, Quorum).await.expect("it does not count");
             let state = read.next.expect("there is more");
@@ -325,8 +325,9 @@ fn only_ranges_of_one_token_are_limited() {
     with_cluster("limit_ranges", Shape { rate_limits: NO_READS, ..Shape::DEFAULT }, |cluster| async move {
         let page = PageRequest::default();
         let token = key(1).token;
-        let read =
-            async |range: PartitionRange| cluster.page(0, &cluster.query(Partitions::Range(range)), &page, One).await;
+        let read = async |range: PartitionRange| {
+            cluster.page(0, &cluster.query(QueryPartitions::Range(range)), &page, One).await
+        };
         read(PartitionRange::FULL).await.expect("a scan is not limited");
         let before = model::token::Token(token.0 - 1);
         assert_eq!(read(PartitionRange::tokens(before, token)).await, Err(refused(LimitKind::Read, true)));

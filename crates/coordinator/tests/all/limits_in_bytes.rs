@@ -5,7 +5,7 @@ use crate::limits::Counts;
 use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, with_cluster_of, within};
 use coordinator::Consistency::*;
-use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
+use coordinator::{CoordinatorError, Counting, PageRequest, QueryPartitions, WriteKind};
 use engine::EngineConfig;
 use engine::commitlog::SyncMode;
 use futures_util::FutureExt;
@@ -170,7 +170,7 @@ fn a_read_that_is_cancelled_pays_for_what_it_has_read() {
 fn bytes_of_later_parts_of_an_operation_are_charged() {
     with_cluster("limit_parts_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
         store(&cluster, 0..3, 1).await;
-        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let query = cluster.query(QueryPartitions::Keys([key(1)].into_iter().collect()));
         let part = PageRequest { counting: Counting::Accepted, ..PageRequest::default() };
         for _ in 0..2 {
             cluster.page(0, &query, &part, One).await.expect("it is not refused");
@@ -195,7 +195,7 @@ fn replicas_decide_on_each_key_of_an_in() {
         let mut options = within(All);
         options.context.rate_limit = RateLimitMode::Deferred { draw: 0 };
         let read_all = async |keys: Vec<i32>, size| {
-            let query = query_on(node, Partitions::Keys(keys.into_iter().map(key).collect()));
+            let query = query_on(node, QueryPartitions::Keys(keys.into_iter().map(key).collect()));
             let (mut state, mut counting, mut parts) = (None, Counting::Page, 0);
             loop {
                 let part = PageRequest { size: Some(size), state, counting, ..PageRequest::default() };

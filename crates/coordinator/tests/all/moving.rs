@@ -340,7 +340,7 @@ fn counters_count_once_when_the_coordinator_is_behind() {
 #[test]
 fn a_scan_meets_tablets_that_move_while_it_runs() {
     with_cluster("scanned", four(), |cluster| async move {
-        use coordinator::{PageRequest, Partitions};
+        use coordinator::{PageRequest, QueryPartitions};
         use model::range::PartitionRange;
         for stage in [Stage::WriteBothReadOld, Stage::Streaming] {
             cluster.change_all(at(&cluster, stage)).await;
@@ -349,7 +349,7 @@ fn a_scan_meets_tablets_that_move_while_it_runs() {
             cluster.write(0, Change::of(&cluster, k, 5).row(1, k).done(), All).await.expect("all live");
         }
         // The query was planned by this map; each page finds another stage.
-        let query = cluster.query(Partitions::Range(PartitionRange::FULL));
+        let query = cluster.query(QueryPartitions::Range(PartitionRange::FULL));
         let mut page = PageRequest { size: Some(10), ..PageRequest::default() };
         let mut found = Vec::new();
         let stages = [Stage::WriteBothReadNew, Stage::UseNew, Stage::EndMigration];

@@ -5,7 +5,9 @@ use crate::support::{Change, Cluster, Fault, Shape, key, rows, table_id, with_cl
 use bytes::Bytes;
 use cluster::metadata::{Op, PagingKey};
 use coordinator::Consistency::{self, *};
-use coordinator::{Binding, CoordinatorError, PageLimits, PageRequest, PagingState, Partitions, Query, StatementHash};
+use coordinator::{
+    Binding, CoordinatorError, PageLimits, PageRequest, PagingState, Query, QueryPartitions, StatementHash,
+};
 use model::range::{PartitionRange, Slice};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
@@ -68,13 +70,13 @@ async fn fill(cluster: &Cluster, partitions: i32, count: i32) {
 }
 
 fn queries(cluster: &Cluster) -> Vec<Query> {
-    let one = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+    let one = cluster.query(QueryPartitions::Keys([key(1)].into_iter().collect()));
     let backwards = Rc::new(Slice { reversed: true, ..Slice::full() });
     vec![
         Query { slice: backwards, ..one.clone() },
         one,
-        cluster.query(Partitions::Keys([key(3), key(0), key(2)].into_iter().collect())),
-        cluster.query(Partitions::Range(PartitionRange::FULL)),
+        cluster.query(QueryPartitions::Keys([key(3), key(0), key(2)].into_iter().collect())),
+        cluster.query(QueryPartitions::Range(PartitionRange::FULL)),
     ]
 }
 
@@ -92,7 +94,7 @@ fn pages_resume_the_kept_readers_on_any_coordinator() {
                 let after = queriers(&cluster, &[0, 1, 2]);
                 let lookups = after.0 - before.0;
                 assert!(lookups >= 2 * asked, "{level:?}: {lookups}");
-                if matches!(&query.partitions, Partitions::Keys(keys) if keys.len() == 1) {
+                if matches!(&query.partitions, QueryPartitions::Keys(keys) if keys.len() == 1) {
                     let done: Vec<u64> = reads(&cluster).iter().zip(at_first).map(|(now, then)| now - then).collect();
                     one_set += u64::from(done.iter().filter(|reads| **reads > 0).count() as u64 == asked);
                 }
@@ -124,7 +126,7 @@ fn named(cluster: &Cluster, hint: &Bytes) -> Vec<usize> {
 fn clients_that_page_are_routed_to_the_kept_reader() {
     with_cluster("steered", Shape::DEFAULT, |cluster| async move {
         fill(&cluster, 2, 20).await;
-        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let query = cluster.query(QueryPartitions::Keys([key(1)].into_iter().collect()));
         for level in [One, Quorum] {
             let mut page = PageRequest { size: Some(7), ..PageRequest::default() };
             page.state = cluster.page(0, &query, &page, level).await.expect("all live").next;
@@ -153,7 +155,7 @@ fn where_no_readers_are_kept_each_coordinator_asks_the_nearest() {
     let shape = Shape { keeps_readers: false, ..Shape::DEFAULT };
     with_cluster("stateless", shape, |cluster| async move {
         fill(&cluster, 2, 20).await;
-        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let query = cluster.query(QueryPartitions::Keys([key(1)].into_iter().collect()));
         let found = pages(&cluster, &query, 4, One, async |number| number % 3).await;
         assert_eq!(found.len(), 20);
         assert_eq!(reads(&cluster), [2, 2, 2], "each reads for itself");
@@ -198,7 +200,7 @@ fn readers_for_reconciliation_are_resumed() {
         let all = (0..40).fold(Change::of(&cluster, 1, 5), |change, c| change.row(c, c)).done();
         cluster.put(0, all.clone()).await;
         cluster.put(1, all).await;
-        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let query = cluster.query(QueryPartitions::Keys([key(1)].into_iter().collect()));
         let found = pages(&cluster, &query, 5, All, async |number| number % 3).await;
         assert_eq!(found, (0..40).map(|c| (1, c, i64::from(c))).collect::<Vec<_>>());
         let mismatches: u64 = cluster.nodes.iter().map(|node| node.coordinator.metrics().digest_mismatches).sum();
@@ -224,7 +226,7 @@ fn readers_at_other_positions_are_dropped() {
         cluster.put(0, rows_but(&[])).await;
         cluster.put(1, rows_but(&[2])).await;
         cluster.put(2, rows_but(&[3, 17, 18])).await;
-        let query = cluster.query(Partitions::Keys([key(1)].into_iter().collect()));
+        let query = cluster.query(QueryPartitions::Keys([key(1)].into_iter().collect()));
         let found = pages(&cluster, &query, 5, All, async |number| number % 3).await;
         assert_eq!(found, (0..30).map(|c| (1, c, i64::from(c))).collect::<Vec<_>>());
         let (lookups, reused, drops) = queriers(&cluster, &[0]);
@@ -243,7 +245,7 @@ fn a_state_of_a_key_that_is_on_its_way_is_waited_for() {
     with_cluster("keys", Shape::DEFAULT, |cluster| async move {
         let put = |id| Op::PutPagingKey(PagingKey { id, secret: [7; 32], created: 1 });
         let binding = Binding { table: table_id(), role: None, statement: StatementHash([3; 32]) };
-        let state = PagingState::of_language(Bytes::from_static(b"more"));
+        let state = PagingState::of_processor(Bytes::from_static(b"more"));
         cluster.change(0, vec![put(9)]).await;
         let sealed = cluster.nodes[0].coordinator.seal_state(&state, &binding);
         let later = {
@@ -286,7 +288,7 @@ fn pages_of_an_aggregate_resume_readers() {
         }
         let limits = PageLimits { tombstones: 3, tombstones_are_set: true, ..PageLimits::default() };
         cluster.nodes.iter().for_each(|node| node.coordinator.set_page_limits(limits));
-        let mut query = cluster.query(Partitions::Range(PartitionRange::FULL));
+        let mut query = cluster.query(QueryPartitions::Range(PartitionRange::FULL));
         query.output = Rc::new(Output::new(Vec::new(), false, false));
         for level in [One, Quorum, All] {
             let before = queriers(&cluster, &[0, 1, 2]);
@@ -371,8 +373,8 @@ fn asked() -> impl Strategy<Value = Asked> {
 impl Asked {
     fn query(&self, cluster: &Cluster) -> Query {
         let partitions = match &self.keys {
-            Some(keys) => Partitions::Keys(keys.iter().map(|k| key(*k)).collect()),
-            None => Partitions::Range(PartitionRange::FULL),
+            Some(keys) => QueryPartitions::Keys(keys.iter().map(|k| key(*k)).collect()),
+            None => QueryPartitions::Range(PartitionRange::FULL),
         };
         Query {
             slice: Rc::new(Slice { reversed: self.reversed, ..Slice::full() }),

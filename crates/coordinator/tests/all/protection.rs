@@ -3,7 +3,7 @@
 use crate::support::requests::without_excess;
 use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, within};
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, Counting, PageRequest, Partitions, WriteKind};
+use coordinator::{CoordinatorError, Counting, PageRequest, QueryPartitions, WriteKind};
 use futures_util::FutureExt;
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
@@ -97,7 +97,7 @@ fn an_overloaded_shard_refuses_its_hot_partition_until_it_keeps_up() {
         }
         // Parts of operations that were accepted.
         let node = &cluster.nodes[0].coordinator;
-        let query = query_on(node, Partitions::Keys(smallvec![key(1)]));
+        let query = query_on(node, QueryPartitions::Keys(smallvec![key(1)]));
         for rate_limit in [RateLimitMode::Exempt, RateLimitMode::ChargeOnly].repeat(100) {
             let mut options = within(One);
             options.context.rate_limit = rate_limit;
@@ -123,7 +123,7 @@ fn an_overloaded_shard_refuses_its_hot_partition_until_it_keeps_up() {
         // A partition that is read by its token.
         let token = key(1).token;
         let range = PartitionRange::tokens(Token(token.0 - 1), token);
-        let by_token = query_on(node, Partitions::Range(range));
+        let by_token = query_on(node, QueryPartitions::Range(range));
         let mut refusals = 0;
         for _ in 0..200 {
             let read = node.read(&by_token, &PageRequest::default(), &within(One)).await.map_err(without_excess);

@@ -3,7 +3,7 @@
 use crate::support;
 
 use coordinator::Consistency::{self, *};
-use coordinator::{CoordinatorError, PageRequest, Partitions};
+use coordinator::{CoordinatorError, PageRequest, QueryPartitions};
 use model::range::PartitionRange;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -60,7 +60,7 @@ fn a_client_that_goes_ends_the_reconciliation_of_its_read() {
         let options = within(All);
         let cancel = options.context.cancel.clone();
         let coordinator = cluster.nodes[0].coordinator.clone();
-        let query = cluster.query(Partitions::Keys(smallvec::smallvec![key(1)]));
+        let query = cluster.query(QueryPartitions::Keys(smallvec::smallvec![key(1)]));
         let reader = coordinator.clone();
         let read = rt::task::spawn(async move { reader.read(&query, &PageRequest::default(), &options).await });
         while coordinator.metrics().digest_mismatches == 0 {
@@ -108,7 +108,7 @@ fn change_of(cluster: &Cluster, (k, c, timestamp, what, _): Event) -> model::mut
 
 /// All rows of the table, page by page.
 async fn scan(cluster: &Cluster, node: usize, size: u64, level: Consistency) -> Vec<(i32, i32, i64)> {
-    let query = cluster.query(Partitions::Range(PartitionRange::FULL));
+    let query = cluster.query(QueryPartitions::Range(PartitionRange::FULL));
     let mut page = PageRequest { size: Some(size), ..PageRequest::default() };
     let mut found = Vec::new();
     for _ in 0..200 {
@@ -156,7 +156,7 @@ fn replicas_that_differ_are_read_as_one() {
                 }
             }
             // A limit ends an unpaged read after as many rows.
-            let mut query = cluster.query(Partitions::Keys((0..4).map(key).collect()));
+            let mut query = cluster.query(QueryPartitions::Keys((0..4).map(key).collect()));
             query.limit = Some(2);
             let page = cluster.page(1, &query, &PageRequest::default(), Quorum).await.expect("all live");
             assert_eq!(page.rows as usize, expected.len().min(2));
@@ -203,7 +203,7 @@ fn a_maintenance_read_gives_replicas_the_deletions_that_they_lack() {
         cluster.put(2, Change::of(&cluster, 1, 5).row(2, 2).done()).await;
         let mut options = support::within(All);
         options.context.class = Class::Maintenance;
-        let query = cluster.query(Partitions::Range(PartitionRange::FULL));
+        let query = cluster.query(QueryPartitions::Range(PartitionRange::FULL));
         let read = cluster.nodes[0].coordinator.read(&query, &PageRequest::default(), &options).await;
         assert_eq!(read.map(|page| support::rows(&page)), Ok(vec![(1, 2, 2)]));
         assert_eq!(cluster.nodes[0].coordinator.metrics().digest_mismatches, 0, "no digests were compared");

@@ -96,7 +96,7 @@ fn a_query_that_began_before_reads_the_new_contents() {
         for c in 0..10 {
             cluster.write(0, Change::of(&cluster, 1, 5).row(c, c).done(), All).await.expect("all live");
         }
-        let query = cluster.query(coordinator::Partitions::Keys(smallvec::smallvec![support::key(1)]));
+        let query = cluster.query(coordinator::QueryPartitions::Keys(smallvec::smallvec![support::key(1)]));
         let first = PageRequest { size: Some(4), ..PageRequest::default() };
         let page = cluster.page(0, &query, &first, Quorum).await.expect("all live");
         assert_eq!(page.rows, 4);

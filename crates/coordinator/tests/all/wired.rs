@@ -6,7 +6,7 @@ use crate::support;
 use cluster::metadata::{ChangeError, MetadataLog, Op, Recovered, change, open_log};
 use cluster::{ClusterShards, MetadataService, Node, NodeInfo, NodeState};
 use coordinator::{
-    Consistency, Coordinator, CoordinatorError, PageLimits, PageRequest, Partitions, TimestampClock, WriteKind,
+    Consistency, Coordinator, CoordinatorError, PageLimits, PageRequest, QueryPartitions, TimestampClock, WriteKind,
     serve_replica,
 };
 use engine::{Engine, EngineConfig};
@@ -181,7 +181,7 @@ impl Up {
     async fn read(&self, shard: u16, k: i32, level: Consistency) -> Result<Vec<i64>, CoordinatorError> {
         let read = self.machine.remote().call(ShardId(shard), move || async move {
             let coordinator = COORDINATORS.get();
-            let query = support::query_on(&coordinator, Partitions::Keys(smallvec![key(k)]));
+            let query = support::query_on(&coordinator, QueryPartitions::Keys(smallvec![key(k)]));
             let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
             Ok(rows(&page).into_iter().map(|(_, _, v)| v).collect())
         });
@@ -192,7 +192,7 @@ impl Up {
     async fn scan(&self, level: Consistency) -> Result<usize, CoordinatorError> {
         let scan = self.machine.remote().call(ShardId(0), move || async move {
             let coordinator = COORDINATORS.get();
-            let query = support::query_on(&coordinator, Partitions::Range(PartitionRange::FULL));
+            let query = support::query_on(&coordinator, QueryPartitions::Range(PartitionRange::FULL));
             let page = coordinator.read(&query, &PageRequest::default(), &support::within(level)).await?;
             Ok(rows(&page).len())
         });

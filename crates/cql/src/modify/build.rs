@@ -4,9 +4,9 @@
 //! other rows are collected first ([`super::cells`]).
 
 use super::cells::Cells;
+use super::evaluated::EvaluatedOperations;
 use super::operation::{Change, Operation};
 use super::read_first::Prior;
-use super::settled::Settled;
 use super::{Deletion, Modify, Room, Stamp};
 use crate::error::Error;
 use crate::restrictions::{Partitions, Rows};
@@ -29,7 +29,7 @@ pub struct Inputs<'a> {
     /// The data that was read of the partition, if the statement reads first.
     pub prior: Option<&'a Prior>,
     /// The operations, if they are evaluated already.
-    pub settled: Option<&'a Settled>,
+    pub evaluated: Option<&'a EvaluatedOperations>,
 }
 
 impl Stamp {
@@ -109,9 +109,9 @@ impl Modify {
         inputs: &Inputs<'_>,
         room: &mut Room,
     ) -> Result<(), Error> {
-        let Inputs { env, stamp, prior, settled } = *inputs;
-        let (operations, statics) = match settled {
-            Some(settled) => (&settled.operations, &settled.statics),
+        let Inputs { env, stamp, prior, evaluated } = *inputs;
+        let (operations, statics) = match evaluated {
+            Some(evaluated) => (&evaluated.operations, &evaluated.statics),
             None => (&self.operations, &self.statics),
         };
         room.take(key.key.len())?;

@@ -45,7 +45,7 @@ enum Kind {
 
 /// A cell before the row is built. It is small, because a collection has many: it only refers to
 /// bytes of the value that it belongs to.
-struct Gathered {
+struct PendingCell {
     column: ColumnId,
     kind: Kind,
     path: Option<Part>,
@@ -58,7 +58,7 @@ type Element<'a> = (&'a [u8], &'a [u8]);
 /// Collects the cells of one row.
 pub(super) struct Cells<'a> {
     stamp: &'a Stamp,
-    out: Vec<Gathered>,
+    out: Vec<PendingCell>,
     /// The values that cells refer to.
     held: SmallVec<[Bytes; 4]>,
     /// Paths that are not part of any value: the paths of list elements and of fields.
@@ -124,18 +124,18 @@ impl<'a> Cells<'a> {
     /// Builds the row.
     pub(super) fn into_row(mut self, schema: &TableSchema, marker: Option<Marker>) -> Row {
         let mut out = std::mem::take(&mut self.out);
-        row::build_from(schema, marker, Tombstone::LIVE, &mut out, |gathered| self.cell(gathered))
+        row::build_from(schema, marker, Tombstone::LIVE, &mut out, |pending| self.cell(pending))
     }
 
-    fn cell(&self, gathered: &Gathered) -> Cell<'_> {
-        let (stamp, column) = (self.stamp, gathered.column);
-        let cell = match gathered.kind {
-            Kind::Live => stamp.live(column, self.bytes_of(gathered.value)),
+    fn cell(&self, pending: &PendingCell) -> Cell<'_> {
+        let (stamp, column) = (self.stamp, pending.column);
+        let cell = match pending.kind {
+            Kind::Live => stamp.live(column, self.bytes_of(pending.value)),
             Kind::Dead => stamp.dead(column),
             Kind::AllBefore => Cell::complex_deletion(column, stamp.tombstone_before()),
             Kind::All => Cell::complex_deletion(column, stamp.tombstone()),
         };
-        Cell { path: gathered.path.map(|path| self.bytes_of(path)), ..cell }
+        Cell { path: pending.path.map(|path| self.bytes_of(path)), ..cell }
     }
 
     fn bytes_of(&self, part: Part) -> &[u8] {
@@ -147,7 +147,7 @@ impl<'a> Cells<'a> {
     }
 
     fn push(&mut self, column: ColumnId, kind: Kind, path: Option<Part>, value: Part) {
-        self.out.push(Gathered { column, kind, path, value });
+        self.out.push(PendingCell { column, kind, path, value });
     }
 
     /// Holds a value. Returns the part that covers all of it.

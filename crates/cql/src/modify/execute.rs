@@ -1,8 +1,8 @@
 //! Executes an INSERT, UPDATE or DELETE outside of a batch.
 
 use super::build::Inputs;
+use super::evaluated::EvaluatedOperations;
 use super::read_first::read_first;
-use super::settled::Settled;
 use super::{Modify, OVERHEAD, ReadFirst, Room, Stamp};
 use crate::api::{Answer, AnswerKind, BoundValue};
 use crate::attributes::check_timestamp;
@@ -77,8 +77,13 @@ impl Modify {
     }
 
     /// Evaluates the operations with pauses.
-    async fn settle(&self, env: Env<'_>, options: &RequestOptions, kind: WriteKind) -> Result<Option<Settled>, Error> {
-        self.settled(env, &Pace::of_write(options, &self.schema, write_type(kind))).await
+    pub(crate) async fn evaluate_paced(
+        &self,
+        env: Env<'_>,
+        options: &RequestOptions,
+        kind: WriteKind,
+    ) -> Result<Option<EvaluatedOperations>, Error> {
+        self.evaluate_operations(env, &Pace::of_write(options, &self.schema, write_type(kind))).await
     }
 
     /// Builds the mutations of many partitions, with pauses.
@@ -149,9 +154,9 @@ impl Modify {
         Ok(warning)
     }
 
-    /// Evaluates the partitions. This and [`Modify::limit`] are apart from the execution: a refusal
-    /// costs less than the future of a write. The partitions of INSERT JSON are evaluated later,
-    /// because its text is.
+    /// Evaluates the partitions. This and [`Modify::apply_rate_limit`] are apart from the
+    /// execution: a refusal costs less than the future of a write. The partitions of INSERT JSON
+    /// are evaluated later, because its text is.
     #[inline]
     pub fn partitions(&self, env: Env<'_>) -> Result<Keys, Error> {
         match self.json {
@@ -164,7 +169,7 @@ impl Modify {
     ///
     /// # Errors [`Error::RateLimit`]
     #[inline]
-    pub fn limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
+    pub fn apply_rate_limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_writes() {
             false => Ok(RateLimitMode::Off),
             true => request.limit_write(&self.schema, keys),
@@ -172,7 +177,7 @@ impl Modify {
     }
 
     /// Executes the statement on these partitions. `rate_limit` is the decision of
-    /// [`Modify::limit`], `warning` the result of [`Modify::check_level`].
+    /// [`Modify::apply_rate_limit`], `warning` the result of [`Modify::check_level`].
     pub async fn execute(
         &self,
         mut keys: Keys,
@@ -188,7 +193,7 @@ impl Modify {
         let env = match &json {
             Some(json) => {
                 keys = self.keys(json.env())?;
-                rate_limit = self.limit(&keys, request)?;
+                rate_limit = self.apply_rate_limit(&keys, request)?;
                 json.env()
             }
             None => env,
@@ -217,11 +222,11 @@ impl Modify {
             let table = request.metadata().table_by_id(self.schema.id).cloned();
             hint = table.and_then(|table| request.coordinator.tablet_hint(&table, key.token));
         }
-        let mut inputs = Inputs { env, stamp: &stamp, prior: None, settled: None };
-        let settled;
+        let mut inputs = Inputs { env, stamp: &stamp, prior: None, evaluated: None };
+        let evaluated;
         if self.slow {
-            settled = Box::pin(self.settle(env, &options, kind)).await?;
-            inputs.settled = settled.as_ref();
+            evaluated = Box::pin(self.evaluate_paced(env, &options, kind)).await?;
+            inputs.evaluated = evaluated.as_ref();
         }
         let mut mutations = Mutations::new();
         match &self.read_first {

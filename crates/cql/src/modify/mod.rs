@@ -8,12 +8,12 @@
 
 pub mod build;
 mod cells;
+pub mod evaluated;
 pub mod execute;
 pub mod json;
 pub mod operation;
 pub mod plan;
 pub mod read_first;
-pub mod settled;
 
 use crate::attributes::Attributes;
 use crate::error::Error;
@@ -68,7 +68,7 @@ pub struct Modify {
     pub statics: Box<[Operation]>,
     /// Whether each operation makes one cell, and no column has two operations.
     pub simple: bool,
-    /// Whether the operations are evaluated with pauses ([`settled`]).
+    /// Whether the operations are evaluated with pauses ([`evaluated`]).
     pub slow: bool,
     /// Whether the table has counters.
     pub counter: bool,

@@ -1,8 +1,8 @@
 //! Plans INSERT, UPDATE and DELETE statements.
 
+use super::evaluated::are_slow;
 use super::json::{JsonColumns, JsonInsert};
 use super::operation::Operation;
-use super::settled::are_slow;
 use super::{Deletion, Modify, ReadFirst, Verb};
 use crate::api::ColumnSpec;
 use crate::attributes::Attributes;

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::request::{Request, read_error};
 use crate::restrictions::Rows;
 use bytes::Bytes;
-use coordinator::{Consistency, Counting, PageRequest, Partitions, Query, RequestOptions};
+use coordinator::{Consistency, Counting, PageRequest, Query, QueryPartitions, RequestOptions};
 use model::id::ColumnId;
 use model::key::{self, DecoratedKey};
 use model::range::Slice;
@@ -52,7 +52,7 @@ pub async fn read_first(
     let ranges = if wanted.statics { Vec::new() } else { rows.clone().into_ranges() };
     let query = Query {
         table,
-        partitions: Partitions::Keys(SmallVec::from_iter([key.clone()])),
+        partitions: QueryPartitions::Keys(SmallVec::from_iter([key.clone()])),
         slice: Rc::new(Slice { rows: ranges, static_row: wanted.statics, reversed: false, resume: None }),
         output: wanted.output.clone(),
         limit: None,

@@ -39,7 +39,7 @@ impl Processor {
                 self.statistics.select(select, params);
                 allowed(client, Permission::Select, &select.schema.keyspace, &select.schema.name)?;
                 let partitions = select.partitions(env, &request)?;
-                let rate_limit = select.limit(&partitions, &request)?;
+                let rate_limit = select.apply_rate_limit(&partitions, &request)?;
                 // Pinned, so that this large future is not moved.
                 let answer = pin!(select.execute(partitions, rate_limit, env, &request)).await?;
                 self.statistics.selected(&answer);
@@ -50,7 +50,7 @@ impl Processor {
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
                 let warning = modify.check_level(&request)?;
                 let keys = modify.partitions(env)?;
-                let rate_limit = modify.limit(&keys, &request)?;
+                let rate_limit = modify.apply_rate_limit(&keys, &request)?;
                 pin!(modify.execute(keys, rate_limit, warning, env, &request)).await
             }
             Plan::Configure(modify) => {

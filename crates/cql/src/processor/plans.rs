@@ -5,7 +5,7 @@ use crate::dialect::Dialect;
 use crate::error::Error;
 use crate::pace::{PlanPace, at_once};
 use crate::plan::{Plan, PlanContext, Planned, plan, types_of_first};
-use crate::prepared::{Cache, CacheNumbers, CachedStatement, StatementId, id_of, prepared_id};
+use crate::prepared::{Cache, CacheMetrics, CachedStatement, StatementId, id_of, prepared_id};
 use crate::request::Request;
 use crate::syntax::parse;
 use cluster::Metadata;
@@ -53,8 +53,8 @@ impl Plans {
     }
 
     /// The metrics of the prepared statements.
-    pub fn numbers(&self) -> CacheNumbers {
-        self.prepared.borrow().numbers()
+    pub fn metrics(&self) -> CacheMetrics {
+        self.prepared.borrow().metrics()
     }
 
     /// The texts of a batch's statements, joined with `; `.

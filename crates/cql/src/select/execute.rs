@@ -2,7 +2,7 @@
 //! ([`super::pages`]).
 
 use super::pager::{Pager, VirtualState, bad_state};
-use super::pages::Page;
+use super::pages::ClientPage;
 use super::rows::Emitter;
 use super::{Select, Shape, virtual_rows};
 use crate::api::{Answer, AnswerKind, Rows};
@@ -12,7 +12,7 @@ use crate::request::Request;
 use crate::restrictions::Partitions;
 use crate::term::{Env, Term, Val};
 use bytes::Bytes;
-use coordinator::{PageInfo, PageStop, PagingState, Partitions as Targets, Query, RequestOptions};
+use coordinator::{PageInfo, PageStop, PagingState, Query, QueryPartitions, RequestOptions};
 use model::key::DecoratedKey;
 use model::range::Slice;
 use model::time::stored_seconds;
@@ -25,8 +25,8 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// The value of a limit. `None` without a limit.
-fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
+/// The value of LIMIT or PER PARTITION LIMIT. `None` if the statement has none.
+fn row_limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u64>, Error> {
     let Some(term) = term else { return Ok(None) };
     let value = match term.evaluate(env)? {
         Val::Unset => return Ok(None),
@@ -41,9 +41,9 @@ fn limit(term: &Option<Box<Term>>, what: &str, env: Env<'_>) -> Result<Option<u6
 }
 
 impl Select {
-    /// Checks the consistency level and evaluates the partitions. This and [`Select::limit`] are
-    /// separate from the execution, so that a refused statement does not make the future of the
-    /// execution.
+    /// Checks the consistency level and evaluates the partitions. This and
+    /// [`Select::apply_rate_limit`] are separate from the execution, so that a refused statement
+    /// does not make the future of the execution.
     ///
     /// # Errors An invalid level or value.
     #[inline]
@@ -56,14 +56,14 @@ impl Select {
     ///
     /// # Errors [`Error::RateLimit`]
     #[inline]
-    pub fn limit(&self, partitions: &Partitions, request: &Request<'_>) -> Result<RateLimitMode, Error> {
+    pub fn apply_rate_limit(&self, partitions: &Partitions, request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_reads() {
             false => Ok(RateLimitMode::Off),
             true => request.limit_read(&self.schema, partitions),
         }
     }
 
-    /// Executes the statement. `rate_limit` is the decision of [`Select::limit`].
+    /// Executes the statement. `rate_limit` is the decision of [`Select::apply_rate_limit`].
     pub async fn execute(
         &self,
         partitions: Partitions,
@@ -71,8 +71,8 @@ impl Select {
         env: Env<'_>,
         request: &Request<'_>,
     ) -> Result<Answer, Error> {
-        let rows_limit = limit(&self.limit, "LIMIT", env)?;
-        let per_partition = limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
+        let rows_limit = row_limit(&self.limit, "LIMIT", env)?;
+        let per_partition = row_limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
         let max_bytes = request.config.unpaged_bytes;
         let emitter = |limit, per_partition| Emitter::new(self, env, limit, per_partition, max_bytes);
@@ -86,7 +86,7 @@ impl Select {
             let emitter = emitter(None, per_partition.filter(|_| self.grouping.is_some()));
             let pace = Pace::new(&options, &self.schema);
             let skip = match state {
-                Some(state) => VirtualState::decode(&state.language).ok_or_else(bad_state)?.0,
+                Some(state) => VirtualState::decode(&state.processor_state).ok_or_else(bad_state)?.0,
                 None => 0,
             };
             let _turn = request.turn_if(table.may_be_large(), &options.context.deadline).await?;
@@ -95,7 +95,7 @@ impl Select {
             let (mut rows, next) = Box::pin(page).await?;
             let mut info = PageInfo { rows: rows.count.into(), ..PageInfo::default() };
             if let Some(next) = next {
-                rows.paging_state = Some(pager.seal(&PagingState::of_language(next.encode()))?);
+                rows.paging_state = Some(pager.seal(&PagingState::of_processor(next.encode()))?);
                 info.stop = PageStop::Rows;
             }
             return Ok(self.answer(rows, info, request));
@@ -119,9 +119,9 @@ impl Select {
             }
             Partitions::Keys(keys) => {
                 let token = self.routed_by(&keys, request);
-                (Targets::Keys(each_once(keys)), token)
+                (QueryPartitions::Keys(each_once(keys)), token)
             }
-            Partitions::Range(range) => (Targets::Range(range), None),
+            Partitions::Range(range) => (QueryPartitions::Range(range), None),
         };
         let table = request.metadata().table_by_id(self.schema.id).cloned();
         let table = table.ok_or_else(|| Error::invalid(format!("unconfigured table {}", self.schema.name)))?;
@@ -137,7 +137,7 @@ impl Select {
             bypass_cache: self.bypass_cache,
         };
         let steered = token.filter(|_| state.is_some());
-        let page = Page { size: page_size, state, steered, pager: &pager, request, options: &options };
+        let page = ClientPage { size: page_size, state, steered, pager: &pager, request, options: &options };
         // Anything but a plain page is boxed. That keeps the future of a plain page small, which
         // matters because it is moved.
         let mut answer = if self.grouping.is_some() && self.sort.is_empty() {
@@ -152,7 +152,7 @@ impl Select {
                 query.per_partition_limit = None;
             }
             let emitter = emitter(rows_limit, per_partition.filter(|_| limited_here));
-            Box::pin(self.whole(query, emitter, &page)).await?
+            Box::pin(self.read_all_pages(query, emitter, &page)).await?
         } else if !self.restrictions.filters.is_empty() {
             (query.limit, query.per_partition_limit) = (None, None);
             let emitter = emitter(rows_limit, per_partition);

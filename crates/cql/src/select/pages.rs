@@ -9,7 +9,7 @@ use crate::pace::Pace;
 use crate::request::{Request, read_error};
 use bytes::Bytes;
 use coordinator::{
-    Counting, PageBudget, PageInfo, PageRequest, PageStop, PagingState, Partitions as Targets, Query, RequestOptions,
+    Counting, PageBudget, PageInfo, PageRequest, PageStop, PagingState, Query, QueryPartitions, RequestOptions,
     ResultCharge,
 };
 use model::id::QueryId;
@@ -24,7 +24,7 @@ const INTERNAL_PAGE_ROWS: u64 = 10_000;
 const LEAST_GROUPED_ROWS: u64 = 100;
 
 /// The page that the client requests.
-pub(super) struct Page<'a> {
+pub(super) struct ClientPage<'a> {
     /// The most rows or groups of the page. `None` if the client does not page.
     pub size: Option<u64>,
     /// The state of the previous page, if there was one.
@@ -37,12 +37,12 @@ pub(super) struct Page<'a> {
     pub options: &'a RequestOptions,
 }
 
-impl Page<'_> {
+impl ClientPage<'_> {
     /// Takes the state of the previous page, and passes its limits to the emitter.
     fn take_state(&mut self, emitter: &mut Emitter<'_>) -> Result<Option<Box<PagingState>>, Error> {
         let state = self.state.take();
         if let Some(state) = &state {
-            let before = FilteredState::decode(&state.language).ok_or_else(bad_state)?;
+            let before = FilteredState::decode(&state.processor_state).ok_or_else(bad_state)?;
             (emitter.remaining, emitter.partition) = (before.remaining, before.partition);
         }
         Ok(state)
@@ -55,9 +55,9 @@ impl Page<'_> {
 }
 
 /// The result of one internal read.
-struct Gathered {
-    /// Whether all rows were taken. False if the page of groups is full.
-    whole: bool,
+struct InternalRead {
+    /// Whether the emitter took all rows. False if the page of groups is full.
+    all_taken: bool,
     /// Where the read ended. `None` if no rows are left.
     next: Option<Box<PagingState>>,
     /// See [`QueryPage::asked`](coordinator::QueryPage::asked).
@@ -73,7 +73,7 @@ struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    fn new(page: &Page<'a>, select: &'a Select) -> Collected<'a> {
+    fn new(page: &ClientPage<'a>, select: &'a Select) -> Collected<'a> {
         let (pace, charge) = (Pace::new(page.options, &select.schema), page.request.coordinator.results().charge());
         Collected { pace, info: PageInfo::default(), charge }
     }
@@ -83,12 +83,12 @@ impl Select {
     /// Whether the result cannot have a second page.
     fn needs_no_paging(&self, query: &Query) -> bool {
         query.limit == Some(1)
-            || matches!(&query.partitions, Targets::Keys(keys) if keys.len() == 1)
+            || matches!(&query.partitions, QueryPartitions::Keys(keys) if keys.len() == 1)
                 && (self.restrictions.clustering.is_one_row(&self.schema) || self.output.distinct)
     }
 
     /// Reads one page of rows that need no filter, aggregate or sorting.
-    pub(super) async fn plain(&self, query: Query, mut page: Page<'_>) -> Result<Answer, Error> {
+    pub(super) async fn plain(&self, query: Query, mut page: ClientPage<'_>) -> Result<Answer, Error> {
         debug_assert!(
             self.sort.is_empty() && self.grouping.is_none() && self.restrictions.filters.is_empty(),
             "a plain page has the rows as they are read"
@@ -137,32 +137,32 @@ impl Select {
     }
 
     /// Continues the read with the newest metadata, and passes the rows to the emitter.
-    async fn gather(
+    async fn read_internal_page(
         &self,
         query: &mut Query,
         wanted: &PageRequest,
-        page: &Page<'_>,
+        page: &ClientPage<'_>,
         emitter: &mut Emitter<'_>,
         collected: &mut Collected<'_>,
-    ) -> Result<Gathered, Error> {
+    ) -> Result<InternalRead, Error> {
         let read = page.request.coordinator.read_with_newest(query, wanted, page.options).await;
         let read = read.map_err(|error| read_error(error, &self.schema))?;
         collected.info = std::mem::take(&mut collected.info).then(read.info);
-        let whole = push_all(read.body, read.rows, self, emitter, &collected.pace).await?;
+        let all_taken = push_all(read.body, read.rows, self, emitter, &collected.pace).await?;
         self.check_size(emitter, page.request)?;
         collected.charge.set(emitter.bytes()).map_err(|error| read_error(error, &self.schema))?;
-        Ok(Gathered { whole, next: read.next, asked: read.asked })
+        Ok(InternalRead { all_taken, next: read.next, asked: read.asked })
     }
 
     /// Reads all rows, page by page, for aggregates and for orders across partitions.
-    pub(super) async fn whole(
+    pub(super) async fn read_all_pages(
         &self,
         mut query: Query,
         mut emitter: Emitter<'_>,
-        page: &Page<'_>,
+        page: &ClientPage<'_>,
     ) -> Result<Answer, Error> {
         debug_assert!(query.limit.is_none(), "LIMIT is of the result, not of the rows that it is made of");
-        let Page { request, options, .. } = *page;
+        let ClientPage { request, options, .. } = *page;
         let mut collected = Collected::new(page, self);
         emitter.bind(&collected.pace).await?;
         request.release_metadata();
@@ -183,8 +183,8 @@ impl Select {
         loop {
             let size = Some(INTERNAL_PAGE_ROWS);
             let wanted = PageRequest { size, state, counting, ..PageRequest::default() };
-            let gathered = self.gather(&mut query, &wanted, page, &mut emitter, &mut collected).await?;
-            (state, counting) = (gathered.next, Counting::PartOfFirst { asked: gathered.asked });
+            let read = self.read_internal_page(&mut query, &wanted, page, &mut emitter, &mut collected).await?;
+            (state, counting) = (read.next, Counting::PartOfFirst { asked: read.asked });
             if state.is_none() {
                 emitter.finish(&collected.pace).await?;
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), None);
@@ -200,9 +200,9 @@ impl Select {
         &self,
         mut query: Query,
         mut emitter: Emitter<'_>,
-        mut page: Page<'_>,
+        mut page: ClientPage<'_>,
     ) -> Result<Answer, Error> {
-        let Page { request, pager, .. } = page;
+        let ClientPage { request, pager, .. } = page;
         let mut collected = Collected::new(&page, self);
         emitter.bind(&collected.pace).await?;
         let mut state = page.take_state(&mut emitter)?;
@@ -216,10 +216,10 @@ impl Select {
         let (mut counting, resumes) = (Counting::Page, state.is_some());
         loop {
             let wanted = PageRequest { size: Some(size), state, counting, ..PageRequest::default() };
-            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
-            counting = Counting::next_part(resumes, gathered.asked);
-            let taken = gathered.whole;
-            state = gathered.next;
+            let read = self.read_internal_page(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
+            counting = Counting::next_part(resumes, read.asked);
+            let taken = read.all_taken;
+            state = read.next;
             if let Some(next) = &state {
                 (id, replicas) = (Some(next.query), next.replicas.clone());
             }
@@ -243,7 +243,7 @@ impl Select {
                     // was returned yet, so its static row could be returned on its own.
                     rows_in_last: 1,
                     replicas,
-                    language: FilteredState { remaining, partition }.encode(),
+                    processor_state: FilteredState { remaining, partition }.encode(),
                 });
             }
             let tablet = page.tablet(&query, next.as_ref());
@@ -260,9 +260,9 @@ impl Select {
         &self,
         mut query: Query,
         mut emitter: Emitter<'_>,
-        mut page: Page<'_>,
+        mut page: ClientPage<'_>,
     ) -> Result<Answer, Error> {
-        let Page { request, options, pager, .. } = page;
+        let ClientPage { request, options, pager, .. } = page;
         let mut collected = Collected::new(&page, self);
         emitter.bind(&collected.pace).await?;
         let mut state = page.take_state(&mut emitter)?;
@@ -273,8 +273,8 @@ impl Select {
         loop {
             let size = Some(page.size.unwrap_or(INTERNAL_PAGE_ROWS));
             let wanted = PageRequest { size, state, budget: Some(budget), counting };
-            let gathered = self.gather(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
-            (state, counting) = (gathered.next, Counting::next_part(resumes, gathered.asked));
+            let read = self.read_internal_page(&mut query, &wanted, &page, &mut emitter, &mut collected).await?;
+            (state, counting) = (read.next, Counting::next_part(resumes, read.asked));
             if emitter.remaining == 0 {
                 state = None;
                 collected.info.stop = PageStop::Limit;
@@ -292,7 +292,7 @@ impl Select {
                 let tablet = page.tablet(&query, state.as_deref());
                 let next = state.map(|mut state| {
                     let partition = std::mem::take(&mut emitter.partition);
-                    state.language = FilteredState { remaining: emitter.remaining, partition }.encode();
+                    state.processor_state = FilteredState { remaining: emitter.remaining, partition }.encode();
                     pager.seal(&state)
                 });
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next.transpose()?);

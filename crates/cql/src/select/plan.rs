@@ -88,7 +88,7 @@ pub async fn plan(
     };
     if !extra
         && matches!(shape, Shape::Rows(_))
-        && let Some(slots) = straight(&items)
+        && let Some(slots) = plain_column_slots(&items)
     {
         output = slots.into_iter().map(|slot| output[slot]).collect();
         shape = Shape::Plain;
@@ -167,7 +167,7 @@ fn specs(items: Vec<Item>, variables: &Variables<'_>) -> Box<[ColumnSpec]> {
 }
 
 /// The slots of the items if all of them are plain columns, else `None`.
-fn straight(items: &[Item]) -> Option<Vec<usize>> {
+fn plain_column_slots(items: &[Item]) -> Option<Vec<usize>> {
     items.iter().map(|item| item.selector.as_slot()).collect()
 }
 
@@ -248,26 +248,15 @@ fn is_of_partition(schema: &TableSchema, filter: &Filter) -> bool {
 }
 
 fn is_static(schema: &TableSchema, column: &OutputColumn) -> bool {
-    match column {
-        OutputColumn::Value(id)
-        | OutputColumn::WriteTime(id)
-        | OutputColumn::Ttl(id)
-        | OutputColumn::Elements(id)
-        | OutputColumn::CellTimes(id) => schema.column(*id).is_some_and(|column| column.kind == ColumnKind::Static),
-        OutputColumn::PartitionKey(_) | OutputColumn::Clustering(_) => false,
-    }
+    let column = column.column_id().and_then(|id| schema.column(id));
+    column.is_some_and(|column| column.kind == ColumnKind::Static)
 }
 
 fn check_distinct(schema: &TableSchema, output: &[OutputColumn], is_keys: bool) -> Result<(), Error> {
     for column in output {
         let name = match column {
-            OutputColumn::PartitionKey(_) => continue,
             OutputColumn::Clustering(i) => &schema.clustering[*i as usize].name,
-            OutputColumn::Value(id)
-            | OutputColumn::WriteTime(id)
-            | OutputColumn::Ttl(id)
-            | OutputColumn::Elements(id)
-            | OutputColumn::CellTimes(id) => match schema.column(*id) {
+            column => match column.column_id().and_then(|id| schema.column(id)) {
                 Some(column) if column.kind != ColumnKind::Static => &column.name,
                 _ => continue,
             },

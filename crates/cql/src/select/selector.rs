@@ -162,7 +162,7 @@ impl Selector {
             let value = match self {
                 Selector::Slot(_) | Selector::Aggregate(_) | Selector::CellTime(_) => self.evaluate(row)?,
                 Selector::Term(term) => {
-                    term.settled(row.env, pace, &mut UsedBytes::default()).await?.evaluate_set(row.env)?
+                    term.evaluated(row.env, pace, &mut UsedBytes::default()).await?.evaluate_set(row.env)?
                 }
                 Selector::Call(function, arguments) => {
                     let mut values = Vec::with_capacity(arguments.len());

@@ -55,7 +55,7 @@ pub fn cast(value: &Value, from: &CqlType, to: &CqlType) -> Result<Option<Bytes>
                 && v.scale != 0
                 && is_whole(to)
             {
-                digits::check(&v.unscaled, "decimal").map_err(bad)?;
+                digits::check_digit_limit(&v.unscaled, "decimal").map_err(bad)?;
             }
             let cast = number(value, to).ok_or_else(|| {
                 let shown = shortened(text_of(value, from), MAX_SHOWN);

@@ -248,7 +248,7 @@ fn round(x: &Decimal) -> Result<Decimal, Error> {
     if i64::from(x.scale) > (x.unscaled.bits() / 3 + 1) as i64 {
         return Ok(Decimal::new(0, 0));
     }
-    digits::check(&x.unscaled, "decimal").map_err(|error| Error::invalid(error.to_string()))?;
+    digits::check_digit_limit(&x.unscaled, "decimal").map_err(|error| Error::invalid(error.to_string()))?;
     let power = BigInt::from(10).pow(x.scale.unsigned_abs());
     let half = &power / 2 * if x.unscaled.is_negative() { -1 } else { 1 };
     Ok(Decimal::new(0, (&x.unscaled + half) / power))

@@ -81,13 +81,18 @@ pub async fn push_json(ty: &CqlType, value: Option<&[u8]>, out: &mut String, pac
 }
 
 /// A future that evaluates a term. Terms are nested, so it is boxed.
-type Settled<'a> = Pin<Box<dyn Future<Output = Result<Term, Error>> + 'a>>;
+type EvaluatedTerm<'a> = Pin<Box<dyn Future<Output = Result<Term, Error>> + 'a>>;
 
 impl Term {
     /// The term with its variables and its calls evaluated, with pauses. Not evaluated are an unset
     /// variable, and a call that has another result each time. The rest costs no more than a copy
     /// of the value. Results of calls are kept, so they count as used.
-    pub(crate) fn settled<'a>(&'a self, env: Env<'a>, pace: &'a Pace<'a>, used: &'a mut UsedBytes) -> Settled<'a> {
+    pub(crate) fn evaluated<'a>(
+        &'a self,
+        env: Env<'a>,
+        pace: &'a Pace<'a>,
+        used: &'a mut UsedBytes,
+    ) -> EvaluatedTerm<'a> {
         Box::pin(async move {
             Ok(match self {
                 Term::Null | Term::Constant(_) | Term::Folded(_) => self.clone(),
@@ -99,24 +104,25 @@ impl Term {
                         value => value.into_bytes().map_or(Term::Null, Term::Constant),
                     }
                 }
-                Term::List(terms) => Term::List(all_settled(terms, env, pace, used).await?),
-                Term::Set(ty, terms) => Term::Set(ty.clone(), all_settled(terms, env, pace, used).await?),
-                Term::Vector(ty, terms) => Term::Vector(ty.clone(), all_settled(terms, env, pace, used).await?),
-                Term::Tuple(terms) => Term::Tuple(all_settled(terms, env, pace, used).await?),
+                Term::List(terms) => Term::List(all_evaluated(terms, env, pace, used).await?),
+                Term::Set(ty, terms) => Term::Set(ty.clone(), all_evaluated(terms, env, pace, used).await?),
+                Term::Vector(ty, terms) => Term::Vector(ty.clone(), all_evaluated(terms, env, pace, used).await?),
+                Term::Tuple(terms) => Term::Tuple(all_evaluated(terms, env, pace, used).await?),
                 Term::Map(ty, entries) => {
-                    let mut settled = Vec::with_capacity(entries.len());
+                    let mut evaluated = Vec::with_capacity(entries.len());
                     for (key, value) in entries {
-                        settled.push((key.settled(env, pace, used).await?, value.settled(env, pace, used).await?));
+                        evaluated
+                            .push((key.evaluated(env, pace, used).await?, value.evaluated(env, pace, used).await?));
                     }
-                    Term::Map(ty.clone(), settled)
+                    Term::Map(ty.clone(), evaluated)
                 }
                 Term::TupleField(tuple, index) => {
-                    Term::TupleField(Box::new(tuple.settled(env, pace, used).await?), *index)
+                    Term::TupleField(Box::new(tuple.evaluated(env, pace, used).await?), *index)
                 }
                 Term::Call(function, terms) if function.is_pure() => {
                     let mut arguments = Vec::with_capacity(terms.len());
                     for term in terms {
-                        arguments.push(term.settled(env, pace, used).await?.evaluate_set(env)?);
+                        arguments.push(term.evaluated(env, pace, used).await?.evaluate_set(env)?);
                     }
                     let result = function.call_paced(&arguments, pace).await?;
                     let bytes: usize = arguments.iter().flatten().chain(&result).map(Bytes::len).sum();
@@ -126,7 +132,9 @@ impl Term {
                         None => Term::Null,
                     }
                 }
-                Term::Call(function, terms) => Term::Call(function.clone(), all_settled(terms, env, pace, used).await?),
+                Term::Call(function, terms) => {
+                    Term::Call(function.clone(), all_evaluated(terms, env, pace, used).await?)
+                }
             })
         })
     }
@@ -135,10 +143,15 @@ impl Term {
 /// The work for a term in addition to the work of its bytes.
 const TERM_WORK: usize = 256;
 
-async fn all_settled(terms: &[Term], env: Env<'_>, pace: &Pace<'_>, used: &mut UsedBytes) -> Result<Vec<Term>, Error> {
-    let mut settled = Vec::with_capacity(terms.len());
+async fn all_evaluated(
+    terms: &[Term],
+    env: Env<'_>,
+    pace: &Pace<'_>,
+    used: &mut UsedBytes,
+) -> Result<Vec<Term>, Error> {
+    let mut evaluated = Vec::with_capacity(terms.len());
     for term in terms {
-        settled.push(term.settled(env, pace, used).await?);
+        evaluated.push(term.evaluated(env, pace, used).await?);
     }
-    Ok(settled)
+    Ok(evaluated)
 }

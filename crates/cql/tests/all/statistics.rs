@@ -11,7 +11,7 @@ fn statements_are_counted_by_what_they_do() {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int, c int, v int, PRIMARY KEY (p, c))").await;
         let numbers = || session.processor.statistics();
-        let mut warned = cql::StatementNumbers::default();
+        let mut warned = cql::StatementMetrics::default();
         warned.violations[0] = 1;
         assert_eq!(
             numbers(),

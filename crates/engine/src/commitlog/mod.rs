@@ -57,7 +57,7 @@ pub use mapping::{ColumnMapping, MappedColumn};
 pub use metrics::Metrics;
 pub(crate) use position::same_log;
 pub use position::{Position, SlotId, shard_of_segment};
-pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail, replay};
+pub use replay::{Replay, ReplayOptions, ReplayReport, ReplayedRecord, Skipped, Tail};
 pub use runs::{
     EndedRun, LoggedRun, OldLogs, OldRun, ended, ends, find_old, missing, old_runs, old_spans, retire, runs_in,
 };

@@ -103,25 +103,6 @@ impl ReplayReport {
     }
 }
 
-/// Replays `logs`, giving each mutation to `visit`, in the order of each shard's log. An error of
-/// `visit` ends it.
-pub async fn replay(
-    logs: &OldLogs,
-    options: ReplayOptions,
-    mut visit: impl FnMut(ReplayedRecord) -> Result<(), String>,
-) -> Result<ReplayReport, LogError> {
-    let mut replay = Replay::new(logs, options);
-    let mut count = 0u64;
-    while let Some(record) = replay.next().await? {
-        visit(record).map_err(|why| LogError::Refused(why.into()))?;
-        count += 1;
-        if count.is_multiple_of(64) {
-            rt::task::maybe_yield().await;
-        }
-    }
-    Ok(replay.into_report())
-}
-
 /// A replay that returns one record at a time.
 pub struct Replay {
     options: ReplayOptions,
@@ -180,12 +161,7 @@ impl Replay {
         }
     }
 
-    /// The report so far.
-    pub fn report(&self) -> &ReplayReport {
-        &self.report
-    }
-
-    /// The report.
+    /// What was replayed so far.
     pub fn into_report(self) -> ReplayReport {
         self.report
     }
@@ -215,13 +191,13 @@ impl Replay {
                 Ok(record) => {
                     let at = std::mem::replace(&mut open.at, record.next);
                     if let Err(error) = self.take(at, record) {
-                        self.report.skipped.push(skip(&self.options, error)?);
+                        self.report.skipped.push(skipped_if_ignored(&self.options, error)?);
                     }
                 }
                 Err(Bad::Newer { what, found, known }) => {
                     return Err(LogError::Newer { file: segment_path(&reader.run.dir, open.id), what, found, known });
                 }
-                Err(Bad::Damaged(why)) => self.damaged(why).await?,
+                Err(Bad::Damaged(why)) => self.end_or_corruption(why).await?,
             }
         }
     }
@@ -232,12 +208,12 @@ impl Replay {
             // Nothing is known about what this node logged in a run of this name.
             Ok(Some(_)) => {
                 let error = LogError::Foreign(run.dir.join(super::manifest::NAME));
-                self.report.skipped.push(skip(&self.options, error)?);
+                self.report.skipped.push(skipped_if_ignored(&self.options, error)?);
                 return Ok(None);
             }
             other => {
                 let error = other.err().unwrap_or_else(|| LogError::Missing(run.dir.join(super::manifest::NAME)));
-                self.report.skipped.push(skip(&self.options, error)?);
+                self.report.skipped.push(skipped_if_ignored(&self.options, error)?);
                 manifest_of_files(&run).await?
             }
         };
@@ -255,13 +231,13 @@ impl Replay {
                 Ok(Some(bytes)) => {
                     self.report.segments += 1;
                     if let Some(error) = cut_off(&reader.run, id, &bytes) {
-                        self.report.skipped.push(skip(&self.options, error)?);
+                        self.report.skipped.push(skipped_if_ignored(&self.options, error)?);
                     }
                     reader.open = Some(OpenSegment { id, bytes, at: SEGMENT_HEADER as usize });
                     return Ok(true);
                 }
                 Ok(None) => {}
-                Err(error) => self.report.skipped.push(skip(&self.options, error)?),
+                Err(error) => self.report.skipped.push(skipped_if_ignored(&self.options, error)?),
             }
         }
         Ok(false)
@@ -301,7 +277,7 @@ impl Replay {
     }
 
     /// Decides whether bytes that are no record are the end of the run, or damage.
-    async fn damaged(&mut self, why: &'static str) -> Result<(), LogError> {
+    async fn end_or_corruption(&mut self, why: &'static str) -> Result<(), LogError> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let Some(open) = &mut reader.open else { return Ok(()) };
         let here = Position { segment: open.id, offset: open.at as u32 };
@@ -316,7 +292,7 @@ impl Replay {
                     discarded += count;
                 }
                 Ok(None) => {}
-                Err(error) => self.report.skipped.push(skip(&self.options, error)?),
+                Err(error) => self.report.skipped.push(skipped_if_ignored(&self.options, error)?),
             }
         }
         if highest <= Some(here) {
@@ -326,7 +302,7 @@ impl Replay {
         }
         let error =
             LogError::Corrupt { file: segment_path(&reader.run.dir, here.segment), offset: here.offset.into(), why };
-        self.report.skipped.push(skip(&self.options, error)?);
+        self.report.skipped.push(skipped_if_ignored(&self.options, error)?);
         match image.next_header(open.at + 1) {
             Some((at, _)) => open.at = at,
             None => reader.open = None,
@@ -335,8 +311,8 @@ impl Replay {
     }
 }
 
-/// Converts an error when corruption is ignored.
-fn skip(options: &ReplayOptions, error: LogError) -> Result<Skipped, LogError> {
+/// The part that an error is about, if corruption is ignored; else the error.
+fn skipped_if_ignored(options: &ReplayOptions, error: LogError) -> Result<Skipped, LogError> {
     match error {
         LogError::Corrupt { file, offset, why } if options.ignore_corruption => Ok(Skipped { file, offset, why }),
         LogError::Missing(file) if options.ignore_corruption => Ok(Skipped { file, offset: 0, why: "missing" }),

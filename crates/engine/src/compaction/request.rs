@@ -270,13 +270,13 @@ mod tests {
             let running = compacted.compactions.enter().unwrap();
             let (dropping, truncating, id) = (engine.clone(), engine.clone(), schema.id);
             let removals = [
-                rt::task::spawn(async move { dropping.drop_tablet(id, 0).await.map(drop) }),
+                rt::task::spawn(async move { dropping.remove_tablet(id, 0).await.map(drop) }),
                 rt::task::spawn(async move { truncating.truncate(id, 1).await.map(drop) }),
             ];
             while !table.excludes_compactions() || !compacted.compactions.exclusion().is_active() {
                 rt::task::yield_now().await;
             }
-            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
             // Without the compaction, a removal takes less than this.
             rt::time::sleep(std::time::Duration::from_millis(200)).await;
             assert!(removals.iter().all(|removal| !removal.is_finished()));
@@ -311,7 +311,7 @@ mod tests {
                 moves: false,
                 expired: true,
             };
-            engine.drop_tablet(schema.id, 0).await.unwrap();
+            engine.remove_tablet(schema.id, 0).await.unwrap();
             let late = engine.compact(&table, &tablet, &plan, &cancel).await;
             assert!(matches!(late, Err(EngineError::Cancelled)), "{late:?}");
             engine.abandon().await;

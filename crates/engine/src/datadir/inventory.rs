@@ -224,7 +224,7 @@ impl DataDir {
     /// any log is opened, changed or removed.
     pub async fn missing(&self) -> Result<Vec<Missing>, DataDirError> {
         let mut missing = Vec::new();
-        let found = match raft_log::look(&self.raft_dir(), self.host_id).await {
+        let found = match raft_log::inspect(&self.raft_dir(), self.host_id).await {
             Ok(found) => found,
             Err(RaftLogError::Foreign(file)) => {
                 missing.push(Missing::foreign_raft(&file, self.raft_dir()));

@@ -24,7 +24,7 @@
 //! | compaction | `compact_major`, `cleanup`, progress and history | `compaction` |
 //! | startup | `reshard`, `expect`, `replayed`, `replay_finished` | `table_ops`, `replay.rs` |
 //! | tables | `add_table`, `update_schema`, `truncate`, `drop_table` | `table_ops` |
-//! | tablets | `tablets_of`, `add_tablet`, `drop_tablet` | `table_ops/tablet_lifecycle.rs` |
+//! | tablets | `tablets_of`, `add_tablet`, `remove_tablet` | `table_ops/tablet_lifecycle.rs` |
 //! | epochs | `epoch`, `truncate_at`, `begin_epoch`, `begin_empty` | `table_ops/epoch.rs` |
 //! | snapshots | `snapshot`, `complete_snapshot`, `publish_snapshot` | `table_ops/snapshot.rs` |
 //! | loading sstables | `uploaded`, `copy_uploaded`, `seal_loaded` | `table_ops/upload.rs` |

@@ -61,7 +61,7 @@ impl TableRegistry {
     }
 
     /// Records that no tablet writes to a slot any more.
-    pub fn leave_slot(&self, slot: SlotId) {
+    pub fn release_slot(&self, slot: SlotId) {
         if let Some(left) = self.slots.borrow_mut().get_mut(slot.0 as usize) {
             *left = None;
         }

@@ -60,7 +60,7 @@ pub enum NotedEnd {
 
 /// Examines the log of the node `host` in `dir` and changes nothing. `None` if there is none. An
 /// error if the log or its snapshot belongs to another node.
-pub async fn look(dir: &Path, host: HostId) -> Result<Option<FoundLog>, RaftLogError> {
+pub async fn inspect(dir: &Path, host: HostId) -> Result<Option<FoundLog>, RaftLogError> {
     let node = NodeDigest::of(host);
     let names = match fs::read_dir(dir).await {
         Ok(names) => names,

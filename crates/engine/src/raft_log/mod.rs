@@ -23,7 +23,7 @@ mod error;
 mod format;
 pub(crate) mod record;
 
-pub use end::{FoundLog, LogEnd, NotedEnd, look, read_end};
+pub use end::{FoundLog, LogEnd, NotedEnd, inspect, read_end};
 pub use error::RaftLogError;
 pub(crate) use error::io_error;
 

@@ -50,7 +50,7 @@ pub(crate) struct Table {
     pub has_directory: Cell<bool>,
     tablets: RefCell<Rc<[Rc<Tablet>]>>,
     /// Tablets that are no longer served and still have data.
-    leaving: RefCell<Vec<Rc<Tablet>>>,
+    removing: RefCell<Vec<Rc<Tablet>>>,
     pub auto_compaction: Cell<bool>,
     /// Entered by flushes and compactions; closed by DROP.
     pub work: Gate,
@@ -111,7 +111,7 @@ impl Table {
             dir,
             has_directory: Cell::new(false),
             tablets: RefCell::new(tablets.into()),
-            leaving: RefCell::default(),
+            removing: RefCell::default(),
             auto_compaction: Cell::new(true),
             work: Gate::new(),
             epoch: Cell::new(0),
@@ -154,7 +154,7 @@ impl Table {
     /// Adds a tablet.
     pub fn add_tablet(&self, tablet: Rc<Tablet>) {
         debug_assert!(!self.tablets.borrow().iter().any(|own| own.id == tablet.id), "a tablet is served once");
-        debug_assert!(self.leaving(tablet.id).is_none(), "a tablet returns after its data was removed");
+        debug_assert!(self.removing(tablet.id).is_none(), "a tablet returns after its data was removed");
         let mut tablets = self.tablets().to_vec();
         tablets.push(tablet);
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
@@ -162,11 +162,11 @@ impl Table {
         self.tablets.replace(tablets.into());
     }
 
-    /// Stops serving a tablet. It is kept in `leaving` until [`Table::has_left`].
-    pub fn remove_tablet(&self, tablet: &Rc<Tablet>) {
+    /// Stops serving a tablet. It is kept in `removing` until [`Table::finish_removal`].
+    pub fn begin_removal(&self, tablet: &Rc<Tablet>) {
         let (gone, left): (Vec<_>, Vec<_>) = self.tablets().iter().cloned().partition(|own| Rc::ptr_eq(own, tablet));
         self.tablets.replace(left.into());
-        self.leaving.borrow_mut().extend(gone);
+        self.removing.borrow_mut().extend(gone);
     }
 
     /// Whether a tablet has not left the table.
@@ -176,26 +176,26 @@ impl Table {
 
     /// Whether a tablet may have data on this shard.
     pub fn has(&self, tablet: &Rc<Tablet>) -> bool {
-        self.serves(tablet) || self.leaving.borrow().iter().any(|own| Rc::ptr_eq(own, tablet))
+        self.serves(tablet) || self.removing.borrow().iter().any(|own| Rc::ptr_eq(own, tablet))
     }
 
     /// A tablet that is no longer served and still has data.
-    pub fn leaving(&self, id: u32) -> Option<Rc<Tablet>> {
-        self.leaving.borrow().iter().find(|own| own.id == id).cloned()
+    pub fn removing(&self, id: u32) -> Option<Rc<Tablet>> {
+        self.removing.borrow().iter().find(|own| own.id == id).cloned()
     }
 
     /// Drops a removed tablet after its data is removed.
-    pub fn has_left(&self, tablet: &Rc<Tablet>) {
+    pub fn finish_removal(&self, tablet: &Rc<Tablet>) {
         debug_assert!(
             !tablet.is_flushing() && tablet.sstables().len() == 0,
             "the data of a tablet that has left is removed"
         );
-        self.leaving.borrow_mut().retain(|own| !Rc::ptr_eq(own, tablet));
+        self.removing.borrow_mut().retain(|own| !Rc::ptr_eq(own, tablet));
     }
 
     /// All tablets that may have data on this shard.
-    pub fn served_and_leaving(&self) -> Vec<Rc<Tablet>> {
-        self.tablets.borrow().iter().chain(self.leaving.borrow().iter()).cloned().collect()
+    pub fn served_and_removing(&self) -> Vec<Rc<Tablet>> {
+        self.tablets.borrow().iter().chain(self.removing.borrow().iter()).cloned().collect()
     }
 
     /// The tablet of a key; `None` if it is not on this shard.
@@ -285,7 +285,7 @@ impl Table {
 
     /// Stops the running compactions and waits for their end. Later ones are not affected.
     pub async fn stop_compactions(&self) {
-        let stops: Vec<_> = self.served_and_leaving().iter().map(|tablet| tablet.compactions.stop()).collect();
+        let stops: Vec<_> = self.served_and_removing().iter().map(|tablet| tablet.compactions.stop()).collect();
         for stop in stops {
             stop.await;
         }

@@ -149,11 +149,11 @@ impl RowCache {
             inner.remove(n);
             return None;
         }
-        if set.news() > entry.version {
+        if set.last_added_version() > entry.version {
             // A tombstone that was added since then may have been purged together with the data
             // that it covers, and be in no filter.
-            let untold = set.lost_news() > entry.version;
-            if untold || set.news_after(entry.version).any(|attached| attached.may_contain(key)) {
+            let may_be_purged = set.last_purged_version() > entry.version;
+            if may_be_purged || set.with_contents_after(entry.version).any(|attached| attached.may_contain(key)) {
                 inner.stats.misses += 1;
                 inner.remove(n);
                 return None;

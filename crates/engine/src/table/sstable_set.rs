@@ -94,10 +94,10 @@ pub(crate) struct SstableSet {
     /// The version in which an sstable was last removed.
     shrunk: u64,
     /// The version in which new contents were last added.
-    news: u64,
+    last_added_version: u64,
     /// The newest `contents_since` of the removed sstables. A compaction may have purged their
     /// contents on the way into others.
-    lost_news: u64,
+    last_purged_version: u64,
 }
 
 impl SstableSet {
@@ -126,19 +126,19 @@ impl SstableSet {
 
     /// The version in which new contents were last added.
     #[inline]
-    pub fn news(&self) -> u64 {
-        self.news
+    pub fn last_added_version(&self) -> u64 {
+        self.last_added_version
     }
 
-    /// Contents that were added after an earlier version than this may have been purged by a
-    /// compaction, so that no bloom filter knows them.
+    /// The newest version whose contents a compaction may have purged, so that no bloom filter
+    /// knows them.
     #[inline]
-    pub fn lost_news(&self) -> u64 {
-        self.lost_news
+    pub fn last_purged_version(&self) -> u64 {
+        self.last_purged_version
     }
 
     /// The sstables that may hold contents added after a version.
-    pub fn news_after(&self, version: u64) -> impl Iterator<Item = &Rc<Attached>> {
+    pub fn with_contents_after(&self, version: u64) -> impl Iterator<Item = &Rc<Attached>> {
         self.sstables.iter().filter(move |own| own.contents_since.get() > version)
     }
 
@@ -158,9 +158,11 @@ impl SstableSet {
             own.contents_since.set(contents_since);
         }));
         let shrunk = if remove.is_empty() { self.shrunk } else { version };
-        let news = if sstables.len() > before { self.news.max(contents_since) } else { self.news };
-        let lost_news = remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(0).max(self.lost_news);
-        let set = SstableSet { sstables, version, shrunk, news, lost_news };
+        let last_added_version =
+            if sstables.len() > before { self.last_added_version.max(contents_since) } else { self.last_added_version };
+        let last_purged_version =
+            remove.iter().map(|own| own.contents_since.get()).max().unwrap_or(0).max(self.last_purged_version);
+        let set = SstableSet { sstables, version, shrunk, last_added_version, last_purged_version };
         debug_assert!(set.is_valid(), "a set has each sstable once, and no version is ahead of its own");
         set
     }
@@ -170,7 +172,9 @@ impl SstableSet {
         let mut places: Vec<_> = self.sstables.iter().map(|own| (own.generation(), own.sstable.version())).collect();
         places.sort_unstable();
         places.is_sorted_by(|a, b| a < b)
-            && [self.shrunk, self.news, self.lost_news].iter().all(|version| *version <= self.version)
+            && [self.shrunk, self.last_added_version, self.last_purged_version]
+                .iter()
+                .all(|version| *version <= self.version)
             && self.sstables.iter().all(|own| (1..=self.version).contains(&own.since.get()))
     }
     /// Bytes on disk.

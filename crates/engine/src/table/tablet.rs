@@ -43,8 +43,8 @@ pub(crate) struct Tablet {
     /// The tablet's data is still arriving from other nodes. Tombstones may cover data that comes
     /// later, so none is purged.
     pub is_pending: Cell<bool>,
-    /// See `table_ops/count_ids.rs`.
-    pub count_id: Cell<Option<Uuid>>,
+    /// See `table_ops/tablet_counter_ids.rs`.
+    pub tablet_counter_id: Cell<Option<Uuid>>,
 }
 
 impl Tablet {
@@ -72,7 +72,7 @@ impl Tablet {
             pick_memo: PickMemo::default(),
             compactions: TabletCompactions::default(),
             is_pending: Cell::new(false),
-            count_id: Cell::new(None),
+            tablet_counter_id: Cell::new(None),
         })
     }
 

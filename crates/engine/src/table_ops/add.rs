@@ -74,7 +74,7 @@ impl Engine {
         let table = Table::new(schema, dir, tablets, opened.unreadable, opened.filters);
         table.foreign.replace(opened.foreign);
         table.auto_compaction.set(self.config().auto_compaction);
-        self.read_count_ids(&table).await?;
+        self.read_tablet_counter_ids(&table).await?;
         self.registry().insert(id, table);
         if has_sstables {
             self.compactions().wake();

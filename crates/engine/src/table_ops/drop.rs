@@ -52,7 +52,7 @@ impl Engine {
         // A later table with the same id has other sstables.
         self.prepared().borrow_mut().remove(&table.schema().id);
         let mut sstables = Vec::new();
-        for tablet in table.served_and_leaving() {
+        for tablet in table.served_and_removing() {
             let set = tablet.sstables();
             let gone: Vec<_> = set.iter().cloned().collect();
             tablet.replace(&gone, []);

@@ -8,19 +8,19 @@
 //! - `logged_rows`: rows that are only in old logs, for the snapshots of TRUNCATE and DROP.
 //! - `snapshot`: hard links to the sstables of a table.
 //! - `upload`: loads sstables from the `upload` directory of a table.
-//! - `count_ids`: the ids under which counters of moved tablets are counted.
+//! - `tablet_counter_ids`: the ids under which counters of moved tablets are counted.
 //! - `directory`: makes the directory of a table and removes files from it.
 //!
 //! All are methods of [`crate::Engine`].
 
 mod add;
-mod count_ids;
 mod directory;
 mod drop;
 mod epoch;
 mod logged_rows;
 mod reshard;
 mod snapshot;
+mod tablet_counter_ids;
 mod tablet_lifecycle;
 mod truncate;
 mod upload;

@@ -9,7 +9,7 @@
 //!
 //! Both calls may fail at any file operation and are then repeated: a call resumes where the
 //! failed one ended. A tablet whose removal failed is no longer in the table, but is kept in
-//! [`crate::table::Table::leaving`] until its data is removed.
+//! [`crate::table::Table::removing`] until its data is removed.
 
 use crate::commitlog::Position;
 use crate::engine::{Engine, TabletRange};
@@ -37,15 +37,15 @@ impl Engine {
         if table.tablets().iter().any(|own| own.id == tablet.id) {
             return Ok(());
         }
-        if table.leaving(tablet.id).is_some() {
-            self.drop_tablet(id, tablet.id).await?;
+        if table.removing(tablet.id).is_some() {
+            self.remove_tablet(id, tablet.id).await?;
         }
         self.remove_foreign(&table, &tablet.range).await?;
-        let count_id = self.new_count_id(&table, &tablet.range).await?;
+        let tablet_counter_id = self.new_tablet_counter_id(&table, &tablet.range).await?;
         let slot = self.registry().take_slot(id, tablet.id);
         let (pool, rows) = (self.pool().clone(), self.rows().clone());
         let tablet = Tablet::new(tablet.id, tablet.range, slot, pool, rows, SstableSet::default());
-        tablet.count_id.set(count_id);
+        tablet.tablet_counter_id.set(tablet_counter_id);
         table.add_tablet(tablet);
         Ok(())
     }
@@ -54,12 +54,12 @@ impl Engine {
     /// purges none of their tombstones. Unknown tables are ignored.
     pub fn set_pending_tablets(&self, id: TableId, pending: &BTreeSet<u32>) {
         let Some(table) = self.table(id) else { return };
-        let mut are_complete = false;
+        let mut any_completed = false;
         for tablet in table.tablets().iter() {
             let is_pending = pending.contains(&tablet.id);
-            are_complete |= tablet.is_pending.replace(is_pending) && !is_pending;
+            any_completed |= tablet.is_pending.replace(is_pending) && !is_pending;
         }
-        if are_complete {
+        if any_completed {
             self.compactions().wake();
         }
     }
@@ -67,12 +67,12 @@ impl Engine {
     /// Removes a tablet with all its data from this shard. Does nothing if it was removed before.
     /// May be called again after an error, and must be until it succeeds: otherwise a restart may
     /// replay writes to the tablet.
-    pub async fn drop_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
+    pub async fn remove_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
             let here = table.tablets().iter().find(|own| own.id == tablet).cloned();
-            let Some(gone) = here.or_else(|| table.leaving(tablet)) else { return Ok(()) };
+            let Some(gone) = here.or_else(|| table.removing(tablet)) else { return Ok(()) };
             // Other tablets of the table are not delayed.
             let _excluded = gone.compactions.exclude().await;
             // A running flush would attach an sstable afterwards, which would stay behind.
@@ -81,7 +81,7 @@ impl Engine {
                 // Another call has removed it meanwhile. The tablet may have returned since.
                 return Ok(());
             }
-            table.remove_tablet(&gone);
+            table.begin_removal(&gone);
             let mut all = vec![Interval { first: engine.log_begun(), last: engine.log().position() }];
             // After a crash, old logs that are not retired yet are replayed again.
             let old = engine.old_log_spans().await?;
@@ -94,12 +94,12 @@ impl Engine {
                 gone.forget(&memtable);
             }
             engine.log().clean(gone.slot, Position::MAX);
-            engine.registry().leave_slot(gone.slot);
+            engine.registry().release_slot(gone.slot);
             // The set is unchanged until the files are removed, for the next call.
             engine.delete_files(&table, &sstables).await?;
             gone.replace(&sstables, []);
-            engine.remove_count_id(&table, &gone.range).await?;
-            table.has_left(&gone);
+            engine.remove_tablet_counter_id(&table, &gone.range).await?;
+            table.finish_removal(&gone);
             Ok(())
         })
         .await
@@ -122,13 +122,8 @@ impl Engine {
     pub async fn sweep_tablet(&self, schema: &TableSchema, range: &PartitionRange) -> Result<usize, EngineError> {
         let dir = self.table_dir(schema);
         finish_interrupted(&dir, self.config()).await?;
-        self.remove_within(&dir, range).await
-    }
-
-    /// Removes the sealed sstables within a range that this node does not serve.
-    async fn remove_within(&self, dir: &Path, range: &PartitionRange) -> Result<usize, EngineError> {
         let mut left: Vec<SstablePath> = Vec::new();
-        for place in sealed_places(dir, &names_in(dir).await?) {
+        for place in sealed_places(&dir, &names_in(&dir).await?) {
             match Sstable::open_at(&place, self.cache()).await {
                 Ok(sstable) if range.contains(sstable.first_key()) && range.contains(sstable.last_key()) => {
                     left.push(place);
@@ -138,7 +133,7 @@ impl Engine {
             }
         }
         if !left.is_empty() {
-            remove_left(dir, &left).await?;
+            remove_left(&dir, &left).await?;
         }
         Ok(left.len())
     }

@@ -412,7 +412,7 @@ fn data_is_removed_although_its_directory_is_gone() {
             let dir = scratch.join("data/ks").join(engine::datadir::table_dir_name("t", schema.id));
             std::fs::remove_dir_all(&dir).unwrap();
             let left = if drops {
-                engine.drop_tablet(schema.id, 0).await.unwrap();
+                engine.remove_tablet(schema.id, 0).await.unwrap();
                 &both[1..]
             } else {
                 engine.truncate(schema.id, 1).await.unwrap();

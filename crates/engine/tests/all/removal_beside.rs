@@ -22,7 +22,7 @@ const LEAVES: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Removal {
     Truncate,
-    DropTablet,
+    RemoveTablet,
     DropTable,
     CompactMajor,
 }
@@ -51,7 +51,7 @@ async fn write(engine: &Engine, schema: &TableSchema, timestamp: i64) {
 async fn remove(engine: &Engine, schema: &TableSchema, how: Removal) -> Result<(), EngineError> {
     match how {
         Removal::Truncate => engine.truncate(schema.id, 1_000).await.map(drop),
-        Removal::DropTablet => engine.drop_tablet(schema.id, LEAVES).await,
+        Removal::RemoveTablet => engine.remove_tablet(schema.id, LEAVES).await,
         Removal::DropTable => engine.drop_table(schema.id, 1_000).await,
         Removal::CompactMajor => engine.compact_major(schema.id).await,
     }
@@ -120,7 +120,7 @@ fn a_snapshot_beside_a_truncation() {
 
 #[test]
 fn a_snapshot_beside_a_tablet_that_leaves() {
-    snapshot_beside(Removal::DropTablet, MANY_FLUSHES);
+    snapshot_beside(Removal::RemoveTablet, MANY_FLUSHES);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_snapshot_beside_a_major_compaction() {
 #[test]
 fn a_major_compaction_beside_removals() {
     let mut failed = Vec::new();
-    for how in [Removal::CompactMajor, Removal::Truncate, Removal::DropTablet] {
+    for how in [Removal::CompactMajor, Removal::Truncate, Removal::RemoveTablet] {
         for round in 0..ROUNDS {
             let scratch = Scratch::new(&format!("major-{how:?}-{round}"));
             rt::block_on(async {
@@ -155,7 +155,7 @@ fn a_major_compaction_beside_removals() {
                 let left = engine.table_stats(schema.id).unwrap().sstables;
                 let wanted = match how {
                     Removal::CompactMajor => 4,
-                    Removal::DropTablet => 3,
+                    Removal::RemoveTablet => 3,
                     _ => 0,
                 };
                 assert_eq!(left, wanted, "round {round}, beside {how:?}");

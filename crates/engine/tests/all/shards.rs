@@ -262,7 +262,7 @@ fn old_logs_that_are_kept_bring_nothing_back_into_a_tablet_that_was_away() {
     run_with_old_logs(scratch.to_path_buf(), 1, move || async move {
         let engine = ENGINES.get();
         let table = schema(0, |_| {}).id;
-        engine.drop_tablet(table, own.id).await.unwrap();
+        engine.remove_tablet(table, own.id).await.unwrap();
         engine.add_tablet(table, own).await.unwrap();
     });
     let found = run(scratch.to_path_buf(), 1, false, read_all);

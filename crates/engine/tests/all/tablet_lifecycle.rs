@@ -40,8 +40,8 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
             if flushed {
                 engine.flush(None).await.unwrap();
             }
-            engine.drop_tablet(schema.id, 1).await.unwrap();
-            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
             assert_eq!(held(&engine, &schema, &all[1]).await, 0);
             assert_eq!(held(&engine, &schema, &all[2]).await, of(&all[2]));
             let change = (0..KEYS).find(|k| all[1].range.contains(&key(*k))).map(|k| Change::Insert {
@@ -61,7 +61,7 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
             assert_eq!(held(&engine, &schema, &all[1]).await, 0, "flushed: {flushed}");
             engine.apply_durably(&change.mutation(&schema, 2), &key(change.k())).await.unwrap();
             assert_eq!(held(&engine, &schema, &all[1]).await, 1);
-            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
             engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
             engine.abandon().await;
 
@@ -112,28 +112,28 @@ fn counts_in_a_tablet_that_returns_have_another_id() {
         let (schema, plain, all) = (counters(), schema(0, |_| {}), tablets(2));
         let k = key((0..KEYS).find(|k| all[1].range.contains(&key(*k))).expect("a key of the tablet"));
         let engine = open(config(&scratch, 16 << 20), &schema, &all).await;
-        assert_eq!(engine.count_id(schema.id, &k), None, "it was here from the beginning");
+        assert_eq!(engine.tablet_counter_id(schema.id, &k), None, "it was here from the beginning");
         let mut ids = Vec::new();
         for _ in 0..2 {
-            engine.drop_tablet(schema.id, 1).await.unwrap();
+            engine.remove_tablet(schema.id, 1).await.unwrap();
             engine.add_tablet(schema.id, all[1].clone()).await.unwrap();
-            ids.push(engine.count_id(schema.id, &k).expect("it came from elsewhere"));
+            ids.push(engine.tablet_counter_id(schema.id, &k).expect("it came from elsewhere"));
         }
         assert_ne!(ids[0], ids[1]);
         engine.count_apart(schema.id, &[1].into()).await.unwrap();
-        assert_eq!(engine.count_id(schema.id, &k), Some(ids[1]), "it has one");
+        assert_eq!(engine.tablet_counter_id(schema.id, &k), Some(ids[1]), "it has one");
         engine.abandon().await;
 
         let engine = open(config(&scratch, 16 << 20), &schema, &all).await;
-        assert_eq!(engine.count_id(schema.id, &k), Some(ids[1]), "after a restart");
+        assert_eq!(engine.tablet_counter_id(schema.id, &k), Some(ids[1]), "after a restart");
         engine.count_apart(schema.id, &[0, 1].into()).await.unwrap();
         let other = key((0..KEYS).find(|k| all[0].range.contains(&key(*k))).expect("a key of the tablet"));
-        assert!(engine.count_id(schema.id, &other).is_some(), "the tablet is being received");
+        assert!(engine.tablet_counter_id(schema.id, &other).is_some(), "the tablet is being received");
         engine.drop_table(schema.id, 0).await.unwrap();
         engine.add_table(plain.clone(), all.clone()).await.unwrap();
-        engine.drop_tablet(plain.id, 1).await.unwrap();
+        engine.remove_tablet(plain.id, 1).await.unwrap();
         engine.add_tablet(plain.id, all[1].clone()).await.unwrap();
-        assert_eq!(engine.count_id(plain.id, &k), None, "it has no counters");
+        assert_eq!(engine.tablet_counter_id(plain.id, &k), None, "it has no counters");
         engine.stop().await;
     });
 }

@@ -367,7 +367,7 @@ fn a_piece_without_its_tablet_is_refused() {
         let before = names(&table.join("upload")).await;
         let uploads = engine.uploaded(schema.id).await.unwrap();
         let pieces = engine.copy_uploaded(schema.id, uploads, tablets(2)).await.unwrap();
-        engine.drop_tablet(schema.id, 1).await.unwrap();
+        engine.remove_tablet(schema.id, 1).await.unwrap();
         let error = engine.expect_loaded(schema.id, &pieces).expect_err("a tablet is gone").to_string();
         assert!(error.contains("tablet 1") && error.contains("not on shard 0"), "{error}");
         engine.discard_loaded(schema.id, &pieces).await.unwrap();

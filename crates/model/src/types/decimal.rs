@@ -1,6 +1,8 @@
 //! Decimals: an unbounded integer and a scale. Nothing here expands an exponent: a value of a few
 //! bytes can be 10^2000000000, and must cost no more than its bytes.
 
+mod approximate;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
@@ -160,7 +162,7 @@ fn compare_magnitudes(a: &Decimal, b: &Decimal) -> Ordering {
     if b_high < a_low {
         return Ordering::Greater;
     }
-    if let Some(order) = digits::compare_leading(a, b) {
+    if let Some(order) = approximate::compare_leading(a, b) {
         return order;
     }
     let factor = BigUint::from(10u32).pow(a.scale.abs_diff(b.scale));

@@ -73,7 +73,7 @@ async fn attack(hot: &HotPartitions, tasks: usize, done: impl Fn() -> bool) -> [
                 *accepted += 1;
                 if hot.is_sampled() {
                     hot.performed(id(token), b"key", READ);
-                    hot.look();
+                    hot.update_if_due();
                 }
             }
         }

@@ -157,7 +157,7 @@ async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>
 /// Why this node has not applied a committed change of the metadata for some time, if it has not.
 async fn stuck_change(remote: &RemoteServices) -> Result<Option<String>, Refusal> {
     let asked = remote.call(ShardId(0), |services| async move {
-        services.cluster.metadata.try_get().and_then(|service| service.trouble().0)
+        services.cluster.metadata.try_get().and_then(|service| service.apply_failure().0)
     });
     asked.await.map_err(Refusal::failed)
 }

@@ -10,7 +10,8 @@ use super::setting::Raw;
 use super::source::{DEFAULT, Source};
 use super::{file, fixed};
 use crate::stack::{
-    hints_settings, hot_settings, language, large_data_thresholds, large_limits, page_limits, stream_settings,
+    hints_settings, hot_settings, large_data_thresholds, large_limits, page_limits, query_processor_config,
+    stream_settings,
 };
 use cluster::MetadataService;
 use coordinator::Coordinator;
@@ -145,7 +146,7 @@ fn apply_page_limits(shards: LiveShards, config: &Config) {
 }
 
 fn apply_to_query_processor(shards: LiveShards, config: &Config) {
-    shards.processor.get().set_config(language(config));
+    shards.processor.get().set_config(query_processor_config(config));
 }
 
 fn apply_both(shards: LiveShards, config: &Config) {

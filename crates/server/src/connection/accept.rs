@@ -9,7 +9,7 @@
 //! ([`super::seats`]).
 
 use super::drive;
-use super::seats::{Newcomer, Newcomers, STARTUP_GRACE, Seat, Spread};
+use super::seats::{PendingConnection, PendingConnections, STARTUP_GRACE, Seat, Spread};
 use super::service::Service;
 use super::tls::Tls;
 use super::transport::Server;
@@ -90,9 +90,9 @@ impl Listeners {
     /// Accepts connections for all shards until dropped. Every shard has its server, and its
     /// [`Tls`] if a port is encrypted.
     pub async fn accept<S: Service>(self, spread: Spread, servers: PerShard<Server<S>>, tls: PerShard<Tls>) {
-        let newcomers = Rc::new(Newcomers::new());
+        let pending = Rc::new(PendingConnections::new());
         let shards = Shards { servers, tls };
-        let accept = |(listener, port)| accept(listener, port, spread.clone(), newcomers.clone(), shards);
+        let accept = |(listener, port)| accept(listener, port, spread.clone(), pending.clone(), shards);
         let loops = self.ports.into_iter().map(accept);
         let tasks: Vec<_> = loops.map(rt::task::spawn).collect();
         let _abort = AbortOnDrop(tasks);
@@ -141,7 +141,7 @@ async fn accept<S: Service>(
     listener: TcpListener,
     port: ClientPort,
     spread: Spread,
-    newcomers: Rc<Newcomers>,
+    pending: Rc<PendingConnections>,
     shards: Shards<S>,
 ) {
     let mut errors = AcceptErrors::new("a client");
@@ -161,7 +161,7 @@ async fn accept<S: Service>(
             }
         };
         errors.accepted();
-        if spread.is_full() && !make_room(&spread, &newcomers, &evictions, shards).await {
+        if spread.is_full() && !make_room(&spread, &pending, &evictions, shards).await {
             if let Some(refused) = refusals.count(rt::time::now()) {
                 tracing::warn!(
                     most = spread.most(),
@@ -178,7 +178,7 @@ async fn accept<S: Service>(
             Choice::Client => spread.by_port(peer.port()),
         };
         let seat = spread.take(to);
-        newcomers.push(rt::time::now(), seat.newcomer.clone());
+        pending.push(rt::time::now(), seat.pending.clone());
         match rt::net::detach(stream) {
             Ok(detached) => rt::task::spawn(hand_over(shards, to, detached, peer, seat, port.encrypted)).detach(),
             Err(error) => tracing::debug!(%peer, %error, "a client disconnected before it was served"),
@@ -190,11 +190,11 @@ async fn accept<S: Service>(
 /// its seat. False if no seat becomes free.
 async fn make_room<S: Service>(
     spread: &Spread,
-    newcomers: &Newcomers,
+    pending: &PendingConnections,
     evictions: &LogThrottle,
     shards: Shards<S>,
 ) -> bool {
-    let Some(newcomer) = newcomers.evict_oldest(rt::time::now()) else { return false };
+    let Some(oldest) = pending.evict_oldest(rt::time::now()) else { return false };
     if let Some(evicted) = evictions.count(rt::time::now()) {
         tracing::warn!(
             most = spread.most(),
@@ -203,18 +203,18 @@ async fn make_room<S: Service>(
             "all client connections are in use: closed connections without STARTUP to accept new ones"
         );
     }
-    rt::task::spawn(cut(shards, newcomer)).detach();
+    rt::task::spawn(cut(shards, oldest)).detach();
     let _ = rt::time::timeout(EVICTION_TIME, spread.free()).await;
     !spread.is_full()
 }
 
 /// Closes an evicted connection. During its TLS handshake, the connection is not in its shard's
 /// list yet, and ends by itself.
-async fn cut<S: Service>(shards: Shards<S>, newcomer: Arc<Newcomer>) {
-    shard::call(newcomer.shard, move || async move {
+async fn cut<S: Service>(shards: Shards<S>, pending: Arc<PendingConnection>) {
+    shard::call(pending.shard, move || async move {
         // None when the node is stopping.
         if let Some(server) = shards.servers.try_get() {
-            server.transport.evict(newcomer.id());
+            server.transport.evict(pending.id());
         }
     })
     .await;
@@ -252,15 +252,15 @@ async fn hand_over<S: Service>(
     shard::call(to, move || async move {
         match detached.attach() {
             Ok(stream) => rt::task::spawn(async move {
-                let newcomer = seat.newcomer.clone();
+                let pending = seat.pending.clone();
                 let _seat = seat;
                 // None when the node is stopping.
                 let Some(server) = shards.servers.try_get() else { return };
                 if encrypted {
                     // Boxed, so that the futures of other connections are not as large.
-                    Box::pin(serve_encrypted(&shards.tls.get(), server, stream, peer, newcomer)).await;
+                    Box::pin(serve_encrypted(&shards.tls.get(), server, stream, peer, pending)).await;
                 } else {
-                    drive::serve(server, stream, peer, None, Some(newcomer)).await;
+                    drive::serve(server, stream, peer, None, Some(pending)).await;
                 }
             })
             .detach(),
@@ -275,14 +275,14 @@ async fn serve_encrypted<S: Service>(
     server: Rc<Server<S>>,
     stream: TcpStream,
     peer: SocketAddr,
-    newcomer: Arc<Newcomer>,
+    pending: Arc<PendingConnection>,
 ) {
     let handshake = tokio::select! {
         handshake = tls.accept(stream) => handshake,
-        () = newcomer.evicted() => return,
+        () = pending.evicted() => return,
     };
     match handshake {
-        Ok((stream, encryption)) => drive::serve(server, stream, peer, Some(encryption), Some(newcomer)).await,
+        Ok((stream, encryption)) => drive::serve(server, stream, peer, Some(encryption), Some(pending)).await,
         Err(error) => tracing::debug!(%peer, %error, "TLS handshake failed"),
     }
 }

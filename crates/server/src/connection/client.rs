@@ -2,7 +2,7 @@
 
 use super::latency::Did;
 use super::memory::Held;
-use super::seats::Newcomer;
+use super::seats::PendingConnection;
 use super::transport::Transport;
 use crate::protocol::{Dialect, Event, EventKinds, Outbox, Reply, Version};
 use cql::Error;
@@ -49,7 +49,7 @@ pub struct Connection {
     encryption: Option<Encryption>,
     pub(super) registered: Cell<EventKinds>,
     /// The state shared with the accepting shard, until STARTUP succeeds.
-    newcomer: RefCell<Option<Arc<Newcomer>>>,
+    pending_connection: RefCell<Option<Arc<PendingConnection>>>,
     /// Pending statements.
     pub(super) in_flight: Cell<usize>,
     /// The expected bytes of their answers, and of late refusals.
@@ -88,7 +88,7 @@ impl Connection {
         transport: Rc<Transport>,
         peer: SocketAddr,
         encryption: Option<Encryption>,
-        newcomer: Option<Arc<Newcomer>>,
+        pending_connection: Option<Arc<PendingConnection>>,
     ) -> Rc<Connection> {
         let client = Rc::new(ClientState {
             keyspace: RefCell::default(),
@@ -109,7 +109,7 @@ impl Connection {
             lwt_mark: Cell::new(false),
             encryption,
             registered: Cell::default(),
-            newcomer: RefCell::new(newcomer),
+            pending_connection: RefCell::new(pending_connection),
             in_flight: Cell::new(0),
             expected: Cell::new(0),
             answer_size: Cell::new(None),
@@ -132,7 +132,7 @@ impl Connection {
     /// Records that STARTUP succeeded. From now on the connection is not evicted.
     pub(super) fn started(&self) {
         self.ready.set(true);
-        if self.newcomer.take().is_some_and(|newcomer| !newcomer.start()) {
+        if self.pending_connection.take().is_some_and(|pending| !pending.start()) {
             self.cut();
         }
     }

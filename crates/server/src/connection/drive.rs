@@ -13,7 +13,7 @@ use super::Service;
 use super::arrival::Arrival;
 use super::client::Connection;
 use super::memory::{Blocked, Charge, Ticket};
-use super::seats::Newcomer;
+use super::seats::PendingConnection;
 use super::startup;
 use super::statement::{Job, Statement, Waiting};
 use super::stream::ClientStream;
@@ -57,7 +57,7 @@ enum End {
     /// The client disconnected, or must be disconnected.
     Disconnected,
     /// All answers were written. The client may still be sending.
-    Said,
+    Answered,
     /// The node is stopping.
     Stopped,
 }
@@ -68,16 +68,16 @@ pub(super) async fn serve<T, S>(
     mut stream: T,
     peer: SocketAddr,
     encryption: Option<Encryption>,
-    newcomer: Option<Arc<Newcomer>>,
+    pending_connection: Option<Arc<PendingConnection>>,
 ) where
     T: ClientStream,
     S: Service,
 {
     let Some(_inside) = server.gate.borrow().enter() else { return };
     let transport = server.transport.clone();
-    let connection = Connection::new(transport.clone(), peer, encryption, newcomer.clone());
+    let connection = Connection::new(transport.clone(), peer, encryption, pending_connection.clone());
     let id = transport.add(connection.clone());
-    if newcomer.is_some_and(|newcomer| !newcomer.is_listed_as(id)) {
+    if pending_connection.is_some_and(|pending| !pending.is_listed_as(id)) {
         connection.cut();
     }
     let stop = transport.stop();
@@ -105,7 +105,7 @@ pub(super) async fn serve<T, S>(
     transport.remove(id);
     // A close with unread input resets the connection; the client might miss the error, or the last
     // answers of a node that stops.
-    if end == End::Said || end == End::Stopped && stream.unread_input() > 0 {
+    if end == End::Answered || end == End::Stopped && stream.unread_input() > 0 {
         let _ = rt::time::timeout(LINGER, drain(&mut stream)).await;
     }
 }
@@ -222,7 +222,7 @@ where
                 self.backlog.none_left();
                 // No more input is read, so others may have the memory for it.
                 (self.large, self.ticket) = (None, None);
-                return Ok(if flushed { Poll::Ready(End::Said) } else { Poll::Pending });
+                return Ok(if flushed { Poll::Ready(End::Answered) } else { Poll::Pending });
             }
             if self.stop.is_cancelled() && self.connection.in_flight() == 0 {
                 return Ok(if flushed { Poll::Ready(End::Stopped) } else { Poll::Pending });

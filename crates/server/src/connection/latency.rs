@@ -28,7 +28,7 @@ pub struct Histogram {
 
 /// The counts of a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HistogramNumbers {
+pub struct HistogramMetrics {
     /// The count of each bucket, not cumulative.
     pub buckets: [u64; BUCKETS],
     /// The total count.
@@ -50,8 +50,8 @@ impl Histogram {
     }
 
     /// The current counts.
-    pub fn numbers(&self) -> HistogramNumbers {
-        HistogramNumbers {
+    pub fn metrics(&self) -> HistogramMetrics {
+        HistogramMetrics {
             buckets: std::array::from_fn(|at| self.buckets[at].get()),
             count: self.count.get(),
             sum: self.sum.get(),
@@ -122,9 +122,9 @@ mod tests {
             histogram.record(Duration::from_micros(bound(bucket) + 1), 10);
         }
         histogram.record(Duration::ZERO, 100);
-        let numbers = histogram.numbers();
-        assert_eq!(numbers.buckets[0], 101);
-        assert!(numbers.buckets[1..].iter().all(|count| *count == 11));
-        assert_eq!(numbers.count, 100 + 11 * BUCKETS as u64);
+        let metrics = histogram.metrics();
+        assert_eq!(metrics.buckets[0], 101);
+        assert!(metrics.buckets[1..].iter().all(|count| *count == 11));
+        assert_eq!(metrics.count, 100 + 11 * BUCKETS as u64);
     }
 }

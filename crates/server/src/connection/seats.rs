@@ -5,7 +5,7 @@
 //! one. So connections without requests cannot lock out clients.
 //!
 //! A seat is taken on the shard that accepts, and dropped on the shard that serves. The state that
-//! both share is the [`Newcomer`].
+//! both share is the [`PendingConnection`].
 
 use rt::shard::ShardId;
 use rt::sync::Notify;
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 /// How long a connection may take to send STARTUP while others need its seat. Enough for the round
 /// trips of TCP, TLS and the protocol to another continent.
 pub const STARTUP_GRACE: Duration = Duration::from_secs(1);
-/// The minimum length of the list of newcomers at which it is purged of connections that have
-/// started or ended.
+/// The minimum length of the list of pending connections at which it is purged of connections that
+/// have started or ended.
 const LEAST_PURGE: usize = 128;
 
 /// The stages of a connection, as seen by the accepting shard.
@@ -42,7 +42,7 @@ pub struct Spread {
 #[derive(Debug)]
 pub(super) struct Seat {
     spread: Spread,
-    pub newcomer: Arc<Newcomer>,
+    pub pending: Arc<PendingConnection>,
 }
 
 impl Spread {
@@ -81,14 +81,14 @@ impl Spread {
 
     pub(super) fn take(&self, shard: ShardId) -> Seat {
         self.shards[usize::from(shard.0)].fetch_add(1, Ordering::Relaxed);
-        Seat { spread: self.clone(), newcomer: Arc::new(Newcomer::on(shard)) }
+        Seat { spread: self.clone(), pending: Arc::new(PendingConnection::on(shard)) }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.newcomer.stage.store(ENDED, Ordering::SeqCst);
-        let seats = self.spread.shards[usize::from(self.newcomer.shard.0)].fetch_sub(1, Ordering::Relaxed);
+        self.pending.stage.store(ENDED, Ordering::SeqCst);
+        let seats = self.spread.shards[usize::from(self.pending.shard.0)].fetch_sub(1, Ordering::Relaxed);
         debug_assert!(seats > 0, "a connection gives up its own seat");
         self.spread.freed.notify_one();
     }
@@ -96,7 +96,7 @@ impl Drop for Seat {
 
 /// The state of a connection until STARTUP, shared by the accepting and the serving shard.
 #[derive(Debug)]
-pub(super) struct Newcomer {
+pub(super) struct PendingConnection {
     /// The shard that serves it.
     pub shard: ShardId,
     stage: AtomicU8,
@@ -105,9 +105,9 @@ pub(super) struct Newcomer {
     evicted: Notify,
 }
 
-impl Newcomer {
-    fn on(shard: ShardId) -> Newcomer {
-        Newcomer { shard, stage: AtomicU8::new(SILENT), id: AtomicU64::new(NO_ID), evicted: Notify::new() }
+impl PendingConnection {
+    fn on(shard: ShardId) -> PendingConnection {
+        PendingConnection { shard, stage: AtomicU8::new(SILENT), id: AtomicU64::new(NO_ID), evicted: Notify::new() }
     }
 
     /// Records that STARTUP succeeded. False if the connection was evicted before.
@@ -148,40 +148,43 @@ impl Newcomer {
 
 /// The connections without STARTUP, oldest first. On the accepting shard.
 #[derive(Debug)]
-pub(super) struct Newcomers {
-    queue: RefCell<VecDeque<(Instant, Arc<Newcomer>)>>,
+pub(super) struct PendingConnections {
+    queue: RefCell<VecDeque<(Instant, Arc<PendingConnection>)>>,
     /// The length at which the queue is purged of connections that have started or ended.
     purge_at: Cell<usize>,
 }
 
-impl Newcomers {
-    pub fn new() -> Newcomers {
-        Newcomers { queue: RefCell::default(), purge_at: Cell::new(LEAST_PURGE) }
+impl PendingConnections {
+    pub fn new() -> PendingConnections {
+        PendingConnections { queue: RefCell::default(), purge_at: Cell::new(LEAST_PURGE) }
     }
 
     /// Adds a connection accepted at `now`. Calls must be in order of time.
-    pub fn push(&self, now: Instant, newcomer: Arc<Newcomer>) {
+    pub fn push(&self, now: Instant, pending: Arc<PendingConnection>) {
         let mut queue = self.queue.borrow_mut();
-        debug_assert!(queue.back().is_none_or(|(before, _)| *before <= now), "newcomers are added in order of time");
+        debug_assert!(
+            queue.back().is_none_or(|(before, _)| *before <= now),
+            "pending connections are added in order of time"
+        );
         if queue.len() >= self.purge_at.get() {
-            queue.retain(|(_, newcomer)| newcomer.is_silent());
+            queue.retain(|(_, pending)| pending.is_silent());
             // Doubled, so that the amortized cost for each connection is constant.
             self.purge_at.set(LEAST_PURGE.max(2 * queue.len()));
         }
-        queue.push_back((now, newcomer));
+        queue.push_back((now, pending));
     }
 
     /// Evicts the oldest connection without STARTUP. `None` if all of them are younger than
     /// [`STARTUP_GRACE`].
-    pub fn evict_oldest(&self, now: Instant) -> Option<Arc<Newcomer>> {
+    pub fn evict_oldest(&self, now: Instant) -> Option<Arc<PendingConnection>> {
         let mut queue = self.queue.borrow_mut();
-        while let Some((came, newcomer)) = queue.front() {
-            if newcomer.is_silent() && now.saturating_duration_since(*came) < STARTUP_GRACE {
+        while let Some((came, pending)) = queue.front() {
+            if pending.is_silent() && now.saturating_duration_since(*came) < STARTUP_GRACE {
                 return None;
             }
-            let (_, newcomer) = queue.pop_front()?;
-            if newcomer.evict() {
-                return Some(newcomer);
+            let (_, pending) = queue.pop_front()?;
+            if pending.evict() {
+                return Some(pending);
             }
         }
         None
@@ -196,7 +199,7 @@ mod tests {
     fn the_emptiest_shard_is_chosen() {
         let spread = Spread::new(3, 7);
         let first: Vec<Seat> = (0..6).map(|_| spread.take(spread.least())).collect();
-        let shards: Vec<u16> = first.iter().map(|seat| seat.newcomer.shard.0).collect();
+        let shards: Vec<u16> = first.iter().map(|seat| seat.pending.shard.0).collect();
         assert_eq!(shards, [0, 1, 2, 0, 1, 2]);
         drop(first.into_iter().nth(4));
         assert_eq!(spread.least(), ShardId(0));
@@ -216,38 +219,38 @@ mod tests {
 
     #[test]
     fn the_oldest_silent_connection_is_evicted_after_its_grace() {
-        let (spread, newcomers) = (Spread::new(1, 4), Newcomers::new());
+        let (spread, pending) = (Spread::new(1, 4), PendingConnections::new());
         let begun = rt::time::now();
         let at = |millis| begun + Duration::from_millis(millis);
         let seats: Vec<Seat> = (0..4).map(|_| spread.take(ShardId(0))).collect();
         for (n, seat) in seats.iter().enumerate() {
-            newcomers.push(at(100 * n as u64), seat.newcomer.clone());
+            pending.push(at(100 * n as u64), seat.pending.clone());
         }
-        assert!(seats[0].newcomer.start(), "it sent STARTUP");
+        assert!(seats[0].pending.start(), "it sent STARTUP");
         let first = at(100) + STARTUP_GRACE;
-        assert!(newcomers.evict_oldest(first - Duration::from_millis(1)).is_none(), "all are young");
-        let evicted = newcomers.evict_oldest(first).expect("one is too old");
-        assert!(Arc::ptr_eq(&evicted, &seats[1].newcomer));
+        assert!(pending.evict_oldest(first - Duration::from_millis(1)).is_none(), "all are young");
+        let evicted = pending.evict_oldest(first).expect("one is too old");
+        assert!(Arc::ptr_eq(&evicted, &seats[1].pending));
         assert!(!evicted.start(), "its STARTUP came too late");
         assert!(!evicted.is_listed_as(7), "nor is it served");
-        assert!(newcomers.evict_oldest(first).is_none());
+        assert!(pending.evict_oldest(first).is_none());
         let mut seats = seats;
         drop(seats.remove(2));
-        let evicted = newcomers.evict_oldest(at(5000)).expect("the last one");
-        assert!(Arc::ptr_eq(&evicted, &seats[2].newcomer), "a connection that has ended is skipped");
-        assert!(newcomers.evict_oldest(at(5000)).is_none());
+        let evicted = pending.evict_oldest(at(5000)).expect("the last one");
+        assert!(Arc::ptr_eq(&evicted, &seats[2].pending), "a connection that has ended is skipped");
+        assert!(pending.evict_oldest(at(5000)).is_none());
     }
 
     #[test]
     fn connections_that_started_or_ended_are_not_kept() {
-        let (spread, newcomers) = (Spread::new(1, usize::MAX), Newcomers::new());
+        let (spread, pending) = (Spread::new(1, usize::MAX), PendingConnections::new());
         let silent: Vec<Seat> = (0..100).map(|_| spread.take(ShardId(0))).collect();
-        silent.iter().for_each(|seat| newcomers.push(rt::time::now(), seat.newcomer.clone()));
+        silent.iter().for_each(|seat| pending.push(rt::time::now(), seat.pending.clone()));
         for _ in 0..10_000 {
             let seat = spread.take(ShardId(0));
-            seat.newcomer.start();
-            newcomers.push(rt::time::now(), seat.newcomer.clone());
+            seat.pending.start();
+            pending.push(rt::time::now(), seat.pending.clone());
         }
-        assert!(newcomers.queue.borrow().len() <= 2 * LEAST_PURGE, "{}", newcomers.queue.borrow().len());
+        assert!(pending.queue.borrow().len() <= 2 * LEAST_PURGE, "{}", pending.queue.borrow().len());
     }
 }

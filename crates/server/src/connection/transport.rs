@@ -321,7 +321,7 @@ impl Transport {
 
     /// Whether this shard has had hardly any idle time lately.
     pub(super) fn is_saturated(&self) -> bool {
-        self.saturation.look(rt::time::coarse_now())
+        self.saturation.sample(rt::time::coarse_now())
     }
 
     /// Fires when the connections that start now must end.

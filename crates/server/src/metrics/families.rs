@@ -30,15 +30,15 @@ macro_rules! families {
 
 families! {
     counter "scylla_transport_cql_connections" "Client connections ever accepted." |s| s.transport.connections;
-    gauge "scylla_transport_current_connections" "Client connections now." |s| s.transport.current;
+    gauge "scylla_transport_current_connections" "Client connections now." |s| s.transport.open_connections;
     counter "scylla_transport_requests_served" "Requests received and answered." |s| s.transport.served;
     gauge "scylla_transport_requests_serving" "Requests that wait for something." |s| s.transport.serving;
     counter "scylla_transport_requests_waited" "Requests that could not be answered at once." |s| s.transport.waited;
     counter "scylla_transport_requests_shed" "Requests refused because too many were in flight, or because they had waited too long." |s| s.transport.shed;
     counter "scylla_transport_requests_blocked_memory" "Times that a connection waited for request memory." |s| s.transport.memory_waits;
     gauge "scylla_transport_requests_memory_available" "Bytes left of the memory for requests." |s| s.transport.memory_available;
-    gauge "scylla_transport_input_bytes" "Bytes of read buffers and incomplete requests that are not reserved." |s| s.transport.input;
-    gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not read." |s| s.transport.unread;
+    gauge "scylla_transport_input_bytes" "Bytes of read buffers and incomplete requests that are not reserved." |s| s.transport.input_bytes;
+    gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not read." |s| s.transport.unread_bytes;
     counter "scylla_transport_connections_dropped_unread" "Connections closed because their clients did not read." |s| s.transport.dropped_unread;
     counter "scylla_transport_connections_evicted_silent" "Connections without STARTUP that were closed to free their seats." |s| s.transport.evicted_silent;
     counter "scylla_transport_rate_limit_errors_delayed" "Refusals by a per-partition rate limit that were answered late, because the client had ignored earlier ones." |s| s.transport.late_refusals;
@@ -202,7 +202,7 @@ families! {
     gauge "scylla_memtables_pending_flushes" "Running flushes." |s| s.storage.engine.flushes_running;
     counter "scylla_memtables_flushes" "Memtables flushed." |s| s.storage.engine.flushes;
     gauge "scylla_memtables_pending_flushes_bytes" "Bytes of memtables that wait to be flushed." |s| s.storage.tables.pending_flush_bytes;
-    counter "scylla_memtables_carried" "Small memtables that were written to the commitlog again instead of being flushed." |s| s.storage.engine.relogged;
+    counter "scylla_memtables_relogged" "Small memtables that were written to the commitlog again instead of being flushed." |s| s.storage.engine.relogged;
     counter "scylla_memtables_failed_flushes" "Flushes that failed." |s| s.storage.engine.flush_failures;
     counter "scylla_memtables_flushed_bytes" "Bytes written by flushes." |s| s.storage.engine.flushed_bytes;
 

@@ -1,6 +1,6 @@
 //! The metrics of one shard at one moment.
 
-use crate::connection::latency::{Did, HistogramNumbers};
+use crate::connection::latency::{Did, HistogramMetrics};
 use crate::connection::{Server, Transport};
 use crate::node_ops::{NodeOps, mode};
 use crate::protocol::Opcode;
@@ -8,7 +8,7 @@ use cluster::ClusterShards;
 use cluster::observe::ShardStorage;
 use cluster::observe::hot::{self, HotView};
 use coordinator::{Coordinator, CoordinatorMetrics};
-use cql::{Processor, StatementNumbers};
+use cql::{Processor, StatementMetrics};
 use internode::{InternodeMetrics, NodeStatus};
 use replica::ReplicaMetrics;
 use rt::metrics::ShardMetrics;
@@ -43,7 +43,7 @@ pub struct Sample {
     /// Metrics of the runtime.
     pub runtime: ShardMetrics,
     /// Metrics of client connections.
-    pub transport: TransportNumbers,
+    pub transport: TransportMetrics,
     /// Metrics of the data.
     pub storage: ShardStorage,
     /// Metrics of the replica.
@@ -53,9 +53,9 @@ pub struct Sample {
     /// Metrics of the coordinator.
     pub coordinator: CoordinatorMetrics,
     /// Metrics of the prepared statement cache.
-    pub prepared: cql::prepared::CacheNumbers,
+    pub prepared: cql::prepared::CacheMetrics,
     /// Metrics of executed statements.
-    pub statements: StatementNumbers,
+    pub statements: StatementMetrics,
     /// Metrics of connections to other nodes.
     pub internode: InternodeMetrics,
     /// Metrics of streamed tablets.
@@ -74,11 +74,11 @@ pub struct Sample {
 
 /// Metrics of a shard's client connections.
 #[derive(Debug, Default)]
-pub struct TransportNumbers {
+pub struct TransportMetrics {
     /// Connections accepted.
     pub connections: u64,
     /// Open connections.
-    pub current: u64,
+    pub open_connections: u64,
     /// Requests by kind, in the order of [`Opcode::REQUESTS`].
     pub requests: [u64; Opcode::REQUESTS.len()],
     /// Requests answered.
@@ -94,13 +94,13 @@ pub struct TransportNumbers {
     /// Available memory for requests, in bytes.
     pub memory_available: u64,
     /// Bytes of input that connections hold beyond their first buffers, without reservations.
-    pub input: u64,
+    pub input_bytes: u64,
     /// Bytes received.
     pub received: u64,
     /// Bytes sent.
     pub sent: u64,
     /// Bytes of answers that clients have not read.
-    pub unread: u64,
+    pub unread_bytes: u64,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: u64,
     /// Refusals by rate limits that were answered late.
@@ -110,9 +110,9 @@ pub struct TransportNumbers {
     /// Errors by code.
     pub errors: BTreeMap<i32, u64>,
     /// Latencies of statements with rows in their answers.
-    pub read_latency: HistogramNumbers,
+    pub read_latency: HistogramMetrics,
     /// Latencies of statements without rows in their answers.
-    pub write_latency: HistogramNumbers,
+    pub write_latency: HistogramMetrics,
 }
 
 impl Sample {
@@ -126,13 +126,13 @@ impl Sample {
             }
             _ => 0,
         };
-        let metadata = cluster.metadata.try_get().map(|metadata| metadata.trouble());
-        let (trouble, metadata_failures) = metadata.unwrap_or_default();
+        let metadata = cluster.metadata.try_get().map(|metadata| metadata.apply_failure());
+        let (apply_failure, metadata_failures) = metadata.unwrap_or_default();
         Sample {
             shard: rt::shard::this().0,
             memory,
             runtime: rt::metrics::snapshot(),
-            transport: server.try_get().map(|server| transport_numbers(&server.transport)).unwrap_or_default(),
+            transport: server.try_get().map(|server| transport_metrics(&server.transport)).unwrap_or_default(),
             storage: ShardStorage::of_this_shard(cluster.engine),
             replica: cluster.replica.try_get().map(|replica| replica.metrics()).unwrap_or_default(),
             hot: cluster
@@ -143,7 +143,7 @@ impl Sample {
             statements: processor.try_get().map(|processor| processor.statistics()).unwrap_or_default(),
             coordinator: coordinator.try_get().map(|coordinator| coordinator.metrics()).unwrap_or_default(),
             streams: streams.try_get().map(|streams| streams.metrics()).unwrap_or_default(),
-            metadata_stuck: u64::from(trouble.is_some()),
+            metadata_stuck: u64::from(apply_failure.is_some()),
             metadata_failures,
             mode: node_ops.try_get().map_or_else(|| mode::of_member(cluster.metadata), |ops| ops.mode()) as u64,
             nodes_up: nodes(NodeStatus::Up),
@@ -153,11 +153,11 @@ impl Sample {
     }
 }
 
-fn transport_numbers(transport: &Transport) -> TransportNumbers {
+fn transport_metrics(transport: &Transport) -> TransportMetrics {
     let stats = &transport.stats;
-    TransportNumbers {
+    TransportMetrics {
         connections: stats.connections.get(),
-        current: transport.connection_count() as u64,
+        open_connections: transport.connection_count() as u64,
         requests: std::array::from_fn(|at| stats.requests[at].get()),
         served: stats.served.get(),
         waited: stats.waited.get(),
@@ -165,15 +165,15 @@ fn transport_numbers(transport: &Transport) -> TransportNumbers {
         shed: stats.shed.get(),
         memory_waits: transport.memory.waits(),
         memory_available: transport.memory.limit().saturating_sub(transport.memory.used()) as u64,
-        input: transport.memory.input() as u64,
+        input_bytes: transport.memory.input() as u64,
         received: stats.received.get(),
         sent: stats.sent.get(),
-        unread: transport.unread() as u64,
+        unread_bytes: transport.unread() as u64,
         dropped_unread: stats.dropped_unread.get(),
         late_refusals: stats.late_refusals.get(),
         evicted_silent: stats.evicted_silent.get(),
         errors: stats.errors(),
-        read_latency: transport.latencies.of(Did::Read).numbers(),
-        write_latency: transport.latencies.of(Did::Write).numbers(),
+        read_latency: transport.latencies.of(Did::Read).metrics(),
+        write_latency: transport.latencies.of(Did::Write).metrics(),
     }
 }

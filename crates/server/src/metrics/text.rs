@@ -1,7 +1,7 @@
 //! Writes Prometheus's text format.
 
 use super::sample::Sample;
-use crate::connection::latency::{self, HistogramNumbers};
+use crate::connection::latency::{self, HistogramMetrics};
 use std::fmt::Write;
 
 /// The type of a metric.
@@ -25,7 +25,7 @@ pub enum Value {
     /// Several values, each with additional labels such as `kind="QUERY"`.
     Each(fn(&Sample, Put)),
     /// A histogram of microseconds.
-    Histogram(fn(&Sample) -> &HistogramNumbers),
+    Histogram(fn(&Sample) -> &HistogramMetrics),
 }
 
 /// A metric.
@@ -64,16 +64,16 @@ pub fn write(families: &[Family], samples: &[Sample]) -> String {
     out
 }
 
-fn histogram(out: &mut String, name: &str, sample: &Sample, numbers: &HistogramNumbers) {
+fn histogram(out: &mut String, name: &str, sample: &Sample, metrics: &HistogramMetrics) {
     let buckets = format!("{name}_bucket");
     let mut below = 0;
-    for (bucket, count) in numbers.buckets.iter().enumerate() {
+    for (bucket, count) in metrics.buckets.iter().enumerate() {
         below += count;
         line(out, &buckets, sample, &format!("le=\"{}\"", latency::bound(bucket)), below as f64);
     }
-    line(out, &buckets, sample, "le=\"+Inf\"", numbers.count as f64);
-    line(out, &format!("{name}_sum"), sample, "", numbers.sum as f64);
-    line(out, &format!("{name}_count"), sample, "", numbers.count as f64);
+    line(out, &buckets, sample, "le=\"+Inf\"", metrics.count as f64);
+    line(out, &format!("{name}_sum"), sample, "", metrics.sum as f64);
+    line(out, &format!("{name}_count"), sample, "", metrics.count as f64);
 }
 
 fn line(out: &mut String, name: &str, sample: &Sample, labels: &str, value: f64) {

@@ -132,7 +132,7 @@ fn session_body_error(len: usize, opcode: u8, started: bool) -> Option<Error> {
 
 /// Inspects the beginning of `bytes`.
 #[inline]
-fn look(bytes: &[u8], limits: BodyLimits) -> Start {
+fn peek_header(bytes: &[u8], limits: BodyLimits) -> Start {
     let Some(&first) = bytes.first() else { return Start::Incomplete(0) };
     let Some(version) = Version::from_number(first) else { return odd_version(first, bytes) };
     let Some(header) = bytes.first_chunk::<HEADER_LEN>() else { return Start::Incomplete(0) };
@@ -394,7 +394,7 @@ impl Frames {
         if self.opened.is_some() {
             return self.take_opened();
         }
-        match look(&self.buffer, self.limits) {
+        match peek_header(&self.buffer, self.limits) {
             Start::Incomplete(wanted) => {
                 self.wanted = wanted;
                 Next::Incomplete

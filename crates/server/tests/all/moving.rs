@@ -134,7 +134,7 @@ fn config(path: &Path, address: SocketAddr, seeds: &[SocketAddr]) -> StackConfig
         sync: SyncMode::Periodic { period: Duration::from_secs(10) },
         // No querier may be evicted by its age.
         replica: ReplicaConfig { querier_cache_ttl: 10 * PATIENCE, ..ReplicaConfig::with_memory(MEMORY) },
-        language: cql::Config {
+        query_processor: cql::Config {
             read_timeout: PATIENCE,
             range_timeout: PATIENCE,
             write_timeout: PATIENCE,

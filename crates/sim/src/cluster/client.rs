@@ -3,11 +3,11 @@
 //!
 //! It dies with its node. The outcome of its last statement is then unknown.
 
-use super::emptied;
 use super::history::PARTITIONS;
 use super::limited;
 use super::pages;
-use super::shared::{Canary, Shared};
+use super::shared::{PlantedBug, Shared};
+use super::truncating;
 use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
 use crate::layers::LAYERS;
 use crate::reads::{client, decode};
@@ -23,8 +23,8 @@ pub type Row = BTreeMap<String, Vec<u8>>;
 
 /// The longest time that a request may take: its timeout, and some time for a busy world.
 const LONGEST: Duration = Duration::from_millis(10_500);
-/// The largest number of times that [`Canary::CountsAgain`] repeats a counter update that was not
-/// acknowledged.
+/// The largest number of times that [`PlantedBug::CountsAgain`] repeats a counter update that was
+/// not acknowledged.
 const MOST_COUNTS: usize = 20;
 /// The largest number of pages of one read. With more, the read never ends.
 const MOST_PAGES: usize = 500;
@@ -36,6 +36,10 @@ pub enum Failed {
     Refused(String),
     /// It may have been applied.
     Unknown(String),
+    /// It took too long, which breaks a promise. It may have been applied.
+    Late(String),
+    /// It has more pages than a read can have, which breaks a promise.
+    Endless(String),
     /// A rate limit refused it. If replicas did, some of them may have applied it.
     Limited {
         /// Whether the coordinator refused it, so that no replica has it.
@@ -60,9 +64,28 @@ impl Failed {
     /// The error that the client got.
     pub fn why(self) -> String {
         match self {
-            Failed::Refused(why) | Failed::Unknown(why) => why,
+            Failed::Refused(why) | Failed::Unknown(why) | Failed::Late(why) | Failed::Endless(why) => why,
             Failed::Limited { .. } => "refused by a rate limit".into(),
         }
+    }
+
+    /// Whether the outcome is unknown, so that a driver repeats the statement.
+    fn is_unknown(&self) -> bool {
+        matches!(self, Failed::Unknown(_) | Failed::Late(_) | Failed::Endless(_))
+    }
+
+    /// The failure of a repeated statement, after an attempt that may have been applied.
+    fn of_repeat(self) -> Failed {
+        match self {
+            broken @ (Failed::Late(_) | Failed::Endless(_)) => broken,
+            other => Failed::Unknown(other.why()),
+        }
+    }
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Failed {
+        Failed::Unknown(why)
     }
 }
 
@@ -89,7 +112,7 @@ pub async fn execute_as(
         let took = rt::time::now() - began;
         let is_schema = text.starts_with("CREATE") || text.starts_with("DROP") || text.starts_with("ALTER");
         if took > LONGEST && !is_schema {
-            return Err(Failed::Unknown(format!("LATE: {text} took {took:?}")));
+            return Err(Failed::Late(format!("too late: {text} took {took:?}")));
         }
         let AnswerKind::Rows(rows) = answer.map_err(|error| Failed::of(error, text))?.kind else { return Ok(all) };
         all.extend(decode(&rows));
@@ -98,7 +121,7 @@ pub async fn execute_as(
             None => return Ok(all),
         }
     }
-    Err(Failed::Unknown(format!("ENDLESS: {text} has more than {MOST_PAGES} pages")))
+    Err(Failed::Endless(format!("endless: {text} has more than {MOST_PAGES} pages")))
 }
 
 /// Works until its node stops or dies.
@@ -114,20 +137,20 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         let done = match any(100) {
             _ if shared.plan.counting => count(&shared).await,
             _ if shared.plan.is_limiting() && any(4) != 0 => limited::work(&shared, node).await,
-            _ if shared.plan.truncating && any(4) == 0 => emptied::work(&shared).await,
-            _ if shared.plan.paging && any(2) == 0 => pages::work(&shared).await,
+            _ if shared.plan.truncating && any(4) == 0 => truncating::work(&shared).await,
+            _ if shared.plan.paging && any(2) == 0 => pages::work(&shared).await.map_err(Failed::from),
             0..=44 => write(&shared, node).await,
             45..=89 => read(&shared, node).await,
             90..=94 => count(&shared).await,
             _ => read_counter(&shared).await,
         };
-        if let Err(why) = done {
-            shared.failed(node, why);
+        if let Err(failed) = done {
+            shared.failed(node, failed);
         }
     }
 }
 
-async fn write(shared: &Shared, node: usize) -> Result<(), String> {
+async fn write(shared: &Shared, node: usize) -> Result<(), Failed> {
     let pk = any(PARTITIONS);
     let expiring = shared.plan.expiring;
     let mut changes = vec![Change::any(pk, expiring)];
@@ -137,16 +160,16 @@ async fn write(shared: &Shared, node: usize) -> Result<(), String> {
     let places: Vec<_> = changes.iter().flat_map(|change| change.places()).collect();
     let (level, by) = write_level(shared.plan.own_datacenter(node));
     let number = shared.history.borrow_mut().begin(&places, rt::time::wall_seconds());
-    if shared.plan.canary == Canary::NoExpiry {
+    if shared.plan.planted_bug == PlantedBug::NoExpiry {
         changes.iter_mut().for_each(Change::make_lasting);
     }
     let text = write_text(&changes, number);
-    let level = shared.plan.canary.write_level(level);
+    let level = shared.plan.planted_bug.write_level(level);
     let mut done = execute(&text, level, 1).await;
     // Repeats an idempotent statement after a timeout, as drivers do. The outcome of the first
     // attempt stays unknown.
-    if matches!(done, Err(Failed::Unknown(_))) && !expiring && any(3) == 0 {
-        done = execute(&text, level, 1).await.map_err(|again| Failed::Unknown(again.why()));
+    if done.as_ref().is_err_and(Failed::is_unknown) && !expiring && any(3) == 0 {
+        done = execute(&text, level, 1).await.map_err(Failed::of_repeat);
     }
     shared.tell(|| format!("{node}/{} {changes:?} at {level:?} -> {done:?}", rt::shard::this()));
     let mut history = shared.history.borrow_mut();
@@ -155,41 +178,41 @@ async fn write(shared: &Shared, node: usize) -> Result<(), String> {
             history.acknowledged(number, by);
             Ok(())
         }
-        Err(Failed::Refused(why)) => {
+        Err(refused @ Failed::Refused(_)) => {
             history.refused(number);
-            Err(why)
+            Err(refused)
         }
         Err(failed) => {
             history.failed();
-            Err(failed.why())
+            Err(failed)
         }
     }
 }
 
-async fn read(shared: &Shared, node: usize) -> Result<(), String> {
+async fn read(shared: &Shared, node: usize) -> Result<(), Failed> {
     let read = Read::any(PARTITIONS);
     let (level, by) = read_level(shared.plan.own_datacenter(node));
     let floors = shared.history.borrow().floors(by, rt::time::wall_seconds()).of(read.pk);
-    let rows = execute(&read.text, shared.plan.canary.read_level(level), read.page).await.map_err(Failed::why)?;
-    let judged = read.shown(PARTITIONS, &rows).and_then(|shown| {
+    let rows = execute(&read.text, shared.plan.planted_bug.read_level(level), read.page).await?;
+    let checked = read.shown(PARTITIONS, &rows).and_then(|shown| {
         shared.tell(|| format!("{node}/{} {} at {level:?} -> {shown:?}", rt::shard::this(), read.text));
         shared.history.borrow_mut().check(&shown, &floors, by, rt::time::wall_seconds())
     });
-    if let Err(why) = judged {
+    if let Err(why) = checked {
         shared.broken(format!("{why}\n    in {} at {level:?}, {} rows a page", read.text, read.page));
     }
     Ok(())
 }
 
-async fn count(shared: &Shared) -> Result<(), String> {
+async fn count(shared: &Shared) -> Result<(), Failed> {
     let k = any(COUNTERS);
     shared.counters.borrow_mut().begin(k);
     let text = format!("UPDATE c.n SET n = n + 1 WHERE k = {k}");
-    let level = shared.plan.canary.write_level(Consistency::Quorum);
+    let level = shared.plan.planted_bug.write_level(Consistency::Quorum);
     let mut done = execute(&text, level, 1).await;
-    if shared.plan.canary == Canary::CountsAgain {
+    if shared.plan.planted_bug == PlantedBug::CountsAgain {
         for _ in 0..MOST_COUNTS {
-            if matches!(done, Err(Failed::Unknown(_))) {
+            if done.as_ref().is_err_and(Failed::is_unknown) {
                 done = execute(&text, level, 1).await;
             }
         }
@@ -200,19 +223,19 @@ async fn count(shared: &Shared) -> Result<(), String> {
             counters.acknowledged(k);
             Ok(())
         }
-        Err(Failed::Refused(why)) => {
+        Err(refused @ Failed::Refused(_)) => {
             counters.refused(k);
-            Err(why)
+            Err(refused)
         }
-        Err(failed) => Err(failed.why()),
+        Err(failed) => Err(failed),
     }
 }
 
-async fn read_counter(shared: &Shared) -> Result<(), String> {
+async fn read_counter(shared: &Shared) -> Result<(), Failed> {
     let k = any(COUNTERS);
     let floor = shared.counters.borrow().floor(k);
     let text = format!("SELECT n FROM c.n WHERE k = {k}");
-    let rows = execute(&text, Consistency::Quorum, 10).await.map_err(Failed::why)?;
+    let rows = execute(&text, Consistency::Quorum, 10).await?;
     let found = counter(&rows)?;
     if let Err(why) = shared.counters.borrow_mut().check(k, found, floor) {
         shared.broken(why);

@@ -339,8 +339,8 @@ mod tests {
             (113, Some(old), false),
         ] {
             let floors = history.floors(ALL, second);
-            let judged = history.check(&vec![(PLACE, shown)], &floors, ALL, second);
-            assert_eq!(judged.is_ok(), fine, "{shown:?} at {second}: {judged:?}");
+            let checked = history.check(&vec![(PLACE, shown)], &floors, ALL, second);
+            assert_eq!(checked.is_ok(), fine, "{shown:?} at {second}: {checked:?}");
         }
     }
 }

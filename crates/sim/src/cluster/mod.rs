@@ -12,7 +12,6 @@
 
 pub mod client;
 pub mod counters;
-pub mod emptied;
 pub mod history;
 pub mod limited;
 pub mod moves;
@@ -24,6 +23,7 @@ pub mod rate_limits;
 pub mod schema_oracle;
 pub mod shared;
 pub mod trials;
+pub mod truncating;
 pub mod truncations;
 pub mod workload;
 
@@ -240,7 +240,7 @@ impl Simulation {
 
     /// Repairs all faults, lets clients end their work, and checks all promises. `hints_suffice`:
     /// no node has lost anything, so hints alone must make the replicas agree.
-    pub fn judge(&mut self, hints_suffice: bool) -> Result<Outcome, String> {
+    pub fn verify(&mut self, hints_suffice: bool) -> Result<Outcome, String> {
         self.heal()?;
         let before = self.shared.history.borrow().counts[0];
         self.shared.failures.borrow_mut().clear();
@@ -416,7 +416,7 @@ pub fn scenario(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) ->
         simulation.shared.set_overloaded(true);
         simulation.disturb(time)?;
         simulation.shared.set_overloaded(false);
-        simulation.judge(hints_suffice)
+        simulation.verify(hints_suffice)
     })
 }
 
@@ -427,7 +427,7 @@ pub fn rough_start(seed: u64, plan: Plan, profile: FaultProfile, time: Duration)
         simulation.nemesis.heal(&mut simulation.world);
         simulation.form()?;
         simulation.run_for(Duration::from_secs(2))?;
-        simulation.judge(false)
+        simulation.verify(false)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Tablets that move between nodes while clients work.
 
-use super::shared::{Canary, Plan, Shared};
+use super::shared::{Plan, PlantedBug, Shared};
 use super::workload::any;
 use crate::layers::LAYERS;
 use cluster::tablets::TabletReplica;
@@ -25,7 +25,7 @@ struct Counted {
 impl Streamer for Counted {
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>> {
         let (shared, tablet, table) = (self.shared.clone(), what.tablet, what.table);
-        let copied = (shared.plan.canary != Canary::NoCopy).then(|| self.streamer.copy(what));
+        let copied = (shared.plan.planted_bug != PlantedBug::NoCopy).then(|| self.streamer.copy(what));
         Box::pin(async move {
             if let Some(copied) = copied {
                 let copied = copied.await;

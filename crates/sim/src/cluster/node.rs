@@ -2,13 +2,13 @@
 //! the driver.
 
 use super::client::{self, Failed, counter, execute};
-use super::emptied;
 use super::history::{EVERY, PARTITIONS};
 use super::limited;
 use super::moves;
 use super::ownership;
 use super::pages;
-use super::shared::{Canary, Command, NodeState, Report, Shared};
+use super::shared::{Command, NodeState, PlantedBug, Report, Shared};
+use super::truncating;
 use super::truncations::KEYS;
 use super::workload::{COUNTERS, Read, any, setup};
 use crate::layers::LAYERS;
@@ -90,10 +90,10 @@ fn spawn_clients(shared: &Rc<Shared>, node: usize) -> Vec<rt::task::Task<()>> {
 async fn lead(shared: &Rc<Shared>, node: usize) {
     rt::task::spawn(watch(shared.clone(), node)).detach();
     moves::serve(shared);
-    if shared.plan.canary == Canary::NoHints {
+    if shared.plan.planted_bug == PlantedBug::NoHints {
         forget_hints().await;
     }
-    if shared.plan.canary == Canary::CountsFromLoss {
+    if shared.plan.planted_bug == PlantedBug::CountsFromLoss {
         let set = || async { LAYERS.replica.get().set_counter_id(CounterId(LAYERS.engine.get().host_id().0)) };
         rt::shard::call_all(set).await;
     }
@@ -114,7 +114,7 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         let metadata = LAYERS.metadata.get().current();
         shared.knows(node, metadata.number, metadata.version);
         state.moving.set(moves::is_moving());
-        if shared.plan.canary == Canary::NoArrivalReports {
+        if shared.plan.planted_bug == PlantedBug::NoArrivalReports {
             rt::shard::call_all(|| async { LAYERS.replica.get().set_reporting_coordinators(0) }).await;
         }
         if shared.plan.is_limiting() {
@@ -215,8 +215,8 @@ async fn change_schema(shared: Rc<Shared>, node: usize) {
             _ if shared.schema.borrow().count() < MOST_TABLES => make_table(&shared).await,
             _ => Ok(()),
         };
-        if let Err(why) = done {
-            shared.failed(node, why.why());
+        if let Err(failed) = done {
+            shared.failed(node, failed);
         }
     }
 }
@@ -278,7 +278,7 @@ async fn on_engines<Fut: Future<Output = ()> + 'static>(work: impl Fn(Rc<Engine>
     .await;
 }
 
-/// [`Canary::NoHints`]: hints that keep nothing.
+/// [`PlantedBug::NoHints`]: hints that keep nothing.
 async fn forget_hints() {
     let shards = rt::shard::count() as u16;
     rt::shard::call_all(move || async move {
@@ -371,7 +371,7 @@ async fn read_all(shared: &Shared, level: Consistency) -> Result<Report, String>
         shared.counters.borrow_mut().check(k, counter(&rows)?, floor)?;
     }
     for key in 0..KEYS {
-        emptied::read(shared, key, level).await?;
+        truncating::read(shared, key, level).await.map_err(Failed::why)?;
     }
     if shared.plan.paging {
         pages::read_all(level).await?;
@@ -482,8 +482,10 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
 
 fn config(shared: &Shared, node: usize) -> StackConfig {
     let address = shared.addresses[node];
-    let sync = match (shared.plan.canary, shared.plan.sync) {
-        (Canary::LazyLog | Canary::CountsFromLoss, _) => SyncMode::Periodic { period: Duration::from_secs(3600) },
+    let sync = match (shared.plan.planted_bug, shared.plan.sync) {
+        (PlantedBug::LazyLog | PlantedBug::CountsFromLoss, _) => {
+            SyncMode::Periodic { period: Duration::from_secs(3600) }
+        }
         (_, sync) => sync,
     };
     let mut config = StackConfig {
@@ -499,7 +501,7 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
         log_size_limit: 256 << 10,
         disk_reserve: 64 << 10,
         page_limits: if shared.plan.paging { pages::limits() } else { Default::default() },
-        language: cql::Config { truncate_timeout: Duration::from_secs(8), ..cql::Config::default() },
+        query_processor: cql::Config { truncate_timeout: Duration::from_secs(8), ..cql::Config::default() },
         ..StackConfig::new(DIR, "sim", address.ip(), MEMORY)
     };
     config.info.datacenter = format!("datacenter{}", shared.plan.datacenter(node) + 1);

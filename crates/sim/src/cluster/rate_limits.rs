@@ -28,6 +28,25 @@ pub enum Limited {
     Counters,
 }
 
+/// The kind of an operation. Its number is the index of its counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum OperationKind {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+}
+
+impl OperationKind {
+    /// Its name for messages.
+    fn name(self) -> &'static str {
+        match self {
+            OperationKind::Read => "read",
+            OperationKind::Write => "write",
+        }
+    }
+}
+
 /// A table with limits.
 #[derive(Debug)]
 pub struct LimitedTable {
@@ -183,7 +202,7 @@ pub struct RateLimits {
     pub counters: Counters,
     writes: i32,
     never: BTreeSet<i32>,
-    buckets: BTreeMap<(Decider, usize), Bucket>,
+    buckets: BTreeMap<(Decider, OperationKind), Bucket>,
     /// The owners of the hot partition, as nodes and shards, as the last coordinator knew them.
     owners: Vec<(u128, u16)>,
     /// The shards of all nodes.
@@ -216,13 +235,14 @@ impl RateLimits {
         self.writes
     }
 
-    /// An operation of a partition has ended. `kind`: 0 for a read, 1 for a write.
-    pub fn ended(&mut self, key: i32, kind: usize, refused: bool) -> Result<(), String> {
+    /// An operation of a partition has ended.
+    pub fn ended(&mut self, key: i32, kind: OperationKind, refused: bool) -> Result<(), String> {
         if key == HOT {
-            self.hot[kind].offered += 1;
-            self.hot[kind].accepted += u64::from(!refused);
+            let hot = &mut self.hot[kind as usize];
+            hot.offered += 1;
+            hot.accepted += u64::from(!refused);
         } else if refused {
-            let kind = ["read", "write"][kind];
+            let kind = kind.name();
             return Err(format!("rate_limit_bounds is broken: a {kind} of a partition far below the limit is refused"));
         }
         if refused && self.table.limited == Limited::Observed {
@@ -237,11 +257,17 @@ impl RateLimits {
     }
 
     /// An operation of the hot partition was done. `owners`: as its coordinator knew them.
-    pub fn done(&mut self, kind: usize, by: Decider, owners: Vec<(u128, u16)>, now: Duration) -> Result<(), String> {
+    pub fn done(
+        &mut self,
+        kind: OperationKind,
+        by: Decider,
+        owners: Vec<(u128, u16)>,
+        now: Duration,
+    ) -> Result<(), String> {
         if self.table.limited == Limited::Observed {
             return Ok(());
         }
-        let by = if self.table.limited == Limited::Bytes && kind == 0 { Decider::Others } else { by };
+        let by = if self.table.limited == Limited::Bytes && kind == OperationKind::Read { Decider::Others } else { by };
         if self.owners != owners {
             self.owners = owners;
             self.buckets.retain(|(decider, _), _| *decider != Decider::Others);
@@ -252,10 +278,9 @@ impl RateLimits {
         if level <= BURST * limit {
             return Ok(());
         }
-        let kind = ["reads", "writes"][kind];
-        let name = self.table.name;
+        let (name, kind) = (self.table.name, kind.name());
         Err(format!(
-            "rate_limit_bounds is broken: {by:?} accepts too many {kind} of {name}: {level:.0} beyond its steady rate"
+            "rate_limit_bounds is broken: {by:?} accepts too many {kind}s of {name}: {level:.0} beyond its steady rate"
         ))
     }
 
@@ -313,9 +338,9 @@ mod tests {
         let mut oracle = RateLimits::new(&TABLES[0], 3);
         let (first, second) = (oracle.begin(HOT), oracle.begin(HOT));
         oracle.never(HOT, first);
-        assert_eq!(oracle.ended(HOT, 1, true), Ok(()));
-        assert_eq!(oracle.ended(COOL, 0, false), Ok(()));
-        assert!(oracle.ended(COOL, 1, true).is_err());
+        assert_eq!(oracle.ended(HOT, OperationKind::Write, true), Ok(()));
+        assert_eq!(oracle.ended(COOL, OperationKind::Read, false), Ok(()));
+        assert!(oracle.ended(COOL, OperationKind::Write, true).is_err());
         assert_eq!(oracle.check([second].into_iter()), Ok(()));
         assert!(oracle.check([second, first].into_iter()).is_err());
     }
@@ -328,7 +353,12 @@ mod tests {
                 if n == restarts_at * each_second {
                     oracle.restarted(2);
                 }
-                oracle.done(1, by, vec![(7, 0)], Duration::from_millis(u64::from(n * 1000 / each_second)))
+                oracle.done(
+                    OperationKind::Write,
+                    by,
+                    vec![(7, 0)],
+                    Duration::from_millis(u64::from(n * 1000 / each_second)),
+                )
             })
         };
         let (owner, other) = (Decider::Owner(2, 1), Decider::Owner(1, 1));

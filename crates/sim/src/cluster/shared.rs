@@ -1,6 +1,7 @@
 //! The state that the nodes, their clients and the driver of a simulated cluster share. It is part
 //! of the test: no fault of a node loses it.
 
+use super::client::Failed;
 use super::counters::Counters;
 use super::history::History;
 use super::pages::Pages;
@@ -21,7 +22,7 @@ const KEEPS_UP: Duration = Duration::from_secs(1);
 
 /// A deliberate mistake, which the checkers must find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Canary {
+pub enum PlantedBug {
     /// No mistake.
     #[default]
     None,
@@ -50,23 +51,23 @@ pub enum Canary {
     /// Node 0 refuses nothing by a rate limit.
     OneUnlimited,
     /// A node counts under one id for ever, whatever it has lost. Its log is as in
-    /// [`Canary::LazyLog`].
+    /// [`PlantedBug::LazyLog`].
     CountsFromLoss,
 }
 
-impl Canary {
+impl PlantedBug {
     /// The level of a write that the oracle records at `level`.
     pub fn write_level(self, level: Consistency) -> Consistency {
         match (self, level) {
-            (Canary::WritesAtOne, _) => Consistency::One,
-            (Canary::OneDatacenter, Consistency::EachQuorum) => Consistency::LocalQuorum,
+            (PlantedBug::WritesAtOne, _) => Consistency::One,
+            (PlantedBug::OneDatacenter, Consistency::EachQuorum) => Consistency::LocalQuorum,
             (_, level) => level,
         }
     }
 
     /// The level of a read that the oracle checks at `level`.
     pub fn read_level(self, level: Consistency) -> Consistency {
-        if self == Canary::ReadsAtOne { Consistency::One } else { level }
+        if self == PlantedBug::ReadsAtOne { Consistency::One } else { level }
     }
 }
 
@@ -100,7 +101,7 @@ pub struct Plan {
     /// Whether tables and columns are created and dropped.
     pub schema_changes: bool,
     /// The deliberate mistake.
-    pub canary: Canary,
+    pub planted_bug: PlantedBug,
 }
 
 impl Default for Plan {
@@ -119,7 +120,7 @@ impl Default for Plan {
             pause_millis: 60,
             counting: false,
             schema_changes: true,
-            canary: Canary::None,
+            planted_bug: PlantedBug::None,
         }
     }
 }
@@ -349,13 +350,13 @@ impl Shared {
         self.broken.borrow_mut().clear();
     }
 
-    /// Records that a statement failed on a node. Errors of requests that take too long break a
-    /// promise.
-    pub fn failed(&self, node: usize, why: String) {
+    /// Records that a statement failed on a node. Requests that take too long break a promise.
+    pub fn failed(&self, node: usize, failed: Failed) {
         self.nodes[node].failures.set(self.nodes[node].failures.get() + 1);
-        if why.starts_with("LATE") || why.starts_with("ENDLESS") {
+        if let Failed::Late(why) | Failed::Endless(why) = &failed {
             self.broken(why.clone());
         }
+        let why = failed.why();
         let kind: String =
             why.split(": ").last().unwrap_or_default().chars().filter(|c| !c.is_ascii_digit()).take(80).collect();
         *self.failures.borrow_mut().entry(kind).or_default() += 1;

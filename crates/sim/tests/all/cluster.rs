@@ -1,11 +1,11 @@
 //! Tests of simulated clusters, and of their checkers: each checker must find its deliberate
-//! mistake ([`Canary`]). `tests/seeds.rs` runs the trials, in which all promises must be kept.
+//! mistake ([`PlantedBug`]). `tests/seeds.rs` runs the trials, in which all promises must be kept.
 //!
 //! `TELL=1` prints every step.
 use rt::sim::Unsynced;
 use rt::time::Duration;
 use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, FaultProfile, NETWORK, PEACE, POWER};
-use sim::cluster::shared::{Canary, Plan};
+use sim::cluster::shared::{Plan, PlantedBug};
 use sim::cluster::trials::{Trial, batch, limiting, periodic, two_datacenters, with_room};
 use sim::cluster::{Simulation, scenario};
 
@@ -40,61 +40,61 @@ fn a_node_that_has_joined_votes() {
 }
 
 /// Runs scenarios with a deliberate mistake until a seed fails. Returns the error of the checker.
-fn found(canary: Canary, profile: FaultProfile, seeds: u64) -> String {
-    found_in(canary, profile, periodic(0), seeds)
+fn found(planted_bug: PlantedBug, profile: FaultProfile, seeds: u64) -> String {
+    found_in(planted_bug, profile, periodic(0), seeds)
 }
 
-fn found_in(canary: Canary, profile: FaultProfile, plan: Plan, seeds: u64) -> String {
+fn found_in(planted_bug: PlantedBug, profile: FaultProfile, plan: Plan, seeds: u64) -> String {
     for seed in 0..seeds {
-        let plan = Plan { canary, schema_changes: false, ..plan.clone() };
+        let plan = Plan { planted_bug, schema_changes: false, ..plan.clone() };
         if let Err(why) = scenario(seed, plan, profile, Duration::from_secs(12)) {
             return why;
         }
     }
-    panic!("{canary:?} was not found in {seeds} seeds");
+    panic!("{planted_bug:?} was not found in {seeds} seeds");
 }
 
 #[test]
 fn writes_that_a_majority_does_not_have_are_found() {
-    let why = found(Canary::WritesAtOne, NETWORK, 5);
+    let why = found(PlantedBug::WritesAtOne, NETWORK, 5);
     assert!(why.contains(" is broken: "), "{why}");
 }
 
 #[test]
 fn reads_that_do_not_ask_a_majority_are_found() {
-    let why = found(Canary::ReadsAtOne, NETWORK, 5);
+    let why = found(PlantedBug::ReadsAtOne, NETWORK, 5);
     assert!(why.contains(" is broken: "), "{why}");
 }
 
 #[test]
 fn writes_that_one_datacenter_has_not_are_found() {
-    let why = found_in(Canary::OneDatacenter, DATACENTERS, two_datacenters(0), 5);
+    let why = found_in(PlantedBug::OneDatacenter, DATACENTERS, two_datacenters(0), 5);
     assert!(why.contains(" is broken: "), "{why}");
 }
 
 #[test]
 fn values_that_do_not_expire_are_found() {
-    let why = found_in(Canary::NoExpiry, EXPIRY, Plan { expiring: true, ..periodic(0) }, 2);
+    let why = found_in(PlantedBug::NoExpiry, EXPIRY, Plan { expiring: true, ..periodic(0) }, 2);
     assert!(why.contains("which has expired"), "{why}");
 }
 
 #[test]
 fn what_is_not_truncated_is_found() {
-    let why = found_in(Canary::NoTruncate, PEACE, Plan { truncating: true, ..periodic(0) }, 2);
+    let why = found_in(PlantedBug::NoTruncate, PEACE, Plan { truncating: true, ..periodic(0) }, 2);
     assert!(why.contains("which was truncated"), "{why}");
 }
 
 /// A counter update whose answer was lost has been applied.
 #[test]
 fn counts_that_are_sent_again_are_found() {
-    let why = found_in(Canary::CountsAgain, CUTS, periodic(2), 40);
+    let why = found_in(PlantedBug::CountsAgain, CUTS, periodic(2), 40);
     assert!(why.contains("a counter counts twice"), "{why}");
 }
 
 /// Reads repair what a few moves lose: most seeds notice nothing.
 #[test]
 fn tablets_that_move_without_their_data_are_found() {
-    let why = found_in(Canary::NoCopy, NETWORK, with_room(0), 40);
+    let why = found_in(PlantedBug::NoCopy, NETWORK, with_room(0), 40);
     assert!(why.contains(" is broken: "), "{why}");
 }
 
@@ -102,35 +102,35 @@ fn tablets_that_move_without_their_data_are_found() {
 #[test]
 fn limits_that_each_node_applies_alone_are_found() {
     let plan = Plan { shards: vec![1, 1, 1], ..limiting(periodic(0)) };
-    let why = found_in(Canary::NoArrivalReports, PEACE, plan, 3);
+    let why = found_in(PlantedBug::NoArrivalReports, PEACE, plan, 3);
     assert!(why.contains("rate_limit_bounds is broken"), "{why}");
 }
 
 /// The calm bounds do not find it: the others accept less because of this node.
 #[test]
 fn one_node_that_applies_no_limits_is_found() {
-    let why = found_in(Canary::OneUnlimited, NETWORK, limiting(periodic(0)), 3);
+    let why = found_in(PlantedBug::OneUnlimited, NETWORK, limiting(periodic(0)), 3);
     assert!(why.contains("rate_limit_bounds is broken: Owner(0, "), "{why}");
 }
 
 #[test]
 fn writes_that_are_refused_and_done_are_found() {
-    let why = found_in(Canary::RefusedIsDone, PEACE, limiting(periodic(0)), 2);
+    let why = found_in(PlantedBug::RefusedIsDone, PEACE, limiting(periodic(0)), 2);
     assert!(why.contains("refused_is_not_done is broken"), "{why}");
 }
 
 /// A node is cut off while clients of others write.
 #[test]
 fn hints_that_are_not_kept_are_found() {
-    let isolate = |canary| {
-        let mut simulation = Simulation::new(2, Plan { canary, schema_changes: false, ..periodic(0) }, NETWORK);
+    let isolate = |planted_bug| {
+        let mut simulation = Simulation::new(2, Plan { planted_bug, schema_changes: false, ..periodic(0) }, NETWORK);
         simulation.form()?;
         simulation.nemesis.inflict(&mut simulation.world, Fault::Isolate, 2, 0);
         simulation.run_for(Duration::from_secs(4))?;
         simulation.converge()
     };
-    assert_eq!(isolate(Canary::None), Ok(()));
-    let why = isolate(Canary::NoHints).unwrap_err();
+    assert_eq!(isolate(PlantedBug::None), Ok(()));
+    let why = isolate(PlantedBug::NoHints).unwrap_err();
     assert!(why.contains("replicas_converge is broken"), "{why}");
 }
 
@@ -140,8 +140,8 @@ fn hints_that_are_not_kept_are_found() {
 /// counts.
 #[test]
 fn counters_keep_what_others_have_of_a_node_that_lost_its_power() {
-    let lose = |canary, seed| {
-        let plan = Plan { counting: true, schema_changes: false, canary, ..periodic(0) };
+    let lose = |planted_bug, seed| {
+        let plan = Plan { counting: true, schema_changes: false, planted_bug, ..periodic(0) };
         let mut simulation = Simulation::new(seed, plan, POWER);
         simulation.set_unsynced(Unsynced::Lost);
         simulation.form()?;
@@ -154,17 +154,17 @@ fn counters_keep_what_others_have_of_a_node_that_lost_its_power() {
         Ok::<(), String>(())
     };
     for seed in 0..3 {
-        assert_eq!(lose(Canary::LazyLog, seed), Ok(()), "seed {seed}");
+        assert_eq!(lose(PlantedBug::LazyLog, seed), Ok(()), "seed {seed}");
     }
-    let why = lose(Canary::CountsFromLoss, 0).unwrap_err();
+    let why = lose(PlantedBug::CountsFromLoss, 0).unwrap_err();
     assert!(why.contains("acked_writes_survive is broken: counter"), "{why}");
 }
 
 /// All nodes lose their power at once, and all data that is not synced.
 #[test]
 fn a_log_that_is_not_synced_is_found() {
-    let lose = |canary| {
-        let mut simulation = Simulation::new(3, Plan { canary, ..batch(0) }, POWER);
+    let lose = |planted_bug| {
+        let mut simulation = Simulation::new(3, Plan { planted_bug, ..batch(0) }, POWER);
         simulation.set_unsynced(Unsynced::Lost);
         simulation.form()?;
         simulation.run_for(Duration::from_secs(3))?;
@@ -172,11 +172,11 @@ fn a_log_that_is_not_synced_is_found() {
             simulation.nemesis.inflict(&mut simulation.world, Fault::PowerLoss, node, (node + 1) % 3);
         }
         simulation.run_for(Duration::from_secs(1))?;
-        simulation.judge(false)
+        simulation.verify(false)
     };
-    let fine = lose(Canary::None);
+    let fine = lose(PlantedBug::None);
     assert!(fine.is_ok(), "{fine:?}");
-    let why = lose(Canary::LazyLog).unwrap_err();
+    let why = lose(PlantedBug::LazyLog).unwrap_err();
     // The error is about a row older than an acknowledged one, or a deleted row that returned.
     assert!(why.contains(" is broken: "), "{why}");
 }

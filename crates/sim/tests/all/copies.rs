@@ -45,7 +45,7 @@ fn put_back(seed: u64, killed: Killed) -> Result<String, String> {
     inflict(&mut simulation, Fault::Kill, MEMBER);
     simulation.nemesis.disks()[MEMBER].restore(&newest);
     inflict(&mut simulation, Fault::Start, MEMBER);
-    simulation.judge(false)?;
+    simulation.verify(false)?;
     Ok(why)
 }
 

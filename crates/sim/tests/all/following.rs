@@ -275,13 +275,13 @@ fn a_change_that_cannot_be_carried_out_is_not_shown_and_comes_later() {
                 assert!(why.contains("cannot apply"), "{why}");
                 execute("INSERT INTO p.kept (k, v) VALUES (100, 1)").await?;
                 shared.rows.set(shared.rows.get() + 1);
-                let metrics = LAYERS.metadata.get().trouble();
+                let metrics = LAYERS.metadata.get().apply_failure();
                 assert!(metrics.0.is_some() && metrics.1 > 0, "{metrics:?}");
                 disk.refuse_nothing();
                 rt::time::sleep(Duration::from_secs(3)).await;
                 let after = known().await?;
                 assert_eq!(after.0, before.0 + 1, "{step}, {refusal:?}: it is carried out at last");
-                assert_eq!(LAYERS.metadata.get().trouble().0, None);
+                assert_eq!(LAYERS.metadata.get().apply_failure().0, None);
                 make("fence", 1).await?;
                 shared.acknowledged.replace(Some(known().await?));
                 Ok(())
@@ -546,7 +546,7 @@ fn nodes_of_a_cluster_agree_whatever_their_disks_refuse() {
             simulation.run_for(Duration::from_millis(1000))?;
             disk.refuse_nothing();
         }
-        simulation.judge(false)
+        simulation.verify(false)
     })();
     let outcome = done.unwrap_or_else(|why: String| panic!("{why}"));
     println!("{outcome:?}");

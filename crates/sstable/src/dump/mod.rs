@@ -41,7 +41,7 @@ pub async fn dump_json(
     let mut dump = Dump {
         schema,
         now,
-        kind: !is_loose(table),
+        shows_table_kind: !is_scylla_only(table),
         text: String::from("["),
         open: Tombstone::LIVE,
         partitions: 0,
@@ -64,7 +64,7 @@ pub async fn dump_json(
 }
 
 /// Whether the file is a variant of `me` that only ScyllaDB writes, and that Cassandra 5 refuses.
-fn is_loose(table: &Sstable) -> bool {
+fn is_scylla_only(table: &Sstable) -> bool {
     let compression = table.compression_facts();
     let options = compression.iter().flat_map(|facts| &facts.options);
     table.header().loose_minima || options.into_iter().any(|(name, _)| name == "crc_check_chance")
@@ -73,8 +73,7 @@ fn is_loose(table: &Sstable) -> bool {
 struct Dump {
     schema: Rc<TableSchema>,
     now: Seconds,
-    /// Whether the kind of the table is shown.
-    kind: bool,
+    shows_table_kind: bool,
     text: String,
     open: Tombstone,
     partitions: u64,
@@ -95,14 +94,14 @@ pub fn clustering_key_texts(schema: &TableSchema, key: &Clustering) -> Vec<Strin
     key.components().zip(&schema.clustering).map(|(bytes, column)| plain(&column.ty, bytes)).collect()
 }
 
-/// The clustering columns as JSON values. Columns that a prefix lacks are shown as stars, or not at
-/// all with `all`.
-pub fn clustering_texts(schema: &TableSchema, prefix: &Clustering, all: bool) -> Vec<String> {
+/// The clustering columns as JSON values. Columns that a prefix lacks are shown as stars with
+/// `pad_with_stars`, else not at all.
+pub fn clustering_json(schema: &TableSchema, prefix: &Clustering, pad_with_stars: bool) -> Vec<String> {
     let mut components = prefix.components();
     let columns = schema.clustering.iter();
     let text = columns.map_while(|column| match components.next() {
         Some(bytes) => Some(json(&column.ty, bytes)),
-        None => (!all).then(|| "\"*\"".to_string()),
+        None => pad_with_stars.then(|| "\"*\"".to_string()),
     });
     text.collect()
 }
@@ -131,7 +130,7 @@ impl Dump {
         self.rows = 0;
         self.open = Tombstone::LIVE;
         let components: Vec<String> = key_texts(&self.schema, &key.key).iter().map(|text| quoted(text)).collect();
-        let kind = if self.kind { "    \"table kind\" : \"REGULAR\",\n" } else { "" };
+        let kind = if self.shows_table_kind { "    \"table kind\" : \"REGULAR\",\n" } else { "" };
         let _ = write!(self.text, "  {{\n{kind}    \"partition\" : {{\n      \"key\" : [ ");
         let _ = write!(self.text, "{} ]", components.join(", "));
         if !tombstone.is_live() {
@@ -146,8 +145,8 @@ impl Dump {
         let _ = write!(self.text, "      {{\n        \"type\" : \"{kind}\"");
     }
 
-    fn clustering(&self, prefix: &Clustering, all: bool) -> String {
-        format!("\"clustering\" : [ {} ]", clustering_texts(&self.schema, prefix, all).join(", "))
+    fn clustering(&self, prefix: &Clustering, pad_with_stars: bool) -> String {
+        format!("\"clustering\" : [ {} ]", clustering_json(&self.schema, prefix, pad_with_stars).join(", "))
     }
 
     fn row(&mut self, key: Option<&Clustering>, row: &Row) {
@@ -155,7 +154,7 @@ impl Dump {
         if let Some(key) = key
             && !self.schema.clustering.is_empty()
         {
-            let clustering = self.clustering(key, true);
+            let clustering = self.clustering(key, false);
             let _ = write!(self.text, ",\n        {clustering}");
         }
         let (marker, tombstone, cells) = row.parts();
@@ -243,7 +242,7 @@ impl Dump {
         self.next_row(if both { "range_tombstone_boundary" } else { "range_tombstone_bound" });
         let prefix = match at.prefix.is_empty() {
             true => String::new(),
-            false => format!("{}, ", self.clustering(&at.prefix, false)),
+            false => format!("{}, ", self.clustering(&at.prefix, true)),
         };
         for (side, tombstone, inclusive) in [("start", to, !at.after), ("end", from, at.after)] {
             if !tombstone.is_live() {

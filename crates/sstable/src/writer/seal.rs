@@ -1,14 +1,14 @@
 //! The end of writing: the components that are known only then, and sealing.
 
 use super::Writer;
+use super::files::{DataDone, DataFile, IndexFile};
 use crate::checksums::{Checksums, PAGE};
 use crate::error::Error;
 use crate::generation::{Component, Generation, SstablePath};
-use crate::large::{Large, LargeData, LargeKind};
+use crate::large::log_large_data;
 use crate::statistics::Statistics;
 use crate::statistics::stats::LogInterval;
 use bytes::Bytes;
-use model::TableSchema;
 use model::key::DecoratedKey;
 use rt::fs::{IoClass, OpenOptions};
 use std::io;
@@ -116,36 +116,6 @@ pub(crate) fn toc_text<'a>(small: impl Iterator<Item = &'a str>) -> String {
     names.chain(last.iter().map(|component| component.name())).map(|name| format!("{name}\n")).collect()
 }
 
-/// Logs a warning for each large partition, row, cell or collection.
-fn warn(data: &LargeData, schema: &TableSchema, place: &SstablePath) {
-    let (keyspace, table, path) = (&schema.keyspace, &schema.name, place.path(Component::Data));
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
-    let within = |clustering_key: &String| match clustering_key.is_empty() {
-        true => String::new(),
-        false => format!("/{clustering_key}"),
-    };
-    for Large { size, partition_key, what, .. } in &data.list {
-        let (kind, path, size) = match what {
-            LargeKind::Partition { rows, .. } => ("partition", String::new(), format!("{size} bytes/{rows} rows")),
-            LargeKind::Row { clustering_key } if clustering_key.is_empty() && !schema.clustering.is_empty() => {
-                ("static row", String::new(), format!("{size} bytes"))
-            }
-            LargeKind::Row { clustering_key } => ("row", within(clustering_key), format!("{size} bytes")),
-            LargeKind::Cell { clustering_key, column, elements: 0 } => {
-                ("cell", format!("{}/{column}", within(clustering_key)), format!("{size} bytes"))
-            }
-            LargeKind::Cell { clustering_key, column, elements } => {
-                let path = format!("{}/{column}", within(clustering_key));
-                ("collection", path, format!("{size} bytes/{elements} elements"))
-            }
-        };
-        tracing::warn!(
-            target: "large_data",
-            "Writing large {kind} {keyspace}/{table}: {partition_key}{path} ({size}) to {file}"
-        );
-    }
-}
-
 /// The error if the task that writes a file was aborted.
 fn aborted(path: PathBuf, why: &impl ToString) -> Error {
     Error::Io { path, source: io::Error::other(why.to_string()) }
@@ -173,16 +143,9 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
     let (Some((header, _)), Some(first), Some(last)) = (form, first, last) else {
         unreachable!("an sstable without partitions is not finished")
     };
-    let index = rt::task::spawn(index.finish());
-    let data = data.finish().await;
-    // Waits in any case, so that nothing is written any more when the files are removed after an
-    // error.
-    let index = index.await.unwrap_or_else(|ended| Err(aborted(place.path(Component::Index), &ended)));
-    let (data, (index_length, index_pages)) = (data?, index?);
+    let (data, (index_length, index_pages)) = finish_streams(&place, data, index).await?;
     let mut stats = collector.finish();
     debug_assert_eq!(stats.partition_sizes.count(), partitions, "each partition is counted once");
-    debug_assert_eq!(index_pages.len() as u64, index_length.div_ceil(PAGE as u64), "each page has a checksum");
-    debug_assert!(data.content_length > 0 && index_length > 0, "an sstable has partitions");
     stats.level = options.level;
     stats.host_id = Some(options.host_id);
     stats.log_intervals = intervals.to_vec();
@@ -201,24 +164,58 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
         files.push((Component::Filter, filter.finish().write()));
     }
     if let Some(large) = large.finish() {
-        warn(&large, &schema, &place);
+        log_large_data(&large, &schema, &place);
         files.push((Component::LargeData, large.write()));
     }
+    let data_length = data.stored_length;
+    let checksums = Checksums { data_length, index_length, index_pages, files: Vec::new(), data: data.sums };
+    add_lists(&mut files, checksums);
+    let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    write_components(&place, files, options.class).await?;
+    let outcome = Sealed {
+        dir: place.dir.clone(),
+        generation: place.generation,
+        data_bytes: data_length,
+        total_bytes: data_length + index_length + small,
+        partitions,
+        first: alone(&first),
+        last: alone(&last),
+    };
+    Ok(Unsealed { place, outcome })
+}
+
+/// Stores the rest of Data.db and of Index.db, and syncs them. Returns the length of Index.db and
+/// the checksums of its pages, too.
+async fn finish_streams(
+    place: &SstablePath,
+    data: DataFile,
+    index: IndexFile,
+) -> Result<(DataDone, (u64, Vec<u32>)), Error> {
+    let index = rt::task::spawn(index.finish());
+    let data = data.finish().await;
+    // Waits in any case, so that nothing is written any more when the files are removed after an
+    // error.
+    let index = index.await.unwrap_or_else(|ended| Err(aborted(place.path(Component::Index), &ended)));
+    let (data, (index_length, index_pages)) = (data?, index?);
+    debug_assert_eq!(index_pages.len() as u64, index_length.div_ceil(PAGE as u64), "each page has a checksum");
+    debug_assert!(data.content_length > 0 && index_length > 0, "an sstable has partitions");
+    Ok((data, (index_length, index_pages)))
+}
+
+/// Adds the components that list the others: TOC.txt, and Checksums.db with the checksums of
+/// `files`.
+fn add_lists(files: &mut Vec<(Component, Vec<u8>)>, checksums: Checksums) {
     let toc = toc_text(files.iter().map(|(component, _)| component.name()));
     files.push((Component::Toc, toc.into_bytes()));
-    let checksums = Checksums {
-        data_length: data.stored_length,
-        index_length,
-        index_pages,
-        files: files.iter().map(|(component, bytes)| Checksums::entry(*component, bytes)).collect(),
-        data: data.sums,
-    };
-    files.push((Component::Checksums, checksums.write()));
-    let small: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    let entries = files.iter().map(|(component, bytes)| Checksums::entry(*component, bytes)).collect();
+    files.push((Component::Checksums, Checksums { files: entries, ..checksums }.write()));
+}
+
+/// Writes and syncs components, in parallel.
+async fn write_components(place: &SstablePath, files: Vec<(Component, Vec<u8>)>, class: IoClass) -> Result<(), Error> {
     let writes: Vec<_> = files
         .into_iter()
         .map(|(component, bytes)| {
-            let class = options.class;
             let is_toc = component == Component::Toc;
             let path = place.path(if is_toc { Component::TemporaryToc } else { component });
             let write = path.clone();
@@ -238,15 +235,5 @@ pub(super) async fn components(writer: Writer, intervals: &[LogInterval]) -> Res
         let one = writing.await.unwrap_or_else(|ended| Err(aborted(path, &ended)));
         result = result.and(one);
     }
-    result?;
-    let outcome = Sealed {
-        dir: place.dir.clone(),
-        generation: place.generation,
-        data_bytes: data.stored_length,
-        total_bytes: data.stored_length + index_length + small,
-        partitions,
-        first: alone(&first),
-        last: alone(&last),
-    };
-    Ok(Unsealed { place, outcome })
+    result
 }

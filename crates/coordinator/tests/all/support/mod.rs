@@ -12,8 +12,8 @@ use cluster::tablets::TabletReplica;
 use cluster::{ClusterShards, MetadataService, NodeInfo};
 use coordinator::hints::{Hints, HintsConfig, HintsSettings};
 use coordinator::{
-    Consistency, Coordinator, CoordinatorError, NodeView, Nodes, PageLimits, PageRequest, Partitions, Query, QueryPage,
-    RequestOptions, TimestampClock, WriteKind,
+    Consistency, Coordinator, CoordinatorError, NodeView, Nodes, PageLimits, PageRequest, Query, QueryPage,
+    QueryPartitions, RequestOptions, TimestampClock, WriteKind,
 };
 use engine::{Engine, EngineConfig};
 pub use fault::Fault;
@@ -280,7 +280,7 @@ impl Cluster {
             .expect("the node works");
     }
 
-    pub fn query(&self, partitions: Partitions) -> Query {
+    pub fn query(&self, partitions: QueryPartitions) -> Query {
         query_on(&self.nodes[0].coordinator, partitions)
     }
 
@@ -291,14 +291,14 @@ impl Cluster {
         k: i32,
         consistency: Consistency,
     ) -> Result<Vec<(i32, i64)>, CoordinatorError> {
-        let query = self.query(Partitions::Keys(smallvec![key(k)]));
+        let query = self.query(QueryPartitions::Keys(smallvec![key(k)]));
         let page = self.page(node, &query, &PageRequest::default(), consistency).await?;
         Ok(rows(&page).into_iter().map(|(_, c, v)| (c, v)).collect())
     }
 
     /// The command that reads a partition entirely.
     pub fn read_of(&self, k: i32) -> ReadCommand {
-        let query = self.query(Partitions::Keys(smallvec![key(k)]));
+        let query = self.query(QueryPartitions::Keys(smallvec![key(k)]));
         ReadCommand {
             table: table_id(),
             schema_version: query.table.schema.version,
@@ -488,7 +488,7 @@ impl Change {
 }
 
 /// A query of the test's table, on a node's own snapshot of the metadata.
-pub fn query_on(coordinator: &Coordinator, partitions: Partitions) -> Query {
+pub fn query_on(coordinator: &Coordinator, partitions: QueryPartitions) -> Query {
     let metadata = coordinator.metadata();
     let columns = vec![OutputColumn::PartitionKey(0), OutputColumn::Clustering(0), OutputColumn::Value(VALUE)];
     Query {

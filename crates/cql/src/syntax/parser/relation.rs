@@ -47,7 +47,7 @@ impl Parser<'_> {
                 let key = self.eat_word(K::Key);
                 Ok(Relation::Contains { column, key, value: self.term()? })
             }
-            Kind::Word(K::In | K::Not, _) => self.in_relation(Target::Column(column)),
+            Kind::Word(K::In | K::Not, _) => self.in_relation(Target::Column(column), Self::term),
             Kind::Mark(M::OpenSquare) => {
                 let key = self.subscript()?;
                 self.comparison(|_| Ok(Target::Element(column, key)))
@@ -62,23 +62,9 @@ impl Parser<'_> {
         if !self.is_word(0, K::In) && !self.is_word(0, K::Not) {
             return self.comparison(|_| Ok(target));
         }
-        let negated = self.in_words()?;
-        if self.is_marker() {
-            return Ok(Relation::In { target, negated, values: InValues::Marker(self.marker()?) });
-        }
-        self.expect(M::Open)?;
-        let mut values = Vec::new();
-        if !self.eat(M::Close) {
-            values = self.list(|parser| {
-                if parser.is_mark(0, M::Open) || parser.is_marker() {
-                    parser.term()
-                } else {
-                    Err(parser.no_alternative())
-                }
-            })?;
-            self.expect(M::Close)?;
-        }
-        Ok(Relation::In { target, negated, values: InValues::List(values) })
+        self.in_relation(target, |parser| {
+            if parser.is_mark(0, M::Open) || parser.is_marker() { parser.term() } else { Err(parser.no_alternative()) }
+        })
     }
 
     /// A comparison: target, operator and value.
@@ -98,30 +84,27 @@ impl Parser<'_> {
         Ok(Relation::Compare { target, op, value: self.term()? })
     }
 
-    /// `[NOT] IN`. Returns whether it is negated.
-    fn in_words(&mut self) -> Result<bool> {
+    /// `[NOT] IN values`, the rest of a relation after its target. `value` parses one of a list.
+    fn in_relation(&mut self, target: Target, value: impl FnMut(&mut Self) -> Result<Term>) -> Result<Relation> {
         let negated = self.eat_word(K::Not);
         self.expect_words(&[K::In])?;
-        Ok(negated)
-    }
-
-    /// `[NOT] IN values`, the rest of a relation after its target.
-    fn in_relation(&mut self, target: Target) -> Result<Relation> {
-        let negated = self.in_words()?;
-        let values = if self.is_marker() {
-            InValues::Marker(self.marker()?)
-        } else {
-            self.expect(M::Open)?;
-            InValues::List(self.terms_until(M::Close)?)
-        };
-        Ok(Relation::In { target, negated, values })
+        if self.is_marker() {
+            return Ok(Relation::In { target, negated, values: InValues::Marker(self.marker()?) });
+        }
+        self.expect(M::Open)?;
+        let mut values = Vec::new();
+        if !self.eat(M::Close) {
+            values = self.list(value)?;
+            self.expect(M::Close)?;
+        }
+        Ok(Relation::In { target, negated, values: InValues::List(values) })
     }
 
     /// A condition of an IF clause.
     pub(super) fn condition(&mut self) -> Result<Relation> {
         let target = self.column_path()?;
         match self.peek() {
-            Kind::Word(K::In | K::Not, _) => self.in_relation(target),
+            Kind::Word(K::In | K::Not, _) => self.in_relation(target, Self::term),
             _ => self.comparison(|_| Ok(target)),
         }
     }

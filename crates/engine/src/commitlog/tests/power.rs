@@ -39,10 +39,7 @@ async fn recover(mode: SyncMode, known: &Rc<RefCell<LogOracle>>, power_was_lost:
     directories().await;
     let old = find_old(Path::new(ROOT)).await.expect("listed");
     let mut found = Vec::new();
-    let visit = |record: ReplayedRecord| {
-        found.push(number_of(&record.mutation));
-        Ok(())
-    };
+    let visit = |record: ReplayedRecord| found.push(number_of(&record.mutation));
     replay(&old, ReplayOptions::default(), visit).await.expect("no power loss looks like corruption");
     {
         let mut known = known.borrow_mut();

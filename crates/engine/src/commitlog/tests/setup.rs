@@ -81,12 +81,22 @@ pub async fn append(log: &Rc<Commitlog>, slot: u32, number: u64, len: usize) -> 
 pub async fn read_all(root: &Path, ignore_corruption: bool) -> Result<(Vec<u64>, ReplayReport), LogError> {
     let old = find_old(root).await?;
     let mut numbers = Vec::new();
-    let report = replay(&old, ReplayOptions { ignore_corruption, ..ReplayOptions::default() }, |record| {
-        numbers.push(number_of(&record.mutation));
-        Ok(())
-    })
-    .await?;
+    let options = ReplayOptions { ignore_corruption, ..ReplayOptions::default() };
+    let report = replay(&old, options, |record| numbers.push(number_of(&record.mutation))).await?;
     Ok((numbers, report))
+}
+
+/// Replays `logs`, giving each mutation to `visit`, in the order of each shard's log.
+pub async fn replay(
+    logs: &OldLogs,
+    options: ReplayOptions,
+    mut visit: impl FnMut(ReplayedRecord),
+) -> Result<ReplayReport, LogError> {
+    let mut replay = Replay::new(logs, options);
+    while let Some(record) = replay.next().await? {
+        visit(record);
+    }
+    Ok(replay.into_report())
 }
 
 pub async fn numbers(root: &Path) -> Vec<u64> {

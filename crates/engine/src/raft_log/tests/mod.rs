@@ -303,18 +303,18 @@ fn where_the_log_ends_is_noted_outside_of_its_directory() {
         assert_eq!((noted().await, noted().await.number), (log.end(), 2));
         let before = log.end();
         log.append(5, &[body(1, 5)]).await.expect("appended");
-        let whole = look(&dir, NODE).await.expect("looked").expect("there is a log");
+        let whole = inspect(&dir, NODE).await.expect("looked").expect("there is a log");
         assert_eq!((whole.end, whole.marked), (noted().await, true));
 
         // Cut off at a record, it looks like a log to which no more was ever written.
         let file = log_path(&dir, 2);
         let bytes = std::fs::read(&file).expect("read");
         std::fs::write(&file, &bytes[..before.at as usize]).expect("written");
-        let cut = look(&dir, NODE).await.expect("looked").expect("there is a log");
+        let cut = inspect(&dir, NODE).await.expect("looked").expect("there is a log");
         assert_eq!((cut.end, cut.marked), (before, false));
         assert!(cut.end < noted().await);
         std::fs::remove_file(&file).expect("removed");
-        assert_eq!(look(&dir, NODE).await.expect("looked"), None);
+        assert_eq!(inspect(&dir, NODE).await.expect("looked"), None);
 
         std::fs::write(&path, [0; 32]).expect("written");
         assert_eq!(read_end(&path, NODE).await.expect("read"), NotedEnd::Nothing);
@@ -334,8 +334,8 @@ fn files_of_another_node_are_refused() {
             matches!(&error, RaftLogError::Foreign(file) if file.ends_with(name))
                 && error.to_string().contains("--accept-loss")
         };
-        assert!(look(&dir, NODE).await.expect("its own").is_some());
-        assert!(is_foreign(look(&dir, other).await.expect_err("another's"), "log-1"));
+        assert!(inspect(&dir, NODE).await.expect("its own").is_some());
+        assert!(is_foreign(inspect(&dir, other).await.expect_err("another's"), "log-1"));
         assert!(is_foreign(RaftLog::open(&dir, other).await.err().expect("another's"), "log-1"));
         assert!(is_foreign(RaftLog::snapshot_in(&dir, other).await.expect_err("another's"), "snapshot"));
         assert!(matches!(read_end(&end, NODE).await.expect("read"), NotedEnd::At(_)));
@@ -347,6 +347,6 @@ fn files_of_another_node_are_refused() {
         let crc = crc32fast::hash(&bytes[..28]);
         bytes[28..32].copy_from_slice(&crc.to_le_bytes());
         std::fs::write(dir.join("log-1"), bytes).expect("written");
-        assert!(is_foreign(look(&dir, NODE).await.expect_err("it names no node"), "log-1"));
+        assert!(is_foreign(inspect(&dir, NODE).await.expect_err("it names no node"), "log-1"));
     });
 }

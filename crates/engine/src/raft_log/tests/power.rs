@@ -35,7 +35,7 @@ async fn work(known: Rc<RefCell<(Model, Option<Model>)>>, steps: usize) {
     for part in ["/", "/node"] {
         fs::sync_dir(Path::new(part)).await.expect("synced");
     }
-    let end = look(dir, NODE).await.expect("whole").map_or(LogEnd::default(), |found| found.end);
+    let end = inspect(dir, NODE).await.expect("whole").map_or(LogEnd::default(), |found| found.end);
     let noted = noted_end().await;
     assert!(end >= noted, "the log ends at {end:?}, and {noted:?} was noted");
     let log = match RaftLog::open(dir, NODE).await {

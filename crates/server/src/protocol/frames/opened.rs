@@ -1,6 +1,6 @@
 //! The payload of segments that have been opened, and the look at those that may become large.
 
-use super::{BUFFER, BodyLimits, FIRST_BUFFER, Next, Refused, Start, broken, look};
+use super::{BUFFER, BodyLimits, FIRST_BUFFER, Next, Refused, Start, broken, peek_header};
 use crate::protocol::segment::{self, Form};
 use crate::protocol::{HEADER_LEN, Version};
 use bytes::{Buf, Bytes, BytesMut};
@@ -78,7 +78,7 @@ impl Opened {
 
     /// The next frame of a self-contained segment.
     pub(super) fn next_of_payload(&mut self, limits: BodyLimits) -> Next {
-        match look(&self.payload, limits) {
+        match peek_header(&self.payload, limits) {
             Start::Frame(head) => {
                 // After the last frame, nothing references the read buffer, so it can be reused.
                 let mut frame = match head.len == self.payload.len() {
@@ -136,7 +136,7 @@ impl Opened {
         let Some((known, rest)) = first.split_at_mut_checked(self.long.len()) else { return };
         known.copy_from_slice(&self.long);
         if segment::beginning(self.form, buffer, header, rest)
-            && let Start::Incomplete(len) = look(&first, limits)
+            && let Start::Incomplete(len) = peek_header(&first, limits)
         {
             self.long_len = len;
         }
@@ -182,7 +182,7 @@ impl Opened {
         }
         self.long.extend_from_slice(payload);
         self.long_len = 0;
-        let start = look(&self.long, limits);
+        let start = peek_header(&self.long, limits);
         if let Start::Incomplete(len) = start {
             self.long_len = len;
             return None;

@@ -32,8 +32,8 @@ fn path(dir: &Path, range: &PartitionRange) -> PathBuf {
 impl Engine {
     /// The id that is combined with the node's for counters of a partition. `None` if the tablet
     /// has been on the node since the table was created.
-    pub fn count_id(&self, id: TableId, key: &DecoratedKey) -> Option<Uuid> {
-        self.table(id)?.tablet_of(key)?.count_id.get()
+    pub fn tablet_counter_id(&self, id: TableId, key: &DecoratedKey) -> Option<Uuid> {
+        self.table(id)?.tablet_of(key)?.tablet_counter_id.get()
     }
 
     /// Ensures that the node counts under ids of their own in these tablets of a table, which it is
@@ -41,15 +41,15 @@ impl Engine {
     pub async fn count_apart(&self, id: TableId, pending: &BTreeSet<u32>) -> Result<(), EngineError> {
         let Some(table) = self.table(id).filter(|table| table.schema().is_counter()) else { return Ok(()) };
         for tablet in table.tablets().iter().filter(|tablet| pending.contains(&tablet.id)) {
-            if tablet.count_id.get().is_none() {
-                tablet.count_id.set(self.new_count_id(&table, &tablet.range).await?);
+            if tablet.tablet_counter_id.get().is_none() {
+                tablet.tablet_counter_id.set(self.new_tablet_counter_id(&table, &tablet.range).await?);
             }
         }
         Ok(())
     }
 
     /// Chooses a new id for a tablet, durably. Tables without counters need none.
-    pub(super) async fn new_count_id(
+    pub(super) async fn new_tablet_counter_id(
         &self,
         table: &Table,
         range: &PartitionRange,
@@ -64,7 +64,11 @@ impl Engine {
     }
 
     /// Removes the id of a tablet that has left. An id that stays has no effect.
-    pub(super) async fn remove_count_id(&self, table: &Table, range: &PartitionRange) -> Result<(), EngineError> {
+    pub(super) async fn remove_tablet_counter_id(
+        &self,
+        table: &Table,
+        range: &PartitionRange,
+    ) -> Result<(), EngineError> {
         if !table.schema().is_counter() {
             return Ok(());
         }
@@ -76,17 +80,17 @@ impl Engine {
     }
 
     /// Reads the ids of a table's tablets at start.
-    pub(super) async fn read_count_ids(&self, table: &Table) -> Result<(), EngineError> {
+    pub(super) async fn read_tablet_counter_ids(&self, table: &Table) -> Result<(), EngineError> {
         if !table.schema().is_counter() {
             return Ok(());
         }
         for tablet in table.tablets().iter() {
             let path = path(&table.dir, &tablet.range);
             match sealed::read::<Uuid>(&path, KIND, FORMAT).await.map_err(EngineError::io(&path))? {
-                Ok(id) => tablet.count_id.set(Some(id)),
+                Ok(id) => tablet.tablet_counter_id.set(Some(id)),
                 Err(damaged) if damaged.is_there => {
                     tracing::warn!(file = %path.display(), why = damaged.why, "the node counts under a new id in a tablet");
-                    tablet.count_id.set(self.new_count_id(table, &tablet.range).await?);
+                    tablet.tablet_counter_id.set(self.new_tablet_counter_id(table, &tablet.range).await?);
                 }
                 Err(_) => {}
             }

@@ -77,7 +77,9 @@ impl<'a> PageCounting<'a> {
 
     /// The options of the next part. `count` counts the target of the part and returns its options.
     ///
-    /// # Errors Those of `count`.
+    /// # Errors
+    ///
+    /// Those of `count`.
     pub fn next<E>(
         &mut self,
         count: impl FnOnce(&RequestOptions) -> Result<Box<RequestOptions>, E>,

@@ -13,7 +13,9 @@ use replica::{LimitKind, Mutations, PartitionId};
 impl Coordinator {
     /// Decides about a page of partitions that this shard owns.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn protect_read(
         &self,
@@ -31,7 +33,9 @@ impl Coordinator {
 
     /// Decides about a write, if this shard owns all of its partitions.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn protect_write(
         &self,

@@ -86,7 +86,9 @@ impl Coordinator {
     /// is cheap, because nothing else of the request is made. The mode must be set in the context
     /// of the request.
     ///
-    /// # Errors The refusal of one of the partitions.
+    /// # Errors
+    ///
+    /// The refusal of one of the partitions.
     #[inline]
     pub fn limit_early(
         &self,
@@ -102,7 +104,9 @@ impl Coordinator {
 
     /// The options of a page of a table with a limit of reads. None: the page is not limited.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn limit_read(
         &self,
@@ -134,7 +138,9 @@ impl Coordinator {
     /// Counts a further partition that a page after the first one reaches, and decides. The options
     /// are for its read.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn limit_reached(
         &self,
@@ -150,7 +156,9 @@ impl Coordinator {
     /// The options of a write of tables of which some have a limit of writes. None: the write is
     /// not limited, or was decided.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn limit_write(
         &self,
@@ -179,7 +187,9 @@ impl Coordinator {
     /// Decides on those groups of a write of which no replica is up to decide: they are kept as
     /// hints alone.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     pub(super) fn limit_hinted(
         &self,
         groups: &[WriteGroup],

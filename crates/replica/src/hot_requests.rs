@@ -131,7 +131,9 @@ impl Replica {
     /// Decides about an operation of a partition that this shard coordinates and owns. If it is
     /// accepted here, it is not refused in [`Replica::perform`].
     ///
-    /// # Errors [`RateLimited`]
+    /// # Errors
+    ///
+    /// [`RateLimited`]
     pub fn protect(&self, id: PartitionId, kind: LimitKind) -> Result<(), RateLimited> {
         match self.hot.admits(id, kind) {
             true => Ok(()),

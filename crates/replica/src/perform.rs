@@ -62,7 +62,9 @@ impl Replica {
     /// answered when it is as durable as the commitlog's mode requires. Dropping the future stops
     /// the work at its next yield.
     ///
-    /// # Errors See [`ReplicaError`].
+    /// # Errors
+    ///
+    /// See [`ReplicaError`].
     #[inline]
     pub async fn perform(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaAnswer, ReplicaError> {
         // Pinned, so that this large future is not moved.

@@ -88,7 +88,9 @@ impl Replica {
     /// decides by the limits of its table and the draw. `owns`: whether this shard owns the
     /// partition. In mode `observe` every operation is accepted.
     ///
-    /// # Errors [`RateLimited`]
+    /// # Errors
+    ///
+    /// [`RateLimited`]
     #[inline]
     pub fn limit(
         &self,
@@ -132,7 +134,9 @@ impl Replica {
     /// Decides on a write that its coordinator on this shard has counted, and of which no replica
     /// is up to decide, by what is known here. Charges it.
     ///
-    /// # Errors [`RateLimited`]
+    /// # Errors
+    ///
+    /// [`RateLimited`]
     #[cold]
     pub fn limit_hinted(&self, mutations: &[KeyedMutation], draw: u32, context: &Context) -> Result<(), RateLimited> {
         for (mutation, key) in mutations {

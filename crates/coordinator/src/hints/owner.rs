@@ -12,7 +12,9 @@ const FORMAT: u8 = 1;
 
 /// Records, durably, that a directory belongs to this node.
 ///
-/// # Errors If it belongs to another node.
+/// # Errors
+///
+/// If it belongs to another node.
 pub async fn claim_directory(directory: &Path, own: HostId) -> io::Result<()> {
     let path = directory.join(NAME);
     if !rt::fs::is_there(&path).await? {

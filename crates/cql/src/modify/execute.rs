@@ -137,7 +137,9 @@ impl Modify {
 
     /// Checks the consistency level. Returns the warning about it.
     ///
-    /// # Errors A level that is invalid or not allowed.
+    /// # Errors
+    ///
+    /// A level that is invalid or not allowed.
     #[inline]
     pub fn check_level(&self, request: &Request<'_>) -> Result<Option<String>, Error> {
         request.check_write_level()?;
@@ -161,7 +163,9 @@ impl Modify {
 
     /// Applies rate limits to the partitions, if the table has some.
     ///
-    /// # Errors [`Error::RateLimit`]
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`]
     #[inline]
     pub fn limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_writes() {

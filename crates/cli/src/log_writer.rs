@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_delays_nobody() {
+    fn a_reader_that_does_not_read_delays_no_writer() {
         let (reads, read) = mpsc::channel::<()>();
         let (written, lines) = mpsc::channel();
         let reported = Arc::new(AtomicU64::new(0));

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_protects_comes_first() {
+    fn protecting_components_come_first() {
         let order: Vec<Component> = files().into_iter().map(|(component, _)| component).collect();
         let first = [Component::Toc, Component::Checksums, Component::Digest];
         assert_eq!(order[..3], first);

@@ -225,7 +225,7 @@ mod tests {
     /// when the leader of term 3 had committed another entry at the index of the entry in the
     /// message.
     #[test]
-    fn what_a_replaced_leader_sends_late_is_no_contradiction() {
+    fn a_late_message_of_a_replaced_leader_is_not_a_contradiction() {
         rt::block_on(async {
             let scratch = Scratch::new("late");
             let log = RaftLog::open(&scratch, OWN).await.expect("opened");
@@ -245,7 +245,7 @@ mod tests {
     /// Found by `disasters`, seed 824512144: two nodes began an election at once, and both led in
     /// one term, one after the other.
     #[test]
-    fn what_a_replaced_leader_of_the_same_term_sends_late_is_no_contradiction() {
+    fn a_late_message_of_a_replaced_leader_of_the_same_term_is_not_a_contradiction() {
         rt::block_on(async {
             let scratch = Scratch::new("same-term");
             let log = RaftLog::open(&scratch, OWN).await.expect("opened");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_to_the_same_leader_or_committed_is_lost() {
+    fn missing_changes_that_were_acknowledged_or_committed_are_lost() {
         let at = |index| Some(Position { term: 2, leader: Uuid::nil(), index });
         let by = |term, node| Leader { term, node: Uuid::from_u128(node) };
         let known = Acknowledged::default();

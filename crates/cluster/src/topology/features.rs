@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_an_enabled_feature_is_told_which() {
+    fn a_node_learns_which_enabled_features_it_lacks() {
         let mut topology = Topology::default();
         topology.enable(&["a".into(), "b".into()]);
         assert_eq!(missing(&topology, &["b".into(), "c".into()]), ["a"]);

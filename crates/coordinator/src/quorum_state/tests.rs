@@ -126,7 +126,7 @@ fn limited() -> Result<ReplicaAnswer, ReplicaFailure> {
 }
 
 #[test]
-fn a_refusal_by_a_rate_limit_asks_nobody_else() {
+fn a_refusal_by_a_rate_limit_asks_no_other_replica() {
     let mut one = read(3, Consistency::One, 1);
     assert_eq!(one.add(replica(1), ReadKind::Rows, limited()), Next::Unreachable);
     assert!(one.next_speculative().is_none());

@@ -38,7 +38,7 @@ fn a_report_replaces_the_last_one_and_is_answered_by_what_comes_to_others() {
 }
 
 #[test]
-fn what_a_silent_coordinator_reported_expires() {
+fn reports_of_a_silent_coordinator_expire() {
     let mut arrivals = arrivals(3);
     arrivals.take(origin(1), vec![arrival(1, 100)], 0, NONE);
     for now in (100..=EXPIRY_MILLIS + SWEEP_MILLIS).step_by(100) {

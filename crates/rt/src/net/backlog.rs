@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_in_sockets_is_counted_until_it_is_read_or_dropped() {
+    fn bytes_left_in_sockets_are_counted_until_read_or_dropped() {
         crate::block_on(async {
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             let listener = listen(any, ListenOptions::default()).await.expect("listens");

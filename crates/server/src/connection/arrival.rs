@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_socket_held_was_received_by_then() {
+    fn bytes_in_a_socket_were_received_by_their_mark() {
         let start = rt::time::now();
         let at = at(start);
         let mut arrival = Arrival::new(start, Duration::ZERO);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_an_empty_socket_is_new() {
+    fn bytes_that_reach_an_empty_socket_are_new() {
         let start = rt::time::now();
         let at = at(start);
         let mut arrival = Arrival::new(start, LONGEST);

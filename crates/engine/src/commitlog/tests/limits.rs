@@ -89,7 +89,7 @@ fn a_full_log_keeps_room_for_relogging() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
+fn large_mutations_are_refused_and_appends_to_a_full_buffer_wait() {
     rt::block_on(async {
         let scratch = Scratch::new("log-large");
         let config = CommitlogConfig { buffer_limit: 4000, ..config(&scratch, SyncMode::Batch) };

@@ -53,10 +53,10 @@ pub struct RateLimited {
     pub by: LimitedBy,
 }
 
-/// In what way a request's metadata are outdated.
+/// In what way a request's metadata is outdated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Stale {
-    /// The metadata that routed the request are below the fence.
+    /// The metadata that routed the request is below the fence.
     #[error("stale topology exception, caller version {caller}, callee fence version {fence}")]
     Fenced {
         /// The number of the coordinator's metadata.

@@ -102,7 +102,7 @@ impl PinAnswer {
 }
 
 impl TabletSession {
-    /// Whether the metadata still have the session, and the table was not truncated since. The
+    /// Whether the metadata still has the session, and the table was not truncated since. The
     /// error gives the reason.
     pub fn check(&self, metadata: &Metadata) -> Result<(), String> {
         let table = metadata.table_by_id(self.table).ok_or("the table was dropped")?;

@@ -2,7 +2,7 @@
 //!
 //! At each start, a member of a cluster of several nodes records a new run in the metadata: the
 //! next number, and a random id. Its data directory names the recorded run, and the runs that the
-//! member has proposed since. If the metadata have a run that the directory does not name, then
+//! member has proposed since. If the metadata has a run that the directory does not name, then
 //! another process has run on a later state or on a copy of the directory. The directory then lacks
 //! writes that the other process acknowledged.
 //!

@@ -1,6 +1,6 @@
 //! Write marks: detect a start on an older copy of a data directory that was made in the same run.
 //!
-//! A run ([`super::runs`]) does not change while a process runs, and the metadata need not change
+//! A run ([`super::runs`]) does not change while a process runs, and the metadata may not change
 //! either. So a member counts its writes, coarsely. For every 2 s in which its commitlogs, its
 //! hints or its Raft log have grown, it raises its *write mark* by one. It first makes the mark
 //! durable in its own data directory, and then announces it to all members. They keep the mark in

@@ -71,7 +71,7 @@ impl Engine {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-            // The engine begins an epoch before the metadata show it. In between, the sets still
+            // The engine begins an epoch before the metadata shows it. In between, the sets still
             // have what is being truncated.
             if table.epoch.get() != epoch {
                 return Err(EngineError::Cancelled);

@@ -187,7 +187,7 @@ mod tests {
             // A claim that was killed before, or after, it was recorded.
             (Some(run(1, 1)), &[run(1, 1), run(2, 2)]),
             (Some(run(2, 2)), &[run(1, 1), run(2, 2), run(3, 3)]),
-            // The metadata of the node that was asked are behind.
+            // The metadata of the node that was asked is behind.
             (Some(run(1, 9)), &[run(2, 2)]),
         ];
         for (recorded, named) in accepted {

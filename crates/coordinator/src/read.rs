@@ -66,7 +66,7 @@ pub struct PageRequest {
     pub state: Option<Box<PagingState>>,
     /// The budget for finding a first row. None: the limits of the settings.
     pub budget: Option<PageBudget>,
-    /// What of it counts against rate limits.
+    /// Which parts of it count against rate limits.
     pub counting: Counting,
 }
 

@@ -4,8 +4,8 @@
 //! ([`replica::reduce`]). Otherwise these are pages like any others: consistency levels, digests
 //! and reconciliation handle them in the same way.
 //!
-//! Each page is routed by the newest metadata, and holds it only until the page is complete. So a long
-//! aggregate does not delay a wait for old metadata to become unused.
+//! Each page is routed by the newest metadata, and holds it only until the page is complete. So a
+//! long aggregate does not delay a wait for old metadata to become unused.
 
 use super::page_counting::Counting;
 use super::read::{self, PageRequest, Partitions, Query, QueryPage};

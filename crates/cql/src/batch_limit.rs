@@ -39,7 +39,7 @@ impl BatchLimit {
     ///
     /// # Errors
     ///
-    /// [`Error::RateLimit`], and those of writes.
+    /// [`Error::RateLimit`], and the errors of `Coordinator::write`.
     pub async fn count(
         &mut self,
         modify: &Modify,

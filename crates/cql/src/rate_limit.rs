@@ -67,7 +67,7 @@ impl Request<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::RateLimit`], and those of writes.
+    /// [`Error::RateLimit`], and the errors of `Coordinator::write`.
     pub async fn ask_replicas(
         &self,
         schema: &TableSchema,

@@ -365,7 +365,7 @@ mod tests {
             for bit in 0..good.len() * 8 {
                 let mut bad = good.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert!(decode(&bad, bad.len()).is_err(), "bit {bit} is flipped, and nobody noticed");
+                assert!(decode(&bad, bad.len()).is_err(), "a flip of bit {bit} is not detected");
             }
             for len in 0..good.len() {
                 assert_eq!(decode(&good[..len], 13), Ok(Vec::new()), "{len} bytes of {}", good.len());

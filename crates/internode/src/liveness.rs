@@ -513,6 +513,6 @@ mod tests {
         assert!(serving.same_statuses(&says(SelfReport { load_bytes: 5, ..report })));
         assert!(!serving.same_statuses(&says(SelfReport { schema: Uuid::from_u128(1), ..report })));
         detector.judge(now + Duration::from_secs(5));
-        assert!(!detector.snapshot().is_serving(host(1)), "a node that is down serves nobody");
+        assert!(!detector.snapshot().is_serving(host(1)), "a node that is down serves no clients");
     }
 }

@@ -399,7 +399,7 @@ fn an_answer_without_a_waiting_call_is_dropped() {
         let calling = channel.clone();
         spawn(async move {
             let answer = calling.call(Verb::Replica, Bytes::from_static(b"?"), deadline()).await;
-            sender.send(answer).expect("somebody waits");
+            sender.send(answer).expect("the test waits");
         })
         .detach();
         let mut frames = Frames::new(VERSION, 1 << 20);

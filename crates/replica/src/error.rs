@@ -27,7 +27,7 @@ pub enum Overload {
     Writes,
 }
 
-/// What refuses operations of a partition.
+/// The mechanism that refuses operations of a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitedBy {
     /// The rate limit of the table.
@@ -49,7 +49,7 @@ pub struct RateLimited {
     pub partition: u32,
     /// By how much the partition exceeds the limit.
     pub excess: Excess,
-    /// What refuses it.
+    /// The mechanism that refuses it.
     pub by: LimitedBy,
 }
 

@@ -59,7 +59,7 @@ impl Sample {
     }
 }
 
-/// Ends a recording that nobody waits for any more.
+/// Ends a recording whose request does not wait for it any more.
 struct Recorder<'a> {
     replica: &'a Replica,
     id: u64,

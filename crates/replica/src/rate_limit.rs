@@ -43,7 +43,7 @@ fn key_of(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
     LimitKey { token: token.0, table: table.0.as_u128(), kind }
 }
 
-/// What becomes of an operation that its coordinator does not refuse.
+/// The coordinator's decision on an operation that it does not refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// It is accepted.
@@ -74,7 +74,7 @@ impl Operation<'_> {
     }
 }
 
-/// What exceeds a limit.
+/// The amount by which a partition exceeds a limit.
 #[derive(Clone, Copy)]
 enum Exceeded {
     /// The partition's count of operations.
@@ -244,8 +244,8 @@ impl Replica {
         self.rate_limiter.set_coordinators(count);
     }
 
-    /// What arrives at this shard as coordinator and is to be reported to the owners of the
-    /// partitions.
+    /// The operations that arrive at this shard as coordinator and are to be reported to the
+    /// owners of the partitions.
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.rate_limiter.to_report()
     }

@@ -48,7 +48,7 @@ pub enum Request {
         start: u64,
         /// The end of the range.
         end: u64,
-        /// What ends before this byte is durable on the receiver, and may be released.
+        /// Files that end before this byte are durable on the receiver, and may be released.
         received: u64,
     },
     /// From the receiver to a source: send a page of the tablet's mutations. Answered with a

@@ -61,7 +61,7 @@ mod tests {
                 "{refused}"
             );
             std::fs::write(&path, b"x").expect("written");
-            assert!(claim_directory(&directory, node(1)).await.is_err(), "nobody knows whose it is");
+            assert!(claim_directory(&directory, node(1)).await.is_err(), "the owner is unknown");
             std::fs::remove_file(&path).expect("removed");
             claim_directory(&directory, node(2)).await.expect("it is free");
             assert_eq!(std::fs::read_dir(&directory).expect("a directory").count(), 1);

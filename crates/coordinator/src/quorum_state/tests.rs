@@ -205,7 +205,7 @@ proptest! {
                 _ => digested(7),
             };
             match read.add(answering, kind, answer) {
-                Next::Wait => prop_assert!(!asked.is_empty(), "it waits for somebody"),
+                Next::Wait => prop_assert!(!asked.is_empty(), "it waits for a replica"),
                 Next::AskAgain(replica) => {
                     prop_assert_eq!(times.insert(number(replica), 2), Some(1), "it has sent a digest");
                     read.asked(replica, ReadKind::Rows);

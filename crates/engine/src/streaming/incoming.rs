@@ -56,7 +56,7 @@ struct Arriving {
     arrival: Arrival,
     file: Option<ArrivingFile>,
     toc: Bytes,
-    /// What makes the files durable that have arrived.
+    /// Makes the files durable that have arrived.
     writes: Vec<LocalBoxFuture<'static, Result<(), EngineError>>>,
     unwritten: u64,
 }

@@ -191,7 +191,7 @@ fn strangers_are_turned_away_and_told_why() {
         let other = rt::net::listen(([127, 0, 0, 1], 0).into(), Default::default()).await.expect("a port");
         let address = other.local_addr().expect("known");
         let serving = rt::task::spawn(async move {
-            let (mut stream, _) = other.accept().await.expect("somebody");
+            let (mut stream, _) = other.accept().await.expect("a node connects");
             let mut bytes = [0; 8];
             stream.read_exact(&mut bytes).await.expect("read");
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.expect("written");

@@ -312,7 +312,7 @@ proptest! {
         }
     }
 
-    /// Uneven splits that nobody thought of.
+    /// Random uneven splits.
     #[test]
     fn any_split_holds(split in prop::collection::vec(0u64..20, 6), times in 3u64..20, level in 0usize..6) {
         prop_assume!(split.iter().any(|share| *share > 0));

@@ -48,7 +48,8 @@ impl StreamBacklog {
         }
     }
 
-    /// The turn ends, for want of time, with `buffered` bytes and the bytes in the socket left.
+    /// The turn ends because the poll's time slice was used up. `buffered` bytes and the bytes in
+    /// the socket are left.
     pub fn some_left(&self, buffered: usize, stream: &impl UnreadInput) {
         if crate::task::group() != Group::Statement {
             return;

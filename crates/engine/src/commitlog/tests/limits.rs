@@ -36,7 +36,7 @@ fn a_log_at_its_limit_waits_for_flushes() {
             log.append_wait(&[entry]).await.expect("appended in the end");
             written += 1;
             assert!(log.disk_bytes() <= u64::from(SEGMENT) * 8, "{:?}", log.metrics());
-            assert!(written < 20_000, "nobody flushes");
+            assert!(written < 20_000, "no flush frees the log");
         }
         log.close().await.expect("closed");
     });

@@ -31,7 +31,7 @@ test-spark: ## run a Spark job in local mode on the Cassandra connector (downloa
 test-apps: ## run nine applications on three nodes, one of which is killed: Pekko, Spring Data, Jaeger, ...
 	tests/run apps
 
-test-faults: ## attack real nodes: no descriptors, damaged files, half requests, full disks, changed addresses
+test-faults: ## inject faults into real nodes: no descriptors, damaged files, half requests, full disks, changed addresses
 	tests/run faults
 
 soak: ## run long crash tests and a long simulation (SOAK_MINUTES=30)

@@ -1,6 +1,6 @@
 """Reads Rust source for the checks of this folder: comments, literals, test code, functions, paths.
 
-It is no parser. It blanks out comments and literals (every character but a line break becomes a
+It is not a parser. It blanks out comments and literals (every character but a line break becomes a
 space, so positions stay), and finds items by their brackets.
 """
 

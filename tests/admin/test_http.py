@@ -107,7 +107,7 @@ def test_clients_can_be_refused_and_served_again(node):
         assert answers_options(node.address)
 
 
-def test_a_stop_waits_for_nobody_who_does_not_speak_or_read():
+def test_a_stop_does_not_wait_for_clients_that_do_not_send_or_read():
     """A regression: a stop waited forever for half an HTTP request, and 15 seconds for a client
     that did not read."""
     with Node(shards=2, memory="256M", config={"shutdown_timeout_in_ms": 8000}) as node:

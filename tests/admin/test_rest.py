@@ -415,7 +415,7 @@ def test_caches_and_log_lines(rest, filled):
     rest.refused("POST", "/system/log", 400, "message")
 
 
-def test_what_was_done_with_a_table(rest, filled):
+def test_counts_of_operations_on_a_table(rest, filled):
     name, other = f"{filled.keyspace}:counted", f"{filled.keyspace}:uncounted"
     filled.table("pk int PRIMARY KEY, v text", name="counted")
     filled.table("pk int PRIMARY KEY, v text", name="uncounted")

@@ -168,7 +168,7 @@ def test_rate_limits(shell):
 
 @pytest.mark.parametrize("what", ["FUNCTION f", "AGGREGATE a", "INDEX i", "MATERIALIZED VIEW v",
     "TYPE t", "TABLE t", "KEYSPACE k", "nothing_of_the_kind", "k.t"])
-def test_what_is_not_there(shell, what):
+def test_missing_objects(shell, what):
     """The error names the object. The session stays usable."""
     done = shell.start(f"USE {shell.keyspace}; DESCRIBE {what}; SELECT key FROM system.local;")
     assert "local" in done.stdout and re.search(

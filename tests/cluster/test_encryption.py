@@ -78,7 +78,7 @@ def turned_away(node, by, theirs, ours):
         node.close()
 
 
-def test_what_nodes_say_to_each_other_is_encrypted(two, tmp_path):
+def test_traffic_between_nodes_is_encrypted(two, tmp_path):
     one, other = two
     sessions = Sessions(two)
     try:

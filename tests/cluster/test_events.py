@@ -159,7 +159,7 @@ def test_every_node_tells_its_clients_of_the_schema(trio, events):
         assert schema() == wanted
 
 
-def test_the_driver_knows_who_is_up(trio):
+def test_the_driver_knows_which_nodes_are_up(trio):
     """A driver that sends requests to the first node only. Events are its only source about the
     others."""
     first, third = trio.nodes[0], trio.nodes[2]

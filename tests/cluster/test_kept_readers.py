@@ -51,7 +51,7 @@ def reading(node):
     ]
 
 
-def test_what_changes_a_table_evicts_on_every_node(patient):
+def test_changes_of_a_table_evict_queriers_on_every_node(patient):
     a_table(patient)
     load(patient.sessions[0], "ks.t", [], [1, 2], large=2, side=50)
     for coordinator, change in enumerate(
@@ -109,7 +109,7 @@ def test_a_query_that_has_ended_leaves_nothing(patient):
                 eventually(lambda: kept(patient) == [0] * NODES)
 
 
-def test_what_is_counted_is_what_traces_tell(patient):
+def test_counters_agree_with_traces(patient):
     """Pages over replicas that differ: the trace of a page has each querier that was looked up,
     found or useless, on its node."""
     a_table(patient)

@@ -34,7 +34,7 @@ def write(trio, coordinator, ck, size=0, level=Level.ALL):
     return future.warnings or []
 
 
-def test_what_replicas_know_to_be_large(limited):
+def test_replicas_check_large_data(limited):
     """Replicas warn and refuse. Read repair and hints still deliver existing data."""
     for ck in range(2):
         write(limited, 0, ck, 600 * KIB)

@@ -197,7 +197,7 @@ def test_hints_are_set_while_the_node_runs(trio):
         )  # noqa: B023
 
 
-def test_a_node_that_stood_still_takes_nobody_for_dead(trio):
+def test_a_stalled_node_does_not_mark_others_down(trio):
     """A machine that is paused, or gets no CPU, receives no pings itself. It must not mark other
     nodes down because of that."""
     trio.keyspace()

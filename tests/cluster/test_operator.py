@@ -164,7 +164,7 @@ def test_tokens_and_tablets(filled):
     )
 
 
-def test_who_has_a_key(filled):
+def test_getendpoints_names_the_replicas_of_a_key(filled):
     session, node = filled.sessions[0], filled.nodes[0]
     assert set(admin(node, "getendpoints", "ks", "t", "7:c").split()) == {
         one.address for one in filled.nodes

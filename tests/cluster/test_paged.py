@@ -20,7 +20,7 @@ def models():
     return own
 
 
-def test_what_one_replica_has_may_be_shown(models):
+def test_rows_of_one_replica_may_be_shown(models):
     rng = random.Random(5)
     for _ in range(500):
         query = any_query(rng, "t", PARTITIONS, 3, 30)
@@ -28,7 +28,7 @@ def test_what_one_replica_has_may_be_shown(models):
             assert query.wrong_at_one(query.expected(model), models) is None, query.text
 
 
-def test_what_is_lost_doubled_out_of_order_or_made_up_is_found(models):
+def test_lost_doubled_misplaced_and_invented_rows_are_found(models):
     scan = Query("a scan", (), in_order_of_tokens(PARTITIONS))
     rows = scan.expected(models[0])
     everywhere = [row for row in rows if all(row in scan.expected(model) for model in models)]

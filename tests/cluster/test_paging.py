@@ -66,7 +66,7 @@ def test_pages_go_on_where_their_readers_are(three):
 
 @pytest.mark.parametrize("more", ["", " AND w >= 0 ALLOW FILTERING", " GROUP BY pk, ck"],
     ids=["plain", "filtered", "grouped"])
-def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three, more):
+def test_a_tablet_aware_driver_uses_the_node_that_keeps_the_reader(three, more):
     """From the third page on, the driver uses the node with the querier, whichever replica read the
     first page. The next query may begin anywhere."""
     three.keyspace()
@@ -89,7 +89,7 @@ def test_a_driver_that_knows_of_tablets_comes_to_who_keeps_the_reader(three, mor
     assert len(began_at) == NODES
 
 
-def test_the_trace_says_who_read_the_page_and_with_what(three):
+def test_the_trace_names_the_replicas_and_readers_of_a_page(three):
     three.keyspace()
     a_table(three)
     for ck in range(30):

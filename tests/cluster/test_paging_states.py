@@ -93,7 +93,7 @@ def test_a_node_that_was_away_takes_states_of_keys_that_it_has_missed(rotating):
     assert read(rotating.nodes[2], state)[0] == list(range(10, 20))
 
 
-def test_what_nobody_has_made_is_refused_everywhere(rotating):
+def test_forged_paging_states_are_refused_everywhere(rotating):
     first = read(rotating.nodes[0])[1]
     eventually(lambda: key(read(rotating.nodes[1])[1]) > key(first))
     second = read(rotating.nodes[1])[1]

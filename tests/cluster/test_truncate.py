@@ -15,7 +15,7 @@ def keys(session, level=Level.QUORUM):
     return sorted(row.k for row in session.execute(at(level, "SELECT k FROM ks.t")))
 
 
-def test_what_is_truncated_stays_away(trio):
+def test_truncated_rows_stay_away(trio):
     session = trio.sessions[0]
     trio.keyspace()
     session.execute("CREATE TABLE ks.t (k int PRIMARY KEY, v int)")

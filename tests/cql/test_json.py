@@ -73,7 +73,7 @@ def test_names(db):
     db.refused(Invalid, f"INSERT INTO {t} JSON '{{\"Pk\": 1}}'")
 
 
-def test_what_is_left_out(db):
+def test_columns_left_out_of_the_json(db):
     t = db.table("pk int PRIMARY KEY, a int, b int")
     db.execute(f"INSERT INTO {t} (pk, a, b) VALUES (1, 1, 1)")
     db.execute(f"INSERT INTO {t} JSON '{{\"pk\": 1, \"a\": 2}}' DEFAULT UNSET")

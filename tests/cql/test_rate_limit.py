@@ -136,7 +136,7 @@ def test_alter_and_drop_under_attack(db, table):
     assert errors and any(isinstance(error, Limited) for error in errors)
 
 
-def test_what_is_limited(db, table):
+def test_statements_that_are_limited(db, table):
     counters = db.table("pk int PRIMARY KEY, n counter")
     limit(db, table, reads=0, writes=0)
     limit(db, counters, writes=0)

@@ -110,7 +110,7 @@ def test_memory_evicts():
         assert counters["memory_based_evictions"] == 10 and counters["population"] == 0, counters
 
 
-def test_what_is_dropped_truncated_or_altered_is_forgotten():
+def test_queriers_of_dropped_truncated_or_altered_tables_are_evicted():
     with Queriers(querier_cache_ttl_in_ms=1_000_000) as it:
         for statement in (
             f"ALTER TABLE {it.table} ADD w int",

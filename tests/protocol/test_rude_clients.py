@@ -160,7 +160,7 @@ def test_clients_that_never_read(node):
 
 @pytest.mark.node
 @pytest.mark.long
-def test_many_clients_that_never_read_shut_nobody_out(node):
+def test_many_clients_that_never_read_shut_no_other_client_out(node):
     node_with_a_page_of_a_mebibyte(node)
     with Wire(node.address) as old:
         rude = []

@@ -104,7 +104,7 @@ def test_ports_shards_and_what_clients_are_told(authority):
             wire.works()
 
 
-def test_who_does_not_speak_tls_is_sent_away_and_no_one_is_held_up(authority):
+def test_clients_without_tls_are_rejected_and_delay_no_other_client(authority):
     with encrypted(authority) as node:
         idle = [socket.create_connection((node.address, SSL_PORT)) for _ in range(50)]
         with pytest.raises(ssl.SSLError):

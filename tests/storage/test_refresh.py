@@ -175,7 +175,7 @@ def compare(node, db, spec, files):
         db.execute(f"DROP KEYSPACE {db.keyspace}_loaded")
 
 
-def test_what_is_wrong_is_said(running, db, tmp_path):
+def test_errors_name_the_fault(running, db, tmp_path):
     table = db.table("pk int PRIMARY KEY, v text")
     status, answer = refresh(running, db.keyspace, "nothing")
     assert status == 400 and "nothing" in answer

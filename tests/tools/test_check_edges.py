@@ -142,7 +142,7 @@ def test_names_in_reasons_exist(workspace, reason, told):
     assert passed == (told is None) and (told or "") in text, text
 
 
-def test_what_closes_no_circle_must_not_be_named(workspace):
+def test_edges_that_close_no_circle_must_not_be_named(workspace):
     workspace.write("one/src/a.rs", "use crate::b::B;\n")
     workspace.write("one/src/b.rs", "use crate::c::C;\n")
     workspace.edges = "one\ncircle one: a -> b c  # a reason\ncircle two: a -> b  # a reason\n"

@@ -137,6 +137,25 @@ def test_long_lines_of_python(tree):
     assert not passed and "tests/all.py: 4 lines beyond 100 columns: 3, 5, 7, 9" in text, text
 
 
+@pytest.mark.parametrize(
+    "path, text, told",
+    [
+        ("one/src/lib.rs", "//! One.\nfn who_is_late() {}\n", "2: who_is_late: name the machine"),
+        ("one/src/lib.rs", "//! One.\nfn it_asks_nobody() {}\n", "2: it_asks_nobody: name"),
+        ("one/src/lib.rs", "//! One.\nfn the_whole_is_read() {}\n", None),
+        ("one/tests/all.py", "def test" "_it_says_who_reads():\n", "1: test_it_says_who"),
+        ("one/tests/all.py", "def somebody():\n", None),
+        ("one/src/lib.rs", "//! The meta" "data\n//! are old.\n", "1: metadata is singular"),
+        ("one/README.md", "The meta" "data have it.\n", "1: metadata is singular"),
+        ("one/README.md", "The metadata has it.\n", None),
+    ],
+)
+def test_words(tree, path, text, told):
+    tree.write(f"crates/{path}", text)
+    passed, printed = tree.check()
+    assert passed == (told is None) and (told or "") in printed, printed
+
+
 def long_function(name, lines):
     return f"fn {name}() {{\n" + "    f();\n" * (lines - 2) + "}\n"
 

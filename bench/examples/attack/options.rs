@@ -67,7 +67,9 @@ fn plan(text: &str) -> Vec<Phase> {
 }
 
 impl Options {
-    /// # Panics If the arguments are not understood.
+    /// # Panics
+    ///
+    /// If the arguments are not understood.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Options {
         let mut word = || arguments.next().expect("attack HOSTS TABLE [NAME=VALUE]...");
         let hosts = word().split(',').map(str::to_owned).collect();

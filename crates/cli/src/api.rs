@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_admin_interface_is_named() {
+    fn servers_that_are_not_the_admin_interface_are_named() {
         let answer = |status, text: &str| interpret("http://h:9180", status, text.to_owned());
         assert_eq!(answer(StatusCode::OK, "[1]"), Ok(serde_json::json!([1])));
         assert_eq!(answer(StatusCode::OK, ""), Ok(Value::String(String::new())));

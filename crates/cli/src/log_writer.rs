@@ -167,20 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_does_not_read_delays_nobody() {
+    fn a_reader_that_does_not_read_delays_no_writer() {
         let (reads, read) = mpsc::channel::<()>();
         let (written, lines) = mpsc::channel();
         let reported = Arc::new(AtomicU64::new(0));
         let report = reported.clone();
         let write = move |stream, line: &[u8]| {
-            // Nobody reads until the sender is dropped.
+            // The reader waits until the sender is dropped.
             let _ = read.recv();
             let _ = written.send((stream, line.len()));
         };
         let writer =
             LogWriter::start_with(write, move |dropped| report.store(dropped, Ordering::SeqCst)).expect("started");
         writer.line(Stream::Out, b"ready\n");
-        assert!(!writer.flush(SOON), "nobody has read it");
+        assert!(!writer.flush(SOON), "the line is not read yet");
         let line = vec![b'x'; 1 << 20];
         for _ in 0..10 {
             writer.clone().write_all(&line).expect("never fails");

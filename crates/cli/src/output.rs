@@ -33,8 +33,8 @@ pub fn print_answer(answer: &Value, as_json: bool, text: impl FnOnce(&Value) -> 
     }
 }
 
-/// Prints to standard output. If that fails, the process ends: with status 0 if nobody reads the
-/// output any more, else with status 1.
+/// Prints to standard output. If that fails, the process ends: with status 0 if no process reads
+/// the output any more, else with status 1.
 pub fn print(text: Arguments<'_>) {
     if let Err(error) = Output::ending().write_fmt(text) {
         complain!("messina: {error}");
@@ -42,7 +42,7 @@ pub fn print(text: Arguments<'_>) {
     }
 }
 
-/// Standard output. A closed reader (`messina ... | head`) is no error.
+/// Standard output. A closed reader (`messina ... | head`) is not an error.
 pub struct Output {
     to: StdoutLock<'static>,
     ends: bool,

@@ -71,7 +71,7 @@ async fn lead(shards: ClusterShards, table: TableId) -> Result<Refreshed, String
         return Ok(Refreshed { dir, ..Refreshed::default() });
     }
     let host = service.info().host_id;
-    // The metadata are not held while files are copied: that takes long, and barriers would wait.
+    // The metadata is not held while files are copied: that takes long, and barriers would wait.
     let own = OwnTablets::of(&service.current(), table, host)?;
     let pieces = copy(shards.engine, table, &uploads, &own.ranges).await?;
     let done = Refreshed {

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_copies() {
+    fn each_node_knows_the_tablets_of_its_replicas() {
         let other = HostId::from_bytes([8; 16]);
         let own = allocate(2, host(), &[0]);
         let local = TabletMap::new(vec![SmallVec::new()]).expect("one tablet");

@@ -40,7 +40,9 @@ pub(super) fn serve(internode: &Internode, replica: Rc<Replica>) {
 
 /// Takes a report, and returns the answer.
 ///
-/// # Errors A report that is malformed, or has too many partitions.
+/// # Errors
+///
+/// A report that is malformed, or has too many partitions.
 pub fn answer(replica: &Replica, from: Origin, report: &Bytes) -> Result<Bytes, Refusal> {
     let report = decode_arrivals(report).map_err(Refusal::malformed)?;
     Ok(encode_others(&replica.take_arrivals(from, report)))

@@ -168,7 +168,7 @@ impl ReplicaClient {
 async fn serve_on(shards: ClusterShards, shard: ShardId, bytes: Bytes, context: &Context) -> Pieces {
     let (number, deadline) = (context.metadata_number, context.deadline);
     let serve = move || async move {
-        // Late metadata leave no time: the replica refuses the request by its deadline.
+        // Late metadata leaves no time: the replica refuses the request by its deadline.
         let _held = match shards.metadata.try_get() {
             Some(metadata) => metadata.for_request(number, deadline).await,
             None => None,

@@ -127,7 +127,7 @@ impl Coordinator {
             if !is_logged.replace(true) {
                 let why = failure.why();
                 tracing::error!(target_node = %host, table = %table.0, why,
-                    "a node refuses a hint, and misses the write: mend the cause, then run `messina admin resync {host}`");
+                    "node refused a hinted write; the write is missing there. Fix the cause, then run `messina admin resync {host}`");
             }
             if let Err(error) = hints.note_missed(host, table, Cause::Refused).await {
                 tracing::debug!(%error, "a hint is kept");

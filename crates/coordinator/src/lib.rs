@@ -286,7 +286,9 @@ impl Coordinator {
     /// Waits for metadata with a number above `number`, because a replica refused a request that
     /// was routed by `number`.
     ///
-    /// # Errors [`CoordinatorError::Timeout`] when the deadline passes first.
+    /// # Errors
+    ///
+    /// [`CoordinatorError::Timeout`] when the deadline passes first.
     async fn wait_for_newer(&self, number: u64, options: &RequestOptions) -> Result<(), CoordinatorError> {
         options.context.trace("The metadata is outdated: waiting for a newer version");
         if self.metadata.wait_for_number(number + 1, options.context.deadline).await {

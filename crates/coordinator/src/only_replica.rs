@@ -22,7 +22,7 @@ impl Coordinator {
     /// The only replica of a tablet. `None` unless it is on this node, the level needs one
     /// response, and the query was planned with the newest metadata.
     ///
-    /// The caller must hold the returned metadata until the response arrives. A wait for these
+    /// The caller must hold the returned metadata until the response arrives. A wait for this
     /// metadata to become unused then also waits for this read.
     #[inline]
     pub(super) fn only_replica_read(

@@ -3,7 +3,7 @@
 use super::RequestOptions;
 use replica::{Context, RateLimitMode};
 
-/// What of a page counts against rate limits.
+/// Which parts of a page count against rate limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Counting {
     /// It is a client's page. All partitions of a first page count before one is read. A later page

@@ -352,8 +352,7 @@ impl Coordinator {
     async fn wait_for_key(&self, key: u32) {
         let until = Deadline::after(LONGEST_WAIT_FOR_KEY);
         while self.is_to_come(key) {
-            // The metadata are not held while waiting: a change of them may wait until they are
-            // unused.
+            // The metadata is not held while waiting: a change of it may wait until it is unused.
             let number = self.metadata().number;
             if !self.metadata.wait_for_number(number + 1, until).await {
                 return;

@@ -120,7 +120,7 @@ impl Coordinator {
         });
     }
 
-    /// The view of the nodes by these metadata and the failure detector.
+    /// The view of the nodes by this metadata and the failure detector.
     pub(super) fn nodes_by(&self, metadata: &Metadata) -> Rc<Nodes> {
         let peers = self.peers.borrow();
         let Some(peers) = peers.as_ref().filter(|peers| peers.seen.get() != Some(metadata.number)) else {

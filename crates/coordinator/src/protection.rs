@@ -15,7 +15,9 @@ use replica::{LimitKind, Mutations, PartitionId};
 impl Coordinator {
     /// Decides about a page of partitions that this shard owns.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn protect_read(
         &self,
@@ -33,7 +35,9 @@ impl Coordinator {
 
     /// Decides about a write, if this shard owns all of its partitions.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn protect_write(
         &self,
@@ -51,8 +55,8 @@ impl Coordinator {
     }
 
     /// Decides about a write before something is read for it, if this shard owns its partitions.
-    /// Once accepted, the write is not refused later. A write of a table with limits is decided when
-    /// it is sent.
+    /// Once accepted, the write is not refused later. A write of a table with limits is decided
+    /// when it is sent.
     ///
     /// # Errors
     ///

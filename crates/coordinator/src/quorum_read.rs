@@ -153,7 +153,9 @@ impl Coordinator {
     /// Plans a read: its state, and the replicas to ask first. These are as many as the level
     /// needs, the nearest first. Replicas in `kept`, which may have kept a reader, precede others.
     ///
-    /// # Errors [`CoordinatorError::Unavailable`] if too few replicas are up.
+    /// # Errors
+    ///
+    /// [`CoordinatorError::Unavailable`] if too few replicas are up.
     fn plan(
         &self,
         metadata: &Metadata,

@@ -8,7 +8,7 @@
 //! are exempt. The bytes of such parts are charged all the same.
 
 use super::nodes::Nodes;
-use super::page_counting::Counting;
+use super::page_counting::{Counting, PageCounting};
 use super::read::{PageRequest, Query, QueryPartitions};
 use super::resume::Start;
 use super::write_responses::WriteGroup;
@@ -91,7 +91,9 @@ impl Coordinator {
     /// is cheap, because nothing else of the request is made. The mode must be set in the context
     /// of the request.
     ///
-    /// # Errors The refusal of one of the partitions.
+    /// # Errors
+    ///
+    /// The refusal of one of the partitions.
     #[inline]
     pub fn limit_early(
         &self,
@@ -125,10 +127,36 @@ impl Coordinator {
         Ok(Some(Box::new(options.limited(mode.map_err(by_coordinator)?))))
     }
 
+    /// How the targets of a page are counted. `place`: that of the first one.
+    #[inline]
+    pub(super) fn counting_of<'a>(
+        &self,
+        query: &Query,
+        page: &PageRequest,
+        place: usize,
+        options: &'a RequestOptions,
+    ) -> PageCounting<'a> {
+        let limits = query.table.schema.rate_limits();
+        let (asked, counts_reached) = match page.counting {
+            Counting::Page => (0, page.state.is_some()),
+            Counting::PartOfFirst { asked } => (asked, false),
+            // It resumes in a target that an earlier part has counted, or at the next one.
+            Counting::PartOfLater => {
+                let resumes = tokens_of(query, page).is_some_and(|tokens| tokens.is_empty());
+                (if resumes { place.saturating_add(1) } else { 0 }, true)
+            }
+            Counting::Accepted => (usize::MAX, false),
+        };
+        let counts_reached = counts_reached && limits.limits_reads() && place != usize::MAX;
+        PageCounting::new(options, asked, limits.read_kib.is_some(), counts_reached)
+    }
+
     /// Counts a further partition that a page after the first one reaches, and decides. The options
     /// are for its read.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn limit_reached(
         &self,
@@ -144,7 +172,9 @@ impl Coordinator {
     /// The options of a write of tables of which some have a limit of writes. None: the write is
     /// not limited, or was decided.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     #[cold]
     pub(super) fn limit_write(
         &self,
@@ -173,7 +203,9 @@ impl Coordinator {
     /// Decides on those groups of a write of which no replica is up to decide: they are kept as
     /// hints alone.
     ///
-    /// # Errors [`CoordinatorError::RateLimited`]
+    /// # Errors
+    ///
+    /// [`CoordinatorError::RateLimited`]
     pub(super) fn limit_hinted(
         &self,
         groups: &[WriteGroup],

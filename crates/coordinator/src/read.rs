@@ -12,7 +12,6 @@ use super::page_counting::{Counting, PageCounting};
 use super::page_info::{PageBudget, PageInfo};
 use super::paging::{LastReplicas, PagingState};
 use super::quorum_read::QuorumPage;
-use super::rate_limit::tokens_of;
 use super::result_memory::UNCOUNTED;
 use super::resume::is_well_formed;
 use super::window::{Target, Window};
@@ -67,7 +66,7 @@ pub struct PageRequest {
     pub state: Option<Box<PagingState>>,
     /// The budget for finding a first row. None: the limits of the settings.
     pub budget: Option<PageBudget>,
-    /// What of it counts against rate limits.
+    /// Which parts of it count against rate limits.
     pub counting: Counting,
 }
 
@@ -136,7 +135,7 @@ impl Coordinator {
         let new_id = || QueryId(rt::random::uuid_v4());
         let mut assembler =
             PageAssembler::new(query, page, &page_limits, new_id).ok_or(CoordinatorError::PagingState)?;
-        let mut counting = counting_of(query, page, assembler.targets().place(), options);
+        let mut counting = self.counting_of(query, page, assembler.targets().place(), options);
         let mut budget = page.budget;
         let mut window = None;
         let mut charge = None;
@@ -212,24 +211,6 @@ impl Coordinator {
         let read = self.read_window(query, target, assembler.targets(), window, kept, counting);
         Box::pin(read).await.inspect_err(|error| self.count_rate_limited(error))
     }
-}
-
-/// How the targets of a page are counted. `place`: that of the first one.
-#[inline]
-fn counting_of<'a>(query: &Query, page: &PageRequest, place: usize, options: &'a RequestOptions) -> PageCounting<'a> {
-    let limits = query.table.schema.rate_limits();
-    let (asked, counts_reached) = match page.counting {
-        Counting::Page => (0, page.state.is_some()),
-        Counting::PartOfFirst { asked } => (asked, false),
-        // It resumes in a target that an earlier part has counted, or at the next one.
-        Counting::PartOfLater => {
-            let resumes = tokens_of(query, page).is_some_and(|tokens| tokens.is_empty());
-            (if resumes { place.saturating_add(1) } else { 0 }, true)
-        }
-        Counting::Accepted => (usize::MAX, false),
-    };
-    let counts_reached = counts_reached && limits.limits_reads() && place != usize::MAX;
-    PageCounting::new(options, asked, limits.read_kib.is_some(), counts_reached)
 }
 
 #[cold]

@@ -64,8 +64,8 @@ impl ReadFailures {
         }
     }
 
-    /// Records the failure of a read repair. A refusal of the repair's rows is no error of the read
-    /// itself.
+    /// Records the failure of a read repair. A refusal of the repair's rows is not an error of the
+    /// read itself.
     pub fn record_unrepaired(&mut self, host: HostId, address: Option<IpAddr>, failure: ReplicaFailure) {
         match failure {
             ReplicaFailure::Refused(ReplicaError::Rejected(why)) | ReplicaFailure::Send(SendError::Refused(why)) => {

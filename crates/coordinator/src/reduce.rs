@@ -4,8 +4,8 @@
 //! ([`replica::reduce`]). Otherwise these are pages like any others: consistency levels, digests
 //! and reconciliation handle them in the same way.
 //!
-//! Each page is routed by the newest metadata, and holds them only until it is complete. So a long
-//! aggregate does not delay a wait for old metadata to become unused.
+//! Each page is routed by the newest metadata, and holds it only until the page is complete. So a
+//! long aggregate does not delay a wait for old metadata to become unused.
 
 use super::page_counting::Counting;
 use super::read::{self, PageRequest, Query, QueryPage, QueryPartitions};
@@ -56,7 +56,7 @@ impl Coordinator {
     }
 
     /// Reads a page of a query that may have been planned by older metadata. The page is routed by
-    /// the newest metadata, and holds them only until it is complete.
+    /// the newest metadata, and holds it only until the page is complete.
     pub async fn read_with_newest(
         &self,
         query: &mut Query,
@@ -69,7 +69,7 @@ impl Coordinator {
             query.table = newest.clone();
         }
         let options = options.routed_by(metadata.number);
-        // Each request to a replica holds the metadata itself, and releases them when they turn out
+        // Each request to a replica holds the metadata itself, and releases it when it turns out
         // to be outdated.
         drop(metadata);
         self.read(query, page, &options).await

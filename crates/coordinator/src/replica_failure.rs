@@ -57,7 +57,7 @@ impl ReplicaFailure {
     }
 
     /// Whether the same write may succeed later: the cause is not the write itself. `NoSuchTable`
-    /// does not decide this: the metadata know whether the table was dropped.
+    /// does not decide this: the metadata knows whether the table was dropped.
     pub fn may_pass(&self) -> bool {
         match self {
             ReplicaFailure::Send(send_error) => !matches!(send_error, SendError::Refused(_)),

@@ -177,7 +177,7 @@ impl ResponseTracker {
     }
 
     /// Removes a replica that cannot respond, because its node is down or did not answer. Unlike
-    /// `failed`, it is no failure for the client.
+    /// `failed`, it is not a failure for the client.
     pub fn absent(&mut self, datacenter: DatacenterId) {
         self.update_groups(datacenter, |group| {
             debug_assert!(group.copies > 0, "only a replica can be absent: {group:?}");

@@ -54,7 +54,9 @@ impl ResultCharge {
     /// Sets the size of the result in bytes. A result that is alone may exceed the shard's limit,
     /// because it has a limit of its own.
     ///
-    /// # Errors [`CoordinatorError::ResultMemoryExceeded`]: others need the memory.
+    /// # Errors
+    ///
+    /// [`CoordinatorError::ResultMemoryExceeded`]: others need the memory.
     #[inline]
     pub fn set(&mut self, bytes: usize) -> Result<(), CoordinatorError> {
         if bytes <= UNCOUNTED && self.bytes == 0 { Ok(()) } else { self.count(bytes) }

@@ -2,8 +2,8 @@
 //! Pure.
 //!
 //! The table option `speculative_retry` decides: after a percentile of the table's read times,
-//! after a fixed time, at once, or never. Read times are kept in a histogram whose counts are
-//! halved periodically, so that old times fade.
+//! after a fixed time, at once, or never. Read times are kept in a histogram. Its counts are halved
+//! periodically, so percentiles cover recent reads.
 
 use rt::time::Duration;
 

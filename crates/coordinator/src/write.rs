@@ -194,7 +194,9 @@ impl Coordinator {
 
     /// The tracker for a write of this partition, and its replicas.
     ///
-    /// # Errors [`CoordinatorError::Unavailable`] if too few replicas are up.
+    /// # Errors
+    ///
+    /// [`CoordinatorError::Unavailable`] if too few replicas are up.
     pub(super) fn plan_partition_write(
         &self,
         metadata: &Metadata,

@@ -37,7 +37,9 @@ impl BatchLimit {
     /// Counts those of a statement's partitions that no earlier statement has, and sets the mode of
     /// the batch.
     ///
-    /// # Errors [`Error::RateLimit`], and those of writes.
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`], and the errors of `Coordinator::write`.
     pub async fn count(
         &mut self,
         modify: &Modify,

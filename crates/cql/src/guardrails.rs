@@ -304,7 +304,7 @@ mod tests {
         let mut guardrails = Guardrails::default();
         assert_eq!(guardrails.check_replication(&network("3")), Ok(vec![]));
         assert_eq!(guardrails.check_replication(&network("0")), Ok(vec![]));
-        let warned = guardrails.check_replication(&network("2")).expect("a warning is no error");
+        let warned = guardrails.check_replication(&network("2")).expect("a warning is not an error");
         assert!(
             warned.len() == 1 && warned[0].contains("dc=2 lower than the minimum_replication_factor_warn_threshold=3")
         );
@@ -316,7 +316,7 @@ mod tests {
         guardrails.most_factor_warned = Some(4);
         guardrails.most_factor = Some(5);
         guardrails.least_factor = Some(2);
-        let warned = guardrails.check_replication(&network("5")).expect("a warning is no error");
+        let warned = guardrails.check_replication(&network("5")).expect("a warning is not an error");
         assert!(warned[0].contains("greater than the maximum_replication_factor_warn_threshold=4"), "{warned:?}");
         for (factor, setting) in [("6", "maximum"), ("1", "minimum")] {
             let refused = guardrails.check_replication(&network(factor));

@@ -22,7 +22,9 @@ use rt::time::Duration;
 impl Request<'_> {
     /// Options for the coordinator of a request that was decided so.
     ///
-    /// # Errors The same as of [`Request::options`].
+    /// # Errors
+    ///
+    /// The same as of [`Request::options`].
     pub fn limited_options(&self, timeout: Duration, rate_limit: RateLimitMode) -> Result<RequestOptions, Error> {
         let mut options = self.options(timeout)?;
         options.context.rate_limit = rate_limit;
@@ -32,7 +34,9 @@ impl Request<'_> {
     /// Decides on the first page of partitions. [`RateLimitMode::Off`]: it is not limited, or not
     /// decided yet.
     ///
-    /// # Errors [`Error::RateLimit`]
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`]
     #[inline(never)]
     pub fn limit_read(&self, schema: &TableSchema, partitions: &Partitions) -> Result<RateLimitMode, Error> {
         if self.params.paging_state.is_some() {
@@ -49,7 +53,9 @@ impl Request<'_> {
 
     /// Decides on a write of partitions. [`RateLimitMode::Off`]: it is not limited after all.
     ///
-    /// # Errors [`Error::RateLimit`]
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`]
     #[inline(never)]
     pub fn limit_write(&self, schema: &TableSchema, keys: &[DecoratedKey]) -> Result<RateLimitMode, Error> {
         self.limit(schema, keys.iter().map(|key| key.token), LimitKind::Write)
@@ -59,7 +65,9 @@ impl Request<'_> {
     /// anything is read for it: sends mutations that change nothing. The write itself is then not
     /// counted again.
     ///
-    /// # Errors [`Error::RateLimit`], and those of writes.
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`], and the errors of `Coordinator::write`.
     pub async fn ask_replicas(
         &self,
         schema: &TableSchema,

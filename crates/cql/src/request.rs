@@ -139,8 +139,10 @@ impl<'a> Request<'a> {
 
     /// The end of a timeout that began when the request was received.
     ///
-    /// # Errors [`Error::Overloaded`] if the request had to wait for so long that its timeout has
-    /// passed. It must not begin: its client does not wait for it any more.
+    /// # Errors
+    ///
+    /// [`Error::Overloaded`] if the request had to wait for so long that its timeout has passed. It
+    /// must not begin: its client does not wait for it any more.
     #[inline]
     pub fn deadline(&self, timeout: Duration) -> Result<Deadline, Error> {
         let Some(received) = self.params.received else { return Ok(Deadline::after(timeout)) };
@@ -158,7 +160,9 @@ impl<'a> Request<'a> {
 
     /// Options for the coordinator, with this timeout.
     ///
-    /// # Errors The same as of [`Request::deadline`].
+    /// # Errors
+    ///
+    /// The same as of [`Request::deadline`].
     pub fn options(&self, timeout: Duration) -> Result<RequestOptions, Error> {
         let deadline = self.deadline(timeout)?;
         Ok(RequestOptions {

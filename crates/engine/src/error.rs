@@ -78,7 +78,7 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
-    /// What another node sends of a streamed tablet is not what a reader of it returns.
+    /// Another node sent mutations of a streamed tablet that no reader of the tablet returns.
     #[error("the mutations of a streamed tablet are wrong: {0}")]
     WrongMutations(&'static str),
     /// The other node describes the files of a streamed tablet incorrectly, with the reason.

@@ -76,7 +76,7 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
     match rt::time::timeout(limit, stream.read_exact(&mut bytes)).await {
         Ok(Ok(_)) => {}
         // A port scan, for example.
-        Ok(Err(error)) => return tracing::debug!(%from, %error, "a connection ended before the handshake"),
+        Ok(Err(error)) => return tracing::debug!(peer = %from, %error, "a connection ended before the handshake"),
         Err(_) => return internode.report_garbage(from, "nothing came"),
     }
     let Some(preamble) = Preamble::decode(&bytes) else {
@@ -85,7 +85,7 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
     let to = ShardId((usize::from(preamble.shard) % shard::count()) as u16);
     let detached = match rt::net::detach(stream) {
         Ok(detached) => detached,
-        Err(error) => return tracing::debug!(%from, %error, "a node disconnected before it was served"),
+        Err(error) => return tracing::debug!(peer = %from, %error, "a node disconnected before it was served"),
     };
     drop(greeting);
     let shards = internode.shards;
@@ -94,7 +94,7 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
         let Some(internode) = shards.try_get() else { return };
         match detached.attach() {
             Ok(stream) => rt::task::spawn(serve(internode, stream, from, preamble)).detach(),
-            Err(error) => tracing::warn!(%from, %error, "cannot serve a connection of another node"),
+            Err(error) => tracing::warn!(peer = %from, %error, "cannot serve a connection of another node"),
         }
     })
     .await;
@@ -118,8 +118,8 @@ async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, pr
     let (mut socket, hello, welcome) = match agreed {
         Ok(Ok(Some(agreed))) => agreed,
         Ok(Ok(None)) => return,
-        Ok(Err(error)) => return tracing::debug!(%from, %error, "the handshake with another node failed"),
-        Err(_) => return tracing::debug!(%from, ?limit, "no handshake in time"),
+        Ok(Err(error)) => return tracing::debug!(peer = %from, %error, "the handshake with another node failed"),
+        Err(_) => return tracing::debug!(peer = %from, ?limit, "no handshake in time"),
     };
     let config = internode.setting.config;
     let party = &hello.from;
@@ -133,9 +133,9 @@ async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, pr
     let end = drive(&mut socket, frames, &connection, &mut role).await;
     drop(role);
     if let End::Bad(bad) = &end {
-        tracing::warn!(node = %party.host, %from, error = %bad, "closing a connection of another node");
+        tracing::warn!(node = %party.host, peer = %from, error = %bad, "closing a connection of another node");
     } else {
-        tracing::debug!(node = %party.host, %from, why = %end.why(), "a connection of another node has ended");
+        tracing::debug!(node = %party.host, peer = %from, why = %end.why(), "a connection of another node has ended");
     }
     let _ = rt::time::timeout(LINGER, socket.shutdown()).await;
     drop(inside);

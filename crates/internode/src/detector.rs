@@ -152,7 +152,7 @@ pub(super) async fn watch_peers(internode: Rc<Internode>) {
         if let Some(pause) = watch.detector.borrow_mut().looks(now) {
             tracing::warn!(
                 ?pause,
-                "this node was stalled (a paused machine, no CPU?): the time does not count against other nodes"
+                "this node was stalled (the machine was paused, or the process got no CPU time): the time does not count against other nodes"
             );
         }
         let events = watch.detector.borrow_mut().evaluate(now);
@@ -223,9 +223,9 @@ async fn ping(watch: Rc<Watch>, host: HostId) {
     let skewed = ahead.abs() >= SKEW;
     let mut known = watch.skewed.borrow_mut();
     if skewed && known.insert(host) {
-        tracing::warn!(node = %host, ahead_micros = ahead, "the node's clock differs from ours; is time synchronised?");
+        tracing::warn!(node = %host, ahead_micros = ahead, "the node's clock differs from this node's clock: synchronise the clocks");
     } else if !skewed && known.remove(&host) {
-        tracing::info!(node = %host, ahead_micros = ahead, "the node's clock agrees with ours again");
+        tracing::info!(node = %host, ahead_micros = ahead, "the node's clock agrees with this node's clock again");
     }
 }
 

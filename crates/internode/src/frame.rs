@@ -365,7 +365,7 @@ mod tests {
             for bit in 0..good.len() * 8 {
                 let mut bad = good.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert!(decode(&bad, bad.len()).is_err(), "bit {bit} is flipped, and nobody noticed");
+                assert!(decode(&bad, bad.len()).is_err(), "a flip of bit {bit} is not detected");
             }
             for len in 0..good.len() {
                 assert_eq!(decode(&good[..len], 13), Ok(Vec::new()), "{len} bytes of {}", good.len());
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_not_compressed_and_what_is_announced_takes_little_memory() {
+    fn incompressible_frames_stay_plain_and_announced_lengths_take_little_memory() {
         let head = Head { kind: Kind::Response, verb: 0, stream: 1, time_left: 0 };
         let noise: Vec<u8> = (0..1000u32).flat_map(|i| crc32fast::hash(&i.to_le_bytes()).to_le_bytes()).collect();
         assert_eq!(encoded(head, &noise.clone().into(), true).len(), HEADER + noise.len());

@@ -64,7 +64,7 @@ fn golden() -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn this_release_sends_what_0_1_0_does() {
+fn this_release_sends_the_same_bytes_as_0_1_0() {
     let welcome = Welcome { version: 1, from: party(2) };
     let rejection = Rejection::new(RejectionCode::Cluster, "another cluster");
     let mut sent = vec![
@@ -86,7 +86,7 @@ fn this_release_sends_what_0_1_0_does() {
 }
 
 #[test]
-fn this_release_reads_what_0_1_0_sends() {
+fn this_release_reads_the_bytes_of_0_1_0() {
     let golden = golden();
     let eight = |name: &str| golden[name].first_chunk::<8>().expect("eight bytes");
     assert_eq!(Preamble::decode(eight("preamble")), Some(Preamble { encrypted: false, shard: 5 }));

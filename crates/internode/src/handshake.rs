@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_says_who_and_what() {
+    fn a_rejection_names_the_clusters_and_the_address() {
         let book = AddressBook::default();
         let foreign = Hello { cluster: "Other".into(), ..hello() };
         let rejection =
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_and_nothing_else() {
+    fn only_unchanged_sealed_messages_open() {
         let sealed = seal(&hello());
         let (front, rest) = split(&sealed).expect("long enough");
         assert_eq!(open::<Hello>(front, rest), Some(hello()));

@@ -426,14 +426,14 @@ impl Internode {
     /// Logs why a connection was rejected, unless the same was logged recently.
     fn report_rejection(&self, rejection: &Rejection, about: IpAddr) {
         if self.rejection_log.borrow_mut().is_due(rejection.code, about, rt::time::now()) {
-            tracing::warn!(from = %about, "no connection between nodes: {rejection}");
+            tracing::warn!(peer = %about, "no connection between nodes: {rejection}");
         }
     }
 
     fn report_garbage(&self, from: SocketAddr, what: &str) {
         count(&self.counters.garbage);
         if self.rejection_log.borrow_mut().is_due(RejectionCode::Garbage, from.ip(), rt::time::now()) {
-            tracing::warn!(%from, "closing a connection that is not another node's: {what}");
+            tracing::warn!(peer = %from, "closing a connection that is not another node's: {what}");
         }
     }
 

@@ -126,7 +126,7 @@ impl Link {
         self.failures.set(failures.saturating_add(1));
         count(&internode.counters.failed_connects);
         let pause = pause(config.first_pause, config.longest_pause, failures, rt::random::below(1 << 16));
-        tracing::debug!(target = ?self.target, %error, failures, ?pause, "no connection");
+        tracing::debug!(peer = ?self.target, %error, failures, ?pause, "no connection");
         debug_assert!(matches!(*self.state.borrow(), State::Connecting), "an attempt to connect has failed");
         self.state.replace(State::Failed { until: rt::time::now() + pause, error });
         self.changed.notify_waiters();
@@ -151,9 +151,9 @@ impl Link {
             let end = drive(&mut socket, frames, &channel.connection, &mut role).await;
             channel.close(&end.why());
             if let End::Bad(bad) = &end {
-                tracing::warn!(?target, error = %bad, "closing a connection to another node");
+                tracing::warn!(peer = ?target, error = %bad, "closing a connection to another node");
             } else {
-                tracing::debug!(?target, why = %end.why(), "a connection to another node has ended");
+                tracing::debug!(peer = ?target, why = %end.why(), "a connection to another node has ended");
             }
             let _ = rt::time::timeout(LINGER, socket.shutdown()).await;
             drop(inside);

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stood_still_itself_takes_nobody_for_dead() {
+    fn a_stalled_node_does_not_mark_others_down() {
         let mut node = Watched::new();
         node.pings(5, true);
         node.pings(5, false);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_late_is_not_standing_still_and_who_is_late_each_time_finds_the_dead() {
+    fn a_node_that_is_repeatedly_late_still_detects_dead_peers() {
         let mut node = Watched::new();
         node.pings(1, true);
         node.now += Duration::from_millis(600);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_of_itself_is_news_but_for_its_load() {
+    fn self_reports_change_the_snapshot_except_for_the_load() {
         let now = rt::time::now();
         let mut detector = Detector::new(LivenessConfig::default());
         detector.watch(&[host(1)].into(), now);
@@ -513,6 +513,6 @@ mod tests {
         assert!(serving.same_statuses(&says(SelfReport { load_bytes: 5, ..report })));
         assert!(!serving.same_statuses(&says(SelfReport { schema: Uuid::from_u128(1), ..report })));
         detector.evaluate(now + Duration::from_secs(5));
-        assert!(!detector.snapshot().is_serving(host(1)), "a node that is down serves nobody");
+        assert!(!detector.snapshot().is_serving(host(1)), "a node that is down serves no clients");
     }
 }

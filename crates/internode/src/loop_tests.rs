@@ -196,7 +196,7 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn who_goes_away_takes_the_work_with_him() {
+fn a_disconnected_caller_cancels_its_requests() {
     rt::block_on(async {
         let (near, far) = duplex(1 << 16);
         let (handlers, started, dropped) = (Handlers::new(), Rc::default(), Rc::default());
@@ -370,7 +370,7 @@ fn crc_noise(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_not_a_frame_ends_the_connection_and_nothing_else() {
+fn bytes_that_are_not_a_frame_end_only_the_connection() {
     rt::block_on(async {
         for garbage in [&b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n"[..], &[0; 64], &request(7, b"x")] {
             let (near, mut far) = duplex(1 << 16);
@@ -391,7 +391,7 @@ fn what_is_not_a_frame_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_reaches_nobody() {
+fn an_answer_without_a_waiting_call_is_dropped() {
     rt::block_on(async {
         let (near, mut far) = duplex(1 << 16);
         let (channel, _asking) = ask(near, small(), false);
@@ -399,7 +399,7 @@ fn an_answer_that_nobody_waits_for_reaches_nobody() {
         let calling = channel.clone();
         spawn(async move {
             let answer = calling.call(Verb::Replica, Bytes::from_static(b"?"), deadline()).await;
-            sender.send(answer).expect("somebody waits");
+            sender.send(answer).expect("the test waits");
         })
         .detach();
         let mut frames = Frames::new(VERSION, 1 << 20);

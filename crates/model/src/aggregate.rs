@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_is_refused() {
+    fn malformed_partial_results_are_refused() {
         for kind in [AggregateKind::Count, AggregateKind::Sum, AggregateKind::Avg] {
             for part in [None, Some(&[1, 2, 3][..])] {
                 let taken = Accumulator::new(kind, &CqlType::Int).add_part(part);

@@ -83,7 +83,7 @@ mod tests {
     use crate::row::{Cell, Marker};
 
     #[test]
-    fn what_has_a_ttl_expires_in_2038_at_the_latest() {
+    fn cells_with_a_ttl_expire_in_2038_at_the_latest() {
         let year = 365 * 24 * 60 * 60;
         assert_eq!(expiry(1_700_000_000, year), (1_700_000_000 + year, false));
         let last = i64::from(MAX_DELETION_TIME);

@@ -241,7 +241,7 @@ fn single(marker: Marker, cell: Cell<'_>) -> Vec<Fragment> {
 /// A reader that began in the second before a row expired reads what a compaction has made of the
 /// row since.
 #[test]
-fn what_expires_together_goes_together_also_for_those_who_read_before() {
+fn cells_that_expire_together_are_compacted_together_also_for_earlier_readers() {
     let cell = Cell::live(ColumnId(0), 1, b"v").with_ttl(3, 11);
     let rows = single(Marker::expiring(1, 3, 11), cell);
     assert_eq!(visible(&rows, 10).len(), 1);

@@ -98,7 +98,7 @@ struct Total {
     at: u64,
 }
 
-/// What arrives at this shard, and what others report.
+/// The operations that arrive at this shard, and those that other shards report.
 #[derive(Default)]
 pub struct Arrivals {
     /// Empty until a partition is tracked: most nodes have no table with limits.

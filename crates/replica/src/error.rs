@@ -27,7 +27,7 @@ pub enum Overload {
     Writes,
 }
 
-/// What refuses operations of a partition.
+/// The mechanism that refuses operations of a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitedBy {
     /// The rate limit of the table.
@@ -49,14 +49,14 @@ pub struct RateLimited {
     pub partition: u32,
     /// By how much the partition exceeds the limit.
     pub excess: Excess,
-    /// What refuses it.
+    /// The mechanism that refuses it.
     pub by: LimitedBy,
 }
 
-/// In what way a request's metadata are outdated.
+/// In what way a request's metadata is outdated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Stale {
-    /// The metadata that routed the request are below the fence.
+    /// The metadata that routed the request is below the fence.
     #[error("stale topology exception, caller version {caller}, callee fence version {fence}")]
     Fenced {
         /// The number of the coordinator's metadata.

@@ -69,7 +69,7 @@ impl Sample {
     }
 }
 
-/// Ends a recording that nobody waits for any more.
+/// Ends a recording whose request does not wait for it any more.
 struct Recorder<'a> {
     replica: &'a Replica,
     id: u64,
@@ -141,7 +141,9 @@ impl Replica {
     /// Decides about an operation of a partition that this shard coordinates and owns. If it is
     /// accepted here, it is not refused in [`Replica::perform`].
     ///
-    /// # Errors [`RateLimited`]
+    /// # Errors
+    ///
+    /// [`RateLimited`]
     pub fn protect(&self, id: PartitionId, kind: LimitKind) -> Result<(), RateLimited> {
         match self.hot.admits(id, kind) {
             true => Ok(()),

@@ -54,7 +54,9 @@ impl PartitionLocks {
 
     /// Locks a partition.
     ///
-    /// # Errors Overloaded if too many writes wait for it already.
+    /// # Errors
+    ///
+    /// Overloaded if too many writes wait for it already.
     pub async fn lock(&self, table: TableId, key: &DecoratedKey) -> Result<PartitionLock<'_>, ReplicaError> {
         let waiter = self.queue(table, key)?;
         let permit = waiter.semaphore.clone().acquire_owned().await.map_err(|_| ReplicaError::Cancelled)?;

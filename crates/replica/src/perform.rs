@@ -16,7 +16,7 @@
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | charge | bytes, if they are limited; also if it fails ([`crate::rate_limiter`]) | bytes; also after its deadline |
+//! | charge | bytes, if they are limited; also if it fails ([`crate::rate_limiter`]) | the same |
 //! | fence | checked again: the data may have moved | |
 //!
 //! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an
@@ -63,7 +63,9 @@ impl Replica {
     /// answered when it is as durable as the commitlog's mode requires. Dropping the future stops
     /// the work at its next yield.
     ///
-    /// # Errors See [`ReplicaError`].
+    /// # Errors
+    ///
+    /// See [`ReplicaError`].
     #[inline]
     pub async fn perform(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaAnswer, ReplicaError> {
         // Pinned, so that this large future is not moved.

@@ -86,7 +86,9 @@ impl Permits {
 
     /// Waits for a permit, in order of arrival.
     ///
-    /// # Errors Overloaded if the queue is full.
+    /// # Errors
+    ///
+    /// Overloaded if the queue is full.
     pub async fn acquire(&self) -> Result<Permit, ReplicaError> {
         if let Some(permit) = self.try_acquire() {
             return Ok(permit);

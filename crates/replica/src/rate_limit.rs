@@ -43,7 +43,7 @@ fn key_of(token: Token, table: TableId, kind: LimitKind) -> LimitKey {
     LimitKey { token: token.0, table: table.0.as_u128(), kind }
 }
 
-/// What becomes of an operation that its coordinator does not refuse.
+/// The coordinator's decision on an operation that it does not refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// It is accepted.
@@ -74,7 +74,7 @@ impl Operation<'_> {
     }
 }
 
-/// What exceeds a limit.
+/// The amount by which a partition exceeds a limit.
 #[derive(Clone, Copy)]
 enum Exceeded {
     /// The partition's count of operations.
@@ -114,7 +114,9 @@ impl Replica {
     /// decides by the limits of its table and the draw. `owns`: whether this shard owns the
     /// partition. In mode `observe` every operation is accepted.
     ///
-    /// # Errors [`RateLimited`]
+    /// # Errors
+    ///
+    /// [`RateLimited`]
     #[inline]
     pub fn limit(
         &self,
@@ -158,7 +160,9 @@ impl Replica {
     /// Decides on a write that its coordinator on this shard has counted, and of which no replica
     /// is up to decide, by what is known here. Charges it.
     ///
-    /// # Errors [`RateLimited`]
+    /// # Errors
+    ///
+    /// [`RateLimited`]
     #[cold]
     pub fn limit_hinted(&self, mutations: &[KeyedMutation], draw: u32, context: &Context) -> Result<(), RateLimited> {
         for (mutation, key) in mutations {
@@ -266,8 +270,8 @@ impl Replica {
         self.rate_limiter.set_coordinators(count);
     }
 
-    /// What arrives at this shard as coordinator and is to be reported to the owners of the
-    /// partitions.
+    /// The operations that arrive at this shard as coordinator and are to be reported to the
+    /// owners of the partitions.
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.rate_limiter.to_report()
     }

@@ -61,18 +61,20 @@ pub enum RateLimitMode {
     Exempt,
     /// It continues an operation that was counted: only its bytes are charged.
     ChargeOnly,
-    /// The coordinator has counted and accepted the request. Replicas on other shards count it as
-    /// sent to them.
+    /// The coordinator's shard has counted and accepted the request. A replica on another shard
+    /// counts it, too, and does not refuse it.
     Counted,
-    /// Another coordinator has counted and accepted it. The replica counts it as sent to it.
+    /// The coordinator on another shard has counted and accepted the request. This replica counts
+    /// it, too, and does not refuse it.
     CountOnly,
     /// The replica counts it, and decides.
     Enforce {
         /// The random number of the decision, the same for all replicas.
         draw: u32,
     },
-    /// The coordinator has counted the request, and knows too little to decide: replicas on other
-    /// shards do as for `Enforce`, and one on its own shard only decides.
+    /// The coordinator's shard has counted the request, and knows too little to decide. Replicas on
+    /// other shards count it and decide, as for `Enforce`. A replica on the coordinator's shard
+    /// only decides.
     Deferred {
         /// As for `Enforce`.
         draw: u32,
@@ -87,7 +89,7 @@ impl RateLimitMode {
     }
 
     /// The mode of a request that repeats or continues an accepted request of this mode: its bytes
-    /// are charged if those of the first one are.
+    /// are charged if the bytes of the first request are.
     pub fn continued(self) -> RateLimitMode {
         if self.is_limited() { RateLimitMode::ChargeOnly } else { RateLimitMode::Exempt }
     }
@@ -119,7 +121,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// An error if nobody waits for the answer any more.
+    /// An error if the client or coordinator does not wait for the answer any more.
     pub(crate) fn check_wanted(&self) -> Result<(), ReplicaError> {
         if self.cancel.is_cancelled() {
             return Err(ReplicaError::Cancelled);

@@ -1,4 +1,5 @@
-//! What a shard's streams have left unread for want of time ([`crate::net::StreamBacklog`]).
+//! Input that a shard's streams left unread because the poll's time slice was used up
+//! ([`crate::net::StreamBacklog`]).
 
 use std::cell::Cell;
 use std::time::Duration;

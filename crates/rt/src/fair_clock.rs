@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn control_is_never_behind_and_starves_nobody() {
+    fn control_tasks_never_wait_and_starve_no_group() {
         use Group::{Control, Statement};
         let clock = FairClock::new();
         run(&clock, &[Statement], 1_000);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_idle_has_no_claim_on_time_gone_by_unless_somebody_waits_for_it() {
+    fn an_idle_group_has_no_claim_on_past_time_unless_a_task_waits_for_it() {
         use Group::{Maintenance, Statement};
         let clock = FairClock::new();
         run(&clock, &[Statement], 100_000);

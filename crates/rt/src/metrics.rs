@@ -119,7 +119,7 @@ pub struct ShardMetrics {
     pub busy: Duration,
     /// Time spent between turns. Utilisation is busy / (busy + idle).
     pub idle: Duration,
-    /// Input that is left in sockets for want of time, in bytes.
+    /// Input that is left in sockets because the poll's time slice was used up, in bytes.
     pub input_left: u64,
     /// Input received, in bytes.
     pub input_received: u64,

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_files_is_said() {
+    fn errors_name_the_fault_in_the_files() {
         let dir = test_support::Scratch::new("tls");
         let file = |name: &str, text: &str| {
             let path = dir.join(name);

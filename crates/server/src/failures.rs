@@ -1,4 +1,4 @@
-//! What makes a running node stop: each watcher reports one kind of failure.
+//! Failures that stop a running node: each watcher reports one kind of failure.
 
 use crate::node_ops::{NodeOps, OperationMode};
 use crate::runs::Runs;

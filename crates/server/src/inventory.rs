@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 
-/// After changes of the metadata, the end of their log is recorded this often.
+/// After changes of the metadata, the end of its log is recorded this often.
 const LOG_END_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which it is tried again to record directories of tables.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -147,7 +147,7 @@ pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) 
 
 /// Logs the mutations of the commitlog that were left out, because the metadata does not have their
 /// tables. Tables that were dropped are no cause for concern. But a table that is newer than all
-/// others may be missing because the metadata are older than the commitlog.
+/// others may be missing because the metadata is older than the commitlog.
 pub fn name_unknown_mutations(metadata: &Metadata, unknown: &BTreeMap<TableId, u64>) {
     let created = |id: TableId| id.0.get_timestamp().map(|time| time.to_unix());
     let newest = metadata.tables().filter_map(|table| created(table.schema.id)).max();

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_counted_is_set_aside() {
+    fn uncounted_memory_is_set_aside() {
         const MIB: u64 = 1 << 20;
         for (memory, shards, each) in
             [(384, 2, 116), (2048, 2, 948), (2048, 1, 1960), (128, 1, 76), (64, 8, 4), (4, 1, 2)]

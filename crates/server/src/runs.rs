@@ -146,7 +146,7 @@ pub async fn begin(
     let Some(group) = service.group().cloned() else { return Ok(()) };
     let moved_from = known_elsewhere(&service);
     if let Some(known) = moved_from {
-        tracing::warn!(%known, "the metadata have another address of this node: it serves clients once the cluster has recorded \
+        tracing::warn!(%known, "the metadata has another address of this node; the node serves clients once the cluster has recorded \
             the new address");
     }
     let has_others = service.current().topology.members().count() > 1;

@@ -22,7 +22,7 @@ pub struct Services {
     pub layers: Layers,
     /// The connections of clients.
     pub server: PerShard<Server<Processor>>,
-    /// What encrypts them. Not set if nothing does.
+    /// The TLS configuration of the ports. Not set without encryption.
     pub tls: PerShard<Tls>,
     /// The ports for clients. On shard 0, until the node stops.
     pub clients: PerShard<ClientService>,

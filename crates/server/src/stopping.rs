@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replayed_is_told_from_what_may_be_lost() {
+    fn errors_distinguish_writes_to_replay_from_writes_that_may_be_lost() {
         assert!(StopError::of(vec![left(&[], None), left(&[], None)]).is_ok());
         let of = |shards| StopError::of(shards).expect_err("something is left");
         let (full, broken) = ("no space".to_owned(), "fsync failed".to_owned());

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_truncated_stays_away() {
+    fn truncated_rows_stay_away() {
         let mut oracle = oracle(Some(Duration::from_secs(1)));
         oracle.begin_global(Global::Truncate);
         oracle.global_acknowledged();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_is_not_seen() {
+    fn expired_rows_are_not_seen() {
         let mut oracle = oracle(None);
         oracle.begin(0, &Change::Insert { ck: 1, v: Some(9), ttl: 5 }, 10);
         oracle.acknowledged(0, 10, 10 * SECOND);

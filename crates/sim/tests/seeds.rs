@@ -82,7 +82,7 @@ impl Run {
     /// Runs one seed after the other, until none is left.
     fn work(&self) {
         loop {
-            let next = self.waiting.lock().expect("nobody panics with it").pop_front();
+            let next = self.waiting.lock().expect("no thread panics with it").pop_front();
             let Some((at, seed)) = next else { return };
             let own = &self.tallies[at];
             let began = Instant::now();

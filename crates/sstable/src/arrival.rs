@@ -22,6 +22,7 @@ impl Sstable {
     /// The components with their lengths in bytes, in the order of [`arrival_order`].
     ///
     /// # Errors
+    ///
     /// [`Error::Unsupported`] if checksums do not protect every component: another database wrote
     /// the sstable.
     pub async fn files_to_send(&self) -> Result<Vec<(Component, u64)>, Error> {
@@ -131,6 +132,7 @@ impl Arrival {
     /// Ends the check of a file.
     ///
     /// # Errors
+    ///
     /// [`Error::Corrupt`] if the bytes are not the expected ones.
     pub fn end(&mut self, check: FileCheck) -> Result<(), Error> {
         let FileCheck { component, length, arrived, sums } = check;
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_protects_comes_first() {
+    fn protecting_components_come_first() {
         let order: Vec<Component> = files().into_iter().map(|(component, _)| component).collect();
         let first = [Component::Toc, Component::Checksums, Component::Digest];
         assert_eq!(order[..3], first);

@@ -43,7 +43,7 @@ pub async fn list(dir: &Path) -> Result<Listing, Error> {
 }
 
 /// Removes an sstable. It is unsealed first, durably, so that a crash leaves only leftovers. If the
-/// sstable does not exist, that is no error.
+/// sstable does not exist, that is not an error.
 pub async fn remove(place: &SstablePath) -> Result<(), Error> {
     let toc = place.path(Component::Toc);
     let unsealed = rt::fs::rename(&toc, &place.path(Component::TemporaryToc)).await;

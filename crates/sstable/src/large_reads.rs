@@ -401,7 +401,7 @@ mod tests {
     /// A result that waits only for its client belongs to no waiting statement, so nothing is
     /// admitted over the budget.
     #[test]
-    fn results_of_statements_that_have_ended_admit_nobody() {
+    fn results_of_ended_statements_admit_no_other_statement() {
         rt::block_on(async {
             let all = LargeReads::new(LARGE_RESULT);
             let statement = now();

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_outlives_its_name() {
+    fn kept_files_outlive_their_names() {
         rt::block_on(async {
             let (dir, files) = (Scratch::new("open-files"), OpenFiles::new(4));
             let all = make(&dir, &files, 20);

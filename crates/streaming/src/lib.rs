@@ -7,7 +7,7 @@
 //! is in [`engine::streaming`].
 //!
 //! Every request names the session of the tablet's stage. A node answers only while its metadata
-//! have this session. A receiver holds the metadata while the sstables become part of the tablet,
+//! has this session. A receiver holds the metadata while the sstables become part of the tablet,
 //! so the barrier after the session's end waits for that ([`cluster::topology::barrier`]). A
 //! request of an abandoned attempt therefore has no effect, however late it arrives. When the
 //! session has ended, its work is cancelled and its files are removed (`sessions`).

@@ -48,7 +48,7 @@ pub enum Request {
         start: u64,
         /// The end of the range.
         end: u64,
-        /// What ends before this byte is durable on the receiver, and may be released.
+        /// Files that end before this byte are durable on the receiver, and may be released.
         received: u64,
     },
     /// From the receiver to a source: send a page of the tablet's mutations. Answered with a
@@ -102,7 +102,7 @@ impl PinAnswer {
 }
 
 impl TabletSession {
-    /// Whether the metadata still have the session, and the table was not truncated since. The
+    /// Whether the metadata still has the session, and the table was not truncated since. The
     /// error gives the reason.
     pub fn check(&self, metadata: &Metadata) -> Result<(), String> {
         let table = metadata.table_by_id(self.table).ok_or("the table was dropped")?;

@@ -158,7 +158,7 @@ def test_hints_for_a_down_node_outlive_the_node_that_kept_them(trio):
     eventually(lambda: len(contents(trio.sessions[0])) == ROWS + 100)
 
 
-def test_what_a_leaving_node_waits_for_is_shown(trio):
+def test_the_nodes_that_a_leaving_node_waits_for_are_shown(trio):
     """Every tablet that moves has a replica on each of the other nodes, before or after. One of
     them stops."""
     session = fill_table(trio, factor=2, tablets=MANY)

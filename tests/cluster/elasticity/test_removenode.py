@@ -29,7 +29,7 @@ def test_a_dead_node_is_removed_while_clients_write(trio, fourth):
     assert "cannot come back" in str(failed_start(dead))
 
 
-def test_what_cannot_be_removed(trio):
+def test_removals_that_are_refused(trio):
     session = fill_table(trio, factor=1, tablets=TABLETS)
     session.execute(
         "CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy',"

@@ -44,7 +44,7 @@ def test_a_new_node_replaces_a_dead_one_while_clients_write(trio, tmp_path, plac
         new.close()
 
 
-def test_what_cannot_be_replaced(trio, tmp_path):
+def test_replacements_that_are_refused(trio, tmp_path):
     fill_table(trio, factor=3, tablets=TABLETS)
     dead = kill(trio, 1)
     for config, why in [

@@ -59,7 +59,7 @@ def rows_at_one(session):
     ).all()
 
 
-def test_what_cannot_be_altered(trio):
+def test_alterations_of_replication_that_are_refused(trio):
     session = fill_table(trio, factor=1, tablets=TABLETS)
     with pytest.raises(InvalidRequest, match="Only one DC's RF can be changed at a time"):
         alter(session, 3)

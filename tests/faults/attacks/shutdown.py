@@ -188,7 +188,7 @@ def many_half_requests(place, check):
 
 
 def unread_log(place, check):
-    """Nobody reads the pipe that the log goes to: the node serves and stops all the same, and
+    """No process reads the pipe that the log goes to: the node serves and stops all the same, and
     counts the lines that it drops."""
     reader, writer = os.pipe()
     node = Node(shards=1, memory="256M", data_dir=place / "node")
@@ -204,7 +204,7 @@ def unread_log(place, check):
     log = lambda text: node.admin("POST", f"/system/log?level=info&message={text}", timeout=5)
     try:
         node.wait_cql()
-        with check("requests are answered while nobody reads the log"):
+        with check("requests are answered while no process reads the log"):
             for _ in range(LOG_LINES):
                 status, _ = log("x" * LINE_BYTES)
                 assert status == 200, status
@@ -219,7 +219,7 @@ def unread_log(place, check):
             assert b"log lines were dropped" in read, read[-300:]
         for _ in range(LOG_LINES // 8):
             log("y" * LINE_BYTES)
-        stop(node, check, "nobody reads its log")
+        stop(node, check, "no process reads its log")
     finally:
         os.close(reader)
         node.close()

@@ -107,10 +107,10 @@ fn newer_formats_and_other_files_are_refused_by_name() {
     }
 }
 
-/// A reader that goes away, such as `head`, is no failure. The status of `verify` says what it
+/// A reader that goes away, such as `head`, is not a failure. The status of `verify` says what it
 /// found.
 #[test]
-fn output_that_nobody_reads_is_no_failure() {
+fn output_without_a_reader_is_not_a_failure() {
     let status = |arguments: &[&str], files: &[PathBuf]| {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

@@ -52,7 +52,7 @@ where
     F: Fn(&Metadata, &NodeInfo) -> Result<(Vec<Op>, T), E>,
 {
     let (leading, until) = (service.leading(), Deadline::after(service.leading().timeout.get()));
-    let busy = |_| ChangeError::Storage("earlier changes of the metadata are still waiting to be agreed upon".into());
+    let busy = |_| ChangeError::Storage("earlier metadata changes are still waiting to be agreed upon".into());
     let _turn = until.limit(leading.turn.acquire()).await.map_err(busy)?;
     loop {
         if !leading.group.is_alone() {

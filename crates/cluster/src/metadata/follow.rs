@@ -45,7 +45,7 @@ use uuid::Uuid;
 
 /// A node that cannot apply a committed change for this long ends.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(300);
-/// After failing for this long, changes of the metadata are refused with the reason.
+/// After failing for this long, metadata changes are refused with the reason.
 const APPLY_STUCK_AFTER: Duration = Duration::from_secs(2);
 /// The pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -207,8 +207,8 @@ impl Begin {
 }
 
 /// Begins epochs of tables on all shards of this node, before any shard publishes the metadata with
-/// these epochs. The tables' data becomes void, durably, and requests that are based on earlier
-/// metadata are refused from here on.
+/// these epochs. The tables' data becomes void, durably, and from here on, requests that
+/// are based on earlier metadata get a refusal.
 async fn begin_epochs(service: &Rc<MetadataService>, begins: &[Begin]) -> Result<(), String> {
     for begin in begins {
         let Begin { schema, epoch, is_new, at_micros } = begin;

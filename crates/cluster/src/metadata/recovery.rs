@@ -76,7 +76,8 @@ impl MetadataLog {
     }
 }
 
-/// What changes removed from a node. A crash may have interrupted the removal of the data.
+/// Tables and tablets that changes removed from a node. A crash may have interrupted the removal of
+/// the data.
 pub(super) struct RemovedData {
     /// Dropped tables, as they were. No current table uses the directory of one of them.
     pub tables: Vec<Rc<Table>>,

@@ -291,9 +291,9 @@ impl MetadataService {
         true
     }
 
-    /// Waits for the metadata that routed a request, those of a number or newer. The request holds
+    /// Waits for the metadata that routed a request: of this number, or newer. The request holds
     /// the returned metadata until its end. A wait for old metadata to become unused then also
-    /// waits for requests that began under them. None if the deadline passed.
+    /// waits for requests that began under it. None if the deadline passed.
     pub async fn for_request(&self, number: u64, until: Deadline) -> Option<Rc<Metadata>> {
         self.wait_for_number(number, until).await.then(|| self.current())
     }

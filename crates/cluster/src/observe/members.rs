@@ -41,7 +41,7 @@ pub struct Member {
     pub tablets: u64,
 }
 
-/// All members of these metadata in the order of their ids, with their shares of the data. `info`
+/// All members of this metadata in the order of their ids, with their shares of the data. `info`
 /// describes this node.
 pub async fn members(metadata: &Metadata, info: &NodeInfo, shards: ClusterShards) -> Vec<Member> {
     let load = storage::load_bytes(shards.engine).await;

@@ -76,9 +76,9 @@ fn at(log: &RaftLog, index: u64) -> Option<Position> {
 /// term or in the same.
 ///
 /// Such a leader may have uncommitted entries at indexes where its successor has committed others,
-/// and its message may arrive late. Such a message is no contradiction: openraft refuses it because
-/// of its vote. The entries that a leader commits become durable after the vote for it. So the
-/// stored vote is never older than the committed entries.
+/// and its message may arrive late. Such a message is not a contradiction: openraft refuses it
+/// because of its vote. The entries that a leader commits become durable after the vote for it. So
+/// the stored vote is never older than the committed entries.
 fn is_of_a_former_leader(log: &RaftLog, request: &RaftRequest) -> bool {
     let leader = match request {
         RaftRequest::Append { vote, .. } | RaftRequest::Snapshot { vote, .. } => vote.leader(),
@@ -221,11 +221,11 @@ mod tests {
         RaftRequest::Append { vote, previous: Some(place(1, 1)), entries, committed: Some(place(1, 1)) }
     }
 
-    /// Found by `power`, seed 9007. The leader of term 2 had a slow disk. Its last message arrived
+    /// The leader of term 2 had a slow disk. Its last message arrived
     /// when the leader of term 3 had committed another entry at the index of the entry in the
     /// message.
     #[test]
-    fn what_a_replaced_leader_sends_late_is_no_contradiction() {
+    fn a_late_message_of_a_replaced_leader_is_not_a_contradiction() {
         rt::block_on(async {
             let scratch = Scratch::new("late");
             let log = RaftLog::open(&scratch, OWN).await.expect("opened");
@@ -242,10 +242,9 @@ mod tests {
         });
     }
 
-    /// Found by `disasters`, seed 824512144: two nodes began an election at once, and both led in
-    /// one term, one after the other.
+    /// Two nodes began an election at once, and both led in one term, one after the other.
     #[test]
-    fn what_a_replaced_leader_of_the_same_term_sends_late_is_no_contradiction() {
+    fn a_late_message_of_a_replaced_leader_of_the_same_term_is_not_a_contradiction() {
         rt::block_on(async {
             let scratch = Scratch::new("same-term");
             let log = RaftLog::open(&scratch, OWN).await.expect("opened");
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_to_the_same_leader_or_committed_is_lost() {
+    fn missing_changes_that_were_acknowledged_or_committed_are_lost() {
         let at = |index| Some(Position { term: 2, leader: Uuid::nil(), index });
         let by = |term, node| Leader { term, node: Uuid::from_u128(node) };
         let known = Acknowledged::default();

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_comes_back() {
+    fn stored_records_come_back() {
         let host = HostId(Uuid::from_u128(5));
         let at = Position { term: 2, leader: host.0, index: 8 };
         let two = Members {

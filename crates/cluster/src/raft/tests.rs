@@ -100,7 +100,7 @@ fn a_node_alone_decides_at_once_and_remembers() {
             let (group, ledger) = start(&scratch, host(1)).await;
             assert_eq!(*ledger.0.borrow(), known, "life {life}");
             assert!(group.is_alone() && group.is_leader());
-            group.barrier(soon()).await.expect("nobody else is needed");
+            group.barrier(soon()).await.expect("no other node is needed");
             for n in 0..120 {
                 let command = vec![life, n];
                 let proposed = group.propose(command.clone(), soon()).await.expect("decided");

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_options_mean() {
+    fn replication_options_are_parsed() {
         const NETWORK: &str = "org.apache.cassandra.locator.NetworkTopologyStrategy";
         type Case = (&'static [(&'static str, &'static str)], Result<Replication, &'static str>);
         let cases: Vec<Case> = vec![

@@ -88,7 +88,7 @@ named! {
     }
 }
 
-/// What follows a stage.
+/// The next stage, or the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Another stage.
@@ -111,7 +111,7 @@ pub enum Set {
 }
 
 impl Stage {
-    /// What follows this stage, once all nodes follow the stage and its work is done.
+    /// The next stage, or the end, once all nodes follow the stage and its work is done.
     pub fn next(self) -> Next {
         use Stage::*;
         match self {

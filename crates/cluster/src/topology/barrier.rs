@@ -91,7 +91,7 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn who_did_not_follow_is_named() {
+    fn nodes_that_did_not_follow_are_named() {
         let host = |n: u128| HostId(Uuid::from_u128(n));
         let one = NotFollowed(vec![(host(1), "down".into())]);
         assert_eq!(one.to_string(), "a node did not follow: 00000000-0000-0000-0000-000000000001 (down)");

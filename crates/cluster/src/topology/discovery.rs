@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_a_cluster_is_joined() {
+    fn a_node_that_is_in_a_cluster_is_joined() {
         let mut one = node(1, &[2, 3]);
         one.record_answer(address(3), DiscoveryAnswer { host: host(3), known: [address(3)].into(), in_cluster: true });
         assert_eq!(one.verdict(), Verdict::Join([address(3)].into()));
     }
 
     #[test]
-    fn another_address_of_the_node_itself_is_nobody() {
+    fn another_address_of_the_node_itself_is_not_a_peer() {
         let mut one = node(1, &[9]);
         one.record_answer(address(9), DiscoveryAnswer { host: host(1), known: [address(1)].into(), in_cluster: false });
         assert_eq!(one.verdict(), Verdict::Begin);

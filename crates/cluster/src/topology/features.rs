@@ -34,7 +34,7 @@ pub const ARRIVAL_REPORTS: &str = "ARRIVAL_REPORTS";
 /// ScyllaDB's.
 pub const FILE_STREAM: &str = "FILE_STREAM";
 
-/// The metadata have the requests that change the cluster, open and ended ones.
+/// The metadata has the requests that change the cluster, open and ended ones.
 pub const TOPOLOGY_REQUESTS: &str = "TOPOLOGY_REQUESTS";
 
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_an_enabled_feature_is_told_which() {
+    fn a_node_learns_which_enabled_features_it_lacks() {
         let mut topology = Topology::default();
         topology.enable(&["a".into(), "b".into()]);
         assert_eq!(missing(&topology, &["b".into(), "c".into()]), ["a"]);

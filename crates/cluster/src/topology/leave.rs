@@ -1,4 +1,4 @@
-//! A node leaves the cluster: its tablets move to other nodes, then it is no member any more.
+//! A node leaves the cluster: its tablets move to other nodes, then it is not a member any more.
 //!
 //! The request is the state of the node in the metadata. So any leader moves the tablets
 //! ([`super::balancer`]), and a node that restarts in between continues ([`finish`]). Until the

@@ -354,7 +354,7 @@ fn others(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> Re
 }
 
 /// Whether a transition cannot be completed: a pending replica, or the replica that is still to be
-/// copied, is on a node that is no member any more.
+/// copied, is on a node that is not a member any more.
 fn is_hopeless(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> bool {
     let pending: Replicas = moving.pending(old).collect();
     let has_to_copy = moving.stage.reads() == Set::Old && !pending.is_empty();

@@ -1,6 +1,6 @@
 //! Removes a node that is down, and will not come back.
 //!
-//! The node is banned first: its state says that it is no member any more, so others reject it.
+//! The node is banned first: its state says that it is not a member any more, so others reject it.
 //! From then on no barrier waits for it. Its replicas are built on other nodes by the leader
 //! ([`super::balancer`]), as soon as nodes can take them.
 

@@ -7,7 +7,7 @@
 //! change that begins and ends its work, whichever node makes that change, and also if the node
 //! that made the request is gone. Ended requests are kept for operators, up to [`KEPT`].
 
-use super::{NodeState, Topology, features};
+use super::{Node, NodeState, Topology, features};
 use crate::metadata::{Change, Keyspace, Metadata, Op, micros_of};
 use model::id::HostId;
 use serde::{Deserialize, Serialize};
@@ -83,7 +83,7 @@ impl RequestKind {
     }
 }
 
-/// What the metadata show as under way.
+/// What the metadata shows as under way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Goal {
     Node(HostId, RequestKind),
@@ -102,13 +102,13 @@ impl Goal {
         }
     }
 
-    /// All goals that the metadata show.
+    /// All goals that the metadata shows.
     fn all(metadata: &Metadata) -> Vec<Goal> {
-        let of_node = |node: &Rc<super::Node>| {
+        let of_node = |node: &Rc<Node>| {
             let kind = match node.state {
                 NodeState::Joining => RequestKind::Join,
                 NodeState::Leaving => RequestKind::Leave,
-                NodeState::Removed if metadata.has_tablets(node.host) => RequestKind::Remove,
+                NodeState::Removed if has_tablets(metadata, node) => RequestKind::Remove,
                 NodeState::Removed | NodeState::Normal | NodeState::Left => return None,
             };
             Some(Goal::Node(node.host, kind))
@@ -222,6 +222,11 @@ fn failure(metadata: &Metadata, request: &TopologyRequest) -> Option<String> {
         Some(NodeState::Normal) if leaves => Some("the request was cancelled".to_owned()),
         _ => None,
     }
+}
+
+/// Whether a node has or receives a replica of a tablet.
+fn has_tablets(metadata: &Metadata, node: &Node) -> bool {
+    metadata.load(node.host, usize::from(node.shards)).iter().any(|tablets| *tablets > 0)
 }
 
 fn state_of(topology: &Topology, host: HostId) -> Option<NodeState> {

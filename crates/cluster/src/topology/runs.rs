@@ -2,7 +2,7 @@
 //!
 //! At each start, a member of a cluster of several nodes records a new run in the metadata: the
 //! next number, and a random id. Its data directory names the recorded run, and the runs that the
-//! member has proposed since. If the metadata have a run that the directory does not name, then
+//! member has proposed since. If the metadata has a run that the directory does not name, then
 //! another process has run on a later state or on a copy of the directory. The directory then lacks
 //! writes that the other process acknowledged.
 //!
@@ -187,7 +187,7 @@ mod tests {
             // A claim that was killed before, or after, it was recorded.
             (Some(run(1, 1)), &[run(1, 1), run(2, 2)]),
             (Some(run(2, 2)), &[run(1, 1), run(2, 2), run(3, 3)]),
-            // The metadata of the node that was asked are behind.
+            // The metadata of the node that was asked is behind.
             (Some(run(1, 9)), &[run(2, 2)]),
         ];
         for (recorded, named) in accepted {

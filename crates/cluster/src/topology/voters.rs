@@ -105,7 +105,7 @@ fn seats(ranked: &BTreeMap<&str, Vec<Candidate<'_>>>, wanted: usize, alive: bool
     // The limits for datacenters can lead to an even number. One voter less tolerates as many
     // failures.
     while chosen.len() > 2 && chosen.len().is_multiple_of(2) {
-        let fullest = (0..given.len()).max_by_key(|dc| given[*dc]).expect("somebody was chosen");
+        let fullest = (0..given.len()).max_by_key(|dc| given[*dc]).expect("a voter was chosen");
         let nodes = ranked.values().filter(|nodes| nodes.iter().any(|node| node.alive || !alive)).nth(fullest);
         let last = nodes.into_iter().flatten().rev().find(|node| chosen.contains(&node.host)).map(|node| node.host);
         let Some(last) = last else { break };
@@ -173,7 +173,7 @@ mod tests {
     fn the_dead_lose_their_votes_and_the_others_keep_them() {
         assert_eq!(chosen(&["a/1*", "a/2*", "a/3!*", "a/3"]), [0, 1, 3]);
         assert_eq!(chosen(&["a/1", "a/1*", "a/1*", "a/1*"]), [1, 2, 3]);
-        assert_eq!(chosen(&["a/1!*", "a/2!*"]), [0], "somebody must vote");
+        assert_eq!(chosen(&["a/1!*", "a/2!*"]), [0], "a node must vote");
     }
 
     proptest! {

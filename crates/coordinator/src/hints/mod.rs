@@ -422,7 +422,7 @@ impl Hints {
         self.witness.record_missed().await;
     }
 
-    /// Removes the entries for dropped tables. `is_there`: whether the metadata have a table.
+    /// Removes the entries for dropped tables. `is_there`: whether the metadata has a table.
     pub async fn forget_dropped(&self, is_there: impl Fn(TableId) -> bool) {
         self.missed.forget_dropped(is_there).await;
         self.witness.record_missed().await;

@@ -12,7 +12,9 @@ const FORMAT: u8 = 1;
 
 /// Records, durably, that a directory belongs to this node.
 ///
-/// # Errors If it belongs to another node.
+/// # Errors
+///
+/// If it belongs to another node.
 pub async fn claim_directory(directory: &Path, own: HostId) -> io::Result<()> {
     let path = directory.join(NAME);
     if !rt::fs::is_there(&path).await? {
@@ -59,7 +61,7 @@ mod tests {
                 "{refused}"
             );
             std::fs::write(&path, b"x").expect("written");
-            assert!(claim_directory(&directory, node(1)).await.is_err(), "nobody knows whose it is");
+            assert!(claim_directory(&directory, node(1)).await.is_err(), "the owner is unknown");
             std::fs::remove_file(&path).expect("removed");
             claim_directory(&directory, node(2)).await.expect("it is free");
             assert_eq!(std::fs::read_dir(&directory).expect("a directory").count(), 1);

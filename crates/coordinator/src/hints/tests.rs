@@ -102,7 +102,7 @@ fn hints_are_delivered_in_order_and_then_gone() {
 }
 
 #[test]
-fn what_cannot_be_delivered_stays_also_over_a_restart() {
+fn undelivered_hints_stay_over_a_restart() {
     rt::block_on(async {
         let scratch = Scratch::new("stays");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -465,7 +465,7 @@ fn nothing_is_missed_of_a_release_without_manifests() {
 }
 
 #[test]
-fn what_a_crash_leaves_between_a_file_and_its_manifest_is_no_damage() {
+fn a_crash_between_a_file_and_its_manifest_is_not_damage() {
     rt::block_on(async {
         let scratch = Scratch::new("between");
         // The first file of all.
@@ -542,7 +542,7 @@ fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
 }
 
 #[test]
-fn what_a_node_gave_up_of_its_own_is_noted_before_it_serves() {
+fn an_accepted_loss_is_noted_before_the_node_serves() {
     rt::block_on(async {
         let scratch = Scratch::new("own");
         let (notes, own, table) = (scratch.join("notes"), HostId(Uuid::from_u128(9)), TableId(Uuid::from_u128(7)));

@@ -168,7 +168,7 @@ fn replicas_of_a_tablet_have_read_its_parts_and_the_tablet_it_merged_into() {
 
 proptest! {
     #[test]
-    fn what_is_parsed_is_what_was_written(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn a_parsed_paging_state_is_written_back_unchanged(body in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Some((state, issued)) = PagingState::parse(&body.into()) {
             let mut again = Vec::new();
             state.write_body(issued, &mut again);

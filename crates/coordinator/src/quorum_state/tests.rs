@@ -126,7 +126,7 @@ fn limited() -> Result<ReplicaAnswer, ReplicaFailure> {
 }
 
 #[test]
-fn a_refusal_by_a_rate_limit_asks_nobody_else() {
+fn a_refusal_by_a_rate_limit_asks_no_other_replica() {
     let mut one = read(3, Consistency::One, 1);
     assert_eq!(one.add(replica(1), ReadKind::Rows, limited()), Next::Unreachable);
     assert!(one.next_speculative().is_none());
@@ -205,7 +205,7 @@ proptest! {
                 _ => digested(7),
             };
             match read.add(answering, kind, answer) {
-                Next::Wait => prop_assert!(!asked.is_empty(), "it waits for somebody"),
+                Next::Wait => prop_assert!(!asked.is_empty(), "it waits for a replica"),
                 Next::AskAgain(replica) => {
                     prop_assert_eq!(times.insert(number(replica), 2), Some(1), "it has sent a digest");
                     read.asked(replica, ReadKind::Rows);

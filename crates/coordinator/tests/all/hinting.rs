@@ -319,7 +319,7 @@ fn a_write_that_a_replica_refuses_is_recorded_as_missed() {
         assert_eq!(write(3).await, Err(CoordinatorError::Invalid("too large".into())));
         cluster.settle().await;
         assert_eq!((noted(&hints), hints.targets()), (vec![], vec![]));
-        // A table that the replica does not have, and the metadata have.
+        // A table that the metadata has, and the replica does not have.
         hints.set(HintsSettings::default());
         cluster.heal(1);
         refuse(&cluster, &[2], ReplicaError::NoSuchTable);

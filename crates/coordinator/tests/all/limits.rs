@@ -214,7 +214,8 @@ fn a_repetition_with_newer_metadata_is_not_counted_again() {
         let hosts: Vec<_> = cluster.nodes.iter().map(|node| node.host).collect();
         let keyspace = || ops(&OUTSIDE, &hosts).into_iter().filter(|op| matches!(op, Op::PutKeyspace(_))).collect();
         let mut counts = Counts::new(&cluster);
-        // Node 3 refuses what was routed by older metadata, until all have newer ones.
+        // Node 3 refuses requests that were routed by older metadata, until all nodes have
+        // newer metadata.
         let newer = async || {
             cluster.settle().await;
             cluster.change_all(keyspace()).await;

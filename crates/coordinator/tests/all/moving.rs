@@ -293,7 +293,7 @@ fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_l
     });
 }
 
-/// A wait for metadata to become unused also waits for requests that a replica admitted under them,
+/// A wait for metadata to become unused also waits for requests that a replica admitted under it,
 /// wherever they came from.
 #[test]
 fn a_replica_holds_the_metadata_until_it_responds() {

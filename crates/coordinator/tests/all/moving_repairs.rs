@@ -48,7 +48,7 @@ fn repairs_during_a_move_hold_after_it() {
         cluster.set_alive(1, true);
         at(&cluster, Stage::WriteBothReadNew, &[0, 1, 3]).await;
         cluster.set_alive(0, false);
-        assert_eq!(cluster.read(1, 1, Quorum).await, Ok(SHOWN.to_vec()), "without whoever had it first");
+        assert_eq!(cluster.read(1, 1, Quorum).await, Ok(SHOWN.to_vec()), "without the replica that had it first");
     });
 }
 

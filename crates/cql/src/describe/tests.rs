@@ -202,7 +202,7 @@ fn system_tables_are_statements_too() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn missing_objects_are_refused() {
     rt::block_on(async {
         let world = world();
         for (text, words) in [

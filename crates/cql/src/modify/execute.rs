@@ -143,7 +143,9 @@ impl Modify {
 
     /// Checks the consistency level. Returns the warning about it.
     ///
-    /// # Errors A level that is invalid or not allowed.
+    /// # Errors
+    ///
+    /// A level that is invalid or not allowed.
     #[inline]
     pub fn check_level(&self, request: &Request<'_>) -> Result<Option<String>, Error> {
         request.check_write_level()?;
@@ -167,7 +169,9 @@ impl Modify {
 
     /// Applies rate limits to the partitions, if the table has some.
     ///
-    /// # Errors [`Error::RateLimit`]
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`]
     #[inline]
     pub fn apply_rate_limit(&self, keys: &[DecoratedKey], request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_writes() {

@@ -97,7 +97,7 @@ impl Processor {
                     return Err(Error::not_supported("This statement"));
                 }
                 let drop_time = attributes.timestamp(env, rt::time::wall_micros(), false)?;
-                // ALTER KEYSPACE waits for tablets. Their moves wait until older metadata are
+                // ALTER KEYSPACE waits for tablets. Their moves wait until older metadata is
                 // unused.
                 request.release_metadata();
                 let (service, clocks) = (self.coordinator.metadata_service(), self.shards.coordinator);

@@ -143,7 +143,7 @@ fn a_table_has_the_columns_that_were_written() {
 }
 
 #[test]
-fn what_is_there_is_told_apart_from_what_is_made() {
+fn existing_objects_are_told_apart_from_created_ones() {
     in_world(|world| {
         let made = world.run("CREATE TABLE IF NOT EXISTS t (pk int PRIMARY KEY)").unwrap();
         let change = SchemaChange {

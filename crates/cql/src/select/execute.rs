@@ -45,7 +45,9 @@ impl Select {
     /// [`Select::apply_rate_limit`] are separate from the execution, so that a refused statement
     /// does not make the future of the execution.
     ///
-    /// # Errors An invalid level or value.
+    /// # Errors
+    ///
+    /// An invalid level or value.
     #[inline]
     pub fn partitions(&self, env: Env<'_>, request: &Request<'_>) -> Result<Partitions, Error> {
         request.check_read_level()?;
@@ -54,7 +56,9 @@ impl Select {
 
     /// Applies rate limits to the partitions, if the table has some.
     ///
-    /// # Errors [`Error::RateLimit`]
+    /// # Errors
+    ///
+    /// [`Error::RateLimit`]
     #[inline]
     pub fn apply_rate_limit(&self, partitions: &Partitions, request: &Request<'_>) -> Result<RateLimitMode, Error> {
         match self.schema.rate_limits().limits_reads() {

@@ -213,7 +213,8 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// What becomes of a row that has passed the filters. A row that waits for its order is kept.
+    /// Decides whether and how a row that has passed the filters enters the result. A row that
+    /// waits for its order is kept.
     fn admit(&mut self, slots: &Slots) -> Admitted {
         let grouped = self.select.grouping.is_some();
         if !grouped && !self.is_within_partition(slots) {
@@ -393,7 +394,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// What becomes of a row.
+/// Whether and how a row enters the result.
 enum Admitted {
     /// Nothing now.
     No,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration() {
+    fn malformed_durations_are_refused() {
         for text in ["", "-", "P", "PT", "1", "1x", "h", "1hP", "P1H", "P1-2", "1h-2m", "P1Y2", "PT1HT1M", "1é"] {
             assert_eq!(Duration::parse(text), Err(DurationError::Form(text.to_owned())), "{text}");
         }

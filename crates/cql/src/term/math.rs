@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_result() {
+    fn arguments_without_a_result_are_errors() {
         for (math, number, message) in [
             (Math::Log, "0", "Natural log of number zero or less"),
             (Math::Log10, "-1", "Natural log of number zero or less"),

@@ -40,7 +40,7 @@ fn a_statement_of_many_pages_holds_metadata_for_one_at_most() {
                 rt::task::yield_now().await;
             };
             answer.expect("it is there");
-            assert!(let_go, "{text}: the metadata from before were in use until its end");
+            assert!(let_go, "{text}: the earlier metadata was in use until its end");
         }
     });
 }

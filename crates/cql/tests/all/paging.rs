@@ -413,7 +413,7 @@ fn a_spent_budget_gives_an_empty_page_that_says_why() {
         assert!(info("SELECT table_name FROM system_schema.tables", 1).await.1.starts_with(&end("rows")));
         let params = QueryParams { page_size: Some(10), ..QueryParams::default() };
         let answer = session.processor.query(&session.client, dead, &params).await.expect("it is fine");
-        assert_eq!(answer.page_info, None, "nobody asked");
+        assert_eq!(answer.page_info, None, "the client did not ask for it");
     });
 }
 

@@ -52,7 +52,7 @@ fn examples(page: &str) -> Vec<(Kind, usize, String)> {
 }
 
 #[test]
-fn what_the_page_says_is_so() {
+fn the_examples_of_the_page_work_as_described() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cql.md");
     let page = std::fs::read_to_string(path).expect("the page is there");
     let examples = examples(&page);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_woken_together_and_who_left_is_not() {
+    fn a_batch_of_waiters_is_woken_together_without_those_that_left() {
         let count = Arc::new(Count(AtomicU32::new(0)));
         let waker = Waker::from(count.clone());
         let cx = Context::from_waker(&waker);

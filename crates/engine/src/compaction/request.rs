@@ -71,7 +71,9 @@ impl Engine {
 
     /// Waits until a compaction that was stopped by the removal of data may be planned again.
     ///
-    /// # Errors `error`, if the compaction failed for another reason.
+    /// # Errors
+    ///
+    /// `error`, if the compaction failed for another reason.
     async fn wait_for_removal(&self, table: &Table, tablet: &Tablet, error: EngineError) -> Result<(), EngineError> {
         let ends = || self.stopping().is_cancelled() || table.work.is_closed();
         if !matches!(error, EngineError::Cancelled) || ends() {

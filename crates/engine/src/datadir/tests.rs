@@ -196,7 +196,7 @@ fn names_of_table_directories_go_both_ways() {
 /// A file, or a link to a disk that is not mounted, in the place of a directory: the error says
 /// what to do.
 #[test]
-fn what_stands_in_the_place_of_a_directory_is_named() {
+fn a_file_in_the_place_of_a_directory_is_named() {
     rt::block_on(async {
         for is_link in [false, true] {
             let scratch = Scratch::new("datadir-in-the-place");

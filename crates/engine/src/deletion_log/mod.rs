@@ -70,7 +70,7 @@ struct Written {
     loaded: LoadedUploads,
 }
 
-/// What [`finish_pending`] did.
+/// The outcome of [`finish_pending`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finished {
     /// Generations that were sealed.
@@ -453,7 +453,7 @@ async fn is_there(path: &Path) -> Result<bool, DeletionLogError> {
     fs::is_there(path).await.map_err(io_error(path))
 }
 
-/// Removes a file. One that is already gone is no failure.
+/// Removes a file. One that is already gone is not a failure.
 async fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -76,7 +76,7 @@ fn an_interrupted_replacement_is_finished_from_every_step() {
 }
 
 #[test]
-fn what_never_began_is_undone() {
+fn a_replacement_that_never_began_is_undone() {
     rt::block_on(async {
         let scratch = Scratch::new("replace-not-begun");
         let dir = &scratch;

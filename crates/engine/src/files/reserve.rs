@@ -6,7 +6,7 @@
 //! reserve when they need it, and take it again afterwards. Meanwhile the commitlog creates no
 //! segment in its space ([`DiskReserve::missing`]).
 //!
-//! The reserve is optional: a missing or shorter one is no error.
+//! The reserve is optional: a missing or shorter one is not an error.
 
 use super::is_full;
 use rt::fs::{self, OpenOptions};

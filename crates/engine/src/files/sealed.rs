@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_comes_back_and_damage_is_found() {
+    fn sealed_values_come_back_and_damage_is_found() {
         let text = seal("pot", 3, &vec![1, 2, 3]);
         assert_eq!(unseal::<Vec<i32>>("pot", 3, text.as_bytes()), Ok(vec![1, 2, 3]));
         assert_eq!(unseal::<Vec<i32>>("pot", 2, text.as_bytes()), Err(Unsealed::Newer { found: 3, known: 2 }));

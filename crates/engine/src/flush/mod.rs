@@ -135,7 +135,7 @@ impl Engine {
 
     fn flushes_succeed(&self) {
         if self.pool().flushes_blocked() {
-            tracing::warn!(shard = self.config().shard.0, "flushes succeed again");
+            tracing::info!(shard = self.config().shard.0, "flushes succeed again");
             self.pool().set_flushes_blocked(false);
             self.log().set_flushes_blocked(false);
         }

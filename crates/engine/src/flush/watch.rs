@@ -1,4 +1,4 @@
-//! What starts flushes without being asked: full memtables and a full commitlog.
+//! Starts flushes when memtables or the commitlog are full.
 //!
 //! Memory pressure flushes the tablet that frees most memory. A full log flushes the tablets that
 //! hold its oldest segments.

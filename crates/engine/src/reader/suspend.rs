@@ -80,7 +80,7 @@ impl Stale {
     }
 }
 
-/// What became of a suspended reader.
+/// The outcome of resuming a suspended reader.
 #[allow(clippy::large_enum_variant)]
 pub enum Resumed {
     /// It is resumed.

@@ -57,6 +57,7 @@ impl Engine {
     /// called again after an error.
     ///
     /// # Errors
+    ///
     /// [`EngineError::NotAttached`] if the sstables do not belong to the tablet, or `enter`
     /// refused.
     /// [`EngineError::Cancelled`] if the table was truncated or dropped.

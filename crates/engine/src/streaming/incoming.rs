@@ -56,7 +56,7 @@ struct Arriving {
     arrival: Arrival,
     file: Option<ArrivingFile>,
     toc: Bytes,
-    /// What makes the files durable that have arrived.
+    /// Makes the files durable that have arrived.
     writes: Vec<LocalBoxFuture<'static, Result<(), EngineError>>>,
     unwritten: u64,
 }
@@ -82,6 +82,7 @@ impl Engine {
     /// Begins to receive the sstables of a source, or continues an earlier attempt.
     ///
     /// # Errors
+    ///
     /// [`EngineError::Io`] with `StorageFull` if the disk has no room for what is missing.
     pub async fn receive(
         &self,
@@ -183,6 +184,7 @@ impl Incoming {
     /// continues with what is durable.
     ///
     /// # Errors
+    ///
     /// [`EngineError::Sstable`] if a file is damaged.
     pub async fn push(&mut self, mut bytes: Bytes) -> Result<(), EngineError> {
         while !bytes.is_empty() {
@@ -311,6 +313,7 @@ impl Incoming {
     /// Waits until all that has arrived is durable.
     ///
     /// # Errors
+    ///
     /// [`EngineError::Layout`] if something is missing.
     pub async fn finish(mut self) -> Result<ArrivedSource, EngineError> {
         self.make_durable().await?;

@@ -55,6 +55,7 @@ impl Engine {
     /// Begins to receive the mutations of a source, or continues an earlier attempt.
     ///
     /// # Errors
+    ///
     /// [`EngineError::NotAttached`] if the tablet is not on this shard.
     pub async fn receive_mutations(
         &self,
@@ -147,6 +148,7 @@ impl IncomingMutations {
     /// Prepares for a tablet of about this size.
     ///
     /// # Errors
+    ///
     /// [`EngineError::Io`] with `StorageFull` if the disk has no room for what is missing.
     pub async fn expect(&mut self, size: TabletSize) -> Result<(), EngineError> {
         self.options.expected_partitions = size.partitions.min(self.split / SMALLEST_PARTITION);
@@ -164,6 +166,7 @@ impl IncomingMutations {
     /// what is sealed.
     ///
     /// # Errors
+    ///
     /// [`EngineError::WrongMutations`] if they are not what a reader of the tablet returns.
     pub async fn push(&mut self, fragments: Vec<Fragment>) -> Result<(), EngineError> {
         for fragment in fragments {
@@ -200,6 +203,7 @@ impl IncomingMutations {
     /// Seals what has arrived. To be called after the last fragment.
     ///
     /// # Errors
+    ///
     /// [`EngineError::WrongMutations`] if the last partition has not ended.
     pub async fn finish(mut self) -> Result<ArrivedSource, EngineError> {
         self.checks.end()?;

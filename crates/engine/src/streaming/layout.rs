@@ -72,6 +72,7 @@ impl StreamLayout {
     /// The layout of these sstables.
     ///
     /// # Errors
+    ///
     /// [`EngineError::Layout`] if the description is invalid.
     pub fn new(sstables: &[StreamedSstable]) -> Result<StreamLayout, EngineError> {
         let mut layout = StreamLayout::default();

@@ -1,4 +1,4 @@
-//! A tablet that moves to another node as whole sstable files, which nobody parses.
+//! A tablet that moves to another node as whole sstable files, which are not parsed.
 //!
 //! The source flushes the tablet and pins its sstables by hard links
 //! ([`Engine::pin_tablet`](crate::Engine::pin_tablet)). Compaction continues meanwhile. The

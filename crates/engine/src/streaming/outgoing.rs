@@ -57,6 +57,7 @@ impl Engine {
     /// of this shard. The sstables have no data of an earlier epoch.
     ///
     /// # Errors
+    ///
     /// [`EngineError::NotStreamable`] if an sstable is damaged.
     /// [`EngineError::OnlyAsMutations`] if another database wrote an sstable.
     /// [`EngineError::Cancelled`] if the table is being truncated.
@@ -70,7 +71,7 @@ impl Engine {
         let table = self.table_or_error(id)?;
         self.detached(move |engine| async move {
             let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
-            // The engine begins an epoch before the metadata show it. In between, the sets still
+            // The engine begins an epoch before the metadata shows it. In between, the sets still
             // have what is being truncated.
             if table.epoch.get() != epoch {
                 return Err(EngineError::Cancelled);
@@ -101,6 +102,7 @@ impl Engine {
     /// Flushes what a tablet has in memory now.
     ///
     /// # Errors
+    ///
     /// [`EngineError::Cancelled`] if the tablet is not on this shard.
     pub async fn flush_one_tablet(&self, id: TableId, tablet: u32) -> Result<(), EngineError> {
         let table = self.table_or_error(id)?;

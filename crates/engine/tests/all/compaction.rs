@@ -139,7 +139,7 @@ fn overwrite(path: &Path) {
 }
 
 #[test]
-fn what_has_expired_as_a_whole_goes_without_being_read() {
+fn fully_expired_sstables_are_dropped_without_a_read() {
     for class in ["SizeTieredCompactionStrategy", "LeveledCompactionStrategy", "TimeWindowCompactionStrategy"] {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("expired-{class}"));
@@ -170,7 +170,7 @@ fn what_has_expired_as_a_whole_goes_without_being_read() {
 }
 
 #[test]
-fn what_covers_older_data_is_not_dropped_unless_asked_for() {
+fn sstables_that_cover_older_data_are_dropped_only_if_asked_for() {
     for (blindly, left, seen) in [("false", 2, 0), ("true", 1, 1)] {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("blindly-{blindly}"));

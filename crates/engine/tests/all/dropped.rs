@@ -19,7 +19,7 @@ fn left(disk: &Disk) -> Vec<PathBuf> {
 /// A killed process leaves the removal of names to the kernel. The next start finds nothing to
 /// remove, and must make the removal durable nevertheless.
 #[test]
-fn what_a_killed_drop_removed_does_not_come_back_with_a_power_loss() {
+fn files_removed_by_a_killed_drop_do_not_return_after_a_power_loss() {
     // A start that learns of the drop only while it runs removes the directory in the usual way.
     for (with_snapshot, at_start) in [(false, true), (true, true), (false, false)] {
         let (schema, dir, disk) = (schema(0, |_| {}), Path::new("/data"), Disk::new(3));

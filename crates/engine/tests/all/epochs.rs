@@ -68,7 +68,7 @@ async fn fill(engine: &Engine, schema: &TableSchema) {
 }
 
 #[test]
-fn what_comes_after_an_epoch_began_stays_over_a_crash() {
+fn writes_after_the_beginning_of_an_epoch_survive_a_crash() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch"), schema(0, |_| {}));
         let config = || config(&scratch, 16 << 20);
@@ -201,7 +201,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 /// A restarted node learns of the TRUNCATE before it has replayed its logs.
 #[test]
-fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
+fn logged_mutations_that_are_not_replayed_yet_are_truncated_too() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("epoch-replay"), schema(0, |_| {}));
         let config = || EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };
@@ -229,7 +229,7 @@ fn what_was_logged_and_not_replayed_yet_is_truncated_too() {
 
 /// A restarted node learns of the DROP TABLE before it has replayed its logs.
 #[test]
-fn what_was_logged_and_not_replayed_yet_is_in_the_snapshot_of_a_drop() {
+fn logged_mutations_that_are_not_replayed_yet_are_in_the_snapshot_of_a_drop() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("drop-replay"), schema(0, |_| {}));
         let config = || EngineConfig { auto_snapshot: true, ..config(&scratch, 16 << 20) };

@@ -73,7 +73,7 @@ fn small_memtables_are_relogged() {
 }
 
 #[test]
-fn what_each_source_holds_is_shown_apart() {
+fn the_data_of_each_source_is_shown_apart() {
     rt::block_on(async {
         let scratch = Scratch::new("parts");
         let schema = still(i32::MAX);

@@ -205,10 +205,10 @@ async fn is_settled(root: &Path) {
     }
 }
 
-/// The log of a running engine is changed.
-type Attack = fn(&Path);
+/// Changes the log of a running engine.
+type LogFault = fn(&Path);
 
-const ATTACKS_ON_THE_LOG: [Attack; 7] = [
+const LOG_FAULTS: [LogFault; 7] = [
     |root| remove_dir(&root.join("commitlog")),
     |root| remove_dir(manifest(root).parent().unwrap()),
     |root| std::fs::remove_file(segment(root)).unwrap(),
@@ -227,13 +227,13 @@ const ATTACKS_ON_THE_LOG: [Attack; 7] = [
 #[test]
 fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
     rt::block_on(async {
-        for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
+        for (i, inject) in LOG_FAULTS.into_iter().enumerate() {
             let (scratch, schema) = (Scratch::new(&format!("log-changed-{i}")), still(0));
             let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             for k in 0..ROWS {
                 if k == ROWS / 2 {
                     is_settled(&scratch).await;
-                    attack(&scratch);
+                    inject(&scratch);
                 }
                 let change = Change::Insert { k, c: 1, value: format!("v{k}") };
                 // The engine may have noticed.
@@ -242,15 +242,15 @@ fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
                 }
             }
             let written = count(&engine, &schema).await;
-            assert!(written >= ROWS as usize / 2, "attack {i}: {written}");
+            assert!(written >= ROWS as usize / 2, "fault {i}: {written}");
             let left = engine.stop().await;
-            let Some(LogLeft::Removed { what, run }) = left.log else { panic!("attack {i}: {left:?}") };
-            assert!(what.contains("while the node ran"), "attack {i}: {what}");
-            assert!(left.tables.is_empty(), "attack {i}: {:?}", left.tables);
+            let Some(LogLeft::Removed { what, run }) = left.log else { panic!("fault {i}: {left:?}") };
+            assert!(what.contains("while the node ran"), "fault {i}: {what}");
+            assert!(left.tables.is_empty(), "fault {i}: {:?}", left.tables);
             // As the stop of a node does.
             commitlog::retire(&OldLogs { runs: vec![run] }).await.unwrap();
             let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
-            assert_eq!(count(&engine, &schema).await, written, "attack {i}");
+            assert_eq!(count(&engine, &schema).await, written, "fault {i}");
             engine.stop().await;
         }
     });
@@ -260,14 +260,14 @@ fn a_log_that_was_changed_behind_the_engine_loses_nothing() {
 #[test]
 fn a_log_that_was_changed_behind_the_engine_fails_soon() {
     rt::block_on(async {
-        for (i, attack) in ATTACKS_ON_THE_LOG.into_iter().enumerate() {
+        for (i, inject) in LOG_FAULTS.into_iter().enumerate() {
             let (scratch, schema) = (Scratch::new(&format!("log-watched-{i}")), still(0));
             let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
             is_settled(&scratch).await;
-            attack(&scratch);
+            inject(&scratch);
             let failed = rt::time::timeout(rt::time::Duration::from_secs(30), engine.failure()).await;
-            let failed = failed.unwrap_or_else(|_| panic!("attack {i} goes unnoticed")).to_string();
-            assert!(failed.contains("while the node ran"), "attack {i}: {failed}");
+            let failed = failed.unwrap_or_else(|_| panic!("fault {i} is not detected")).to_string();
+            assert!(failed.contains("while the node ran"), "fault {i}: {failed}");
             engine.stop().await;
         }
     });

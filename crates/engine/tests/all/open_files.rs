@@ -61,7 +61,7 @@ fn many_sstables_are_served_with_few_open_files() {
 /// A reader uses more sstables than may be open while all of them are replaced, or truncated. It
 /// reads to its end.
 #[test]
-fn sstables_that_go_are_kept_open_for_who_reads_them() {
+fn removed_sstables_stay_open_for_their_readers() {
     for truncated in [false, true] {
         rt::block_on(async {
             let scratch = Scratch::new(&format!("kept-open-{truncated}"));

@@ -78,7 +78,7 @@ fn a_dropped_table_leaves_nothing_without_a_snapshot() {
 }
 
 #[test]
-fn what_a_crash_left_of_a_dropped_table_is_swept_and_snapshots_stay() {
+fn files_left_of_a_dropped_table_are_swept_and_snapshots_stay() {
     rt::block_on(async {
         for auto_snapshot in [false, true] {
             let scratch = Scratch::new("sweep");

@@ -218,7 +218,7 @@ fn an_interrupted_truncation_is_finished_with_any_number_of_shards() {
 /// Three shards logged rows. A run with fewer shards, whose old logs still exist, truncates the
 /// table; then the node is killed.
 #[test]
-fn what_shards_that_are_no_more_have_logged_is_truncated_too() {
+fn logs_of_removed_shards_are_truncated_too() {
     let insert = |k, value: &str| Change::Insert { k, c: 0, value: value.into() };
     for after in [1, 2, 3] {
         let scratch = Scratch::new(&format!("shards-kept-logs-{after}"));

@@ -382,7 +382,7 @@ fn a_pending_tablet_keeps_its_tombstones() {
 
 /// Sstables with keys of other tablets, or of columns that the table does not have, are refused.
 #[test]
-fn what_does_not_belong_to_the_tablet_is_refused() {
+fn sstables_that_do_not_belong_to_the_tablet_are_refused() {
     with_pair("foreign", async |Pair { schema, source, receiver, .. }| {
         let pinned = source.pin_tablet(schema.id, 2, SESSION, 0).await.unwrap();
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();

@@ -120,7 +120,7 @@ fn an_attempt_that_was_cut_continues_behind_what_is_sealed() {
 
 /// If the disk damages or loses what is sealed, all is asked for again.
 #[test]
-fn what_the_disk_has_damaged_is_received_anew() {
+fn damaged_files_are_received_again() {
     with_pair("mutations-rot", async |Pair { to, schema, source, receiver, .. }| {
         for ending in ["-Statistics.db", "-Index.db", "-TOC.txt", "sealed.json", "damaged sealed.json"] {
             let mut incoming = receiver.receive_mutations(target(), host(1)).await.unwrap();

@@ -76,7 +76,7 @@ fn a_tablet_that_leaves_takes_its_data_along_for_good() {
 
 /// A crash between the end of a move and the removal of the files.
 #[test]
-fn what_a_crash_left_of_a_tablet_goes_before_it_can_come_back() {
+fn files_left_of_a_moved_tablet_are_removed_before_it_can_return() {
     let scratch = Scratch::new("swept");
     rt::block_on(async {
         let (schema, all) = (schema(0, |_| {}), tablets(2));

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 #[test]
-fn what_was_uploaded_is_read_at_once_and_split_by_tablet() {
+fn uploaded_sstables_are_read_at_once_and_split_by_tablet() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-split");
         let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
@@ -215,7 +215,7 @@ async fn names_below(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_refused_and_left_where_it_is() {
+fn unloadable_sstables_are_refused_and_stay_in_place() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-refused");
         let (schema, table) = (still(0), table_dir(&scratch, &still(0)));
@@ -309,7 +309,7 @@ async fn upload_other(table: &Path, schema: &Rc<TableSchema>, keys: &[&[u8]], cl
 }
 
 #[test]
-fn what_has_other_key_types_is_refused_and_left_where_it_is() {
+fn sstables_with_other_key_types_are_refused_and_stay_in_place() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-keys");
         let (schema, table) = (still(0), table_dir(&scratch, &still(0)));

@@ -191,7 +191,7 @@ fn strangers_are_turned_away_and_told_why() {
         let other = rt::net::listen(([127, 0, 0, 1], 0).into(), Default::default()).await.expect("a port");
         let address = other.local_addr().expect("known");
         let serving = rt::task::spawn(async move {
-            let (mut stream, _) = other.accept().await.expect("somebody");
+            let (mut stream, _) = other.accept().await.expect("a node connects");
             let mut bytes = [0; 8];
             stream.read_exact(&mut bytes).await.expect("read");
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.expect("written");
@@ -232,7 +232,7 @@ fn garbage_on_the_port_is_closed_and_the_port_goes_on() {
 /// A stalled node: its connections stay open and silent. A caller that waits for a connection gets
 /// an error as soon as the node is known to be down, not at its deadline.
 #[test]
-fn who_waits_for_a_connection_is_told_that_the_node_is_down() {
+fn a_call_that_waits_for_a_connection_fails_when_the_node_is_down() {
     rt::block_on(async {
         #[allow(clippy::disallowed_methods, reason = "a listener that accepts nothing")]
         let still = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -261,7 +261,7 @@ fn certificates(node: &str, require_client_auth: bool) -> PeerTls {
 }
 
 #[test]
-fn encrypted_nodes_reach_each_other_and_nobody_else() {
+fn encrypted_nodes_reach_only_each_other() {
     rt::block_on(async {
         let config = InternodeConfig { encryption: Between::All, ..InternodeConfig::default() };
         let a = start(1, 2, "C", config, Some(certificates("a", true))).await;

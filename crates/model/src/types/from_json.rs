@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn json_values_of_other_types_are_refused() {
         use CqlType::*;
         for (ty, text, message) in [
             (Text, "1", "text must be represented as string in JSON, instead got '1'"),

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_limits_is_read_back() {
+    fn types_within_the_limits_are_read_back() {
         let both_limits =
             user_type("wide", vec![tower(MAX_TYPE_DEPTH - 1, 1), CqlType::tuple(vec![CqlType::Int; 4000])]);
         for ty in [tower(MAX_TYPE_DEPTH, 1), tower(6, 4), both_limits] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_limits_in_a_file_is_opaque() {
+    fn types_beyond_the_limits_in_a_file_are_opaque() {
         for ty in [tower(70, 1), tower(9, 4)] {
             let parsed = class_name::parse(&class_name::of(&ty)).unwrap();
             let extent = Extent::of(&parsed);

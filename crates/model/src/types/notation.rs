@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_an_error() {
+    fn malformed_values_are_errors() {
         let ints = CqlType::list(CqlType::Int);
         let pair = CqlType::tuple([CqlType::Int, CqlType::Int]);
         for (ty, bytes) in [

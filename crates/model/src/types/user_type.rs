@@ -96,7 +96,7 @@ impl<'f> IntoIterator for &'f Fields {
     }
 }
 
-// The index follows from the fields, so it is no part of their identity.
+// The index follows from the fields, so it is not part of their identity.
 
 impl PartialEq for Fields {
     fn eq(&self, other: &Self) -> bool {

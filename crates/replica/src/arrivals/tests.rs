@@ -38,7 +38,7 @@ fn a_report_replaces_the_last_one_and_is_answered_by_what_comes_to_others() {
 }
 
 #[test]
-fn what_a_silent_coordinator_reported_expires() {
+fn reports_of_a_silent_coordinator_expire() {
     let mut arrivals = arrivals(3);
     arrivals.take(origin(1), vec![arrival(1, 100)], 0, NONE);
     for now in (100..=EXPIRY_MILLIS + SWEEP_MILLIS).step_by(100) {
@@ -57,7 +57,10 @@ fn what_a_silent_coordinator_reported_expires() {
 fn only_partitions_near_their_limits_are_told() {
     let mut alone = arrivals(1);
     alone.track(key(1), 1_000, 1, 0);
-    assert!(alone.to_report(MAX_REPORTED, 0, |_| 1).is_empty() && alone.tracked.is_empty(), "there is nobody to tell");
+    assert!(
+        alone.to_report(MAX_REPORTED, 0, |_| 1).is_empty() && alone.tracked.is_empty(),
+        "no other shard needs a report"
+    );
     let mut arrivals = arrivals(10);
     arrivals.track(key(1), 12, 1_000, 0);
     arrivals.track(key(4), 3, 100, 0);

@@ -295,7 +295,7 @@ proptest! {
     /// A partition that gets half of its limit is never refused, however its clients move between
     /// coordinators, whatever the clocks say.
     #[test]
-    fn nobody_well_below_the_limit_is_refused(
+    fn no_partition_well_below_the_limit_is_refused(
         phases in prop::collection::vec((prop::collection::vec(0u64..4, 6), 1u64..4), 1..6),
         behind in prop::collection::vec(0u64..1_000, 6),
         limit in 20u32..200,
@@ -312,7 +312,7 @@ proptest! {
         }
     }
 
-    /// Uneven splits that nobody thought of.
+    /// Random uneven splits.
     #[test]
     fn any_split_holds(split in prop::collection::vec(0u64..20, 6), times in 3u64..20, level in 0usize..6) {
         prop_assume!(split.iter().any(|share| *share > 0));

@@ -44,7 +44,7 @@ const FEWEST_OPERATIONS: f64 = 0.01;
 /// Partitions that are tracked.
 const PARTITIONS: usize = 512;
 
-/// What operations did, each counted as the number of operations that its sample stands for.
+/// The work of operations, each counted as the number of operations that its sample stands for.
 #[derive(Clone, Copy, Default, Debug)]
 struct Sums {
     samples: f64,

@@ -24,7 +24,9 @@ pub fn encode_arrivals<'a>(arrivals: impl ExactSizeIterator<Item = &'a Arrival>)
 
 /// Decodes a report.
 ///
-/// # Errors If it is malformed, or has more than [`MAX_REPORTED`] partitions.
+/// # Errors
+///
+/// If it is malformed, or has more than [`MAX_REPORTED`] partitions.
 pub fn decode_arrivals(bytes: &Bytes) -> Result<Vec<Arrival>, Malformed> {
     let entry = |reader: &mut Reader<'_>| {
         let table = u128::from_be_bytes(reader.array()?);
@@ -44,7 +46,9 @@ pub fn encode_others(rates: &[u64]) -> Bytes {
 
 /// Decodes an answer.
 ///
-/// # Errors If it is malformed, or has more than [`MAX_REPORTED`] rates.
+/// # Errors
+///
+/// If it is malformed, or has more than [`MAX_REPORTED`] rates.
 pub fn decode_others(bytes: &Bytes) -> Result<Vec<u64>, Malformed> {
     entries(bytes, |reader| reader.u64()).ok_or(Malformed("answer to a report of arrivals"))
 }

@@ -85,7 +85,7 @@ pub async fn remove_dir_all(path: &Path) -> io::Result<()> {
     at(path, |path| std::fs::remove_dir_all(path)).await
 }
 
-/// Creates a directory and its missing parents. Existing ones are no error. Does not sync them.
+/// Creates a directory and its missing parents. Existing ones are not an error. Does not sync them.
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
     #[cfg(feature = "sim")]
     if is_simulated() {

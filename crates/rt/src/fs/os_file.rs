@@ -284,7 +284,7 @@ impl OsFile {
             return Ok(file.clone());
         }
         let path = std::ffi::CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
-        // SAFETY: a C string; the new descriptor is owned by nobody else.
+        // SAFETY: a C string; the new descriptor has no other owner.
         let file = unsafe {
             let fd = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
             if fd < 0 {

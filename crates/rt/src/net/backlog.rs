@@ -48,7 +48,8 @@ impl StreamBacklog {
         }
     }
 
-    /// The turn ends, for want of time, with `buffered` bytes and the bytes in the socket left.
+    /// The turn ends because the poll's time slice was used up. `buffered` bytes and the bytes in
+    /// the socket are left.
     pub fn some_left(&self, buffered: usize, stream: &impl UnreadInput) {
         if crate::task::group() != Group::Statement {
             return;
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_in_sockets_is_counted_until_it_is_read_or_dropped() {
+    fn bytes_left_in_sockets_are_counted_until_read_or_dropped() {
         crate::block_on(async {
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             let listener = listen(any, ListenOptions::default()).await.expect("listens");

@@ -266,7 +266,7 @@ fn a_missing_sync_is_found() {
 }
 
 #[test]
-fn what_is_reserved_can_be_written_when_the_disk_is_full() {
+fn reserved_space_can_be_written_when_the_disk_is_full() {
     let disk = Disk::new(4);
     let other = disk.clone();
     block_on(4, &disk, async move {

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_ends() {
+    fn late_and_cancelled_work_ends() {
         crate::block_on(async {
             let (cancel, soon) = (Cancel::new(), Deadline::after(Duration::from_millis(5)));
             let never = std::future::pending::<()>;

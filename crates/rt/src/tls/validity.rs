@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_dates_is_said_with_them() {
+    fn warnings_about_dates_have_the_dates() {
         let validity = Validity { from: 100 * DAY, until: 200 * DAY };
         for (now, expected) in [
             (99 * DAY, Some("is not valid yet: it is valid from 1970-04-11T00:00:00Z until 1970-07-20T00:00:00Z")),

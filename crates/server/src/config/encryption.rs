@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_has_no_effect_unless_it_would_make_the_node_safer() {
+    fn unknown_options_have_no_effect_unless_they_would_make_the_node_safer() {
         let with = |name: &str| {
             let pairs = [("enabled", "true"), ("certificate", "/c"), ("keyfile", "/k"), (name, "x")];
             ClientEncryption::read(&map(&pairs)).expect("fine").expect("something")

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_would_make_the_node_less_safe_is_said() {
+    fn missing_and_less_safe_options_are_reported() {
         for missing in ["certificate", "keyfile", "truststore"] {
             let pairs: Vec<_> = FILES.into_iter().filter(|(name, _)| *name != missing).collect();
             let read = read(&[&pairs[..], &[("internode_encryption", "all")]].concat()).expect("fine");

@@ -347,11 +347,11 @@ settings! {
         /// The delay is random, from half of this time to all of it. 0 answers all refusals at
         /// once.
         per_partition_rate_limit_max_delay_in_ms ["per_partition_rate_limit_max_delay"] ("" to "1s"): Millis = millis(1_000);
-        /// How often in a second a connection may try a partition again, before a refusal says so,
-        /// until its further refusals are answered late.
+        /// Early retries of a partition, per second and connection, after which its further
+        /// refusals are delayed.
         per_partition_rate_limit_retries_before_delay ("" to "1000000"): u64 = 100;
-        /// How many refusals a connection gets in a second until further ones are answered late,
-        /// whatever their partitions.
+        /// Refusals per second and connection, over all partitions, after which further refusals
+        /// are delayed.
         per_partition_rate_limit_errors_before_delay ("" to "1000000"): u64 = 250;
         /// The most refusals of a connection that wait. Beyond it, they are answered at once.
         per_partition_rate_limit_max_delayed_per_connection ("" to "32768"): u64 = 512;

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_live_is_a_setting() {
+    fn every_live_name_is_a_setting() {
         for (name, _) in LIVE {
             assert!(KEYS.iter().any(|key| key.name == *name), "{name}");
         }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_accepted_back() {
+    fn shown_values_of_settings_are_accepted() {
         let mut config = Config::default();
         let not_default = [
             ("hinted_handoff_enabled", "dc1,dc2"),

@@ -576,7 +576,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_can_be_read(bytes in 0u64..1 << 50, micros in 0u64..1 << 45) {
+        fn shown_sizes_and_times_can_be_read(bytes in 0u64..1 << 50, micros in 0u64..1 << 45) {
             let size = Size::<1>(bytes);
             prop_assert_eq!(read::<Bytes>(&size.show()), Some(size));
             let time = Time::<1000>(Duration::from_micros(micros));

@@ -100,7 +100,7 @@ impl Listeners {
     }
 }
 
-/// What serves the connections.
+/// The servers of all shards, and their TLS.
 struct Shards<S> {
     servers: PerShard<Server<S>>,
     tls: PerShard<Tls>,

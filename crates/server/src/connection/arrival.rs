@@ -2,9 +2,10 @@
 //!
 //! One reading of the clock serves all frames of a read. Two kinds of frames came earlier:
 //!
-//! - While the socket is not emptied, for want of time or because statements are pending, the loop
-//!   looks at times how much the socket holds. All of it has been received by then: a [`Mark`].
-//!   Once the socket is empty, what comes next is new. A wait for the client is not marked.
+//! - The loop does not empty the socket if the poll's time slice was used up, or if statements are
+//!   pending. Meanwhile it looks at times how much the socket holds. All of it has been received by
+//!   then: a [`Mark`]. Bytes that reach an empty socket are new. A wait for the client is not
+//!   marked.
 //! - For a frame that is partly in the buffer, the time for which the connection has to wait counts
 //!   as well. The socket may have been too small for the rest of the frame.
 //!
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_socket_held_was_received_by_then() {
+    fn bytes_in_a_socket_were_received_by_their_mark() {
         let start = rt::time::now();
         let at = at(start);
         let mut arrival = Arrival::new(start, Duration::ZERO);
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_an_empty_socket_is_new() {
+    fn bytes_that_reach_an_empty_socket_are_new() {
         let start = rt::time::now();
         let at = at(start);
         let mut arrival = Arrival::new(start, LONGEST);

@@ -58,7 +58,7 @@ impl ClientStream for Buffered {
 }
 
 #[test]
-fn what_was_written_is_flushed_however_slowly_the_client_reads() {
+fn responses_are_flushed_however_slowly_the_client_reads() {
     run(limits(), |world| async move {
         let (here, there) = tokio::io::duplex(100);
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));

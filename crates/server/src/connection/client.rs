@@ -352,7 +352,7 @@ impl Connection {
     pub(super) fn drop_unread(&self, bytes: usize) {
         self.transport.stats.dropped_unread.add(1);
         if let Some(dropped) = self.transport.dropped_log.count(rt::time::coarse_now()) {
-            tracing::warn!(client = %self.peer, bytes, dropped,
+            tracing::warn!(peer = %self.peer, bytes, dropped,
                 "dropped the connection of a client that does not read its answers");
         }
         self.cut();

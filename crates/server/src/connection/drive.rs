@@ -154,7 +154,7 @@ struct Drive<'a, T, S> {
     look_for_close: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// When the frames were received.
     arrival: Arrival,
-    /// The input that is left when a turn ends for want of time.
+    /// The input that is left when a turn ends because the poll's time slice was used up.
     backlog: StreamBacklog,
 }
 
@@ -309,7 +309,7 @@ where
         Poll::Pending
     }
 
-    /// Records that the turn ends for want of time.
+    /// Records that the turn ends because the poll's time slice was used up.
     fn input_is_left(&mut self) {
         self.backlog.some_left(self.frames.unopened(), self.stream);
         self.mark();

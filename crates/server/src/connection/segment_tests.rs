@@ -155,7 +155,7 @@ fn a_startup_that_fails_can_be_tried_again_without_segments() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_answered_and_ends_the_connection() {
+fn bad_segments_are_answered_and_end_the_connection() {
     let good = || segment(Form::Plain, &query(1, "rows 1"), true);
     let with = |at: usize| {
         let mut bytes = good();

@@ -467,7 +467,7 @@ pub(super) fn table_made() -> crate::protocol::Event {
 }
 
 #[test]
-fn events_reach_who_registered() {
+fn events_reach_clients_that_registered() {
     run(limits(), |world| async move {
         let (mut one, mut two, mut three) = (world.connect(), world.connect(), world.connect());
         for client in [&mut one, &mut two, &mut three] {

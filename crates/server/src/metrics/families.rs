@@ -285,8 +285,8 @@ families! {
     counters "scylla_scheduler_time_spent_on_task_quota_violations_ms" "Time in polls of a scheduling group's tasks that took more than 500 us." |s, put| by_group(s, put, |group| group.violations.as_secs_f64() * 1e3);
     counters "scylla_scheduler_tasks_processed" "Polls of a scheduling group's tasks." |s, put| by_group(s, put, |group| group.tasks as f64);
     gauges "scylla_scheduler_queue_length" "Ready tasks of a scheduling group." |s, put| by_group(s, put, |group| group.queue_length as f64);
-    gauge "scylla_scheduler_unread_input_bytes" "Bytes that the shard has left in sockets for want of time." |s| s.runtime.input_left;
-    counters "scylla_scheduler_unread_input_byte_seconds" "Sum over time of the bytes left in sockets for want of time. Its rate, divided by the rate of the bytes received, is how long they wait." |s, put| put("", s.runtime.input_waited);
+    gauge "scylla_scheduler_unread_input_bytes" "Bytes that the shard has left in sockets because the poll's time slice was used up." |s| s.runtime.input_left;
+    counters "scylla_scheduler_unread_input_byte_seconds" "Sum over time of the bytes left in sockets because the poll's time slice was used up. Its rate divided by the rate of the bytes received is the time for which they wait." |s, put| put("", s.runtime.input_waited);
     gauges "scylla_scheduler_governor_allowance" "Share of its demand that maintenance gets, from 0 to 1; below 1 while statements are slower than foreground_p99_target_in_ms." |s, put| put("", s.runtime.governor_allowance);
     gauges "scylla_scheduler_shares" "Shares of a scheduling group; statements have 1000." |s, put| by_group(s, put, |group| f64::from(group.shares));
     counter "scylla_reactor_polls" "Turns of the reactor." |s| s.runtime.turns;

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_may_have_changed_are_sent_to_whoever_cannot_say_what_it_knows() {
+    fn changed_columns_are_sent_to_clients_without_metadata_ids() {
         let altered = metadata(&["t"]);
         altered.altered.set(true);
         let body = |reply: Reply| {

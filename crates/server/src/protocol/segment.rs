@@ -373,7 +373,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn written_segments_are_read(
             payload in prop::collection::vec(0u8..7, 0..3000),
             self_contained in any::<bool>(),
             (form, closed) in prop_oneof![Just((Form::Plain, false)), Just((Form::Lz4, false)), Just((Form::Lz4, true))],

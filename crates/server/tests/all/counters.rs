@@ -137,7 +137,7 @@ fn loses(home: &Path, what: &str, lose: impl FnOnce(&Path, &Path), accept_loss: 
 }
 
 #[test]
-fn what_is_lost_is_not_counted_from() {
+fn a_node_does_not_count_from_a_lost_counter_shard() {
     let scratch = Scratch::new("counters-lost");
     let home = scratch.join("home");
     loses(&home, "an sstable", |home, aside| move_sstables(&table_dir(home), aside, |_| true), false);

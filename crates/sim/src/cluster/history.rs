@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_majority_has_is_shown_from_then_on() {
+    fn writes_of_a_majority_are_shown_from_then_on() {
         let mut history = History::default();
         let (old, new) = (history.begin(&[(PLACE, Put)], 0), history.begin(&[(PLACE, Put)], 0));
         let before = history.floors(ALL, 0);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_there_for_later_reads() {
+    fn values_that_were_read_are_there_for_later_reads() {
         let mut history = History::default();
         let (first, second) = (history.begin(&[(PLACE, Put)], 0), history.begin(&[(PLACE, Put)], 0));
         let floors = history.floors(ALL, 0);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_stays_away() {
+    fn deleted_rows_stay_away() {
         let mut history = History::default();
         let put = history.begin(&[(PLACE, Put)], 0);
         let deletion = history.begin(&[(PLACE, Empty)], 0);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_time_to_live_is_there_until_then_and_not_after() {
+    fn values_with_a_ttl_are_there_until_they_expire() {
         let mut history = History::default();
         let old = history.begin(&[(PLACE, Put)], 100);
         let write = history.begin(&[(PLACE, PutFor(10))], 100);

@@ -1,5 +1,5 @@
 //! The checker `tablet_owned_once`: once no tablet moves, each shard has the tablets that the
-//! metadata give to it, and the data directory has no files of others.
+//! metadata gives to it, and the data directory has no files of others.
 
 use crate::layers::LAYERS;
 use cluster::metadata::Table;

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_twice_or_out_of_order_or_not_at_all_is_found() {
+    fn doubled_misplaced_and_lost_rows_are_found() {
         let see = |mut reading: Reading, pages: &[&[RowKey]]| {
             pages.iter().try_for_each(|rows| reading.see(rows)).and_then(|()| reading.check())
         };

@@ -382,8 +382,8 @@ mod tests {
     #[test]
     fn a_table_that_observes_refuses_nothing_and_counts() {
         let mut oracle = RateLimits::new(&TABLES[2], 3);
-        assert_eq!(oracle.ended(HOT, 0, false), Ok(()));
-        assert!(oracle.ended(HOT, 0, true).is_err());
+        assert_eq!(oracle.ended(HOT, OperationKind::Read, false), Ok(()));
+        assert!(oracle.ended(HOT, OperationKind::Read, true).is_err());
         for (observed, fine) in [(0, false), (350, true), (390, false)] {
             let hot = [Operations { offered: 400, accepted: 400 }; 2];
             let oracle = RateLimits { hot, ..RateLimits::new(&TABLES[2], 3) };

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_is_there_and_what_was_dropped_is_not() {
+    fn created_tables_are_there_and_dropped_ones_are_not() {
         let mut oracle = SchemaOracle::default();
         let (made, maybe, gone) = (oracle.begin_create(), oracle.begin_create(), oracle.begin_create());
         oracle.created(&gone);

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_before_is_gone_and_what_came_after_is_there() {
+    fn truncated_writes_are_gone_and_later_writes_are_there() {
         let mut oracle = Truncations::default();
         let old = oracle.write(0, 0);
         oracle.written(old, 0);

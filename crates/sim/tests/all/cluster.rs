@@ -79,7 +79,7 @@ fn values_that_do_not_expire_are_found() {
 }
 
 #[test]
-fn what_is_not_truncated_is_found() {
+fn rows_that_were_not_truncated_are_found() {
     let why = found_in(PlantedBug::NoTruncate, PEACE, Plan { truncating: true, ..periodic(0) }, 2);
     assert!(why.contains("which was truncated"), "{why}");
 }

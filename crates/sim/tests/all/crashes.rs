@@ -173,7 +173,7 @@ fn table_directories(scenario: &Scenario) -> BTreeSet<PathBuf> {
 /// A kill or a power loss in the middle of DROP TABLE leaves files of a table that does not exist
 /// any more. The next start removes them, and nothing of the existing table.
 #[test]
-fn what_a_crash_leaves_of_a_dropped_table_goes_at_the_next_start() {
+fn files_left_of_a_dropped_table_are_removed_at_the_next_start() {
     let (mut drops, mut swept) = (0, 0);
     for seed in seeds() {
         let mut whole = Scenario::new(seed, PERIODIC);

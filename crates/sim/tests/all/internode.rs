@@ -340,7 +340,7 @@ fn a_node_that_dies_is_down_in_two_seconds_and_up_as_soon_as_it_is_back() {
 }
 
 #[test]
-fn a_node_that_stood_still_takes_nobody_for_dead_and_is_not_for_long() {
+fn a_stalled_node_marks_no_other_down_and_is_soon_up_again() {
     for seed in seeds() {
         for load in [false, true] {
             let (mut world, shared) = world(seed, load);
@@ -427,7 +427,7 @@ fn a_long_request_keeps_its_connection() {
 }
 
 #[test]
-fn what_was_done_and_whose_answer_was_lost_is_not_said_to_be_not_done() {
+fn a_done_request_with_a_lost_answer_is_not_reported_as_not_done() {
     for seed in seeds() {
         let (mut world, shared) = world(seed, false);
         let done = Arc::new(Mutex::new(0u32));

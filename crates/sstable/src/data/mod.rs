@@ -75,7 +75,7 @@ impl Layout {
     }
 }
 
-/// What follows at a position in a partition.
+/// The item that follows at a position in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     /// The end of the partition: one byte.

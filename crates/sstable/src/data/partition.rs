@@ -4,7 +4,7 @@ use crate::input::{Input, Parsed, write_deletion};
 use model::key::DecoratedKey;
 use model::time::Tombstone;
 
-/// What precedes the static row. `len` is the number of bytes read.
+/// The part of a partition that precedes the static row. `len` is the number of bytes read.
 pub(crate) struct Start<'a> {
     pub key: &'a [u8],
     pub tombstone: Tombstone,

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_plain_name_is_quoted() {
+    fn names_that_are_not_plain_are_quoted() {
         for name in ["a", "a_1", "json", "values"].into_iter().chain(PLAIN) {
             assert_eq!(in_statement(name), name);
         }

@@ -363,7 +363,7 @@ fn a_sequential_reader_reads_across_single_cached_chunks_in_large_pieces() {
 }
 
 #[test]
-fn who_is_waited_for_has_several_reads_under_way_where_there_is_room() {
+fn a_reader_with_a_waiting_client_prefetches() {
     const WINDOW: usize = 512 << 10;
     let scratch = Scratch::new("ahead");
     rt::block_on(async {

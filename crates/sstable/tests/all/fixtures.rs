@@ -114,7 +114,7 @@ async fn check(folder: &Path) {
 }
 
 #[test]
-fn what_cassandra_writes_dumps_as_cassandra_dumps_it() {
+fn sstables_of_cassandra_are_dumped_as_cassandra_dumps_them() {
     rt::block_on(async {
         let mut checked = 0;
         for folder in folders(&own()) {

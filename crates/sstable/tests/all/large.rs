@@ -74,7 +74,7 @@ fn contents() -> Vec<Fragment> {
 }
 
 #[test]
-fn what_is_large_is_known_when_it_is_opened() {
+fn large_data_is_known_when_an_sstable_is_opened() {
     let dir = Scratch::new("sstable-large");
     rt::block_on(async {
         for (limits, expected) in [(LargeLimits::default(), 0), (LIMITS, 6)] {

@@ -28,7 +28,7 @@ fn begun(tablet: u32, stage: Stage, new: &[TabletReplica]) -> Op {
 }
 
 #[test]
-fn what_may_begin() {
+fn transitions_that_may_begin() {
     use TransitionKind::{IntranodeMigration, Migration, Rebuild};
     let metadata = metadata().with(&[begun(1, Stage::Streaming, &[replica(1, 0), replica(3, 0)])]).unwrap();
     let one_moves = "only one replica can move at a time";
@@ -101,7 +101,7 @@ fn follow_what_is_there() {
 
 /// A tablet with a current or new replica on a node that is down waits for that node.
 #[test]
-fn who_must_be_there() {
+fn a_tablet_waits_for_nodes_with_its_current_and_new_replicas() {
     let metadata = metadata().with(&[begun(0, Stage::Streaming, &[replica(1, 0), replica(3, 0)])]).unwrap();
     let (table, tablet, moving) = metadata.transitions().next().expect("one moves");
     let seen = (table.schema.id, tablet, moving.clone());

@@ -3,7 +3,6 @@
 use super::*;
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Replicas, Stage, Transition, TransitionKind};
-use crate::topology::Node;
 use crate::topology::node::tests::{TABLE, metadata, node};
 use model::options::OptionMap;
 

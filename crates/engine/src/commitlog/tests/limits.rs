@@ -36,7 +36,7 @@ fn a_log_at_its_limit_waits_for_flushes() {
             log.append_wait(&[entry]).await.expect("appended in the end");
             written += 1;
             assert!(log.disk_bytes() <= u64::from(SEGMENT) * 8, "{:?}", log.metrics());
-            assert!(written < 20_000, "nobody flushes");
+            assert!(written < 20_000, "no flush frees the log");
         }
         log.close().await.expect("closed");
     });
@@ -89,7 +89,7 @@ fn a_full_log_keeps_room_for_relogging() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_what_is_too_much_waits() {
+fn large_mutations_are_refused_and_appends_to_a_full_buffer_wait() {
     rt::block_on(async {
         let scratch = Scratch::new("log-large");
         let config = CommitlogConfig { buffer_limit: 4000, ..config(&scratch, SyncMode::Batch) };

@@ -71,7 +71,7 @@ fn a_bit_that_flips_in_the_last_acknowledged_record_is_damage() {
 }
 
 #[test]
-fn what_was_never_synced_is_a_torn_tail() {
+fn unsynced_records_are_a_torn_tail() {
     rt::block_on(async {
         let scratch = Scratch::new("log-tail-unsynced");
         let (_log, positions, file) = killed(&scratch, NEVER).await;
@@ -119,7 +119,7 @@ fn an_orderly_end_needs_no_note() {
 }
 
 #[test]
-fn what_is_missing_of_a_run_is_named() {
+fn missing_files_of_a_run_are_named() {
     rt::block_on(async {
         let scratch = Scratch::new("log-tail-missing");
         let root = &scratch;

@@ -117,7 +117,7 @@ async fn open(dir: &Path) -> RaftLog {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 21))]
     #[test]
-    fn what_was_done_is_there_after_opening_again(steps in prop::collection::vec(prop::collection::vec(step(), 1..8), 1..4)) {
+    fn all_steps_are_there_after_opening_again(steps in prop::collection::vec(prop::collection::vec(step(), 1..8), 1..4)) {
         rt::block_on(async {
             let scratch = Scratch::new("raft-model");
             let mut model = Model::default();
@@ -252,7 +252,7 @@ fn a_log_made_from_a_snapshot_goes_on_behind_it() {
 }
 
 #[test]
-fn what_a_failed_write_left_is_no_record_of_a_later_one() {
+fn bytes_of_a_failed_write_are_not_a_record_of_a_later_one() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-stale");
         let log = open(&scratch).await;

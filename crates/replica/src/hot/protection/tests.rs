@@ -23,7 +23,7 @@ fn a_shard_that_keeps_up_refuses_nothing() {
 }
 
 #[test]
-fn nobody_is_refused_if_no_partition_takes_much() {
+fn no_operation_is_refused_if_no_partition_takes_much() {
     let mut protection = Protection::default();
     for _ in 0..100 {
         protection.update(true, 0.9, (0..80).map(|token| demand(token, 0.001, 0.001)).collect());
@@ -114,7 +114,7 @@ fn refusals_end_with_the_overload() {
 }
 
 #[test]
-fn what_the_coordinator_accepted_the_replica_performs() {
+fn the_replica_performs_operations_that_the_coordinator_accepted() {
     let mut protection = Protection::default();
     (0..3).for_each(|_| protection.update(true, 0.5, vec![demand(1, 5.0, 0.4)]));
     let accept = protection.shares()[0].accept;

@@ -73,7 +73,7 @@ fn a_new_partition_inherits_the_smallest_weight_and_no_value() {
 }
 
 #[test]
-fn what_fades_is_freed() {
+fn faded_slots_are_freed() {
     let mut sketch = Sketch::<f64>::new(8);
     sketch.add(id(1), 100.0).value = 4.0;
     sketch.add(id(2), 0.015).value = 4.0;

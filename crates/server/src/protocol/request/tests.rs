@@ -291,7 +291,7 @@ fn metadata_ids_of_any_length_are_taken() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_name_the_fault_in_a_request() {
     let query = |tail: &[u8]| {
         let mut body = vec![0, 0, 0, 1, b'q'];
         body.extend(tail);

@@ -3,7 +3,7 @@ that began them is gone."""
 
 import json
 
-from cluster.elasticity.moving import admin, contents, fill_table, host_id
+from cluster.elasticity.moving import admin, contents, fill_table, host_id, members
 from cluster.elasticity.test_decommission import Decommission
 from cluster.trio import eventually, rest
 
@@ -63,7 +63,7 @@ def test_a_decommission_is_a_task_of_all_nodes(trio):
     # Nodes that restart know them, too.
     trio.nodes[0].stop()
     trio.nodes[0].start()
-    trio.wait_up(0)
+    eventually(lambda: len(members(trio.nodes[0])) == 2)
     assert {task["task_id"] for task in tasks(trio.nodes[0], "node_ops")} >= set(rows)
     assert len(contents(trio.sessions[1])) > 0
 
@@ -72,7 +72,7 @@ def test_moves_and_replications_are_tasks(trio):
     session = fill_table(trio, factor=1, tablets=MANY)
     session.execute(
         "ALTER KEYSPACE ks WITH replication ="
-        " {'class': 'NetworkTopologyStrategy', 'replication_factor': 2}"
+        " {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}"
     )
     ended = [task for task in tasks(trio.nodes[1], "global_topology_requests")]
     assert [(task["type"], task["keyspace"], task["state"]) for task in ended] == [

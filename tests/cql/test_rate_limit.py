@@ -209,6 +209,9 @@ def test_a_batch_is_refused_before_it_reads(db, server, kind):
         # A logged batch of several partitions is not limited.
         db.execute(batch((change, 1), (change, 2)))
         assert db.rows(f"SELECT l FROM {lists} WHERE pk = 2")[0][0] == [5, 2]
+        other = (f"INSERT INTO {lists} JSON '{{\"pk\": 2, \"v\": 7}}'",)
+        db.execute(batch((change, 1), other))
+        assert db.rows(f"SELECT v FROM {lists} WHERE pk = 2")[0][0] == 7
     # A shard that does not own the partition asks the owner.
     for _ in range(4):
         refused(

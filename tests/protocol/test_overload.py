@@ -10,9 +10,23 @@ from launch import Node
 
 CONNECTIONS = 8
 PIPELINED = 200  # requests that each connection sends together
+# Rows that a request counts: it takes the shard much longer than the client, so that few clients on
+# a busy machine are enough load.
+ROWS = 400
 LATE = (wire.OVERLOADED, b"configured via native_transport_max_queue_wait_in_ms")
 HOT = (wire.CONFIG, b"Hot partition protection")
 LONGEST = 60  # seconds until a request must have been refused
+
+
+def fill(client, p, rows):
+    """Adds rows to a partition."""
+    for first in range(0, rows, 100):
+        inserts = (
+            f"INSERT INTO k.t (p, c) VALUES ({p}, {c});"
+            for c in range(first, min(first + 100, rows))
+        )
+        written = client.query(f"BEGIN UNLOGGED BATCH {' '.join(inserts)} APPLY BATCH")
+        assert written.opcode == wire.RESULT
 
 
 class Load:
@@ -74,8 +88,7 @@ def test_requests_that_waited_too_long_are_refused_until_the_load_ends(one):
             " 'replication_factor': 1}"
         )
         client.query("CREATE TABLE k.t (p int, c int, PRIMARY KEY (p, c))")
-        for c in range(50):
-            assert client.query(f"INSERT INTO k.t (p, c) VALUES (1, {c})").opcode == wire.RESULT
+        fill(client, 1, ROWS)
         statement = wire.query("SELECT count(*) FROM k.t WHERE p = 1")
         load = Load(one.address, statement, LATE)
         began = time.monotonic()
@@ -102,11 +115,8 @@ def test_a_hot_partition_is_refused_while_its_shard_is_overloaded(one):
             " 'replication_factor': 1}"
         )
         client.query("CREATE TABLE k.t (p int, c int, PRIMARY KEY (p, c))")
-        for p in (1, 2):
-            for c in range(20):
-                assert (
-                    client.query(f"INSERT INTO k.t (p, c) VALUES ({p}, {c})").opcode == wire.RESULT
-                )
+        fill(client, 1, ROWS)
+        fill(client, 2, 20)
         load = Load(one.address, wire.query("SELECT count(*) FROM k.t WHERE p = 1"), HOT)
         try:
             waits(client, lambda: one.metric("scylla_database_hot_partition_would_refuse") > 0)

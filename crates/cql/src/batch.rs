@@ -81,7 +81,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
     let of_parts = parts.iter().map(|part| (part.modify, part.env));
-    let (mut limit, mut room) = (BatchLimit::new(of_parts, whole.kind)?, Room::of(config));
+    let (mut limit, mut room) = (BatchLimit::new(of_parts, whole.kind, request).await?, Room::of(config));
     let (mut turn, mut expansion, mut next_look) = (None, 0usize, PARTS_PER_LOOK);
     let kind = write_kind(whole.kind, counters, parts.len());
     for (i, Part { modify, env }) in parts.iter().enumerate() {

@@ -7,6 +7,7 @@
 use crate::api::BatchKind;
 use crate::error::Error;
 use crate::modify::Modify;
+use crate::modify::json::JsonValues;
 use crate::request::Request;
 use crate::term::Env;
 use bytes::Bytes;
@@ -24,13 +25,15 @@ pub struct BatchLimit {
 }
 
 impl BatchLimit {
-    /// Decides who counts the partitions of a batch.
-    pub fn new<'a>(
+    /// Decides where the partitions of a batch are counted.
+    pub async fn new<'a>(
         parts: impl Iterator<Item = (&'a Modify, Env<'a>)> + Clone,
         kind: BatchKind,
+        request: &Request<'_>,
     ) -> Result<BatchLimit, Error> {
         let reads_first = parts.clone().any(|(modify, _)| modify.read_first.is_some() && is_limited(modify));
-        let is_early = reads_first && !(kind == BatchKind::Logged && has_several(parts)?);
+        // Boxed: few batches need it.
+        let is_early = reads_first && !(kind == BatchKind::Logged && Box::pin(has_several(parts, request)).await?);
         Ok(BatchLimit { is_early, counted: HashSet::default() })
     }
 
@@ -70,14 +73,20 @@ fn is_limited(modify: &Modify) -> bool {
     modify.schema.rate_limits().limits_writes()
 }
 
-/// Whether a batch has, or may have, several partitions: those of JSON texts are not known yet.
-fn has_several<'a>(parts: impl Iterator<Item = (&'a Modify, Env<'a>)> + Clone) -> Result<bool, Error> {
-    if parts.clone().any(|(modify, _)| modify.json.is_some()) {
-        return Ok(true);
-    }
+/// Whether a batch has several partitions.
+async fn has_several<'a>(
+    parts: impl Iterator<Item = (&'a Modify, Env<'a>)>,
+    request: &Request<'_>,
+) -> Result<bool, Error> {
     let mut first = None;
     for (modify, env) in parts {
-        for key in modify.keys(env)? {
+        // The values are bound again when the statement is executed: all of them together could be
+        // large.
+        let json = match &modify.json {
+            Some(json) => Some(json.bind(env, request).await?),
+            None => None,
+        };
+        for key in modify.keys(json.as_ref().map_or(env, JsonValues::env))? {
             let partition = (modify.schema.id, key.key);
             if first.get_or_insert_with(|| partition.clone()) != &partition {
                 return Ok(true);

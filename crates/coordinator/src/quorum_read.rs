@@ -239,10 +239,9 @@ impl Coordinator {
             asked.push(self.ask(replica, kind, message, options));
         };
         // The replica has counted the read. A message has the mode of its first request.
-        let continued = options.continued();
         let ask_again = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica| {
             read.asked(replica, ReadKind::Rows);
-            asked.push(self.ask(replica, ReadKind::Rows, &rows_message(), &continued));
+            asked.push(self.ask(replica, ReadKind::Rows, &rows_message(), &options.continued()));
         };
         let began = rt::time::now();
         for (at, replica) in targets.iter().enumerate() {

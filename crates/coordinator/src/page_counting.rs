@@ -38,12 +38,9 @@ impl Counting {
 pub(super) struct PageCounting<'a> {
     /// The options of targets that are asked for the first time.
     first: &'a RequestOptions,
-    /// The options of the target that was counted last, if targets are counted when they are
-    /// reached.
-    reached: Option<Box<RequestOptions>>,
-    /// The options of the other targets. `None` until there is one.
-    continued: Option<Box<RequestOptions>>,
-    /// Their mode.
+    /// The options of others. `None` until there is one.
+    others: Option<Box<OtherOptions>>,
+    /// The mode of targets that are asked for again.
     continued_mode: RateLimitMode,
     /// Whether targets are counted when they are reached. Then only one is read at a time.
     counts_reached: bool,
@@ -54,22 +51,23 @@ pub(super) struct PageCounting<'a> {
     asked_before: usize,
 }
 
+#[derive(Default)]
+struct OtherOptions {
+    /// The options of the target that was counted last, if targets are counted when they are
+    /// reached.
+    reached: Option<RequestOptions>,
+    /// The options of targets that are asked for again.
+    continued: Option<RequestOptions>,
+}
+
 impl<'a> PageCounting<'a> {
     /// The options before the first part. `asked`: the targets before this place have been asked
-    /// for. `charges`: whether the bytes of continued targets are charged.
+    /// for. `charges`: whether the bytes of targets that are asked for again are charged.
+    #[inline]
     pub fn new(first: &'a RequestOptions, asked: usize, charges: bool, counts_reached: bool) -> PageCounting<'a> {
         let continued_mode = if charges { RateLimitMode::ChargeOnly } else { RateLimitMode::Exempt };
-        let (reached, continued, is_first_part) = (None, None, true);
-        PageCounting {
-            first,
-            reached,
-            continued,
-            continued_mode,
-            counts_reached,
-            is_first_part,
-            asked,
-            asked_before: asked,
-        }
+        let (others, is_first_part) = (None, true);
+        PageCounting { first, others, continued_mode, counts_reached, is_first_part, asked, asked_before: asked }
     }
 
     /// Whether targets are counted when they are reached. Then only one is read at a time.
@@ -92,12 +90,12 @@ impl<'a> PageCounting<'a> {
     pub fn begin<E>(
         &mut self,
         place: usize,
-        count: impl FnOnce(&RequestOptions) -> Result<Box<RequestOptions>, E>,
+        count: impl FnOnce(&RequestOptions) -> Result<RequestOptions, E>,
     ) -> Result<(), E> {
         self.asked_before = self.asked;
         let is_first_part = std::mem::replace(&mut self.is_first_part, false);
         if self.counts_reached && !is_first_part && place >= self.asked {
-            self.reached = Some(count(self.first)?);
+            self.others.get_or_insert_default().reached = Some(count(self.first)?);
         }
         self.add(place);
         Ok(())
@@ -106,24 +104,34 @@ impl<'a> PageCounting<'a> {
     /// Adds a target to the current part.
     #[inline]
     pub fn add(&mut self, place: usize) {
-        if place >= self.asked_before {
-            self.asked = self.asked.max(place.saturating_add(1));
-        } else if self.continued.is_none() {
-            let context = Context { rate_limit: self.continued_mode, ..self.first.context.clone() };
-            self.continued = Some(Box::new(RequestOptions { context, consistency: self.first.consistency }));
+        match place < self.asked_before {
+            true => self.make_continued(),
+            false => self.asked = self.asked.max(place.saturating_add(1)),
         }
+    }
+
+    #[cold]
+    fn make_continued(&mut self) {
+        let first = self.first;
+        let others = self.others.get_or_insert_default();
+        others.continued.get_or_insert_with(|| {
+            let context = Context { rate_limit: self.continued_mode, ..first.context.clone() };
+            RequestOptions { context, consistency: first.consistency }
+        });
     }
 
     /// The options of a target of the current part.
     #[inline]
     pub fn options(&self, place: usize) -> &RequestOptions {
-        let continued = self.continued.as_deref().filter(|_| place < self.asked_before);
-        continued.or(self.reached.as_deref()).unwrap_or(self.first)
+        let Some(others) = &self.others else { return self.first };
+        let continued = others.continued.as_ref().filter(|_| place < self.asked_before);
+        continued.or(others.reached.as_ref()).unwrap_or(self.first)
     }
 
     /// Whether replicas decide on targets of the current part: the answers of all of them matter.
     pub fn is_deferred(&self) -> bool {
-        let first = self.reached.as_deref().unwrap_or(self.first);
+        let reached = self.others.as_ref().and_then(|others| others.reached.as_ref());
+        let first = reached.unwrap_or(self.first);
         matches!(first.context.rate_limit, RateLimitMode::Deferred { .. })
     }
 }
@@ -152,7 +160,7 @@ mod tests {
     /// The modes of the targets of parts that are read in turn.
     fn modes(counting: &mut PageCounting<'_>, parts: &[&[usize]]) -> Vec<RateLimitMode> {
         let of_part = |places: &&[usize]| {
-            let count = |_: &RequestOptions| Ok::<_, ()>(Box::new(options(RateLimitMode::CountOnly)));
+            let count = |_: &RequestOptions| Ok::<_, ()>(options(RateLimitMode::CountOnly));
             counting.begin(places[0], count).expect("it is counted");
             places[1..].iter().for_each(|place| counting.add(*place));
             places.iter().map(|place| counting.options(*place).context.rate_limit).collect::<Vec<_>>()

@@ -163,10 +163,10 @@ impl Coordinator {
         query: &Query,
         partition: &PartitionRange,
         options: &RequestOptions,
-    ) -> Result<Box<RequestOptions>, CoordinatorError> {
+    ) -> Result<RequestOptions, CoordinatorError> {
         let (token, trace) = (only_token(partition).into_iter(), options.context.trace.as_deref());
         let mode = self.limit_early(&query.table, token, LimitKind::Read, trace).map_err(by_coordinator)?;
-        Ok(Box::new(options.limited(mode)))
+        Ok(options.limited(mode))
     }
 
     /// The options of a write of tables of which some have a limit of writes. None: the write is

@@ -11,6 +11,7 @@
 
 pub mod flush;
 pub mod metadata;
+mod named;
 pub mod observe;
 pub mod placement;
 pub mod raft;

@@ -6,35 +6,13 @@
 
 use super::TabletReplica;
 use crate::metadata::TransitionDefinition;
+use crate::named::named;
 use model::id::TableId;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
 /// The replicas of one tablet.
 pub type Replicas = SmallVec<[TabletReplica; 1]>;
-
-macro_rules! named {
-    ($(#[$doc:meta])* $name:ident { $($(#[$inner:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-        pub enum $name { $($(#[$inner])* $variant,)* }
-
-        impl $name {
-            /// All variants.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-
-            /// The stored name.
-            pub fn name(self) -> &'static str {
-                match self { $($name::$variant => $text,)* }
-            }
-
-            /// The variant of a stored name.
-            pub fn from_name(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|known| known.name() == name)
-            }
-        }
-    };
-}
 
 named! {
     /// The kind of a transition.

@@ -7,8 +7,9 @@
 //! change that begins and ends its work, whichever node makes that change, and also if the node
 //! that made the request is gone. Ended requests are kept for operators, up to [`KEPT`].
 
-use super::{Node, NodeState, Topology, features};
+use super::{Node, NodeState, features};
 use crate::metadata::{Change, Keyspace, Metadata, Op, micros_of};
+use crate::named::named;
 use model::id::HostId;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -42,6 +43,11 @@ pub struct RequestEnd {
 }
 
 impl TopologyRequest {
+    /// Its kind. `None` if a later release has made it.
+    pub fn kind(&self) -> Option<RequestKind> {
+        RequestKind::from_name(&self.kind)
+    }
+
     /// When it began, in microseconds since 1970.
     pub fn began_at(&self) -> Option<i64> {
         micros_of(self.id)
@@ -55,31 +61,36 @@ impl RequestEnd {
     }
 }
 
-/// The kinds of requests. The names are ScyllaDB's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RequestKind {
-    /// A node joins.
-    Join,
-    /// A node joins in the place of one that is removed.
-    Replace,
-    /// A node leaves.
-    Leave,
-    /// The replicas of a removed node are built on others.
-    Remove,
-    /// A keyspace gets another replication.
-    ReplicationChange,
+named! {
+    /// The kind of a request. The names are ScyllaDB's.
+    RequestKind {
+        /// A node joins.
+        Join = "join",
+        /// A node joins in the place of one that is removed.
+        Replace = "replace",
+        /// A node leaves.
+        Leave = "leave",
+        /// The replicas of a removed node are built on others.
+        Remove = "remove",
+        /// A keyspace gets another replication.
+        ReplicationChange = "keyspace_rf_change",
+    }
 }
 
 impl RequestKind {
-    /// The stored name.
-    pub fn name(self) -> &'static str {
-        match self {
-            RequestKind::Join => "join",
-            RequestKind::Replace => "replace",
-            RequestKind::Leave => "leave",
-            RequestKind::Remove => "remove",
-            RequestKind::ReplicationChange => "keyspace_rf_change",
-        }
+    /// Whether a node joins, with or without the place of another.
+    fn is_join(self) -> bool {
+        matches!(self, RequestKind::Join | RequestKind::Replace)
+    }
+
+    /// Whether replicas of a node go to others.
+    pub fn empties_node(self) -> bool {
+        matches!(self, RequestKind::Leave | RequestKind::Remove)
+    }
+
+    /// Whether the node itself makes the request.
+    pub fn is_of_the_node(self) -> bool {
+        self.is_join() || self == RequestKind::Leave
     }
 }
 
@@ -91,12 +102,12 @@ enum Goal {
 }
 
 impl Goal {
-    /// Whether a request is for this goal. A node joins with or without the place of another.
+    /// Whether a request is for this goal.
     fn is_of(&self, request: &TopologyRequest) -> bool {
         match self {
             Goal::Node(host, kind) => {
-                let is_join = request.kind == RequestKind::Replace.name() && *kind == RequestKind::Join;
-                request.host == Some(*host) && (is_join || request.kind == kind.name())
+                let is_same = |known: RequestKind| known == *kind || known.is_join() && kind.is_join();
+                request.host == Some(*host) && request.kind().is_some_and(is_same)
             }
             Goal::Replication(keyspace) => request.keyspace.as_ref() == Some(keyspace),
         }
@@ -144,25 +155,32 @@ impl TopologyRequests {
         }
     }
 
-    /// The requests after a change that led to these metadata. `None` if they stay the same.
+    /// The requests after a change that led to this metadata. `None` if they stay the same.
     pub(crate) fn follow(&self, metadata: &Metadata, change: &Change) -> Option<TopologyRequests> {
         if !metadata.topology.has_feature(features::TOPOLOGY_REQUESTS) || !change.ops.iter().any(may_concern_requests) {
             return None;
         }
-        let mut goals = Goal::all(metadata);
-        let mut next = self.clone();
-        for request in next.0.iter_mut().filter(|request| request.ended.is_none()) {
-            match goals.iter().position(|goal| goal.is_of(request)) {
-                Some(known) => drop(goals.remove(known)),
-                None => {
-                    request.ended = Some(RequestEnd { version: change.new, error: failure(metadata, request) });
-                }
+        let mut new = Goal::all(metadata);
+        let mut is_over = |request: &TopologyRequest| match new.iter().position(|goal| goal.is_of(request)) {
+            Some(known) => {
+                new.remove(known);
+                false
             }
+            None => true,
+        };
+        let open = self.0.iter().enumerate().filter(|(_, request)| request.ended.is_none());
+        let over: Vec<usize> = open.filter(|(_, request)| is_over(request)).map(|(at, _)| at).collect();
+        if over.is_empty() && new.is_empty() {
+            return None;
         }
-        let begun = goals.into_iter().zip(0..).map(|(goal, n)| begin(goal, change, n));
-        next.0.extend(begun);
+        let mut next = self.clone();
+        for at in over {
+            let error = failure(metadata, &self.0[at]);
+            next.0[at].ended = Some(RequestEnd { version: change.new, error });
+        }
+        next.0.extend(new.into_iter().zip(0..).map(|(goal, n)| begin(goal, change, n)));
         next.forget_old();
-        (next != *self).then_some(next)
+        Some(next)
     }
 
     fn forget_old(&mut self) {
@@ -213,13 +231,11 @@ fn failure(metadata: &Metadata, request: &TopologyRequest) -> Option<String> {
     if let Some(keyspace) = &request.keyspace {
         return metadata.keyspace(keyspace).is_none().then(|| "the keyspace was dropped".to_owned());
     }
-    let state = request.host.and_then(|host| state_of(&metadata.topology, host));
-    let joins = [RequestKind::Join.name(), RequestKind::Replace.name()].contains(&request.kind.as_str());
-    let leaves = request.kind == RequestKind::Leave.name();
-    match state {
-        Some(NodeState::Removed) if joins || leaves => Some("the node was removed".to_owned()),
-        Some(NodeState::Left) | None if joins => Some("the node did not finish joining".to_owned()),
-        Some(NodeState::Normal) if leaves => Some("the request was cancelled".to_owned()),
+    let state = metadata.topology.node(request.host?).map(|node| node.state);
+    match (request.kind()?, state) {
+        (kind, Some(NodeState::Removed)) if kind.is_of_the_node() => Some("the node was removed".to_owned()),
+        (kind, Some(NodeState::Left) | None) if kind.is_join() => Some("the node did not finish joining".to_owned()),
+        (RequestKind::Leave, Some(NodeState::Normal)) => Some("the request was cancelled".to_owned()),
         _ => None,
     }
 }
@@ -227,10 +243,6 @@ fn failure(metadata: &Metadata, request: &TopologyRequest) -> Option<String> {
 /// Whether a node has or receives a replica of a tablet.
 fn has_tablets(metadata: &Metadata, node: &Node) -> bool {
     metadata.load(node.host, usize::from(node.shards)).iter().any(|tablets| *tablets > 0)
-}
-
-fn state_of(topology: &Topology, host: HostId) -> Option<NodeState> {
-    topology.node(host).map(|node| node.state)
 }
 
 #[cfg(test)]

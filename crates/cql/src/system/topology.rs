@@ -44,9 +44,7 @@ pub(super) fn topology_requests(known: &Knowledge, rows: &mut Rows) {
             ("id", Value::Uuid(request.id)),
             ("request_type", text(&request.kind)),
         ];
-        // A node asks to join and to leave by itself.
-        let own = [RequestKind::Join, RequestKind::Replace, RequestKind::Leave].map(RequestKind::name);
-        let initiating = request.host.filter(|_| own.contains(&request.kind.as_str()));
+        let initiating = request.host.filter(|_| request.kind().is_some_and(RequestKind::is_of_the_node));
         row.extend(initiating.map(|host| ("initiating_host", Value::Uuid(host.0))));
         row.extend(request.host.map(|host| ("host_id", Value::Uuid(host.0))));
         row.extend(request.keyspace.as_ref().map(|keyspace| ("new_keyspace_rf_change_ks_name", text(keyspace))));

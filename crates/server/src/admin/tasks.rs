@@ -3,10 +3,10 @@
 //! the engine show of the work. So every node shows the tasks of the whole cluster, also if the
 //! node that began them is gone. Compactions are those of this node.
 
+use super::AdminShards;
 use super::extract::{Path, Query};
 use super::operations::{Refusal, observed};
 use super::rest::AdminState;
-use super::{AdminShards, RemoteServices};
 use crate::node_ops::is_down;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -22,6 +22,7 @@ use model::types::temporal;
 use rt::ShardId;
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -122,14 +123,10 @@ impl Task {
         }
     }
 
-    fn of_request(request: &TopologyRequest, metadata: &Metadata, is_down: impl Fn(HostId) -> bool) -> Task {
-        let is_of_nodes = request.keyspace.is_none();
-        let module = if is_of_nodes { NODE_OPS } else { GLOBAL_REQUESTS };
-        let is_open = request.ended.is_none();
-        let is_leaving = request.kind == RequestKind::Leave.name();
-        let goes = is_leaving || request.kind == RequestKind::Remove.name();
-        let going = request.host.filter(|_| is_open && goes);
-        let end = request.ended.as_ref();
+    fn of_request(request: &TopologyRequest, metadata: &Metadata, down: &BTreeSet<HostId>) -> Task {
+        let (kind, is_of_nodes, end) = (request.kind(), request.keyspace.is_none(), request.ended.as_ref());
+        let is_open = end.is_none();
+        let emptied = request.host.filter(|_| is_open && kind.is_some_and(RequestKind::empties_node));
         let error = end.and_then(|end| end.error.clone());
         Task {
             scope: if is_of_nodes { "cluster" } else { "keyspace" },
@@ -138,27 +135,31 @@ impl Task {
                 Some(_) if error.is_some() => FAILED,
                 Some(_) => DONE,
             },
-            is_abortable: is_open && is_leaving,
+            is_abortable: is_open && kind == Some(RequestKind::Leave),
             start_time: request.began_at().map(shown_time).unwrap_or_default(),
             end_time: end.and_then(|end| end.at()).map(shown_time).unwrap_or_default(),
             error: error.unwrap_or_default(),
             keyspace: request.keyspace.clone().unwrap_or_default(),
             entity: request.host.map(|host| host.to_string()).unwrap_or_default(),
-            progress_units: if going.is_some() { "tablets left" } else { "" },
-            progress_total: going.map_or(0, |host| leave::tablets_on(metadata, host) as u64),
-            waits_for: going.and_then(|host| leave::waits_for(metadata, host, is_down)),
-            ..Task::new(request.id, module, task_type(&request.kind))
+            progress_units: if emptied.is_some() { "tablets left" } else { "" },
+            progress_total: emptied.map_or(0, |host| leave::tablets_on(metadata, host) as u64),
+            waits_for: emptied.and_then(|host| planner::waits_for(metadata, host, down)),
+            ..Task::new(
+                request.id,
+                module_of(request),
+                kind.map_or_else(|| request.kind.clone(), |kind| task_type(kind).into()),
+            )
         }
     }
 
-    fn of_move(table: &Table, tablet: u32, moving: &Transition, waits_for: Option<String>) -> Task {
+    fn of_move(table: &Table, tablet: u32, moving: &Transition, down: &BTreeSet<HostId>) -> Task {
         Task {
             scope: "tablet",
             is_abortable: moving.stage.given_up().is_some(),
             keyspace: table.schema.keyspace.clone(),
             table: table.schema.name.clone(),
             entity: table.tablets.last_token(tablet).0.to_string(),
-            waits_for,
+            waits_for: planner::move_waits_for(table, tablet, down),
             ..Task::new(id_of_move(table, tablet, moving), TABLETS, moving.kind.name())
         }
     }
@@ -179,13 +180,17 @@ impl Task {
     }
 }
 
+fn module_of(request: &TopologyRequest) -> &'static str {
+    if request.keyspace.is_none() { NODE_OPS } else { GLOBAL_REQUESTS }
+}
+
 /// ScyllaDB's name for the task of a request.
-fn task_type(request: &str) -> &str {
-    match request {
-        "join" => "bootstrap",
-        "leave" => "decommission",
-        "remove" => "removenode",
-        other => other,
+fn task_type(kind: RequestKind) -> &'static str {
+    match kind {
+        RequestKind::Join => "bootstrap",
+        RequestKind::Leave => "decommission",
+        RequestKind::Remove => "removenode",
+        RequestKind::Replace | RequestKind::ReplicationChange => kind.name(),
     }
 }
 
@@ -204,25 +209,26 @@ fn id_of_move(table: &Table, tablet: u32, moving: &Transition) -> Uuid {
     uuid::Builder::from_custom_bytes((id.rotate_left(29) ^ u128::from(tablet)).to_be_bytes()).into_uuid()
 }
 
-/// All tasks: ended requests first.
-async fn tasks(remote: &RemoteServices) -> Result<Vec<Task>, Refusal> {
-    let found = observed(remote, |services| async move {
-        let metadata = services.cluster.metadata.get().current();
-        let mut tasks = tasks_of_cluster(&metadata, services);
-        let running = storage::compactions_running(services.cluster.engine).await;
-        tasks.extend(running.into_iter().map(|(shard, one)| Task::of_compaction(shard, one)));
-        tasks
-    });
-    found.await
+/// The tasks of a module.
+async fn tasks_of(module: String, services: AdminShards) -> Vec<Task> {
+    if module == COMPACTION {
+        return compactions(services).await;
+    }
+    let metadata = services.cluster.metadata.get().current();
+    let down = metadata.topology.down(is_down(services.cluster.internode));
+    if module == TABLETS {
+        return metadata
+            .transitions()
+            .map(|(table, tablet, moving)| Task::of_move(table, tablet, moving, &down))
+            .collect();
+    }
+    let requests = metadata.requests.iter().filter(|request| module_of(request) == module);
+    requests.map(|request| Task::of_request(request, &metadata, &down)).collect()
 }
 
-fn tasks_of_cluster(metadata: &Metadata, services: AdminShards) -> Vec<Task> {
-    let down = metadata.topology.down(is_down(services.cluster.internode));
-    let of_request = |request| Task::of_request(request, metadata, |host| down.contains(&host));
-    let of_move = |(table, tablet, moving): (&Rc<Table>, u32, &Transition)| {
-        Task::of_move(table, tablet, moving, planner::move_waits_for(table, tablet, &down))
-    };
-    metadata.requests.iter().map(of_request).chain(metadata.transitions().map(of_move)).collect()
+async fn compactions(services: AdminShards) -> Vec<Task> {
+    let running = storage::compactions_running(services.cluster.engine).await;
+    running.into_iter().map(|(shard, one)| Task::of_compaction(shard, one)).collect()
 }
 
 async fn modules() -> Json<[&'static str; 4]> {
@@ -246,14 +252,27 @@ async fn tasks_of_module(
     }
     let is_wanted = |task: &Task| {
         let has = |wanted: &Option<String>, own: &str| wanted.as_deref().is_none_or(|wanted| wanted == own);
-        task.module == module && has(&filter.keyspace, &task.keyspace) && has(&filter.table, &task.table)
+        has(&filter.keyspace, &task.keyspace) && has(&filter.table, &task.table)
     };
-    let tasks = tasks(&state.remote).await?.into_iter().filter(is_wanted);
-    Ok(Json(tasks.map(|task| TaskStats { task_id: task.id, task }).collect()))
+    let tasks = observed(&state.remote, move |services| tasks_of(module, services)).await?;
+    let wanted = tasks.into_iter().filter(is_wanted);
+    Ok(Json(wanted.map(|task| TaskStats { task_id: task.id, task }).collect()))
 }
 
-async fn task(remote: &RemoteServices, id: Uuid) -> Result<Option<Task>, Refusal> {
-    Ok(tasks(remote).await?.into_iter().find(|task| task.id == id))
+/// A task that is shown, and the goal of a move.
+async fn find(id: Uuid, services: AdminShards) -> Option<(Task, Option<MoveGoal>)> {
+    {
+        let metadata = services.cluster.metadata.get().current();
+        let down = metadata.topology.down(is_down(services.cluster.internode));
+        if let Some(request) = metadata.requests.get(id) {
+            return Some((Task::of_request(request, &metadata, &down), None));
+        }
+        if let Some((table, tablet, moving)) = move_with_id(&metadata, id) {
+            let goal = (table.schema.id, tablet, moving.new_replicas.clone());
+            return Some((Task::of_move(table, tablet, moving, &down), Some(goal)));
+        }
+    }
+    compactions(services).await.into_iter().find(|task| task.id == id).map(|task| (task, None))
 }
 
 /// The id in a path.
@@ -267,7 +286,8 @@ fn not_found(id: Uuid) -> Refusal {
 
 async fn status(State(state): State<AdminState>, Path(id): Path<String>) -> Answer<Task> {
     let id = parsed(&id)?;
-    task(&state.remote, id).await?.map(Json).ok_or_else(|| not_found(id))
+    let found = observed(&state.remote, move |services| find(id, services)).await?;
+    found.map(|(task, _)| Json(task)).ok_or_else(|| not_found(id))
 }
 
 /// How long to wait. The name is ScyllaDB's.
@@ -280,11 +300,9 @@ struct Wait {
 /// The tablet of a move, and the replicas that it is to have.
 type MoveGoal = (TableId, u32, Replicas);
 
-/// The goal of the move with an id, if that is under way.
-fn goal_of_move(metadata: &Metadata, id: Uuid) -> Option<MoveGoal> {
-    let mut moves = metadata.transitions();
-    let (table, tablet, moving) = moves.find(|(table, tablet, moving)| id_of_move(table, *tablet, moving) == id)?;
-    Some((table.schema.id, tablet, moving.new_replicas.clone()))
+/// The move with an id, if that is under way.
+fn move_with_id(metadata: &Metadata, id: Uuid) -> Option<(&Rc<Table>, u32, &Transition)> {
+    metadata.transitions().find(|(table, tablet, moving)| id_of_move(table, *tablet, moving) == id)
 }
 
 /// Why a move that is over did not reach its goal. `None` if it did.
@@ -300,26 +318,23 @@ fn failure_of_move(metadata: &Metadata, (table, tablet, new_replicas): &MoveGoal
 
 /// Answers once a task has ended.
 async fn wait(State(state): State<AdminState>, Path(id): Path<String>, Query(query): Query<Wait>) -> Answer<Task> {
-    let id = parsed(&id)?;
-    let began = rt::time::now();
-    let metadata = |services: AdminShards| services.cluster.metadata.get().current();
-    let goal = observed(&state.remote, move |services| async move { goal_of_move(&metadata(services), id) }).await?;
-    let mut last = task(&state.remote, id).await?.ok_or_else(|| not_found(id))?;
+    let (id, began) = (parsed(&id)?, rt::time::now());
+    let look = || observed(&state.remote, move |services| find(id, services));
+    let (mut last, mut goal) = look().await?.ok_or_else(|| not_found(id))?;
     while last.state == RUNNING {
         if query.timeout.is_some_and(|timeout| began.elapsed() >= Duration::from_secs(timeout)) {
             return Err(Refusal::TimedOut(format!("task {id} is still running")));
         }
         rt::time::sleep(LOOK).await;
-        last = match task(&state.remote, id).await? {
-            Some(task) => task,
+        match look().await? {
+            Some(found) => (last, goal) = found,
             None => {
-                let goal = goal.clone();
                 let failure = observed(&state.remote, move |services| async move {
-                    goal.and_then(|goal| failure_of_move(&metadata(services), &goal))
+                    goal.and_then(|goal| failure_of_move(&services.cluster.metadata.get().current(), &goal))
                 });
-                last.ended(failure.await?)
+                return Ok(Json(last.ended(failure.await?)));
             }
-        };
+        }
     }
     Ok(Json(last))
 }
@@ -345,10 +360,10 @@ async fn abort(State(state): State<AdminState>, Path(id): Path<String>) -> Answe
     });
     match aborted.await.map_err(Refusal::failed)? {
         Ok(true) => Ok(Json(())),
-        Ok(false) if task(&state.remote, id).await?.is_some() => {
-            Err(Refusal::Bad(format!("task {id} cannot be aborted")))
-        }
-        Ok(false) => Err(not_found(id)),
+        Ok(false) => match observed(&state.remote, move |services| find(id, services)).await? {
+            Some(_) => Err(Refusal::Bad(format!("task {id} cannot be aborted"))),
+            None => Err(not_found(id)),
+        },
         Err(ChangeError::Refused(why)) => Err(Refusal::Bad(why)),
         Err(error) => Err(Refusal::failed(error)),
     }
@@ -356,9 +371,9 @@ async fn abort(State(state): State<AdminState>, Path(id): Path<String>) -> Answe
 
 fn abortable(metadata: &Metadata, id: Uuid) -> Option<Abortable> {
     let request = metadata.requests.get(id).filter(|request| request.ended.is_none());
-    let leaves = request.filter(|request| request.kind == RequestKind::Leave.name());
+    let leaves = request.filter(|request| request.kind() == Some(RequestKind::Leave));
     if let Some(host) = leaves.and_then(|request| request.host) {
         return Some(Abortable::Leave(host));
     }
-    goal_of_move(metadata, id).map(|(table, tablet, _)| Abortable::Move(table, tablet))
+    move_with_id(metadata, id).map(|(table, tablet, _)| Abortable::Move(table.schema.id, tablet))
 }

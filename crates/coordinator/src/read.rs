@@ -22,7 +22,7 @@ use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::{Output, ReadCommand};
+use replica::Output;
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -89,10 +89,7 @@ pub struct QueryPage {
 /// A part of a page: what to read of one tablet.
 struct PartToRead<'a> {
     query: &'a Query,
-    /// See [`Targets::place`](super::targets::Targets::place).
-    place: usize,
-    tablet: u32,
-    command: Rc<ReadCommand>,
+    target: Target,
     /// The replicas that read the part before.
     kept: Option<&'a LastReplicas>,
 }
@@ -147,8 +144,8 @@ impl Coordinator {
         loop {
             let place = assembler.targets().place();
             let Some((tablet, range)) = assembler.next_target() else { break };
-            let command = assembler.command(range);
-            let part = PartToRead { query, place, tablet, command, kept: read_by.as_deref() };
+            let target = Target { place, tablet, command: assembler.command(range) };
+            let part = PartToRead { query, target, kept: read_by.as_deref() };
             let QuorumPage { page, has_more, by } = {
                 // Pinned, so that this large future is not moved.
                 let read = pin!(self.read_part(part, &mut assembler, &mut window, &mut counting));
@@ -193,12 +190,12 @@ impl Coordinator {
         window: &mut Option<Box<Window>>,
         counting: &mut PageCounting<'_>,
     ) -> Result<QuorumPage, CoordinatorError> {
-        let PartToRead { query, place, tablet, command, kept } = part;
-        counting.begin(place, |first| self.limit_reached(query, &command.ranges[0], first))?;
-        let options = counting.options(place);
-        if let Some((only, _held)) = self.only_replica_read(query, tablet, options) {
+        let PartToRead { query, target, kept } = part;
+        counting.begin(target.place, |first| self.limit_reached(query, &target.command.ranges[0], first))?;
+        let options = counting.options(target.place);
+        if let Some((only, _held)) = self.only_replica_read(query, target.tablet, options) {
             // Pinned, so that this large future is not moved.
-            match pin!(self.ask_only(only, &command, options)).await {
+            match pin!(self.ask_only(only, &target.command, options)).await {
                 Ok(page) => return Ok(QuorumPage { page, has_more: false, by: None }),
                 Err(Attempt::Failed(error)) => return Err(error),
                 // The replica has neither counted nor performed the read.
@@ -207,7 +204,6 @@ impl Coordinator {
         }
         let new_window = || if counting.counts_reached() { Window::of_one() } else { Window::new(query) };
         let window = window.get_or_insert_with(|| Box::new(new_window()));
-        let target = Target { place, tablet, command };
         let read = self.read_window(query, target, assembler.targets(), window, kept, counting);
         Box::pin(read).await.inspect_err(|error| self.count_rate_limited(error))
     }

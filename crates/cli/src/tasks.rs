@@ -11,18 +11,9 @@ use std::fmt::Write;
 /// The name of the command.
 pub const NAME: &str = "tasks";
 
-/// The columns of a list, with the fields that they show.
-const COLUMNS: [(&str, &str); 9] = [
-    ("task_id", "task_id"),
-    ("type", "type"),
-    ("kind", "kind"),
-    ("state", "state"),
-    ("keyspace", "keyspace"),
-    ("table", "table"),
-    ("entity", "entity"),
-    ("start_time", "start_time"),
-    ("waits_for", "waits_for"),
-];
+/// The columns of a list: the names of the fields that they show.
+const COLUMNS: [&str; 9] =
+    ["task_id", "type", "kind", "state", "keyspace", "table", "entity", "start_time", "waits_for"];
 
 /// The command.
 pub fn command() -> Command {
@@ -92,8 +83,8 @@ fn modules_text(modules: &Value) -> String {
 }
 
 fn list_text(tasks: &Value) -> String {
-    let of_task = |task: &Value| COLUMNS.map(|(_, field)| task[field].as_str().unwrap_or_default().to_owned());
-    let header = COLUMNS.map(|(title, _)| title.to_owned());
+    let of_task = |task: &Value| COLUMNS.map(|field| task[field].as_str().unwrap_or_default().to_owned());
+    let header = COLUMNS.map(str::to_owned);
     let lines: Vec<_> = [header].into_iter().chain(tasks.as_array().into_iter().flatten().map(of_task)).collect();
     let mut out = String::new();
     columns::append(&mut out, &lines, "  ", |_| false);

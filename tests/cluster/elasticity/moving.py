@@ -70,6 +70,22 @@ def contents(session):
     return {(row.k, row.c): row.v for row in session.execute(text)}
 
 
+class Decommission:
+    """A request that a thread waits for."""
+
+    def __init__(self, node):
+        self.done = None
+        self.thread = threading.Thread(target=self.run, args=(node,))
+        self.thread.start()
+
+    def run(self, node):
+        self.done = admin(node, "decommission")
+
+    def result(self):
+        self.thread.join()
+        return self.done
+
+
 class Writer:
     """Writes new rows until the block ends. `failures` has the errors."""
 

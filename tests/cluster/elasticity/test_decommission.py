@@ -1,11 +1,18 @@
 """Nodes that leave their cluster: their tablets move to others beside clients, over kill -9."""
 
-import threading
-
 import pytest
 from cassandra import ConsistencyLevel as Level
 from cassandra.query import SimpleStatement
-from cluster.elasticity.moving import ROWS, Writer, admin, contents, fill_table, host_id, members
+from cluster.elasticity.moving import (
+    ROWS,
+    Decommission,
+    Writer,
+    admin,
+    contents,
+    fill_table,
+    host_id,
+    members,
+)
 from cluster.trio import eventually, rest
 from launch import failed_start
 
@@ -26,22 +33,6 @@ def tablets_left(node):
 
 def mode(node):
     return rest(node, "/storage_service/operation_mode")
-
-
-class Decommission:
-    """A request that a thread waits for."""
-
-    def __init__(self, node):
-        self.done = None
-        self.thread = threading.Thread(target=self.run, args=(node,))
-        self.thread.start()
-
-    def run(self, node):
-        self.done = admin(node, "decommission")
-
-    def result(self):
-        self.thread.join()
-        return self.done
 
 
 def test_a_node_leaves_while_clients_write(trio, filled):

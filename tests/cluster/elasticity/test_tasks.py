@@ -3,8 +3,14 @@ that began them is gone."""
 
 import json
 
-from cluster.elasticity.moving import admin, contents, fill_table, host_id, members
-from cluster.elasticity.test_decommission import Decommission
+from cluster.elasticity.moving import (
+    Decommission,
+    admin,
+    contents,
+    fill_table,
+    host_id,
+    members,
+)
 from cluster.trio import eventually, rest
 
 MANY = 128
@@ -38,6 +44,10 @@ def test_a_decommission_is_a_task_of_all_nodes(trio):
     eventually(lambda: tasks(trio.nodes[1], "tablets"))
     shown = admin(trio.nodes[1], "tasks", "list", "node_ops")
     assert task["task_id"] in shown.stdout and "decommission" in shown.stdout
+    status = admin(trio.nodes[1], "tasks", "status", task["task_id"])
+    assert f"entity: {host}\n" in status.stdout
+    late = admin(trio.nodes[1], "tasks", "wait", task["task_id"], "--timeout", 0)
+    assert late.returncode != 0 and "is still running" in late.stderr
     topology = {str(row.host_id): row for row in session.execute("SELECT * FROM system.topology")}
     assert topology[host].node_state == "decommissioning"
     assert str(topology[host].request_id) == task["task_id"]
@@ -78,7 +88,7 @@ def test_moves_and_replications_are_tasks(trio):
     assert [(task["type"], task["keyspace"], task["state"]) for task in ended] == [
         ("keyspace_rf_change", "ks", "done")
     ]
-    modules = rest(trio.nodes[0], "/task_manager/list_modules")
+    modules = admin(trio.nodes[0], "tasks", "modules").stdout.split()
     assert modules == ["compaction", "global_topology_requests", "node_ops", "tablets"]
     for path in ("list_module_tasks/nothing", f"task_status/{host_id(trio.nodes[0])}"):
         code, why = trio.nodes[0].admin("GET", f"/task_manager/{path}")

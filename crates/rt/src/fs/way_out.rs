@@ -217,6 +217,8 @@ mod tests {
         assert!(way_out(dir, &error).contains("move it away"));
         let read_only = io::Error::from_raw_os_error(libc::EROFS);
         assert!(way_out(dir, &read_only).contains("read-only"));
+        let forbidden = io::Error::from_raw_os_error(libc::EPERM);
+        assert!(way_out(dir, &forbidden).contains("chattr"));
         let refused = io::Error::from_raw_os_error(libc::EACCES);
         let why = way_out(&dir.join("nothing"), &refused);
         let owner = std::fs::metadata(dir).expect("there").uid();

@@ -82,6 +82,18 @@ function one(shop, id) {
   };
 }
 
+// All rows of a shop, page by page.
+function byPages(Product, shop, options) {
+  const rows = [];
+  return new Promise((resolve, reject) => {
+    Product.eachRow({ shop }, options, (n, row) => { rows.push(row); }, (error, result) => {
+      if (error) reject(error);
+      else if (result.nextPage) result.nextPage();
+      else resolve(rows);
+    });
+  });
+}
+
 async function main() {
   const lines = readline.createInterface({ input: process.stdin });
   const shop = client('safe');
@@ -137,14 +149,7 @@ async function main() {
       }, (error) => (error ? reject(error) : resolve()));
     });
     same(rows, PRODUCTS - 1, 'rows of a stream');
-    rows = 0;
-    await new Promise((resolve, reject) => {
-      Product.eachRow({ shop: 'calm' }, { raw: true, fetchSize: 30 }, () => { rows += 1; }, (error, result) => {
-        if (error) reject(error);
-        else if (result.nextPage) result.nextPage();
-        else resolve();
-      });
-    });
+    rows = (await byPages(Product, 'calm', { raw: true, fetchSize: 30 })).length;
     same(rows, PRODUCTS - 1, 'rows by pages');
   });
 
@@ -167,15 +172,7 @@ async function main() {
       if (id % 10 === 0) same((await Product.findOneAsync({ shop: 'storm', id })).stock.here, id, 'read after write');
     }
     // A fast machine saves more rows than fit into a page.
-    const found = [];
-    await new Promise((resolve, reject) => {
-      const options = { raw: true, fetchSize: 5000, select: ['id', 'name', 'origin'] };
-      Product.eachRow({ shop: 'storm' }, options, (n, row) => { found.push(row); }, (error, result) => {
-        if (error) reject(error);
-        else if (result.nextPage) result.nextPage();
-        else resolve();
-      });
-    });
+    const found = await byPages(Product, 'storm', { raw: true, fetchSize: 5000, select: ['id', 'name', 'origin'] });
     same(found.map((row) => row.id), [...Array(id).keys()].reverse(), 'the rows that were saved');
     assert(found.every((row) => row.origin.number === row.id), 'their user-defined types');
   });

@@ -16,7 +16,7 @@
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | charge | bytes, if they are limited; also if it fails ([`crate::rate_limiter`]) | the same |
+//! | charge | limited bytes, also if it fails ([`crate::rate_limiter`]) | unless it fails |
 //! | fence | checked again: the data may have moved | |
 //!
 //! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an

@@ -84,7 +84,8 @@ enum Exceeded {
 }
 
 /// The charge of a write, when it is dropped: a write whose deadline passes while it waits for the
-/// disk is stored all the same.
+/// disk is stored all the same. One that still waits for memory then is charged, too, and is not
+/// stored.
 pub(crate) struct WriteCharge<'a> {
     replica: &'a Replica,
     mutations: &'a [KeyedMutation],

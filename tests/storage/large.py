@@ -42,7 +42,7 @@ class Work(threading.Thread):
             self.lost = repr(why)
             self.all_done.abort()
 
-    def again(self, ask, limit=60):
+    def again(self, ask, limit=300):
         """Retries until the result is not a temporary error."""
         end = time.monotonic() + limit
         while True:

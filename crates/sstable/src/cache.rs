@@ -3,9 +3,7 @@
 //!
 //! Eviction is S3-FIFO. New pages enter a small queue. Pages that are requested again move to the
 //! main queue. Others are evicted, and their keys are remembered for a while, so that after a
-//! second miss they enter the main queue directly. Pages in the small queue may share a buffer with
-//! pages of the same read, and are evicted with them. In the main queue each page has its own
-//! buffer.
+//! second miss they enter the main queue directly. The bytes of the pages are in [`segments`].
 //!
 //! A page that several readers miss at once is read once: the first reader claims it ([`Claim`]),
 //! the others wait for its [`Flight`]. Pages of a closed file are dropped at once.
@@ -14,17 +12,20 @@
 //! would evict pages that other reads need, for no benefit. Data that is scanned repeatedly still
 //! enters the cache, piece by piece.
 
+mod flight;
+mod segments;
+
 use crate::large_reads::LargeReads;
 use crate::open_files::OpenFiles;
 use bytes::Bytes;
+pub(crate) use flight::{Claim, Flight};
 use rt::hash::HashMap;
+use segments::{Queue, Segment, Segments};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
 
 /// Bytes that an entry costs besides its page.
 const OVERHEAD: usize = 128;
@@ -37,6 +38,9 @@ const SAMPLE: u64 = 8;
 const AHEAD_SHARE: usize = 32;
 /// The budget divided by this is never lent.
 const LEAST_PART: usize = 8;
+/// An eviction copies pages that were requested, to keep them. It copies at most this number of
+/// segments, and evicts further pages although they were requested. So it does not take long.
+const MOST_KEPT_SEGMENTS: usize = 8;
 /// The counter of an entry's hits stops here.
 const MAX_VISITS: u8 = 3;
 
@@ -50,7 +54,7 @@ pub struct CacheStats {
     pub hits: u64,
     /// Requests that did not.
     pub misses: u64,
-    /// Bytes cached now.
+    /// Bytes held now.
     pub bytes: usize,
     /// Pages cached now.
     pub pages: usize,
@@ -97,8 +101,9 @@ struct CacheEntry {
     key: Key,
     /// `None` once the file is closed.
     bytes: Option<Bytes>,
+    segment: Segment,
+    queue: Queue,
     visits: u8,
-    small: bool,
 }
 
 #[derive(Default)]
@@ -110,8 +115,7 @@ struct Inner {
     results: Arc<AtomicUsize>,
     /// Returns the free bytes of the shard's memory. Only loans beyond them reduce the cache.
     spare: Option<Spare>,
-    bytes: usize,
-    small_bytes: usize,
+    segments: Segments,
     entries: Vec<CacheEntry>,
     free: Vec<u32>,
     /// Entries of closed files that are still in a queue.
@@ -148,7 +152,8 @@ impl PageCache {
     pub fn with_large_budgets(budget: usize, files: Rc<OpenFiles>, reads: usize, jobs: usize) -> Rc<PageCache> {
         Rc::new_cyclic(|me| {
             let (large, large_jobs) = (LargeReads::beside(reads, me.clone()), LargeReads::beside(jobs, me.clone()));
-            let inner = RefCell::new(Inner { budget, results: large.results(), ..Inner::default() });
+            let segments = Segments::for_budget(budget);
+            let inner = RefCell::new(Inner { budget, results: large.results(), segments, ..Inner::default() });
             PageCache { inner, files, ahead: Rc::default(), large, large_jobs }
         })
     }
@@ -204,15 +209,15 @@ impl PageCache {
     /// Evicts about `bytes` bytes. Returns how many were freed. The budget stays the same.
     pub fn shrink(&self, bytes: usize) -> usize {
         let mut inner = self.inner.borrow_mut();
-        let before = inner.bytes;
+        let before = inner.bytes();
         inner.evict_to(before.saturating_sub(bytes));
-        before - inner.bytes
+        before - inner.bytes()
     }
 
     /// Whether the cache accepts `bytes` of a long sequential read.
     pub(crate) fn samples(&self, bytes: usize) -> bool {
         let mut inner = self.inner.borrow_mut();
-        if inner.bytes + bytes + bytes / 8 <= inner.limit() {
+        if inner.bytes() + bytes + bytes / 8 <= inner.limit() {
             return true;
         }
         inner.sample = inner.sample.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -227,13 +232,13 @@ impl PageCache {
     /// The counters and sizes.
     pub fn stats(&self) -> CacheStats {
         let inner = self.inner.borrow();
-        let pages = inner.small.len() + inner.main.len() - inner.dead;
+        let pages = inner.pages();
         debug_assert_eq!(
             pages,
             inner.files.values().map(HashMap::len).sum::<usize>(),
             "each page of an open file is in one queue"
         );
-        CacheStats { bytes: inner.bytes, pages, sstables_opened: inner.next_file, ..inner.stats }
+        CacheStats { bytes: inner.bytes(), pages, sstables_opened: inner.next_file, ..inner.stats }
     }
 
     pub(crate) fn register(self: &Rc<Self>) -> CachedFile {
@@ -257,14 +262,24 @@ impl Inner {
         self.budget.saturating_sub(others.saturating_sub(spare)).max(self.budget / LEAST_PART)
     }
 
+    /// The pages that are cached.
+    fn pages(&self) -> usize {
+        self.small.len() + self.main.len() - self.dead
+    }
+
+    /// The bytes that are held.
+    fn bytes(&self) -> usize {
+        self.segments.held() + self.pages() * OVERHEAD
+    }
+
     /// Whether each entry is in one queue or free, and the counts agree.
     fn is_consistent(&self) -> bool {
         let queued = self.small.len() + self.main.len();
         self.entries.len() == queued + self.free.len()
             && self.dead <= queued
-            && self.small_bytes <= self.bytes
-            && (self.bytes == 0) == (self.dead == queued)
+            && (self.segments.held() == 0) == (self.dead == queued)
     }
+
     fn slot(&self, key: Key) -> Option<u32> {
         self.files.get(&key.file)?.get(&key.page).copied()
     }
@@ -284,15 +299,25 @@ impl Inner {
     }
 
     fn insert(&mut self, key: Key, bytes: Bytes) {
-        let cost = bytes.len() + OVERHEAD;
-        let limit = self.limit();
-        if cost > limit || self.slot(key).is_some() || !self.files.contains_key(&key.file) {
+        if self.slot(key).is_some() || !self.files.contains_key(&key.file) {
             return;
         }
-        self.evict_to(limit - cost);
-        let small = self.ghosts.remove(&key).is_none();
-        let bytes = if small { bytes } else { Bytes::copy_from_slice(&bytes) };
-        let entry = CacheEntry { key, bytes: Some(bytes), visits: 0, small };
+        let queue = if self.ghosts.contains_key(&key) { Queue::Main } else { Queue::Small };
+        let limit = self.limit();
+        // The pages that an eviction keeps may fill the segment that had room.
+        loop {
+            let cost = self.segments.cost(queue, bytes.len()) + OVERHEAD;
+            if cost > limit {
+                return;
+            }
+            if self.bytes() + cost <= limit {
+                break;
+            }
+            self.evict_to(limit - cost);
+        }
+        self.ghosts.remove(&key);
+        let (bytes, segment) = self.segments.store(queue, bytes);
+        let entry = CacheEntry { key, bytes: Some(bytes), segment, queue, visits: 0 };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.entries[slot as usize] = entry;
@@ -306,50 +331,56 @@ impl Inner {
         if let Some(pages) = self.files.get_mut(&key.file) {
             pages.insert(key.page, slot);
         }
-        debug_assert!(self.bytes + cost <= limit, "the cache stays within its limit");
-        self.bytes += cost;
-        if small {
-            self.small_bytes += cost;
-            self.small.push_back(slot);
-        } else {
-            self.main.push_back(slot);
+        match queue {
+            Queue::Small => self.small.push_back(slot),
+            Queue::Main => self.main.push_back(slot),
         }
+        debug_assert!(self.bytes() <= limit, "the cache stays within its limit");
         debug_assert!(self.is_consistent(), "each entry is in one queue or free");
     }
 
     fn evict_to(&mut self, target: usize) {
-        while self.bytes > target {
-            let over = self.small_bytes > self.budget / 100 * SMALL_PERCENT;
-            if over || self.main.is_empty() {
-                let Some(slot) = self.small.pop_front() else { break };
-                self.leave_small(slot);
-            } else {
-                let Some(slot) = self.main.pop_front() else { break };
-                let entry = &mut self.entries[slot as usize];
-                match &entry.bytes {
-                    None => self.bury(slot),
-                    Some(_) if entry.visits > 0 => {
-                        entry.visits -= 1;
-                        self.main.push_back(slot);
-                    }
-                    Some(_) => self.evict(slot),
+        let mut may_keep = MOST_KEPT_SEGMENTS * self.segments.size();
+        while self.bytes() > target {
+            let over = self.segments.held_by(Queue::Small) > self.budget / 100 * SMALL_PERCENT;
+            let from_small = over || self.main.is_empty();
+            let queue = if from_small { &mut self.small } else { &mut self.main };
+            let Some(slot) = queue.pop_front() else { break };
+            let entry = &self.entries[slot as usize];
+            let Some(bytes) = &entry.bytes else {
+                self.bury(slot);
+                continue;
+            };
+            let len = bytes.len();
+            if entry.visits > 0 && (entry.segment.is_none() || len <= may_keep) {
+                if entry.segment.is_some() {
+                    may_keep -= len;
                 }
+                self.keep(slot);
+            } else if from_small {
+                self.evict_to_ghosts(slot);
+            } else {
+                self.evict(slot);
             }
         }
     }
 
-    fn leave_small(&mut self, slot: u32) {
+    /// Moves an entry that was just taken from its queue to the end of the main queue.
+    fn keep(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
-        let Some(bytes) = &mut entry.bytes else { return self.bury(slot) };
-        if entry.visits > 0 {
-            *bytes = Bytes::copy_from_slice(bytes);
-            entry.visits = 0;
-            entry.small = false;
-            self.small_bytes -= bytes.len() + OVERHEAD;
-            self.main.push_back(slot);
-            return;
-        }
-        let key = entry.key;
+        let Some(bytes) = entry.bytes.take() else { unreachable!("the caller has looked") };
+        let len = bytes.len();
+        let before = (entry.queue, entry.segment);
+        entry.visits = if entry.queue == Queue::Small { 0 } else { entry.visits - 1 };
+        let (bytes, segment) = self.segments.store(Queue::Main, bytes);
+        (entry.bytes, entry.segment, entry.queue) = (Some(bytes), segment, Queue::Main);
+        self.segments.remove(before.0, before.1, len);
+        self.main.push_back(slot);
+    }
+
+    /// Evicts an entry that was just taken from the small queue, and remembers its key.
+    fn evict_to_ghosts(&mut self, slot: u32) {
+        let key = self.entries[slot as usize].key;
         self.evict(slot);
         self.ghost_clock += 1;
         self.ghosts.insert(key, self.ghost_clock);
@@ -372,13 +403,8 @@ impl Inner {
 
     /// Drops the page of an entry that was just taken from its queue.
     fn evict(&mut self, slot: u32) {
-        let entry = &mut self.entries[slot as usize];
-        let cost = entry.bytes.take().map_or(0, |bytes| bytes.len() + OVERHEAD);
-        let key = entry.key;
-        self.bytes -= cost;
-        if entry.small {
-            self.small_bytes -= cost;
-        }
+        let key = self.entries[slot as usize].key;
+        self.drop_bytes(slot);
         if let Some(pages) = self.files.get_mut(&key.file) {
             pages.remove(&key.page);
         }
@@ -386,14 +412,19 @@ impl Inner {
         self.stats.evictions += 1;
     }
 
+    /// Drops the page of an entry.
+    fn drop_bytes(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        if let Some(bytes) = entry.bytes.take() {
+            let len = bytes.len();
+            drop(bytes);
+            self.segments.remove(entry.queue, entry.segment, len);
+        }
+    }
+
     fn close(&mut self, file: u64) {
         for (_, slot) in self.files.remove(&file).into_iter().flatten() {
-            let entry = &mut self.entries[slot as usize];
-            let cost = entry.bytes.take().map_or(0, |bytes| bytes.len() + OVERHEAD);
-            self.bytes -= cost;
-            if entry.small {
-                self.small_bytes -= cost;
-            }
+            self.drop_bytes(slot);
             self.dead += 1;
         }
         if self.dead > (self.small.len() + self.main.len()) / 2 + 64 {
@@ -494,7 +525,7 @@ impl CachedFile {
             debug_assert!(other.is_none(), "a page is read by one reader at a time: those that wait for it are woken");
             keys.push(key);
         }
-        Claim { cache: self.cache.clone(), keys }
+        Claim::new(self.cache.clone(), keys)
     }
 }
 
@@ -520,69 +551,6 @@ pub(crate) struct ReadAheadReservation {
 impl Drop for ReadAheadReservation {
     fn drop(&mut self) {
         self.room.set(self.room.get() - self.bytes);
-    }
-}
-
-/// The duty to read some pages. Dropping it wakes the waiting readers, also if a page was not read.
-pub(crate) struct Claim {
-    cache: Rc<PageCache>,
-    keys: Vec<Key>,
-}
-
-impl Claim {
-    /// The number of claimed pages.
-    pub fn len(&self) -> u64 {
-        self.keys.len() as u64
-    }
-
-    /// Stores the `i`-th page in the cache, and gives it to the waiting readers.
-    pub fn complete(&self, i: usize, bytes: &Bytes) {
-        debug_assert!(i < self.keys.len(), "only claimed pages are completed");
-        let mut inner = self.cache.inner.borrow_mut();
-        if let Some(&key) = self.keys.get(i) {
-            inner.insert(key, bytes.clone());
-            if let Some(flight) = inner.flights.get(&key) {
-                *flight.bytes.borrow_mut() = Some(bytes.clone());
-            }
-        }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let flights: Vec<_> = {
-            let mut inner = self.cache.inner.borrow_mut();
-            self.keys.iter().filter_map(|key| inner.flights.remove(key)).collect()
-        };
-        for flight in flights {
-            flight.landed.set(true);
-            flight.waiting.take().into_iter().for_each(Waker::wake);
-        }
-    }
-}
-
-/// A read of a page that is in progress.
-#[derive(Default)]
-pub(crate) struct Flight {
-    landed: Cell<bool>,
-    bytes: RefCell<Option<Bytes>>,
-    waiting: RefCell<Vec<Waker>>,
-}
-
-impl Flight {
-    /// Waits for the page. `None` if its reader gave up: the caller must look again.
-    pub async fn wait(&self) -> Option<Bytes> {
-        poll_fn(|cx| {
-            if self.landed.get() {
-                return Poll::Ready(self.bytes.borrow().clone());
-            }
-            let mut waiting = self.waiting.borrow_mut();
-            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
     }
 }
 

@@ -275,6 +275,17 @@ impl IndexCursor {
         (entry.position < position && position <= self.table.content_length).then_some(position)
     }
 
+    /// Copies bytes that may be in the page cache. The pages that it keeps are not.
+    pub fn copy_cached(&mut self) {
+        self.walk = Bytes::copy_from_slice(&self.walk);
+    }
+
+    /// The bytes that are being parsed.
+    #[cfg(test)]
+    pub fn held(&self) -> &[u8] {
+        &self.walk
+    }
+
     /// Drops the pages that it keeps.
     pub fn release(&mut self) {
         self.pages.clear();

@@ -5,6 +5,8 @@
 //! node, a writer copies that node and the nodes above it, never the partition. Rows are never
 //! removed: a memtable only grows until it is flushed.
 
+use super::ALLOCATION;
+use super::arena::OwnRow;
 use model::key::{Clustering, PositionRef};
 use model::row::Row;
 use model::schema::ClusteringOrder;
@@ -14,9 +16,22 @@ use std::rc::Rc;
 /// The most rows in a chunk, and the most children of an inner node.
 const FULL: usize = 48;
 
-/// The memory of one row besides its bytes: its place in a chunk (three quarters full) and two
-/// allocations.
-pub(super) const ROW_OVERHEAD: usize = std::mem::size_of::<(Clustering, Row)>() * 4 / 3 + 2 * super::ALLOCATION;
+/// The memory of a row's place in a chunk, which is three quarters full.
+const PLACE: usize = std::mem::size_of::<(Clustering, Row)>() * 4 / 3;
+
+/// The memory of a row that was added: its bytes, its place, and two allocations, unless it is cut
+/// from a block.
+pub(super) fn bytes_of(own: &OwnRow) -> isize {
+    let allocations = if own.is_cut { 0 } else { 2 * ALLOCATION };
+    (PLACE + allocations + own.key.0.len() + own.row.len()) as isize
+}
+
+/// By how many bytes the memory grows when a row is replaced. A row that is cut from a block is not
+/// freed.
+pub(super) fn growth_of(old: &Row, is_cut: bool, new: &Row) -> isize {
+    let freed = if is_cut { 0 } else { old.len() + ALLOCATION };
+    (new.len() + ALLOCATION) as isize - freed as isize
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks {
@@ -25,8 +40,23 @@ pub(crate) struct Chunks {
 
 #[derive(Clone, Debug)]
 enum Node {
-    Leaf(Vec<(Clustering, Row)>),
+    Leaf(Leaf),
     Inner(Vec<Child>),
+}
+
+#[derive(Clone, Debug)]
+struct Leaf {
+    rows: Vec<(Clustering, Row)>,
+    /// Bit `i`: row `i` is [cut](OwnRow::is_cut) from a block.
+    cut: u64,
+}
+
+/// The change of a row.
+pub(crate) enum Upsert {
+    /// A row that was not there.
+    Insert(OwnRow),
+    /// The row instead of the one that was.
+    Replace(Row),
 }
 
 /// A subtree, and the least key that may be in it (the first child of a node may hold lesser ones).
@@ -38,19 +68,19 @@ struct Child {
 
 impl Chunks {
     /// From a first row.
-    pub fn new(key: Clustering, row: Row) -> Self {
+    pub fn new(first: OwnRow) -> Self {
         let mut rows = Vec::with_capacity(4);
-        rows.push((key, row));
-        Chunks { root: Rc::new(Node::Leaf(rows)) }
+        rows.push((first.key, first.row));
+        Chunks { root: Rc::new(Node::Leaf(Leaf { rows, cut: first.is_cut.into() })) }
     }
 
-    /// Inserts or replaces a row: `make` gets the existing one and returns the key (if it is new)
-    /// and the new row. Returns by how many bytes the rows grew.
+    /// Inserts or replaces a row: `make` gets the existing one. Returns by how many bytes the rows
+    /// grew.
     pub fn upsert(
         &mut self,
         order: &ClusteringOrder,
         key: &Clustering,
-        make: impl FnOnce(Option<&Row>) -> (Option<Clustering>, Row),
+        make: impl FnOnce(Option<&Row>) -> Upsert,
     ) -> isize {
         let (grew, split) = upsert(&mut self.root, order, key, make);
         if let Some(right) = split {
@@ -69,7 +99,7 @@ impl Chunks {
     pub fn for_each(&self, f: &mut impl FnMut(&Row) -> bool) -> bool {
         fn walk(node: &Node, f: &mut impl FnMut(&Row) -> bool) -> bool {
             match node {
-                Node::Leaf(rows) => rows.iter().all(|(_, row)| f(row)),
+                Node::Leaf(leaf) => leaf.rows.iter().all(|(_, row)| f(row)),
                 Node::Inner(children) => children.iter().all(|child| walk(&child.node, f)),
             }
         }
@@ -81,8 +111,8 @@ impl Chunks {
         let mut node = &self.root;
         loop {
             match &**node {
-                Node::Leaf(rows) => {
-                    let index = if first { 0 } else { rows.len().checked_sub(1)? };
+                Node::Leaf(leaf) => {
+                    let index = if first { 0 } else { leaf.rows.len().checked_sub(1)? };
                     return Some(Cursor { leaf: node.clone(), index });
                 }
                 Node::Inner(children) => node = &(if first { children.first() } else { children.last() })?.node,
@@ -117,7 +147,7 @@ impl DeferredFree {
 
 fn least_of(node: &Node) -> Clustering {
     match node {
-        Node::Leaf(rows) => rows[0].0.clone(),
+        Node::Leaf(leaf) => leaf.rows[0].0.clone(),
         Node::Inner(children) => children[0].least.clone(),
     }
 }
@@ -126,37 +156,10 @@ fn upsert(
     node: &mut Rc<Node>,
     order: &ClusteringOrder,
     key: &Clustering,
-    make: impl FnOnce(Option<&Row>) -> (Option<Clustering>, Row),
+    make: impl FnOnce(Option<&Row>) -> Upsert,
 ) -> (isize, Option<Child>) {
     match Rc::make_mut(node) {
-        Node::Leaf(rows) => {
-            // Appending is the most frequent case by far.
-            let found = match rows.last() {
-                Some((last, _)) if order.compare_rows(last, key) == Ordering::Less => Err(rows.len()),
-                _ => rows.binary_search_by(|(own, _)| order.compare_rows(own, key)),
-            };
-            match found {
-                Ok(i) => {
-                    let (_, row) = make(Some(&rows[i].1));
-                    let grew = row.len() as isize - rows[i].1.len() as isize;
-                    rows[i].1 = row;
-                    (grew, None)
-                }
-                Err(i) => {
-                    let (own, row) = make(None);
-                    let own = own.expect("a new row comes with its key");
-                    let grew = ROW_OVERHEAD + own.0.len() + row.len();
-                    let at_end = i == rows.len();
-                    rows.insert(i, (own, row));
-                    let split = (rows.len() > FULL).then(|| {
-                        let right = rows.split_off(split_point(rows.len(), at_end));
-                        debug_assert!(!rows.is_empty() && !right.is_empty(), "both halves of a chunk have rows");
-                        Child { least: right[0].0.clone(), node: Rc::new(Node::Leaf(right)) }
-                    });
-                    (grew as isize, split)
-                }
-            }
-        }
+        Node::Leaf(leaf) => leaf.upsert(order, key, make),
         Node::Inner(children) => {
             // The first child takes all lesser keys, whatever its least one was.
             let i = children[1..].partition_point(|child| order.compare_rows(&child.least, key) != Ordering::Greater);
@@ -177,6 +180,50 @@ fn upsert(
     }
 }
 
+impl Leaf {
+    fn upsert(
+        &mut self,
+        order: &ClusteringOrder,
+        key: &Clustering,
+        make: impl FnOnce(Option<&Row>) -> Upsert,
+    ) -> (isize, Option<Child>) {
+        let Leaf { rows, cut } = self;
+        // Appending is the most frequent case by far.
+        let found = match rows.last() {
+            Some((last, _)) if order.compare_rows(last, key) == Ordering::Less => Err(rows.len()),
+            _ => rows.binary_search_by(|(own, _)| order.compare_rows(own, key)),
+        };
+        match (found, make(found.ok().map(|i| &rows[i].1))) {
+            (Ok(i), Upsert::Replace(row)) => {
+                let grew = growth_of(&rows[i].1, *cut >> i & 1 == 1, &row);
+                rows[i].1 = row;
+                *cut &= !(1 << i);
+                (grew, None)
+            }
+            (Err(i), Upsert::Insert(own)) => {
+                let grew = bytes_of(&own);
+                let at_end = i == rows.len();
+                rows.insert(i, (own.key, own.row));
+                let before = (1 << i) - 1;
+                *cut = *cut & before | (*cut & !before) << 1 | u64::from(own.is_cut) << i;
+                (grew, (rows.len() > FULL).then(|| self.split(at_end)))
+            }
+            (Ok(_), Upsert::Insert(_)) | (Err(_), Upsert::Replace(_)) => {
+                unreachable!("a row is inserted if it is not there, and replaced if it is")
+            }
+        }
+    }
+
+    /// Takes the right half, or the last row if rows are appended.
+    fn split(&mut self, at_end: bool) -> Child {
+        let at = split_point(self.rows.len(), at_end);
+        let right = Leaf { rows: self.rows.split_off(at), cut: self.cut >> at };
+        self.cut &= (1 << at) - 1;
+        debug_assert!(!self.rows.is_empty() && !right.rows.is_empty(), "both halves of a chunk have rows");
+        Child { least: right.rows[0].0.clone(), node: Rc::new(Node::Leaf(right)) }
+    }
+}
+
 /// Where a full node is split: in the middle, except that rows inserted in order leave full
 /// nodes.
 fn split_point(len: usize, at_end: bool) -> usize {
@@ -186,10 +233,10 @@ fn split_point(len: usize, at_end: bool) -> usize {
 fn seek(node: &Rc<Node>, order: &ClusteringOrder, cut: PositionRef<'_>, forward: bool) -> Option<Cursor> {
     let is_before = |key: &Clustering| order.compare(PositionRef::row(key), cut) == Ordering::Less;
     match &**node {
-        Node::Leaf(rows) => {
-            let i = rows.partition_point(|(key, _)| is_before(key));
+        Node::Leaf(leaf) => {
+            let i = leaf.rows.partition_point(|(key, _)| is_before(key));
             let index = if forward { i } else { i.checked_sub(1)? };
-            (index < rows.len()).then(|| Cursor { leaf: node.clone(), index })
+            (index < leaf.rows.len()).then(|| Cursor { leaf: node.clone(), index })
         }
         Node::Inner(children) => {
             let i = children[1..].partition_point(|child| is_before(&child.least));
@@ -212,14 +259,14 @@ pub(crate) struct Cursor {
 impl Cursor {
     pub fn row(&self) -> &(Clustering, Row) {
         match &*self.leaf {
-            Node::Leaf(rows) => &rows[self.index],
+            Node::Leaf(leaf) => &leaf.rows[self.index],
             Node::Inner(_) => unreachable!("a cursor points to a leaf"),
         }
     }
 
     /// The neighbour in the given direction, within the version `of` that the cursor came from.
     pub fn step(mut self, of: &Chunks, order: &ClusteringOrder, forward: bool) -> Option<Cursor> {
-        let Node::Leaf(rows) = &*self.leaf else { unreachable!("a cursor points to a leaf") };
+        let Node::Leaf(Leaf { rows, .. }) = &*self.leaf else { unreachable!("a cursor points to a leaf") };
         let next = if forward { self.index + 1 } else { self.index.wrapping_sub(1) };
         if next < rows.len() {
             self.index = next;
@@ -251,6 +298,15 @@ mod tests {
         Row(Bytes::copy_from_slice(&n.to_le_bytes()))
     }
 
+    /// A row; every third key is cut from a block.
+    fn own(n: i32, value: u32) -> OwnRow {
+        OwnRow { key: key(n), row: row(value), is_cut: n % 3 == 0 }
+    }
+
+    fn upsert_of(old: Option<&Row>, n: i32, value: u32) -> Upsert {
+        if old.is_some() { Upsert::Replace(row(value)) } else { Upsert::Insert(own(n, value)) }
+    }
+
     fn number(key: &Clustering) -> i32 {
         i32::from_be_bytes(key.components().next().unwrap().try_into().unwrap())
     }
@@ -272,13 +328,14 @@ mod tests {
             let order = order();
             let mut model = BTreeMap::new();
             let mut chunks: Option<Chunks> = None;
+            let mut bytes = bytes_of(&own(writes[0].0, 0));
             let mut snapshot = None;
             for (i, &(n, value)) in writes.iter().enumerate() {
                 model.insert(n, row(value));
                 match &mut chunks {
-                    None => chunks = Some(Chunks::new(key(n), row(value))),
+                    None => chunks = Some(Chunks::new(own(n, value))),
                     Some(chunks) => {
-                        chunks.upsert(&order, &key(n), |old| (old.is_none().then(|| key(n)), row(value)));
+                        bytes += chunks.upsert(&order, &key(n), |old| upsert_of(old, n, value));
                     }
                 }
                 if i == snapshot_at {
@@ -286,6 +343,11 @@ mod tests {
                 }
             }
             let chunks = chunks.unwrap();
+            // A row that was cut from a block and replaced takes both.
+            let times = |n: i32| writes.iter().filter(|&&(other, _)| other == n).count();
+            let replaced = model.keys().filter(|&&n| n % 3 == 0 && times(n) > 1).count();
+            let wanted: isize = model.keys().map(|&n| bytes_of(&own(n, 0))).sum();
+            prop_assert_eq!(bytes, wanted + (replaced * (4 + ALLOCATION)) as isize);
             let flat = |m: &BTreeMap<i32, Row>| m.iter().map(|(k, v)| (*k, v.clone())).collect::<Vec<_>>();
             prop_assert_eq!(all(&chunks, true), flat(&model));
             let mut back = flat(&model);
@@ -308,9 +370,9 @@ mod tests {
 
     #[test]
     fn rows_in_order_fill_their_chunks() {
-        let mut chunks = Chunks::new(key(0), row(0));
+        let mut chunks = Chunks::new(own(0, 0));
         for n in 1..10_000 {
-            chunks.upsert(&order(), &key(n), |_| (Some(key(n)), row(n as u32)));
+            chunks.upsert(&order(), &key(n), |old| upsert_of(old, n, n as u32));
         }
         let mut leaves = 0;
         let mut nodes = vec![chunks.root.clone()];

@@ -5,6 +5,7 @@
 //! Memory that a reader holds after that is charged to the reader. Nothing here waits or does
 //! I/O.
 
+mod arena;
 mod chunks;
 mod packed;
 mod partition;
@@ -22,6 +23,7 @@ pub(crate) use source::MemtableSource;
 pub(crate) use stored::Stored;
 
 use crate::commitlog::{Position, shard_of_segment};
+use arena::Arena;
 use bytes::Bytes;
 use chunks::DeferredFree;
 use model::Token;
@@ -31,7 +33,6 @@ use model::range::PartitionRange;
 use model::row::Row;
 use model::schema::TableSchema;
 use model::time::Timestamp;
-use packed::Arena;
 use partition::Partition;
 use partitions::Partitions;
 use rt::ShardId;

@@ -12,18 +12,13 @@
 //! ```
 
 use super::ALLOCATION;
-use bytes::{Bytes, BytesMut};
+use super::arena::{Arena, OwnRow};
+use bytes::Bytes;
 use model::key::Clustering;
 use model::row::{self, Row};
 use model::schema::TableSchema;
 
 const HEADER: usize = 7;
-/// The first block of a memtable, and the largest, in bytes.
-const FIRST_BLOCK: usize = 2 << 10;
-const LARGEST_BLOCK: usize = 128 << 10;
-/// An allocation larger than this fraction of a block gets memory of its own.
-const SHARE: usize = 8;
-
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed(Bytes);
@@ -102,6 +97,12 @@ impl Packed {
         }
     }
 
+    /// The row and its clustering key, sharing this memory. The partition keeps the memory for its
+    /// key.
+    pub fn own_row(&self) -> OwnRow {
+        OwnRow { key: self.clustering(), row: self.row(), is_cut: true }
+    }
+
     /// The row, sharing this memory.
     pub fn row(&self) -> Row {
         Row(self.0.slice(self.row_start()..))
@@ -121,30 +122,6 @@ fn header(key: usize, clustering: usize) -> [u8; HEADER] {
     );
     let (key, clustering) = ((key as u16).to_ne_bytes(), (clustering as u32).to_ne_bytes());
     [0, key[0], key[1], clustering[0], clustering[1], clustering[2], clustering[3]]
-}
-
-/// The blocks from which a memtable's rows are cut, and a buffer to merge in.
-#[derive(Debug, Default)]
-pub(crate) struct Arena {
-    block: BytesMut,
-    size: usize,
-    scratch: Vec<u8>,
-}
-
-impl Arena {
-    /// A block with room for `len` bytes; `None` for what should be alone.
-    fn block(&mut self, len: usize) -> Option<&mut BytesMut> {
-        // The rest of the last block is abandoned, at most an eighth of it.
-        if self.block.capacity() < len {
-            let next = (self.size * 2).clamp(FIRST_BLOCK, LARGEST_BLOCK);
-            if len > next / SHARE {
-                return None;
-            }
-            self.size = next;
-            self.block = BytesMut::with_capacity(next);
-        }
-        Some(&mut self.block)
-    }
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 //! Invariant: a reader's snapshot never changes. A writer that finds the body shared copies the
 //! body's few words and the chunk of rows that it changes.
 
-use super::chunks::{Chunks, ROW_OVERHEAD};
+use super::arena::{Arena, OwnRow};
+use super::chunks::{Chunks, Upsert, bytes_of, growth_of};
 use super::range_tombstones::RangeTombstones;
-use super::{ALLOCATION, own_clustering, own_row};
+use super::{ALLOCATION, own_row};
 use bytes::Bytes;
 use model::key::{Clustering, PositionRef};
 use model::mutation::Parts;
@@ -38,7 +39,7 @@ pub(crate) struct Body {
 #[derive(Clone, Debug)]
 pub(crate) enum Rows {
     None,
-    One(Clustering, Row),
+    One(OwnRow),
     Many(Chunks),
 }
 
@@ -53,7 +54,7 @@ impl Body {
     }
 
     /// Merges a mutation in; returns by how many bytes the body grew.
-    pub fn apply(&mut self, schema: &TableSchema, parts: Parts<'_>) -> isize {
+    pub fn apply(&mut self, arena: &mut Arena, schema: &TableSchema, parts: Parts<'_>) -> isize {
         let mut grew = 0;
         self.tombstone = self.tombstone.max(parts.tombstone);
         if let Some(row) = parts.static_row {
@@ -72,7 +73,7 @@ impl Body {
             grew += Rc::make_mut(&mut self.ranges).add(&schema.order, &parts.range_tombstones);
         }
         for (key, row) in parts.rows {
-            grew += self.apply_row(schema, key, row);
+            grew += self.apply_row(arena, schema, key, row);
         }
         grew
     }
@@ -87,7 +88,7 @@ impl Body {
         least = least.min(self.static_row.as_ref().map_or(Timestamp::MAX, min_of_row));
         match &self.rows {
             Rows::None => least,
-            Rows::One(_, row) => least.min(min_of_row(row)),
+            Rows::One(one) => least.min(min_of_row(&one.row)),
             Rows::Many(chunks) => least.min(min_of_rows(chunks).unwrap_or(Timestamp::MIN)),
         }
     }
@@ -96,7 +97,7 @@ impl Body {
     pub fn row(&self, schema: &TableSchema, wanted: &Clustering) -> Option<Row> {
         let (key, row) = match &self.rows {
             Rows::None => return None,
-            Rows::One(key, row) => (key, row),
+            Rows::One(one) => (&one.key, &one.row),
             Rows::Many(chunks) => {
                 let cursor = chunks.seek(&schema.order, PositionRef { prefix: &wanted.0, weight: -1 }, true)?;
                 let (key, row) = cursor.row();
@@ -107,34 +108,35 @@ impl Body {
     }
 
     /// Merges a row in; returns by how many bytes the body grew.
-    pub fn apply_row(&mut self, schema: &TableSchema, key: Clustering, row: Row) -> isize {
+    pub fn apply_row(&mut self, arena: &mut Arena, schema: &TableSchema, key: Clustering, row: Row) -> isize {
         match &mut self.rows {
             Rows::None => {
-                let grew = ROW_OVERHEAD + key.0.len() + row.len();
-                self.rows = Rows::One(own_clustering(&key), own_row(&row));
-                grew as isize
+                let own = arena.own(&key, &row);
+                let grew = bytes_of(&own);
+                self.rows = Rows::One(own);
+                grew
             }
-            Rows::One(own_key, old) => {
-                if schema.order.compare_rows(own_key, &key).is_eq() {
-                    let merged = row::merge(schema, old, &row);
-                    let grew = merged.len() as isize - old.len() as isize;
-                    *old = merged;
+            Rows::One(one) => {
+                if schema.order.compare_rows(&one.key, &key).is_eq() {
+                    let merged = row::merge(schema, &one.row, &row);
+                    let grew = growth_of(&one.row, one.is_cut, &merged);
+                    (one.row, one.is_cut) = (merged, false);
                     return grew;
                 }
-                let mut chunks = Chunks::new(own_key.clone(), old.clone());
-                let grew = upsert(&mut chunks, schema, &key, &row);
+                let mut chunks = Chunks::new(one.clone());
+                let grew = upsert(&mut chunks, arena, schema, &key, &row);
                 self.rows = Rows::Many(chunks);
                 grew
             }
-            Rows::Many(chunks) => upsert(chunks, schema, &key, &row),
+            Rows::Many(chunks) => upsert(chunks, arena, schema, &key, &row),
         }
     }
 }
 
-fn upsert(chunks: &mut Chunks, schema: &TableSchema, key: &Clustering, row: &Row) -> isize {
+fn upsert(chunks: &mut Chunks, arena: &mut Arena, schema: &TableSchema, key: &Clustering, row: &Row) -> isize {
     chunks.upsert(&schema.order, key, |old| match old {
-        Some(old) => (None, row::merge(schema, old, row)),
-        None => (Some(own_clustering(key)), own_row(row)),
+        Some(old) => Upsert::Replace(row::merge(schema, old, row)),
+        None => Upsert::Insert(arena.own(key, row)),
     })
 }
 

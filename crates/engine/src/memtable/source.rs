@@ -316,7 +316,7 @@ impl Inside {
             Partition::Row(key, _) => is_behind(key).then_some(At::One),
             Partition::Body(body) => match &body.rows {
                 Rows::None => None,
-                Rows::One(key, _) => is_behind(key).then_some(At::One),
+                Rows::One(one) => is_behind(&one.key).then_some(At::One),
                 Rows::Many(chunks) if from_edge => chunks.edge(!reversed).map(At::Many),
                 Rows::Many(chunks) => {
                     // The cut in the table's own order.
@@ -339,7 +339,7 @@ fn row_of<'a>(partition: &'a Partition, at: &'a At) -> (&'a model::key::Clusteri
         }
         (At::One, Partition::Row(key, row)) => (key, row),
         (At::One, Partition::Body(body)) => match &**body {
-            Body { rows: Rows::One(key, row), .. } => (key, row),
+            Body { rows: Rows::One(one), .. } => (&one.key, &one.row),
             _ => unreachable!("the partition has one row"),
         },
     }

@@ -1,8 +1,9 @@
 //! One partition in the tree of a memtable: packed while it is a single row, then a body.
 
+use super::arena::Arena;
 use super::chunks::Chunks;
 use super::own_row;
-use super::packed::{Arena, Packed};
+use super::packed::Packed;
 use super::partition::{BODY_OVERHEAD, Body, Partition, Rows, min_of_row};
 use bytes::Bytes;
 use model::fragment::Fragment;
@@ -32,11 +33,11 @@ impl Stored {
             }
             let own = body.insert(Body::new(Bytes::copy_from_slice(key)));
             for (clustering, row) in first.into_iter().chain(second) {
-                grew += own.apply_row(schema, clustering, row);
+                grew += own.apply_row(arena, schema, clustering, row);
             }
         }
         let mut body = body.unwrap_or_else(|| Body::new(Bytes::copy_from_slice(key)));
-        grew += (BODY_OVERHEAD + key.len()) as isize + body.apply(schema, parts);
+        grew += (BODY_OVERHEAD + key.len()) as isize + body.apply(arena, schema, parts);
         (Stored::Body(Rc::new(body)), grew)
     }
 
@@ -60,6 +61,7 @@ impl Stored {
             return Some((Stored::Row(packed), bytes));
         }
         let mut body = Body::new(Bytes::copy_from_slice(key));
+        let arena = &mut Arena::default();
         let (mut bytes, mut is_empty) = (BODY_OVERHEAD as isize + key.len() as isize, true);
         for fragment in fragments {
             is_empty = false;
@@ -69,7 +71,7 @@ impl Stored {
                     bytes += row.len() as isize;
                     body.static_row = Some(own_row(row));
                 }
-                Fragment::Row { key, row } => bytes += body.apply_row(schema, key.clone(), row.clone()),
+                Fragment::Row { key, row } => bytes += body.apply_row(arena, schema, key.clone(), row.clone()),
                 Fragment::Change { .. } => return None,
                 Fragment::PartitionEnd => {}
             }
@@ -96,16 +98,16 @@ impl Stored {
             }
             grew += self.widen();
             if let Some((clustering, row)) = other {
-                grew += self.body().apply_row(schema, clustering, row);
+                grew += self.body().apply_row(arena, schema, clustering, row);
             }
         }
-        grew + self.body().apply(schema, parts)
+        grew + self.body().apply(arena, schema, parts)
     }
 
     /// Turns the packed form into the general one.
     fn widen(&mut self) -> isize {
         let Stored::Row(packed) = self else { return 0 };
-        let rows = Rows::One(packed.clustering(), packed.row());
+        let rows = Rows::One(packed.own_row());
         *self = Stored::Body(Rc::new(Body { rows, ..Body::new(packed.key_bytes()) }));
         BODY_OVERHEAD as isize
     }

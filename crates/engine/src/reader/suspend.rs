@@ -118,7 +118,7 @@ impl Reader {
             Current::Nothing => {}
             Current::One(one) => {
                 if let Source::Sstable(mut source) = one.source {
-                    source.reader.leave_large();
+                    source.reader.suspend();
                     let open = head.as_ref().map_or(Tombstone::LIVE, |head| head.open);
                     let rest = Rest { buffer: one.buffer, finished: one.finished, active: head.is_some(), open };
                     held.push(Held { source, rest });
@@ -128,7 +128,7 @@ impl Reader {
                 let all = several.sources.into_iter().zip(several.merger.dissolve());
                 held.extend(all.filter_map(|(source, rest)| match source {
                     Source::Sstable(mut source) => {
-                        source.reader.leave_large();
+                        source.reader.suspend();
                         Some(Held { source, rest })
                     }
                     // The one row of a partition that filled the cache was yielded.

@@ -272,8 +272,7 @@ settings! {
         cpuset: Option<CpuSet> = None;
         /// Memory of all shards together. Without a value: half of the machine's memory, or of the
         /// limit of the control group. For uncounted memory, 24 MiB and 64 MiB for each shard are
-        /// reserved, together at most four tenths. If 1 GiB or more is left, a sixteenth of the
-        /// memory is reserved for huge pages, too. The rest is the shards' budgets. A node with
+        /// reserved, together at most four tenths. The rest is the shards' budgets. A node with
         /// less than 16 MiB for each shard does not start.
         memory ("64MiB" to ""): Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.

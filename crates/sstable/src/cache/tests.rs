@@ -46,7 +46,8 @@ fn closing_a_file_frees_its_pages() {
         let file = cache.register();
         (0..50).for_each(|n| file.insert(Kind::Data, n, &page(n as u8)));
     }
-    assert_eq!((cache.stats().pages, cache.stats().bytes), (1, 1000 + OVERHEAD));
+    let segment = cache.inner.borrow().segments.size();
+    assert_eq!((cache.stats().pages, cache.stats().bytes), (1, segment + OVERHEAD));
     assert_eq!(kept.get(Kind::Index, 3), Some(page(3)));
     assert_eq!(kept.get(Kind::Data, 3), None);
     assert!(cache.inner.borrow().entries.len() < 200, "slots are used again");
@@ -82,4 +83,112 @@ fn a_page_is_claimed_once() {
         drop(claim);
         assert_eq!(flight.wait().await, None);
     });
+}
+
+const PAGE: usize = 4 << 10;
+
+fn large_page(n: u64) -> Bytes {
+    Bytes::from(vec![n as u8; PAGE])
+}
+
+/// A cache whose segments have 16 pages.
+fn cache_with_segments() -> Rc<PageCache> {
+    let cache = PageCache::new(4 << 20);
+    assert_eq!(cache.inner.borrow().segments.size(), 16 * PAGE);
+    cache
+}
+
+/// The bytes of all segments and separate allocations that have pages.
+fn held_by_entries(inner: &Inner) -> usize {
+    let mut segments = std::collections::BTreeSet::new();
+    let mut separate = 0;
+    for entry in &inner.entries {
+        match (&entry.bytes, entry.segment) {
+            (None, _) => {}
+            (Some(_), Some(n)) => {
+                segments.insert(n);
+            }
+            (Some(bytes), None) => separate += bytes.len(),
+        }
+    }
+    segments.len() * inner.segments.size() + separate
+}
+
+#[test]
+fn a_segment_counts_until_its_last_page_is_dropped() {
+    let cache = cache_with_segments();
+    let mut files: Vec<_> = (0..4).map(|_| cache.register()).collect();
+    let mut state = 7u64;
+    let mut below = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    for step in 0..30_000 {
+        let n = below(files.len() as u64) as usize;
+        let hot = below(2) == 0;
+        let page = below(if hot { 100 } else { 2_000 });
+        match below(4_000) {
+            0 => files[n] = cache.register(),
+            1 => cache.set_budget((1 + below(4) as usize) << 20),
+            2 => drop(cache.lend(below(4 << 20) as usize)),
+            3 => {
+                cache.shrink(below(1 << 20) as usize);
+            }
+            _ => match files[n].get(Kind::Data, page) {
+                Some(bytes) => assert!(bytes.iter().all(|&byte| byte == page as u8), "page {page}"),
+                // Some pages are too large for a segment.
+                None => {
+                    let len = if page % 50 == 0 { 5 * PAGE } else { PAGE - page as usize };
+                    files[n].insert(Kind::Data, page, &Bytes::from(vec![page as u8; len]));
+                }
+            },
+        }
+        let inner = cache.inner.borrow();
+        assert!(inner.bytes() <= inner.limit(), "step {step}");
+        if step % 50 == 0 {
+            assert_eq!(inner.segments.held(), held_by_entries(&inner), "step {step}");
+        }
+    }
+    let stats = cache.stats();
+    assert!(stats.hits > 5_000 && stats.evictions > 5_000, "{stats:?}");
+    drop(files);
+    assert_eq!((cache.stats().pages, cache.stats().bytes), (0, 0));
+}
+
+#[test]
+fn segments_are_nearly_full_of_pages_after_the_budget_shrank() {
+    let cache = cache_with_segments();
+    let file = cache.register();
+    for n in 0..4_000 {
+        file.insert(Kind::Data, n, &large_page(n));
+        // Every tenth page is requested again and again.
+        (0..=n).step_by(10).for_each(|n| drop(file.get(Kind::Data, n)));
+    }
+    cache.set_budget(1 << 20);
+    for n in 4_000..6_000 {
+        file.insert(Kind::Data, n, &large_page(n));
+    }
+    let stats = cache.stats();
+    assert!(stats.bytes <= 1 << 20, "{stats:?}");
+    assert!(stats.pages * PAGE > stats.bytes * 8 / 10, "{stats:?}");
+    assert_eq!(file.get(Kind::Data, 5_999), Some(large_page(5_999)));
+}
+
+#[test]
+fn an_eviction_is_short_although_all_pages_were_requested() {
+    let cache = cache_with_segments();
+    let file = cache.register();
+    let mut n = 0;
+    while cache.stats().evictions == 0 {
+        file.insert(Kind::Data, n, &large_page(n));
+        for _ in 0..=MAX_VISITS {
+            file.get(Kind::Data, n);
+        }
+        n += 1;
+    }
+    assert!(file.has(Kind::Data, n - 1), "the page that needed room is cached");
+    let inner = cache.inner.borrow();
+    assert_eq!(inner.main.len(), MOST_KEPT_SEGMENTS * 16, "so many pages were copied");
+    assert!(inner.stats.evictions <= 2 * 16, "{:?}", inner.stats);
+    assert_eq!(inner.segments.held(), held_by_entries(&inner));
 }

@@ -265,10 +265,16 @@ impl Reader {
         self.stream.leave_budget();
     }
 
-    /// Drops the held parts of a large row. For a reader that waits to be resumed.
-    pub fn leave_large(&mut self) {
+    /// Drops the held parts of a large row, and copies what is held of the page cache. For a reader
+    /// that waits to be resumed: a page of the cache would keep its whole segment in memory.
+    pub fn suspend(&mut self) {
         if self.stream.holds_large() {
-            self.release();
+            return self.release();
+        }
+        self.stream.copy_cached();
+        self.index.copy_cached();
+        for entry in [&mut self.entry, &mut self.behind].into_iter().flatten() {
+            entry.key = Bytes::copy_from_slice(&entry.key);
         }
     }
 
@@ -562,3 +568,6 @@ impl Reader {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

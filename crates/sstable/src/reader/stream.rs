@@ -261,6 +261,26 @@ impl Stream {
         self.run = 0;
     }
 
+    /// Copies content that may be in the page cache: single chunks. Others were decompressed for
+    /// this reader.
+    pub fn copy_cached(&mut self) {
+        let length = self.table.chunk_length();
+        let joined = self.joined.as_mut().map(|(_, content)| content);
+        let window = match &mut self.window {
+            Window::Chunk(content) => Some(content),
+            Window::Own(_) => None,
+        };
+        for content in joined.into_iter().chain(window).filter(|content| content.len() <= length) {
+            *content = Bytes::copy_from_slice(content);
+        }
+    }
+
+    /// The pieces of content that it holds.
+    #[cfg(test)]
+    pub fn held(&self) -> impl Iterator<Item = &[u8]> {
+        self.joined.iter().map(|(_, content)| &content[..]).chain([self.window()])
+    }
+
     /// Whether it holds memory for a large row.
     pub fn holds_large(&self) -> bool {
         self.large.is_some()

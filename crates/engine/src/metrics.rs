@@ -19,6 +19,7 @@ pub(crate) struct Counts {
     pub flushed_bytes: Cell<u64>,
     pub flushes_running: Cell<u64>,
     pub relogged: Cell<u64>,
+    pub flushed_for_memory: Cell<u64>,
     pub compactions: Cell<u64>,
     pub moves: Cell<u64>,
     pub compaction_failures: Cell<u64>,
@@ -104,6 +105,8 @@ pub struct EngineMetrics {
     pub flushes_running: u64,
     /// Memtables that were relogged instead of being flushed, because they were small and many.
     pub relogged: u64,
+    /// Memtables flushed because much memory of the process was resident.
+    pub flushed_for_memory: u64,
     /// Bytes written by flushes.
     pub flushed_bytes: u64,
     /// Compactions done (`scylla_compaction_manager_completed_compactions`).

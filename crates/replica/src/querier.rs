@@ -20,7 +20,7 @@ use crate::request::{Class, ReadCommand};
 use bytes::Bytes;
 use engine::Suspended;
 use model::id::TableId;
-use model::key::{ClusteringCut, DecoratedKey, RingCut};
+use model::key::{Clustering, ClusteringCut, DecoratedKey, RingCut};
 use model::range::{PartitionRange, RowRange, Slice};
 use model::schema::{ClusteringOrder, TableSchema};
 use std::cmp::Ordering;
@@ -56,15 +56,19 @@ struct Stop {
 impl Stop {
     /// The stop after which the next page of this table starts. None: no page ends at this
     /// position.
+    ///
+    /// Its keys are copies: those of the page may be cut from a block of a memtable, which they
+    /// would keep in memory after its flush.
     fn of(position: &Position, schema: &TableSchema) -> Option<Stop> {
         let at = match position.region {
             Region::Clustered if !schema.clustering.is_empty() => {
-                Some(ClusteringCut { prefix: position.prefix.clone(), after: position.weight >= 0 })
+                let prefix = Clustering(Bytes::copy_from_slice(&position.prefix.0));
+                Some(ClusteringCut { prefix, after: position.weight >= 0 })
             }
             Region::Clustered | Region::End => None,
             Region::Start | Region::Static => return None,
         };
-        Some(Stop { key: position.key.clone(), at })
+        Some(Stop { key: Bytes::copy_from_slice(&position.key), at })
     }
 }
 
@@ -118,7 +122,7 @@ impl Querier {
     /// follows. None if no page can resume it.
     pub fn new(
         reader: engine::Reader,
-        head: Option<engine::PartitionHead>,
+        mut head: Option<engine::PartitionHead>,
         permit: Permit,
         command: &ReadCommand,
         class: Class,
@@ -131,6 +135,9 @@ impl Querier {
             head.as_ref().is_none_or(|head| head.key.key == stop.key),
             "a page ends in the partition that its reader is in"
         );
+        if let Some(head) = &mut head {
+            head.key.key = stop.key.clone();
+        }
         let singular = range.singular_key().is_some();
         if singular && stop.at.is_none() {
             return None;
@@ -245,8 +252,10 @@ fn is_remaining(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::key::Clustering;
+    use model::id::{ColumnId, SchemaVersion};
+    use model::options::TableOptions;
     use model::range::Resume;
+    use model::schema::{Column, ColumnKind};
     use model::types::CqlType;
 
     fn order() -> ClusteringOrder {
@@ -268,6 +277,37 @@ mod tests {
     /// Stopped behind a row of partition 1, in the reader's order.
     fn stopped(row: i32) -> Stop {
         Stop { key: key(1).key, at: Some(ClusteringCut::after(place(row))) }
+    }
+
+    #[test]
+    fn a_stop_does_not_keep_the_memory_of_the_page() {
+        let column = |name: &str, kind| Column {
+            id: ColumnId(0),
+            name: name.into(),
+            kind,
+            position: 0,
+            ty: CqlType::Int,
+            descending: false,
+        };
+        let schema = TableSchema::new(
+            TableId::from_bytes([1; 16]),
+            SchemaVersion::from_bytes([2; 16]),
+            "ks",
+            "t",
+            vec![column("pk", ColumnKind::PartitionKey)],
+            vec![column("ck", ColumnKind::Clustering)],
+            Vec::new(),
+            Vec::new(),
+            Vec::new(),
+            TableOptions::default(),
+        );
+        let block = Bytes::from(vec![7; 100]);
+        let prefix = Clustering(block.slice(10..20));
+        let position = Position { key: block.slice(..10), region: Region::Clustered, prefix, weight: 1 };
+        let stop = Stop::of(&position, &schema).expect("a page may end at a row");
+        assert!(stop.key == position.key && stop.at == Some(ClusteringCut::after(position.prefix.clone())));
+        drop(position);
+        assert!(block.is_unique());
     }
 
     /// A slice of the rows 10 to 20 and 30 to 40, of which `left` remains in a partition.

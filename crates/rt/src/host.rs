@@ -40,6 +40,23 @@ pub fn memory_limit() -> io::Result<MemoryLimit> {
     Ok(MemoryLimit { machine, control_group: limit.filter(|limit| *limit < machine) })
 }
 
+/// The resident memory of the process, in bytes.
+pub fn resident_memory() -> io::Result<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    let pages =
+        pages.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/statm has no second number"))?;
+    Ok(pages * page_size())
+}
+
+/// The size of a page of memory, in bytes.
+#[allow(unsafe_code)]
+fn page_size() -> u64 {
+    // SAFETY: reads a constant of the system.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096)
+}
+
 /// A limit of control groups: its controller, its file in version 2, and its file in version 1.
 type Limited = (&'static str, &'static str, &'static str);
 const MEMORY: Limited = ("memory", "memory.max", "memory.limit_in_bytes");

@@ -24,6 +24,7 @@ mod local_sources;
 mod machine_checks;
 pub mod membership;
 pub mod memory;
+mod memory_guard;
 pub mod metrics;
 pub mod node;
 mod node_events;

@@ -21,6 +21,7 @@ use crate::machine_checks::{
 };
 use crate::membership::{self, ClusterConfig};
 use crate::memory;
+use crate::memory_guard;
 use crate::metrics;
 use crate::node_events;
 use crate::node_ops::NodeOps;
@@ -62,6 +63,8 @@ const STOP_CLIENTS: u32 = 4;
 pub struct Plan {
     /// The number of shards.
     pub shards: usize,
+    /// The memory of the node, in bytes.
+    pub memory: u64,
     /// Memory of each shard, in bytes.
     pub shard_memory: usize,
     /// Ports for clients.
@@ -102,6 +105,7 @@ impl Plan {
         let client_ports = client_ports(config, tls.is_some());
         Ok(Plan {
             shards,
+            memory,
             shard_memory,
             client_ports,
             serves_clients: config.start_native_transport,
@@ -330,8 +334,7 @@ pub fn run(
             never = starting::serve(ports.prometheus.as_ref(), ports.admin.as_ref(), config, &progress) => match never {},
             up = remote.call(ShardId(0), move || async move { bring_up(services, of_node, encryption, failures).await }) => up.map_err(because)??,
             signal = &mut signals => {
-                // Replay can take a while. Ending during replay is as safe as a crash: the next
-                // start replays again.
+                // Ending during replay is as safe as a crash: the next start replays again.
                 tracing::info!(signal, "stopping before the node was ready");
                 stopping::exit(0);
             }
@@ -342,6 +345,7 @@ pub fn run(
         if let Some((files, known)) = peer_files {
             rt::task::spawn(internode::watch_files(services.layers.internode, files, known, remote.clone())).detach();
         }
+        memory_guard::begin(plan.memory, &remote, services.engine);
         let settings = signals::LiveSettings::new(config, RemoteShards::new(remote.clone(), services.live));
         rt::task::spawn(settings.handle(others, reload)).detach();
         let serving = serve_http(ports, &plan, &up, (remote.clone(), services), log, &stopped);

@@ -25,6 +25,7 @@ impl Engine {
             flush_failures: counters.flush_failures.get(),
             flushes_running: counters.flushes_running.get(),
             relogged: counters.relogged.get(),
+            flushed_for_memory: counters.flushed_for_memory.get(),
             flushed_bytes: counters.flushed_bytes.get(),
             compactions: counters.compactions.get(),
             moves: counters.moves.get(),

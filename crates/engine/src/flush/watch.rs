@@ -1,31 +1,80 @@
 //! Starts flushes when memtables or the commitlog are full.
 //!
-//! Memory pressure flushes the tablet that frees most memory. A full log flushes the tablets that
-//! hold its oldest segments.
+//! Full memtables flush the tablet that frees most memory. Much resident memory flushes the
+//! memtables that exist, the oldest first ([`Engine::flush_existing_memtables`]). A full log
+//! flushes the tablets that hold its oldest segments.
 
 use crate::commitlog::Position;
 use crate::config::RETRY_AFTER;
 use crate::engine::Engine;
+use crate::metrics::add;
 use crate::table::{Table, Tablet};
 use rt::time::Duration;
 use std::rc::Rc;
 
 impl Engine {
-    /// Flushes whenever memtables exceed their threshold. Runs until the engine stops.
+    /// Starts to flush all memtables that exist now, the oldest first. Rows of old memtables keep
+    /// memory resident that was freed beside them.
+    pub fn flush_existing_memtables(&self) {
+        self.flush_before.set(Some(self.log().position()));
+        self.pool().flush.notify_one();
+    }
+
+    /// Flushes whenever memtables exceed their threshold, or are to be flushed for their age. Runs
+    /// until the engine stops.
     pub(crate) async fn watch_memory(&self) {
         loop {
             self.pool().flush.notified().await;
-            while self.pool().wants_flush() {
-                let Some((table, tablet)) = self.largest_memtable() else {
-                    // All of it is being flushed already.
-                    rt::time::sleep(Duration::from_millis(1)).await;
-                    continue;
-                };
-                if self.flush_tablet(&table, &tablet).await.is_err() {
-                    rt::time::sleep(RETRY_AFTER).await;
+            // In turn: old memtables are flushed also while memtables are full all the time.
+            while self.flush_largest().await | self.flush_oldest().await {}
+        }
+    }
+
+    /// If memtables exceed their threshold, flushes the one that frees most memory.
+    async fn flush_largest(&self) -> bool {
+        let wanted = self.pool().wants_flush();
+        if wanted {
+            match self.largest_memtable() {
+                Some((table, tablet)) => {
+                    if self.flush_tablet(&table, &tablet).await.is_err() {
+                        rt::time::sleep(RETRY_AFTER).await;
+                    }
+                }
+                // All of it is being flushed already.
+                None => rt::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+        wanted
+    }
+
+    /// If memtables are to be flushed for their age, flushes the oldest one.
+    async fn flush_oldest(&self) -> bool {
+        let Some(before) = self.flush_before.get() else { return false };
+        let flushed = match self.oldest_memtable(before) {
+            Some((table, tablet)) => self.flush_tablet(&table, &tablet).await.is_ok(),
+            None => false,
+        };
+        if flushed {
+            add(&self.counters().flushed_for_memory, 1);
+        } else {
+            self.flush_before.set(None);
+        }
+        flushed
+    }
+
+    /// The tablet with the oldest memtable, unless it began at or after a position of the log.
+    fn oldest_memtable(&self, before: Position) -> Option<(Rc<Table>, Rc<Tablet>)> {
+        let mut oldest: Option<(Position, Rc<Table>, Rc<Tablet>)> = None;
+        for table in self.all_tables() {
+            for tablet in table.tablets().iter() {
+                if let Some(first) = tablet.first_unflushed().filter(|first| *first < before)
+                    && oldest.as_ref().is_none_or(|(least, ..)| first < *least)
+                {
+                    oldest = Some((first, table.clone(), tablet.clone()));
                 }
             }
         }
+        oldest.map(|(_, table, tablet)| (table, tablet))
     }
 
     /// The tablet whose flush frees most memory. Tablets whose flushes fail come last.

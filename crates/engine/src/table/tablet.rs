@@ -114,6 +114,19 @@ impl Tablet {
         bytes
     }
 
+    /// Where in the log the oldest memtable with contents begins. Contents of earlier runs come
+    /// before all positions. `None` if all contents are flushed.
+    pub fn first_unflushed(&self) -> Option<Position> {
+        let mut least = None;
+        self.for_each_memtable(|memtable| {
+            if memtable.bytes() > 0 {
+                let first = memtable.logged().map_or(Position::MIN, |interval| interval.first);
+                least = Some(least.map_or(first, |least: Position| least.min(first)));
+            }
+        });
+        least
+    }
+
     /// Whether a memtable holds mutations that only the logs of earlier runs have.
     pub fn needs_old_logs(&self) -> bool {
         let mut needs = false;

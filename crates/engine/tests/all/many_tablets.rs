@@ -1,6 +1,7 @@
 //! Many tablets with little data in each: the log stays within its size without a tiny sstable
 //! for each of them, and nothing is lost.
 
+use crate::support::table_files::{insert, write};
 use crate::support::*;
 use engine::commitlog::{self, ReplayOptions};
 use engine::replay_logs;
@@ -164,6 +165,34 @@ fn making_replayed_data_safe_again_writes_nothing_again() {
         engine.abandon().await;
         let engine = open(config(), &schema, &tablets(TABLETS)).await;
         assert_eq!(read(&engine, schema.id, PartitionRange::FULL, Slice::full()).await, naive.seen());
+        engine.stop().await;
+    });
+}
+
+/// The memtables that exist are flushed, without a full memory or log.
+#[test]
+fn existing_memtables_are_flushed() {
+    rt::block_on(async {
+        let scratch = Scratch::new("existing");
+        let schema = still(i32::MAX);
+        let engine = open(config(&scratch, 64 << 20), &schema, &tablets(8)).await;
+        let empty = async || {
+            while engine.metrics().memtable_bytes > 0 {
+                rt::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        for k in 0..100 {
+            write(&engine, &schema, 1, insert(k, 1, "v")).await;
+        }
+        engine.flush_existing_memtables();
+        empty().await;
+        let metrics = engine.metrics();
+        assert_eq!((metrics.flushes, metrics.flushed_for_memory), (8, 8));
+        write(&engine, &schema, 2, insert(7, 1, "w")).await;
+        engine.flush_existing_memtables();
+        engine.flush_existing_memtables();
+        empty().await;
+        assert_eq!(engine.metrics().flushed_for_memory, 9, "one tablet had something new");
         engine.stop().await;
     });
 }

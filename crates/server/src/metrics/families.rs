@@ -203,6 +203,7 @@ families! {
     counter "scylla_memtables_flushes" "Memtables flushed." |s| s.storage.engine.flushes;
     gauge "scylla_memtables_pending_flushes_bytes" "Bytes of memtables that wait to be flushed." |s| s.storage.tables.pending_flush_bytes;
     counter "scylla_memtables_relogged" "Small memtables that were written to the commitlog again instead of being flushed." |s| s.storage.engine.relogged;
+    counter "scylla_memtables_flushed_for_memory" "Memtables flushed because much memory of the process was resident." |s| s.storage.engine.flushed_for_memory;
     counter "scylla_memtables_failed_flushes" "Flushes that failed." |s| s.storage.engine.flush_failures;
     counter "scylla_memtables_flushed_bytes" "Bytes written by flushes." |s| s.storage.engine.flushed_bytes;
 

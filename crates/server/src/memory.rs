@@ -6,10 +6,13 @@
 //! of rate limits, and the allocator.
 //!
 //! Memory that is freed in another order than it was filled leaves the allocator's pages partly
-//! used, and resident. So rows of memtables and pages of the cache are in blocks that are freed as
-//! a whole (`engine::memtable`, `sstable::cache`). Before they were, a node with 2 GiB used 2.2
-//! GiB; since then it uses 1.6 GiB (`bench/storage --only memory`). Cached rows, nodes of
-//! memtables and buffers are allocated one by one.
+//! used, and resident. So most rows of memtables, and pages of the cache, are in blocks that are
+//! freed as a whole (`engine::memtable`, `sstable::cache`). Before they were, a node with 2 GiB
+//! used 2.2 GiB; since then it uses 1.6 GiB (`bench/storage --only memory`).
+//!
+//! Allocated one by one are: cached rows, nodes of memtables, buffers, and rows of memtables that
+//! replace others or are large for their memtable. What these keep resident beyond the reserve
+//! starts flushes (`memory_guard`).
 
 use crate::config::Config;
 use crate::config::setting::{Setting, Size};

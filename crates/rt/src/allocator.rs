@@ -11,6 +11,11 @@ const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 /// arenas. A larger object is mapped, and unmapped when it is freed.
 const MOST_IN_ARENA: libmimalloc_sys::mi_option_t = 45;
 
+/// The least size, in bytes, of objects for which mimalloc takes memory of their own, so that this
+/// memory is returned as soon as the object is freed. Smaller objects are beside others of their
+/// size (up to 512 KiB; memory is taken in steps of 64 KiB).
+pub const LEAST_SEPARATE: usize = 576 << 10;
+
 /// Keeps freed memory for `time` before it returns to the kernel. Each read of a large partition
 /// allocates and frees pages of a megabyte. If these returned to the kernel at once, clearing them
 /// again would cost more than the read itself (measured: 390 against 560 MB/s per core).

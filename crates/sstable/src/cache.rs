@@ -298,7 +298,7 @@ impl Inner {
         entry.bytes.clone()
     }
 
-    fn insert(&mut self, key: Key, bytes: Bytes) {
+    fn insert(&mut self, key: Key, bytes: &[u8]) {
         if self.slot(key).is_some() || !self.files.contains_key(&key.file) {
             return;
         }
@@ -368,13 +368,16 @@ impl Inner {
     /// Moves an entry that was just taken from its queue to the end of the main queue.
     fn keep(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
-        let Some(bytes) = entry.bytes.take() else { unreachable!("the caller has looked") };
-        let len = bytes.len();
-        let before = (entry.queue, entry.segment);
-        entry.visits = if entry.queue == Queue::Small { 0 } else { entry.visits - 1 };
-        let (bytes, segment) = self.segments.store(Queue::Main, bytes);
-        (entry.bytes, entry.segment, entry.queue) = (Some(bytes), segment, Queue::Main);
-        self.segments.remove(before.0, before.1, len);
+        let Some(bytes) = &mut entry.bytes else { unreachable!("the caller has looked") };
+        let (len, from, segment) = (bytes.len(), entry.queue, entry.segment);
+        entry.visits = if from == Queue::Small { 0 } else { entry.visits - 1 };
+        entry.queue = Queue::Main;
+        if segment.is_some() {
+            (*bytes, entry.segment) = self.segments.store(Queue::Main, bytes);
+            self.segments.remove(from, segment, len);
+        } else {
+            self.segments.transfer(from, Queue::Main, len);
+        }
         self.main.push_back(slot);
     }
 
@@ -502,7 +505,7 @@ impl CachedFile {
     }
 
     pub fn insert(&self, kind: Kind, page: u64, bytes: &Bytes) {
-        self.cache.inner.borrow_mut().insert(self.key(kind, page), bytes.clone());
+        self.cache.inner.borrow_mut().insert(self.key(kind, page), bytes);
     }
 
     /// The read of a page, if one is in progress.

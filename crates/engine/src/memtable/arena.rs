@@ -1,6 +1,6 @@
 //! The blocks from which a memtable's rows are cut. They are freed entirely with the memtable.
 //!
-//! So the rows of a memtable are not beside those of others. With an allocation for each row, a
+//! So these rows are not beside those of other memtables. With an allocation for each row, a
 //! memtable that stays keeps the allocator's pages of flushed ones resident. Measured: 81 MiB of
 //! rows of 10 KiB in 540 MiB.
 
@@ -11,10 +11,9 @@ use model::row::Row;
 
 /// The first block of a memtable, in bytes.
 const FIRST_BLOCK: usize = 2 << 10;
-/// The largest block, in bytes: the least that mimalloc maps on its own, and not beside other
-/// objects of that size.
-const LARGEST_BLOCK: usize = 576 << 10;
-/// A block has at most this fraction of the memtable's bytes.
+/// The largest block, in bytes.
+const LARGEST_BLOCK: usize = rt::allocator::LEAST_SEPARATE;
+/// A block after the first has at most this fraction of the memtable's bytes.
 const GROWTH: usize = 4;
 /// An allocation larger than this fraction of a block gets memory of its own.
 const SHARE: usize = 8;

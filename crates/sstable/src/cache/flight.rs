@@ -29,7 +29,7 @@ impl Claim {
         debug_assert!(i < self.keys.len(), "only claimed pages are completed");
         let mut inner = self.cache.inner.borrow_mut();
         if let Some(&key) = self.keys.get(i) {
-            inner.insert(key, bytes.clone());
+            inner.insert(key, bytes);
             if let Some(flight) = inner.flights.get(&key) {
                 *flight.bytes.borrow_mut() = Some(bytes.clone());
             }

@@ -13,9 +13,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// The maximum size of a segment in bytes: the least that mimalloc maps on its own, and not beside
-/// other objects of that size.
-const LARGEST: usize = 576 << 10;
+/// The maximum size of a segment in bytes.
+const LARGEST: usize = rt::allocator::LEAST_SEPARATE;
 /// The cache's budget has at least this number of segments.
 const SEGMENTS: usize = 64;
 /// A segment has room for at least this number of pages.
@@ -90,12 +89,12 @@ impl Segments {
         }
     }
 
-    /// Stores a page. Returns the bytes that the cache keeps: a copy in a segment, or the same.
-    pub fn store(&mut self, queue: Queue, page: Bytes) -> (Bytes, Segment) {
+    /// Stores a page. Returns the copy that the cache keeps: `page` may be a part of more.
+    pub fn store(&mut self, queue: Queue, page: &[u8]) -> (Bytes, Segment) {
         let cost = self.cost(queue, page.len());
         self.held[queue as usize] += cost;
         if !self.fits(page.len()) {
-            return (page, None);
+            return (Bytes::copy_from_slice(page), None);
         }
         if cost > 0 {
             self.start_segment(queue);
@@ -105,7 +104,7 @@ impl Segments {
         if let Some(n) = segment {
             self.pages[n as usize] += 1;
         }
-        head.room.extend_from_slice(&page);
+        head.room.extend_from_slice(page);
         (head.room.split().freeze(), segment)
     }
 
@@ -117,6 +116,13 @@ impl Segments {
         });
         debug_assert_eq!(self.pages[n as usize], 0, "a free segment has no pages");
         self.heads[queue as usize] = Head { segment: Some(n), room: BytesMut::with_capacity(self.size) };
+    }
+
+    /// A page of `len` bytes with an allocation of its own goes from one queue to the other, or
+    /// stays in its queue.
+    pub fn transfer(&mut self, from: Queue, to: Queue, len: usize) {
+        self.held[from as usize] -= len;
+        self.held[to as usize] += len;
     }
 
     /// Forgets a page of `len` bytes whose bytes were dropped.

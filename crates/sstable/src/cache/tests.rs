@@ -1,6 +1,8 @@
 //! The page cache: what it keeps, lends and evicts.
 
 use super::*;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 fn page(n: u8) -> Bytes {
     Bytes::from(vec![n; 1000])
@@ -118,11 +120,8 @@ fn held_by_entries(inner: &Inner) -> usize {
 fn a_segment_counts_until_its_last_page_is_dropped() {
     let cache = cache_with_segments();
     let mut files: Vec<_> = (0..4).map(|_| cache.register()).collect();
-    let mut state = 7u64;
-    let mut below = |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % n
-    };
+    let mut rng = SmallRng::seed_from_u64(7);
+    let mut below = |n: u64| rng.gen_range(0..n);
     for step in 0..30_000 {
         let n = below(files.len() as u64) as usize;
         let hot = below(2) == 0;
@@ -153,6 +152,18 @@ fn a_segment_counts_until_its_last_page_is_dropped() {
     assert!(stats.hits > 5_000 && stats.evictions > 5_000, "{stats:?}");
     drop(files);
     assert_eq!((cache.stats().pages, cache.stats().bytes), (0, 0));
+}
+
+#[test]
+fn a_page_does_not_keep_the_buffer_it_was_read_into() {
+    for budget in [100 << 10, 4 << 20] {
+        let cache = PageCache::new(budget);
+        let file = cache.register();
+        let buffer = Bytes::from(vec![1; 16 * PAGE]);
+        file.insert(Kind::Data, 1, &buffer.slice(..PAGE));
+        assert_eq!(file.get(Kind::Data, 1), Some(buffer.slice(..PAGE)));
+        assert!(buffer.is_unique(), "a cache of {budget} bytes");
+    }
 }
 
 #[test]

@@ -269,7 +269,7 @@ impl Reader {
     /// that waits to be resumed: a page of the cache would keep its whole segment in memory.
     pub fn suspend(&mut self) {
         if self.stream.holds_large() {
-            return self.release();
+            self.release();
         }
         self.stream.copy_cached();
         self.index.copy_cached();

@@ -87,8 +87,6 @@ pub struct Engine {
     large: Cell<LargeLimits>,
     large_counts: Rc<LargeCounts>,
     max_timestamp: Cell<i64>,
-    /// Memtables that began before this position of the log are flushed, the oldest first.
-    pub(crate) flush_before: Cell<Option<Position>>,
     /// The newest epoch of all tables.
     newest_epoch: Cell<u64>,
     /// The sstables that were found in each table's directory, during startup.
@@ -135,7 +133,6 @@ impl Engine {
             large: Cell::default(),
             large_counts: Rc::default(),
             max_timestamp: Cell::new(i64::MIN),
-            flush_before: Cell::new(None),
             newest_epoch: Cell::new(0),
             prepared: RefCell::default(),
             changes: DirectoryChanges::default(),

@@ -16,8 +16,7 @@ impl Engine {
     /// Starts to flush all memtables that exist now, the oldest first. Rows of old memtables keep
     /// memory resident that was freed beside them.
     pub fn flush_existing_memtables(&self) {
-        self.flush_before.set(Some(self.log().position()));
-        self.pool().flush.notify_one();
+        self.pool().request_flush(Some(self.log().position()));
     }
 
     /// Flushes whenever memtables exceed their threshold, or are to be flushed for their age. Runs
@@ -49,7 +48,7 @@ impl Engine {
 
     /// If memtables are to be flushed for their age, flushes the oldest one.
     async fn flush_oldest(&self) -> bool {
-        let Some(before) = self.flush_before.get() else { return false };
+        let Some(before) = self.pool().flush_before() else { return false };
         let flushed = match self.oldest_memtable(before) {
             Some((table, tablet)) => self.flush_tablet(&table, &tablet).await.is_ok(),
             None => false,
@@ -57,7 +56,7 @@ impl Engine {
         if flushed {
             add(&self.counters().flushed_for_memory, 1);
         } else {
-            self.flush_before.set(None);
+            self.pool().request_flush(None);
         }
         flushed
     }

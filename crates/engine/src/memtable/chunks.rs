@@ -51,6 +51,8 @@ struct Leaf {
     cut: u64,
 }
 
+const _: () = assert!(FULL < u64::BITS as usize, "a full chunk and one more row have a bit each");
+
 /// The change of a row.
 pub(crate) enum Upsert {
     /// A row that was not there.

@@ -19,6 +19,7 @@ use model::row::{self, Row};
 use model::schema::TableSchema;
 
 const HEADER: usize = 7;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed(Bytes);

@@ -5,6 +5,7 @@
 //! that clients slow down gradually. Only at the limit do writes wait for room. Replay and
 //! flushes never wait here.
 
+use crate::commitlog::Position;
 use crate::config::{FLUSH_FROM, LONGEST_DELAY, SLOW_FROM, WAIT_FOR_ROOM};
 use rt::sync::Notify;
 use rt::time::Duration;
@@ -28,6 +29,8 @@ pub(crate) struct Pool {
     delayed: Cell<u64>,
     /// The last flush failed for lack of disk space or descriptors.
     flushes_blocked: Cell<bool>,
+    /// Memtables that began before this position of the log are to be flushed, the oldest first.
+    flush_before: Cell<Option<Position>>,
     /// Notified when a flush is needed.
     pub flush: Notify,
     room: Notify,
@@ -41,6 +44,7 @@ impl Pool {
             waiting: Cell::new(0),
             delayed: Cell::new(0),
             flushes_blocked: Cell::new(false),
+            flush_before: Cell::new(None),
             flush: Notify::new(),
             room: Notify::new(),
         })
@@ -68,6 +72,19 @@ impl Pool {
     /// Whether memtables should be flushed for their memory.
     pub fn wants_flush(&self) -> bool {
         self.used.get() > self.flush_from()
+    }
+
+    /// Requests a flush of the memtables that began before this position, or ends the request.
+    pub fn request_flush(&self, before: Option<Position>) {
+        self.flush_before.set(before);
+        if before.is_some() {
+            self.flush.notify_one();
+        }
+    }
+
+    /// The position before which memtables are to be flushed.
+    pub fn flush_before(&self) -> Option<Position> {
+        self.flush_before.get()
     }
 
     /// Bytes held.

@@ -61,6 +61,7 @@ impl Stored {
             return Some((Stored::Row(packed), bytes));
         }
         let mut body = Body::new(Bytes::copy_from_slice(key));
+        // The rows have no clustering key, so nothing is cut from it.
         let arena = &mut Arena::default();
         let (mut bytes, mut is_empty) = (BODY_OVERHEAD as isize + key.len() as isize, true);
         for fragment in fragments {

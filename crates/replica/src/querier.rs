@@ -22,7 +22,7 @@ use engine::Suspended;
 use model::id::TableId;
 use model::key::{Clustering, ClusteringCut, DecoratedKey, RingCut};
 use model::range::{PartitionRange, RowRange, Slice};
-use model::schema::{ClusteringOrder, TableSchema};
+use model::schema::ClusteringOrder;
 use std::cmp::Ordering;
 use std::rc::Rc;
 
@@ -54,14 +54,13 @@ struct Stop {
 }
 
 impl Stop {
-    /// The stop after which the next page of this table starts. None: no page ends at this
-    /// position.
+    /// The stop after which the next page starts. None: no page ends at this position.
     ///
     /// Its keys are copies: those of the page may be cut from a block of a memtable, which they
     /// would keep in memory after its flush.
-    fn of(position: &Position, schema: &TableSchema) -> Option<Stop> {
+    fn of(position: &Position, has_clustering: bool) -> Option<Stop> {
         let at = match position.region {
-            Region::Clustered if !schema.clustering.is_empty() => {
+            Region::Clustered if has_clustering => {
                 let prefix = Clustering(Bytes::copy_from_slice(&position.prefix.0));
                 Some(ClusteringCut { prefix, after: position.weight >= 0 })
             }
@@ -129,18 +128,18 @@ impl Querier {
         range: &PartitionRange,
         last: Option<&Position>,
     ) -> Option<Querier> {
-        let stop = Stop::of(last?, reader.schema())?;
+        let stop = Stop::of(last?, !reader.schema().clustering.is_empty())?;
         debug_assert!(stop.at.is_none() || head.is_some(), "a reader that stops in a partition has its head");
         debug_assert!(
             head.as_ref().is_none_or(|head| head.key.key == stop.key),
             "a page ends in the partition that its reader is in"
         );
-        if let Some(head) = &mut head {
-            head.key.key = stop.key.clone();
-        }
         let singular = range.singular_key().is_some();
         if singular && stop.at.is_none() {
             return None;
+        }
+        if let Some(head) = &mut head {
+            head.key.key = stop.key.clone();
         }
         let (slice, bypass_cache) = (command.slice.clone(), command.bypass_cache);
         let asked = Asked { table: command.table, class, slice, bypass_cache, singular };
@@ -252,10 +251,7 @@ fn is_remaining(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::id::{ColumnId, SchemaVersion};
-    use model::options::TableOptions;
     use model::range::Resume;
-    use model::schema::{Column, ColumnKind};
     use model::types::CqlType;
 
     fn order() -> ClusteringOrder {
@@ -281,30 +277,10 @@ mod tests {
 
     #[test]
     fn a_stop_does_not_keep_the_memory_of_the_page() {
-        let column = |name: &str, kind| Column {
-            id: ColumnId(0),
-            name: name.into(),
-            kind,
-            position: 0,
-            ty: CqlType::Int,
-            descending: false,
-        };
-        let schema = TableSchema::new(
-            TableId::from_bytes([1; 16]),
-            SchemaVersion::from_bytes([2; 16]),
-            "ks",
-            "t",
-            vec![column("pk", ColumnKind::PartitionKey)],
-            vec![column("ck", ColumnKind::Clustering)],
-            Vec::new(),
-            Vec::new(),
-            Vec::new(),
-            TableOptions::default(),
-        );
         let block = Bytes::from(vec![7; 100]);
         let prefix = Clustering(block.slice(10..20));
         let position = Position { key: block.slice(..10), region: Region::Clustered, prefix, weight: 1 };
-        let stop = Stop::of(&position, &schema).expect("a page may end at a row");
+        let stop = Stop::of(&position, true).expect("a page may end at a row");
         assert!(stop.key == position.key && stop.at == Some(ClusteringCut::after(position.prefix.clone())));
         drop(position);
         assert!(block.is_unique());

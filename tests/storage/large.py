@@ -43,7 +43,7 @@ class Work(threading.Thread):
             self.all_done.abort()
 
     def again(self, ask, limit=300):
-        """Retries until the result is not a temporary error."""
+        """Retries until the result is not a temporary error, for at most `limit` seconds."""
         end = time.monotonic() + limit
         while True:
             answer = ask()

@@ -11,8 +11,8 @@
 //! used 2.2 GiB; since then it uses 1.6 GiB (`bench/storage --only memory`).
 //!
 //! Allocated one by one are: cached rows, nodes of memtables, buffers, and rows of memtables that
-//! replace others or are large for their memtable. What these keep resident beyond the reserve
-//! starts flushes (`memory_guard`).
+//! replace others or are large for their memtable. If these keep too much resident, memtables are
+//! flushed (`memory_guard`).
 
 use crate::config::Config;
 use crate::config::setting::{Setting, Size};

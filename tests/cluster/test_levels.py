@@ -158,6 +158,26 @@ def test_one_copy_on_a_dead_node(trio):
     )
 
 
+def test_a_replication_factor_of_zero_is_unavailable(trio):
+    """No level can be reached without a replica, not even ANY."""
+    session = trio.sessions[1]
+    trio.keyspace("none", factor=0)
+    session.execute("CREATE TABLE none.t (k int PRIMARY KEY, v int)")
+    session.execute("CREATE TABLE none.c (k int PRIMARY KEY, n counter)")
+    for level in WRITES:
+        needed = {Level.TWO: 2, Level.THREE: 3}.get(level, 1)
+        for text in (
+            "INSERT INTO none.t (k, v) VALUES (1, 1)",
+            "BEGIN BATCH INSERT INTO none.t (k, v) VALUES (1, 1);"
+            " INSERT INTO none.t (k, v) VALUES (2, 1); APPLY BATCH",
+            "UPDATE none.c SET n = n + 1 WHERE k = 1",
+            "SELECT v FROM none.t WHERE k = 1",
+            "SELECT count(*) FROM none.t",
+        ):
+            if level != Level.ANY or text.startswith(("INSERT", "BEGIN")):
+                check(session, at(level, text), level, needed, 0)
+
+
 def test_hints_are_set_while_the_node_runs(trio):
     """`hinted_handoff_enabled` is changed by CQL: it applies to the next write."""
     session, first = trio.sessions[0], trio.nodes[0]

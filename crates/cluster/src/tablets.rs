@@ -100,15 +100,13 @@ impl TabletMap {
         &self.replicas[tablet as usize]
     }
 
-    /// The only replica of a tablet, if it is on `host` and the tablet is not in a transition. A
-    /// node-local table is on shard 0.
+    /// The only replica of a tablet, if it is on `host` and the tablet is not in a transition.
     #[inline]
     pub fn only_replica(&self, tablet: u32, host: HostId) -> Option<TabletReplica> {
         if !self.transitions.is_empty() && self.transitions.contains_key(&tablet) {
             return None;
         }
         match self.replicas(tablet) {
-            [] => Some(TabletReplica { host, shard: 0 }),
             [only] if only.host == host => Some(*only),
             _ => None,
         }

@@ -1,11 +1,12 @@
 //! The responses that a consistency level needs, given the replication options of a keyspace.
 //! [`super::response_tracker`] counts the responses.
 
-use super::Consistency;
 use super::nodes::Nodes;
 use super::response_tracker::{Candidate, Factors};
+use super::{Consistency, Coordinator, CoordinatorError, count};
 use cluster::metadata::builtin::is_built_in;
 use cluster::metadata::{Metadata, Table};
+use cluster::tablets::TabletReplica;
 
 /// The replication factors of a keyspace for a tablet with these replicas. Built-in tables are
 /// node-local: any level needs only this node.
@@ -25,4 +26,27 @@ pub(super) fn needs_one(metadata: &Metadata, table: &Table, level: Consistency) 
 fn needs_one_of(metadata: &Metadata, table: &Table, level: Consistency) -> bool {
     let keyspace = metadata.keyspace(&table.schema.keyspace).filter(|_| !is_built_in(&table.schema.keyspace));
     level.required(keyspace.map_or(1, |keyspace| keyspace.definition.replication_factor())) == 1
+}
+
+impl Coordinator {
+    /// The replica to use for a tablet without replicas: this node's shard 0, which has the data of
+    /// a built-in table.
+    ///
+    /// # Errors
+    ///
+    /// [`CoordinatorError::Unavailable`] for any other table: its replication factor is 0, so no
+    /// level can be reached.
+    #[cold]
+    pub(super) fn node_local_replica(
+        &self,
+        table: &Table,
+        consistency: Consistency,
+    ) -> Result<TabletReplica, CoordinatorError> {
+        if is_built_in(&table.schema.keyspace) {
+            return Ok(TabletReplica { host: self.host, shard: 0 });
+        }
+        count(&self.counters.unavailable);
+        let required = consistency.required(0).max(1);
+        Err(CoordinatorError::Unavailable { consistency, required, alive: 0 })
+    }
 }

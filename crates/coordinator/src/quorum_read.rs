@@ -165,10 +165,12 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<(QuorumState, SmallVec<[TabletReplica; 4]>), Attempt> {
         let nodes = self.nodes_by(metadata);
-        let own = [TabletReplica { host: self.host, shard: 0 }];
+        let own;
         let replicas = match table.tablets.read_set(tablet) {
-            // A node-local table: its data is on shard 0.
-            [] => &own,
+            [] => {
+                own = [self.node_local_replica(table, options.consistency)?];
+                &own[..]
+            }
             replicas => replicas,
         };
         let ordered = staying_first(replicas, table.tablets.other_read_set(tablet));

@@ -207,8 +207,7 @@ impl Coordinator {
     ) -> Result<(ResponseTracker, WriteSet), CoordinatorError> {
         let mut set = write_set(table, key);
         if set.replicas.is_empty() {
-            // A node-local table: its data is on shard 0.
-            set.replicas.push(TabletReplica { host: self.host, shard: 0 });
+            set.replicas.push(self.node_local_replica(table, options.consistency)?);
         }
         debug_assert!(set.pending < set.replicas.len(), "a write goes to a replica that is read, too");
         let is_twice = |i: usize| set.replicas[..i].contains(&set.replicas[i]);

@@ -3,8 +3,9 @@
 //! They run on the process's first thread, never on a shard's, and call the shards through their
 //! mailboxes. So they take no time from requests except for these calls.
 //!
-//! The resources of a client are limited: the connections of a port, the bytes of a request's head,
-//! and the time for sending the head. A client that makes no progress in reading an answer is
+//! The resources of a client are limited: the connections of a port, the bytes of a request, and the
+//! time for sending it. No path reads a body, but a request is answered only after its body has
+//! arrived: a request that was cut off must not be carried out. A client that makes no progress in reading an answer is
 //! disconnected ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
 
 pub mod caller;
@@ -13,8 +14,8 @@ pub mod starting;
 
 use crate::connection::accept::listen_error;
 use axum::Router;
-use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::body::{Body, HttpBody, to_bytes};
+use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use caller::Callers;
 use hyper::body::Incoming;
@@ -43,8 +44,10 @@ const MOST_CONNECTIONS: usize = 128;
 const SPARE_DESCRIPTORS: usize = 4;
 /// Without descriptors, a connection is closed if it has had no running request for this long.
 const IDLE: Duration = Duration::from_secs(1);
-/// The timeout for the head of a request.
+/// The timeout for the head of a request, and for its body.
 const HEAD_TIME: Duration = Duration::from_secs(10);
+/// The most bytes of a request's body.
+const MOST_BODY_BYTES: usize = 64 << 10;
 /// The most bytes of a request's head.
 const MOST_HEAD_BYTES: usize = 16 << 10;
 /// How long running requests may take when the node stops. Then their connections are closed.
@@ -274,16 +277,18 @@ async fn speak(
     let local = stream.local_addr().ok().map(|address| address.ip());
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = match callers.check(&request, local) {
-            Ok(()) => Ok(router.call(request)),
-            Err(why) => Err(forbidden(why)),
-        };
-        progress.reach(Stage::Working);
-        let progress = progress.clone();
+        let allowed = callers.check(&request, local);
+        let (router, progress) = (router.clone(), progress.clone());
         async move {
-            let answer = match answer {
-                Ok(work) => work.await,
-                Err(refusal) => Ok(refusal),
+            let answer = match allowed {
+                Ok(()) => match received(request).await {
+                    Ok(request) => {
+                        progress.reach(Stage::Working);
+                        router.call(request).await
+                    }
+                    Err(refusal) => Ok(refusal),
+                },
+                Err(why) => Ok(refused(StatusCode::FORBIDDEN, why)),
             };
             progress.reach(Stage::Answered);
             answer as Result<Response<Body>, Infallible>
@@ -303,10 +308,29 @@ async fn speak(
     connection.await
 }
 
-/// The answer to a request of another site's page.
-fn forbidden(why: String) -> Response {
-    let code = StatusCode::FORBIDDEN;
-    (code, axum::Json(serde_json::json!({ "message": why, "code": code.as_u16() }))).into_response()
+/// The request after its body has arrived. Otherwise the answer that refuses it.
+async fn received(request: Request<Incoming>) -> Result<Request<Body>, Response> {
+    let (head, body) = request.into_parts();
+    if body.is_end_stream() {
+        return Ok(Request::from_parts(head, Body::empty()));
+    }
+    match rt::time::timeout(HEAD_TIME, to_bytes(Body::new(body), MOST_BODY_BYTES)).await {
+        Ok(Ok(bytes)) => Ok(Request::from_parts(head, Body::from(bytes))),
+        Ok(Err(error)) => {
+            let why = format!("The body of the request must have at most {MOST_BODY_BYTES} bytes: {error}");
+            Err(refused(StatusCode::PAYLOAD_TOO_LARGE, why))
+        }
+        Err(_) => {
+            let why = format!("The body of the request has not arrived within {HEAD_TIME:?}");
+            Err(refused(StatusCode::REQUEST_TIMEOUT, why))
+        }
+    }
+}
+
+/// The answer to a request that is not carried out. Closes the connection, since a body may follow.
+fn refused(code: StatusCode, why: String) -> Response {
+    let message = axum::Json(serde_json::json!({ "message": why, "code": code.as_u16() }));
+    (code, [(header::CONNECTION, "close")], message).into_response()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-"""ALTER KEYSPACE adds and removes replicas while clients read and write at every level."""
+"""ALTER KEYSPACE adds, removes and moves replicas while clients read and write at every level."""
 
 import pytest
 from cassandra import ConsistencyLevel as Level, InvalidRequest
@@ -51,6 +51,29 @@ def test_each_replica_has_all_rows(trio):
     for killed in (1, 2):
         trio.kill(killed)
     eventually(lambda: len(rows_at_one(session)) == ROWS)
+
+
+def test_replicas_move_to_the_racks_of_a_list(trio):
+    session = fill_table(trio, factor=1, tablets=TABLETS)
+    other = trio.sessions[1]
+    with Writer(session, Level.ALL) as writer:
+        for racks in (["r2"], ["r2", "r0"], ["r0"], ["r1", "r0"], ["r0", "r1", "r2"]):
+            alter(other, str(racks))
+            addresses = {trio.nodes[int(rack[1])].address for rack in racks}
+            assert all(set(owners(tablet)) == addresses for tablet in tablets(trio.nodes[0])), racks
+            assert factor(other) == str(len(racks))
+            if len(racks) == 2:
+                with pytest.raises(InvalidRequest, match="by one rack at a time"):
+                    alter(other, "['r1', 'r2']")
+            read = SimpleStatement("SELECT k FROM ks.t WHERE k = 1", consistency_level=Level.ALL)
+            assert len(session.execute(read).all()) >= ROWS // 100
+    assert not writer.failures, writer.failures[:3]
+    assert len(contents(session)) == ROWS + writer.rows
+    with pytest.raises(InvalidRequest, match="RF can be changed at a time"):
+        alter(session, "['r1']")
+    for killed in (1, 2):
+        trio.kill(killed)
+    eventually(lambda: len(rows_at_one(session)) == ROWS + writer.rows)
 
 
 def rows_at_one(session):

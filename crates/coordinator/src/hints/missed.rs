@@ -249,7 +249,12 @@ impl Missed {
             }
         };
         if is_new {
-            let tables = self.list().iter().filter(|one| one.target == target).count();
+            let noted = self.list();
+            let noted = noted.iter().filter(|one| one.target == target);
+            let tables = match noted.clone().any(|one| one.table.is_none()) {
+                true => "an unknown number".to_owned(),
+                false => noted.count().to_string(),
+            };
             tracing::warn!(
                 target_node = %target, tables, why = cause.text(),
                 "a node misses writes that hint replay will not deliver: when it is up, run `messina admin resync {target}`"

@@ -91,14 +91,15 @@ pub(super) fn alter(
             check_racks_step(&definition.replication, &altered)?;
         }
         let before = std::mem::replace(&mut definition.replication, altered);
+        check_rack_lists(&definition, &hosts)?;
         warnings.extend(guardrails.check_replication(&definition)?);
         warnings.extend(too_few_nodes(&definition, &hosts));
         if hosts.len() > 1 && !keyspace.tables.is_empty() && !is_built_in {
             let altered = definition.replication.clone();
             match change_of_replicas(metadata, keyspace, &altered, &hosts)? {
-                None => check_placement(keyspace, &altered, &hosts)?,
+                None => {}
                 // Levels count as before until the replicas are there.
-                Some(Replicas::More) => {
+                Some(Replicas::MoreOrElsewhere) => {
                     definition.replication = before;
                     wanted = Some(altered);
                 }
@@ -116,7 +117,6 @@ pub(super) fn alter(
         definition.tablets = tablets;
     }
     check_others(&properties)?;
-    check_rack_lists(&definition, &hosts)?;
     let wanted = wanted.map(|wanted| Op::PutWantedReplication { keyspace: name.to_owned(), replication: Some(wanted) });
     let ops = std::iter::once(Op::PutKeyspace(definition)).chain(wanted).collect();
     Ok(PlannedChange::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
@@ -277,27 +277,21 @@ fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> 
     Ok(())
 }
 
-/// Checks that existing tablets have their replicas in the listed racks. They cannot be moved to
-/// other racks yet.
-fn check_placement(keyspace: &Keyspace, replication: &OptionMap, hosts: &[Host]) -> Result<(), Error> {
-    for (datacenter, racks) in racks_by_datacenter(replication) {
-        let is_there = |host: &&Host| host.datacenter == datacenter;
+/// Whether all tablets have their replicas in the listed racks already.
+fn is_in_place(keyspace: &Keyspace, lists: &RackSets, hosts: &[Host]) -> bool {
+    lists.iter().all(|(datacenter, racks)| {
+        let is_there = |host: &&Host| host.datacenter == *datacenter;
         let rack_of = |host| hosts.iter().filter(is_there).find(|known| known.id == host).map(|known| &known.rack);
-        let mut wanted: Vec<&String> = racks.iter().collect();
-        wanted.sort();
-        for table in keyspace.tables.values() {
-            let fits = (0..table.tablets.count()).all(|tablet| {
-                let replicas = table.tablets.replicas(tablet).iter();
-                let mut found: Vec<&String> = replicas.filter_map(|replica| rack_of(replica.host)).collect();
-                found.sort();
-                found == wanted
-            });
-            if !fits {
-                return Err(Error::not_supported("moving the tables of a keyspace to other racks"));
-            }
-        }
-    }
-    Ok(())
+        keyspace.tables.values().all(|table| {
+            let is_idle = table.tablets.transitions().next().is_none();
+            is_idle
+                && (0..table.tablets.count()).all(|tablet| {
+                    let replicas = table.tablets.replicas(tablet).iter();
+                    let found: Vec<&String> = replicas.filter_map(|replica| rack_of(replica.host)).collect();
+                    found.len() == racks.len() && racks.iter().all(|rack| found.contains(&rack))
+                })
+        })
+    })
 }
 
 fn checked_factor(factor: String) -> Result<String, Error> {
@@ -392,11 +386,14 @@ fn check_step(before: &OptionMap, after: &OptionMap, hosts: &[Host]) -> Result<(
     }
 }
 
-/// How the number of replicas of a keyspace's tablets changes.
+/// How the replicas of a keyspace's tablets change.
 enum Replicas {
-    More,
+    MoreOrElsewhere,
     Fewer,
 }
+
+/// The listed racks, by datacenter.
+type RackSets = BTreeMap<String, BTreeSet<String>>;
 
 /// Whether a change alters the replicas of a keyspace with tables, and how. An error if there are
 /// not enough nodes, or another such change is under way. A change that only writes the same
@@ -408,7 +405,10 @@ fn change_of_replicas(
     hosts: &[Host],
 ) -> Result<Option<Replicas>, Error> {
     let racks = placement::racks(hosts);
-    let of = |options| Replication::of(options, racks.keys().copied());
+    let of = |options: &OptionMap| {
+        let lists = racks_by_datacenter(options).into_iter().map(|(name, racks)| (name, racks.into_iter().collect()));
+        Replication::of(options, racks.keys().copied()).map(|replication| (replication, RackSets::from_iter(lists)))
+    };
     let after = of(altered).map_err(|error| Error::Configuration(error.to_string()))?;
     let (before, wanted) = (of(&keyspace.definition.replication), keyspace.wanted_replication.as_ref().map(of));
     let is_same = before.as_ref() == Ok(&after);
@@ -423,20 +423,20 @@ fn change_of_replicas(
         }
         _ => {}
     }
-    after.check(&allocator::nodes_by_datacenter(hosts)).map_err(|error| Error::Configuration(error.to_string()))?;
-    if !racks_by_datacenter(altered).is_empty() || !racks_by_datacenter(&keyspace.definition.replication).is_empty() {
-        return Err(Error::not_supported("changing how many copies there are in a list of racks"));
+    let (replication, lists) = &after;
+    replication
+        .check(&allocator::nodes_by_datacenter(hosts))
+        .map_err(|error| Error::Configuration(error.to_string()))?;
+    let has_as_many = before.as_ref().is_ok_and(|(before, _)| before == replication);
+    if has_as_many && keyspace.wanted_replication.is_none() && is_in_place(keyspace, lists, hosts) {
+        return Ok(None);
     }
     if !metadata.topology.has_feature(features::FILE_STREAM) {
         let why = "A node of the cluster cannot stream tablets yet: upgrade all nodes first";
         return Err(Error::Configuration(why.to_owned()));
     }
-    let total = |replication: &Replication| match replication {
-        Replication::Simple(factor) => *factor,
-        Replication::ByDatacenter(factors) => factors.values().sum(),
-    };
-    let is_more = before.is_ok_and(|before| total(&before) < total(&after));
-    Ok(Some(if is_more { Replicas::More } else { Replicas::Fewer }))
+    let is_as_many = before.is_ok_and(|(before, _)| before.total() <= replication.total());
+    Ok(Some(if is_as_many { Replicas::MoreOrElsewhere } else { Replicas::Fewer }))
 }
 
 /// A warning that there are too few nodes for the replication. A single node accepts any factor,

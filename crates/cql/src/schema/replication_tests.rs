@@ -3,6 +3,7 @@
 
 use super::tests::World;
 use cluster::metadata::{Op, own_node};
+use cluster::topology::features;
 use cluster::{NodeInfo, NodeState};
 use model::id::HostId;
 use std::rc::Rc;
@@ -199,14 +200,61 @@ fn a_list_of_racks_is_altered_by_one_rack() {
             }
         }
         assert_eq!(world.metadata.keyspace("k").unwrap().definition.replication["a"], "0");
-        // With tables, only changes that match the existing replicas.
+    });
+}
+
+#[test]
+fn tables_move_to_listed_racks() {
+    rt::block_on(async {
+        // The racks of datacenter a are r0, r1 and r2, that of b is r3.
+        let mut world = cluster(&["a", "a", "a", "b"]);
+        let stream = [Op::EnableFeatures(vec![features::FILE_STREAM.to_owned()])];
+        world.metadata = Rc::new(world.metadata.with(&stream).unwrap());
         world.run("CREATE KEYSPACE t WITH replication = {'b': 1}").unwrap();
         world.run("CREATE TABLE t.t (p int PRIMARY KEY)").unwrap();
-        assert_eq!(answer(&mut world, "ALTER KEYSPACE t WITH replication = {'b': ['r3']}"), "ok 1");
+        let in_place = answer(&mut world, "ALTER KEYSPACE t WITH replication = {'b': ['r3']}");
+        assert_eq!(in_place, "ok 1", "the replicas are there");
         world.run("CREATE KEYSPACE u WITH replication = {'a': 1}").unwrap();
         world.run("CREATE TABLE u.t (p int PRIMARY KEY)").unwrap();
-        let moves = answer(&mut world, "ALTER KEYSPACE u WITH replication = {'a': ['r1']}");
-        assert_eq!(moves, "moving the tables of a keyspace to other racks is not supported yet");
+        let stored = |world: &World| {
+            let keyspace = world.metadata.keyspace("u").unwrap();
+            let wanted = keyspace.wanted_replication.as_ref().map(|options| options["a"].clone());
+            (keyspace.definition.replication["a"].clone(), wanted)
+        };
+        let has = |known: &str, wanted: Option<&str>| (known.to_owned(), wanted.map(str::to_owned));
+        let end = |world: &mut World| {
+            let options = world.metadata.keyspace("u").unwrap().wanted_replication.clone().unwrap();
+            let mut definition = world.metadata.keyspace("u").unwrap().definition.clone();
+            definition.replication = options;
+            let ops =
+                [Op::PutKeyspace(definition), Op::PutWantedReplication { keyspace: "u".into(), replication: None }];
+            world.metadata = Rc::new(world.metadata.with(&ops).unwrap());
+        };
+        let busy = "is being changed already";
+        for (racks, expected, known, wanted) in [
+            ("['r1']", "ok 2", "1", Some("['r1']")),
+            ("['r2']", busy, "1", Some("['r1']")),
+            ("['r9']", "Rack r9 doesn't exist in datacenter a", "1", Some("['r1']")),
+            ("['r1']", "ok 2", "1", Some("['r1']")),
+            ("1", "ok 2", "1", Some("1")),
+        ] {
+            let answer = answer(&mut world, &format!("ALTER KEYSPACE u WITH replication = {{'a': {racks}}}"));
+            assert!(answer.contains(expected), "{racks}: {answer}");
+            assert_eq!(stored(&world), has(known, wanted), "{racks}");
+        }
+        end(&mut world);
+        for (racks, known, wanted) in [
+            ("['r1']", "1", "['r1']"),
+            // Levels count two replicas once they are there, and one at once.
+            ("['r1', 'r0']", "['r1']", "['r1', 'r0']"),
+            ("['r0']", "['r0']", "['r0']"),
+        ] {
+            let answer = answer(&mut world, &format!("ALTER KEYSPACE u WITH replication = {{'a': {racks}}}"));
+            assert_eq!(answer, "ok 2", "{racks}");
+            assert_eq!(stored(&world), has(known, Some(wanted)), "{racks}");
+            end(&mut world);
+            assert_eq!(stored(&world), has(wanted, None));
+        }
     });
 }
 

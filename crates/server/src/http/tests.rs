@@ -1,17 +1,21 @@
 //! The HTTP servers over real sockets: limits on heads, connections and slow readers; stops.
 
 use super::*;
-use axum::routing::get;
+use axum::routing::{get, post};
 use rt::net::{AsyncReadExt, AsyncWriteExt};
 use rt::sync::oneshot;
 use rt::time::now;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A port whose `/large` returns more than sockets buffer, and whose `/slow` never answers.
+/// A port whose `/large` returns more than sockets buffer, and whose `/slow` never answers. A POST
+/// of `/count` is counted.
 struct World {
     address: SocketAddr,
+    counted: Arc<AtomicUsize>,
     stop: oneshot::Sender<()>,
     served: Task<()>,
 }
@@ -20,7 +24,11 @@ impl World {
     async fn new() -> World {
         let port = Port::open(SocketAddr::new(LOOPBACK, 0)).await.expect("opens");
         let address = port.address().expect("bound");
+        let counted = Arc::new(AtomicUsize::new(0));
+        let counter = counted.clone();
+        let count = move || async move { (counter.fetch_add(1, Ordering::Relaxed) + 1).to_string() };
         let router = Router::new()
+            .route("/count", post(count))
             .route("/", get(|| async { "fine" }))
             .route("/large", get(|| async { "x".repeat(64 << 20) }))
             .route("/slow", get(std::future::pending::<()>));
@@ -29,7 +37,7 @@ impl World {
         let served = rt::task::spawn(port.serve(router, callers, async move {
             let _ = stopped.await;
         }));
-        World { address, stop, served }
+        World { address, counted, stop, served }
     }
 
     async fn send(&self, bytes: &str) -> TcpStream {
@@ -120,6 +128,33 @@ fn requests_of_foreign_pages_are_forbidden_and_heads_are_bounded() {
         }
         assert_eq!(answers[..3], ["403", "403", "403"]);
         assert!(["431", "414", "400", ""].contains(&answers[3].as_str()), "{answers:?}");
+        world.stop().await;
+    });
+}
+
+#[test]
+fn a_request_is_carried_out_only_after_its_body_has_arrived() {
+    rt::block_on(async {
+        let world = World::new().await;
+        let head = |bytes: usize| {
+            format!("POST /count HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n")
+        };
+        let cut = world.send(&(head(5) + "ab")).await;
+        let mut late = world.send(&(head(5) + "ab")).await;
+        assert!(world.ask("/").await.ends_with("fine"));
+        drop(cut);
+        assert_eq!(world.counted.load(Ordering::Relaxed), 0);
+        late.write_all(b"cde").await.expect("sent");
+        let mut answer = String::new();
+        late.read_to_string(&mut answer).await.expect("answered");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with('1'), "{answer}");
+        let mut long = world.send(&head(MOST_BODY_BYTES + 1)).await;
+        let sent = long.write_all(&vec![b'x'; MOST_BODY_BYTES + 1]).await;
+        let mut answer = Vec::new();
+        let _ = long.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 413") || sent.is_err(), "{answer}");
+        assert_eq!(world.counted.load(Ordering::Relaxed), 1);
         world.stop().await;
     });
 }

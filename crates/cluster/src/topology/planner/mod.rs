@@ -2,7 +2,7 @@
 //! many replicas as their keyspaces ask for ([`factor`]), nodes leave ([`drain`]), and all nodes
 //! have their part ([`balance`]). Pure.
 //!
-//! A replica moves within its datacenter, and within its rack if the keyspace lists racks. Racks
+//! A replica moves within its datacenter, and within its rack if the keyspace lists it. Racks
 //! have no more replicas of a tablet after a move than they need to have. With `SimpleStrategy` any
 //! node will do. A shard sends and receives a few tablets at a time, so that clients are served at
 //! full speed.
@@ -196,12 +196,13 @@ struct Bounds<'a> {
 impl<'a> Bounds<'a> {
     /// `None` if the keyspace does not exist.
     fn of(metadata: &Metadata, table: &Table, from: &'a Node) -> Option<Bounds<'a>> {
-        let options = &metadata.keyspace(&table.schema.keyspace)?.definition.replication;
+        let options = factor::options(metadata, table)?;
         let is_simple = options.get("class").is_some_and(|class| short_class(class) == SIMPLE);
-        let lists_racks = options.get(&from.datacenter).is_some_and(|factor| racks_of(factor).is_some());
+        let racks = options.get(&from.datacenter).and_then(|factor| racks_of(factor));
+        let is_listed = racks.is_some_and(|racks| racks.contains(&from.rack));
         Some(Bounds {
             datacenter: (!is_simple).then_some(&*from.datacenter),
-            rack: (!is_simple && lists_racks).then_some(&*from.rack),
+            rack: (!is_simple && is_listed).then_some(&*from.rack),
         })
     }
 

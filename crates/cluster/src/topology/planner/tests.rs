@@ -173,6 +173,24 @@ fn a_tablet_gets_the_replicas_that_its_keyspace_asks_for() {
     assert_eq!(replicas_after(metadata("a/1 a/1", &[("a", "3")], &[&[1]])).0, [1, 2], "as many as there are nodes");
 }
 
+#[test]
+fn a_tablet_gets_its_replicas_in_the_racks_that_its_keyspace_lists() {
+    let wanted = |before: &str, racks: &str, tablet: &[u8]| {
+        let wanted = [("class", "NetworkTopologyStrategy"), ("a", racks)].map(|(a, b)| (a.into(), b.into()));
+        let wanted = Op::PutWantedReplication { keyspace: "ks".into(), replication: Some(wanted.into()) };
+        let cluster = metadata("a/1 a/2 a/3 a/3", &[("a", before)], &[tablet]);
+        replicas_after(cluster.with(&[wanted]).expect("it fits"))
+    };
+    assert_eq!(wanted("2", "['1', '2']", &[1, 2]), (vec![1, 2], 2), "they are there");
+    assert_eq!(wanted("1", "['2']", &[1]), (vec![2], 2), "it moves");
+    assert_eq!(wanted("2", "['1', '2']", &[3, 4]), (vec![2, 1], 2), "one after the other");
+    assert_eq!(wanted("2", "['3', '1']", &[4, 3]), (vec![4, 1], 2), "rack 3 had two");
+    assert_eq!(wanted("['1']", "['1', '2']", &[1]), (vec![1, 2], 2));
+    assert_eq!(wanted("['3', '2', '1']", "['2', '1']", &[1, 2, 3]), (vec![1, 2], 2));
+    assert_eq!(wanted("['2', '1']", "['1']", &[1, 2]), (vec![1], 2), "not the last of the list");
+    assert_eq!(wanted("['1']", "0", &[1]), (vec![1], 2), "the last replica stays");
+}
+
 /// The tablets of each node, numbered from 1, after all moves; and the number of moves.
 fn settled(mut metadata: Metadata) -> (Vec<usize>, usize) {
     let mut moved = 0;

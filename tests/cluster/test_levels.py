@@ -176,6 +176,13 @@ def test_a_replication_factor_of_zero_is_unavailable(trio):
         ):
             if level != Level.ANY or text.startswith(("INSERT", "BEGIN")):
                 check(session, at(level, text), level, needed, 0)
+    # Its tables get their first replica.
+    session.execute(
+        "ALTER KEYSPACE none WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1':"
+        " 1}"
+    )
+    session.execute(at(Level.ALL, "INSERT INTO none.t (k, v) VALUES (1, 5)"))
+    assert session.execute(at(Level.ALL, "SELECT v FROM none.t WHERE k = 1")).one().v == 5
 
 
 def test_hints_are_set_while_the_node_runs(trio):

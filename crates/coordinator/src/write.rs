@@ -206,7 +206,7 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<(ResponseTracker, WriteSet), CoordinatorError> {
         let mut set = write_set(table, key);
-        if set.replicas.is_empty() {
+        if set.pending == set.replicas.len() {
             set.replicas.push(self.node_local_replica(table, options.consistency)?);
         }
         debug_assert!(set.pending < set.replicas.len(), "a write goes to a replica that is read, too");

@@ -41,7 +41,7 @@
 
 use super::NodeState;
 use super::barrier::{NotFollowed, barrier};
-use super::features;
+use super::{features, planner};
 use crate::metadata::{ChangeError, ClusterShards, Metadata, MetadataService, Op, Table, builtin, change};
 use crate::tablets::TabletReplica;
 use crate::tablets::transition::{Next, Replicas, Set, Stage, Transition, TransitionKind};
@@ -279,7 +279,8 @@ impl MigrationDriver {
         let Some(known) = metadata.table_by_id(*table) else { return false };
         let old = known.tablets.replicas(*tablet);
         let to: Replicas = moving.pending(old).collect();
-        if to.is_empty() {
+        // The first replica of a tablet has nothing to copy.
+        if to.is_empty() || old.is_empty() {
             return true;
         }
         let failures = self.failures.borrow().get(&session).copied().unwrap_or_default();
@@ -357,7 +358,7 @@ fn others(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> Re
 /// copied, is on a node that is not a member any more.
 fn is_hopeless(metadata: &Metadata, moving: &Transition, old: &[TabletReplica]) -> bool {
     let pending: Replicas = moving.pending(old).collect();
-    let has_to_copy = moving.stage.reads() == Set::Old && !pending.is_empty();
+    let has_to_copy = moving.stage.reads() == Set::Old && !pending.is_empty() && !old.is_empty();
     !all_are_there(metadata, &pending) || has_to_copy && sources(metadata, moving, old).is_empty()
 }
 
@@ -503,7 +504,8 @@ pub fn check(
     new: &[TabletReplica],
 ) -> Result<(), String> {
     let known = metadata.table_by_id(table).filter(|known| !builtin::is_built_in(&known.schema.keyspace));
-    let tablets = &known.ok_or("there is no such table")?.tablets;
+    let known = known.ok_or("there is no such table")?;
+    let tablets = &known.tablets;
     if tablet >= tablets.count() {
         return Err(format!("the table has {} tablets", tablets.count()));
     }
@@ -526,7 +528,9 @@ pub fn check(
     }
     let stay = old.iter().filter(|replica| new.contains(replica)).count();
     match kind {
-        TransitionKind::Migration if new.len() == old.len() && stay + 1 == old.len() => Ok(()),
+        TransitionKind::Migration if new.len() == old.len() && stay + 1 == old.len() => {
+            planner::check_listed_rack(metadata, known, old, new)
+        }
         TransitionKind::Migration => Err("only one replica can move at a time".into()),
         TransitionKind::Rebuild if !new.is_empty() && stay > 0 && new.len().abs_diff(old.len()) == 1 => {
             match stay == new.len().min(old.len()) {

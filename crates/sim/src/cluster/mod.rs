@@ -380,10 +380,11 @@ impl Simulation {
             }
         }
         for ((table, tablet), all) in &copies {
-            if all.len() != self.shared.plan.copies {
+            if all.len() != reports[0].asked {
                 return Err(format!(
-                    "copies_as_asked is broken: tablet {tablet} of {table} has {} replicas",
-                    all.len()
+                    "copies_as_asked is broken: tablet {tablet} of {table} has {} replicas instead of {}",
+                    all.len(),
+                    reports[0].asked
                 ));
             }
             let lengths: Vec<_> = all.iter().map(|(node, rows)| (node, rows.len())).collect();

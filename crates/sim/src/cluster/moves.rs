@@ -1,12 +1,16 @@
-//! Tablets that move between nodes while clients work.
+//! Tablets that move between nodes while clients work, also because the replication of their
+//! keyspace changes.
 
+use super::client::execute;
 use super::shared::{Plan, PlantedBug, Shared};
 use super::workload::any;
 use crate::layers::LAYERS;
 use cluster::tablets::TabletReplica;
+use cluster::tablets::strategy::racks_by_datacenter;
 use cluster::tablets::transition::{Replicas, TransitionKind};
 use cluster::topology::migration_driver::{self, StreamError, StreamTask, Streamer, Streaming};
 use cluster::topology::{NodeState, balancer, leave};
+use cql::api::Consistency;
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
 use rt::time::Duration;
@@ -15,6 +19,21 @@ use streaming::{StreamSettings, TabletStreamer};
 
 /// Tables whose tablets move.
 const TABLES: [&str; 2] = ["t", "n"];
+/// How long a client waits until all tablets have the replicas of an altered keyspace. The change
+/// continues without it.
+const ALTERING: Duration = Duration::from_secs(2);
+/// The replication factors and lists of racks that a keyspace may get.
+const FACTORS: [&str; 9] = [
+    "2",
+    "3",
+    "3",
+    "4",
+    "4",
+    "['rack0', 'rack1']",
+    "['rack2', 'rack1']",
+    "['rack2', 'rack0']",
+    "['rack0', 'rack1', 'rack2']",
+];
 
 /// Streams a tablet as a node does, and counts that.
 struct Counted {
@@ -53,7 +72,33 @@ pub fn stop() {
 pub fn is_moving() -> bool {
     let metadata = LAYERS.metadata.get().current();
     let leaves = metadata.topology.members().any(|node| node.state == NodeState::Leaving);
-    metadata.transitions().next().is_some() || metadata.topology.is_balancing() || leaves
+    let is_altered = metadata.keyspace("c").is_some_and(|keyspace| keyspace.wanted_replication.is_some());
+    metadata.transitions().next().is_some() || metadata.topology.is_balancing() || leaves || is_altered
+}
+
+/// The number of replicas that the keyspace asks for, according to this node's metadata. An error
+/// if it lists racks, and a tablet has its replicas in others.
+pub fn asked_replicas() -> Result<usize, String> {
+    let metadata = LAYERS.metadata.get().current();
+    let keyspace = metadata.keyspace("c").ok_or("there is no keyspace")?;
+    let replication = &keyspace.definition.replication;
+    for (datacenter, mut racks) in racks_by_datacenter(replication) {
+        racks.sort();
+        for (name, table) in &keyspace.tables {
+            for tablet in 0..table.tablets.count() {
+                let nodes = table.tablets.replicas(tablet).iter().filter_map(|own| metadata.topology.node(own.host));
+                let found = nodes.filter(|node| node.datacenter == datacenter).map(|node| node.rack.clone());
+                let mut found: Vec<String> = found.collect();
+                found.sort();
+                if found != racks {
+                    return Err(format!(
+                        "copies_as_asked is broken: tablet {tablet} of {name} is in racks {found:?} instead of {racks:?}"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(keyspace.definition.replication_factor() as usize)
 }
 
 /// Moves tablets, and aborts some moves, while clients work and until the node stops. Runs on shard
@@ -78,6 +123,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
             0 | 1 => ("leaves or stays", begin_or_cancel_leaving().await),
             2 => ("turns balancing on or off", set_balancing(any(2) == 0).await),
             16 | 17 => ("turns file streaming on or off", set_file_streaming(any(2) == 0).await),
+            13..=15 if shared.plan.replicating => ("alters the replication", alter_replication().await),
             3..=5 => ("gives up a move", give_up_one().await),
             _ => ("moves a tablet", begin_one(&shared.plan).await),
         };
@@ -106,6 +152,17 @@ async fn begin_one(plan: &Plan) -> Result<(), String> {
     new[leaving] = TabletReplica { host, shard: any(i32::from(shards)) as u16 };
     let begun = migration_driver::begin(LAYERS.metadata, table.schema.id, tablet, TransitionKind::Migration, new).await;
     begun.map_err(|error| error.to_string())
+}
+
+/// Alters the replication of the keyspace, mostly by one replica or rack: other steps are refused.
+async fn alter_replication() -> Result<(), String> {
+    let factor = FACTORS[any(FACTORS.len() as i32) as usize];
+    let text =
+        format!("ALTER KEYSPACE c WITH replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': {factor}}}");
+    match rt::time::timeout(ALTERING, execute(&text, Consistency::Quorum, 1)).await {
+        Ok(done) => done.map(drop).map_err(|failed| format!("{factor}: {failed:?}")),
+        Err(_) => Err(format!("{factor}: not done yet")),
+    }
 }
 
 /// Has no more tablets move. A failure is repeated.

@@ -419,6 +419,7 @@ async fn report() -> Result<Report, String> {
             report.copies.insert(place, rows?);
         }
     }
+    report.asked = moves::asked_replicas()?;
     crate::node::permits_returned().await?;
     ownership::check().await?;
     Ok(report)

@@ -78,7 +78,7 @@ pub struct Plan {
     pub shards: Vec<usize>,
     /// When writes are acknowledged: the sync mode of the commitlog.
     pub sync: SyncMode,
-    /// Replicas of each tablet. With several datacenters, every node has one.
+    /// Replicas of each tablet at the beginning. With several datacenters, every node has one.
     pub copies: usize,
     /// The number of datacenters. Nodes are assigned to them in turn.
     pub datacenters: usize,
@@ -88,6 +88,8 @@ pub struct Plan {
     pub truncating: bool,
     /// Whether tablets move between nodes.
     pub moving: bool,
+    /// Whether the replication of the keyspace is altered while tablets move.
+    pub replicating: bool,
     /// Whether queries are paged over clients of all nodes.
     pub paging: bool,
     /// The tables with partitions that are used far beyond their rate limits.
@@ -114,6 +116,7 @@ impl Default for Plan {
             expiring: false,
             truncating: false,
             moving: false,
+            replicating: false,
             paging: false,
             limited: &[],
             clients: 1,
@@ -164,6 +167,8 @@ pub struct Report {
     pub metadata: Vec<(u64, Uuid)>,
     /// The tables whose names begin with `u`.
     pub tables: Vec<String>,
+    /// The number of replicas that the keyspace asks for.
+    pub asked: usize,
     /// The rows of its tablets by table and tablet, as bytes.
     pub copies: BTreeMap<(String, u32), Vec<u8>>,
     /// For how many nodes hints are left, summed over the shards.

@@ -77,6 +77,8 @@ pub const ALL: &[Trial] = &[
     Trial::new("truncate-power", POWER, |seed| Plan { truncating: true, ..batch(seed) }),
     Trial::new("moves-deaths", DEATHS, with_room),
     Trial::new("moves-network", NETWORK, with_room),
+    Trial::new("replication-deaths", DEATHS, |seed| Plan { replicating: true, ..with_room(seed) }),
+    Trial::new("replication-network", NETWORK, |seed| Plan { replicating: true, ..with_room(seed) }),
     Trial::new("datacenters", DATACENTERS, two_datacenters),
     Trial { begin: Begin::Forming, ..Trial::new("forming-power", POWER, batch) },
     Trial { begin: Begin::Forming, ..Trial::new("forming-cuts", CUTS, batch) },

@@ -211,6 +211,29 @@ impl<'a> Bounds<'a> {
     }
 }
 
+/// Refuses to move a replica out of its rack if the keyspace lists that rack.
+pub(super) fn check_listed_rack(
+    metadata: &Metadata,
+    table: &Table,
+    old: &[TabletReplica],
+    new: &[TabletReplica],
+) -> Result<(), String> {
+    let node_of = |one: &TabletReplica, others: &[TabletReplica]| {
+        (!others.contains(one)).then(|| metadata.topology.node(one.host)).flatten()
+    };
+    let from = old.iter().find_map(|replica| node_of(replica, new));
+    let to = new.iter().find_map(|replica| node_of(replica, old));
+    let (Some(from), Some(to)) = (from, to) else { return Ok(()) };
+    let rack = Bounds::of(metadata, table, from).and_then(|bounds| bounds.rack);
+    match rack.filter(|own| *own != to.rack || from.datacenter != to.datacenter) {
+        None => Ok(()),
+        Some(rack) => Err(format!(
+            "keyspace {} lists rack {rack}: the replica may move to another node of this rack only",
+            table.schema.keyspace
+        )),
+    }
+}
+
 /// The replicas after the one at `place` has moved, which adds to the load of its new host. `None`
 /// if no host can take it.
 fn moved(

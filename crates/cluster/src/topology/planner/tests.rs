@@ -191,6 +191,20 @@ fn a_tablet_gets_its_replicas_in_the_racks_that_its_keyspace_lists() {
     assert_eq!(wanted("['1']", "0", &[1]), (vec![1], 2), "the last replica stays");
 }
 
+#[test]
+fn an_operator_cannot_move_a_replica_out_of_a_listed_rack() {
+    let check = |factor: &str, to: u8| {
+        let metadata = metadata("a/1 a/2 a/1 a/3 b/1", &[("a", factor)], &[&[1, 2]]);
+        let table = metadata.table_by_id(TABLE).expect("the table");
+        let replica = |n| TabletReplica { host: host(n), shard: 0 };
+        check_listed_rack(&metadata, table, table.tablets.replicas(0), &[replica(to), replica(2)])
+    };
+    assert_eq!(check("['1', '2']", 3), Ok(()));
+    assert!(check("['1', '2']", 4).expect_err("rack 3 is not listed").contains("lists rack 1"));
+    assert!(check("['1', '2']", 5).is_err(), "the rack of another datacenter has the same name");
+    assert_eq!(check("2", 4), Ok(()));
+}
+
 /// The tablets of each node, numbered from 1, after all moves; and the number of moves.
 fn settled(mut metadata: Metadata) -> (Vec<usize>, usize) {
     let mut moved = 0;

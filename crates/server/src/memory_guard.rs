@@ -24,18 +24,14 @@ pub fn begin(memory: u64, remote: &Remote, engines: PerShard<Engine>) {
 }
 
 async fn watch(memory: u64, shards: RemoteShards<PerShard<Engine>>) {
-    let limit = memory / 100 * FLUSH_FROM;
-    let mut pause = PAUSE;
+    let mut guard = Guard::new(memory);
     loop {
         sleep(EVERY).await;
         let resident = match rt::host::resident_memory() {
             Ok(resident) => resident,
             Err(error) => return tracing::warn!(%error, "the resident memory cannot be read, so it is not limited"),
         };
-        if resident <= limit {
-            pause = PAUSE;
-            continue;
-        }
+        let Some(pause) = guard.pause_after_flush(resident) else { continue };
         tracing::info!(
             resident_mib = resident >> 20,
             memory_mib = memory >> 20,
@@ -50,6 +46,47 @@ async fn watch(memory: u64, shards: RemoteShards<PerShard<Engine>>) {
             return;
         }
         sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Decides when the shards flush.
+struct Guard {
+    /// The resident memory above which they do, in bytes.
+    limit: u64,
+    /// The pause after the next flush.
+    pause: Duration,
+}
+
+impl Guard {
+    fn new(memory: u64) -> Guard {
+        Guard { limit: memory / 100 * FLUSH_FROM, pause: PAUSE }
+    }
+
+    /// The pause after the flush that this much resident memory requires. `None` if it requires
+    /// none.
+    fn pause_after_flush(&mut self, resident: u64) -> Option<Duration> {
+        if resident <= self.limit {
+            self.pause = PAUSE;
+            return None;
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(LONGEST_PAUSE);
+        Some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flushes_that_do_not_help_become_rare() {
+        let mut guard = Guard::new(1000);
+        assert_eq!(guard.pause_after_flush(920), None);
+        let pauses: Vec<u64> =
+            (0..8).filter_map(|_| guard.pause_after_flush(921)).map(|pause| pause.as_secs()).collect();
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 120, 120]);
+        assert_eq!(guard.pause_after_flush(500), None);
+        assert_eq!(guard.pause_after_flush(1000), Some(PAUSE), "it helped");
     }
 }

@@ -84,13 +84,14 @@ pub fn asked_replicas() -> Result<usize, String> {
     let replication = &keyspace.definition.replication;
     for (datacenter, mut racks) in racks_by_datacenter(replication) {
         racks.sort();
-        for (name, table) in &keyspace.tables {
+        for table in keyspace.tables.values() {
             for tablet in 0..table.tablets.count() {
                 let nodes = table.tablets.replicas(tablet).iter().filter_map(|own| metadata.topology.node(own.host));
                 let found = nodes.filter(|node| node.datacenter == datacenter).map(|node| node.rack.clone());
                 let mut found: Vec<String> = found.collect();
                 found.sort();
                 if found != racks {
+                    let name = &table.schema.name;
                     return Err(format!(
                         "copies_as_asked is broken: tablet {tablet} of {name} is in racks {found:?} instead of {racks:?}"
                     ));

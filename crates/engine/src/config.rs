@@ -73,6 +73,8 @@ pub struct EngineConfig {
     pub log: CommitlogConfig,
     /// Whether TRUNCATE and DROP take a snapshot first.
     pub auto_snapshot: bool,
+    /// `accept_loss`: sstables of which all files are missing are given up.
+    pub accept_loss: bool,
     /// `commitlog_ignore_corruption`, for logs that are read before they are replayed.
     pub ignore_log_corruption: bool,
     /// The CQL text that makes a table, for snapshots.
@@ -105,6 +107,7 @@ impl EngineConfig {
             disk_reserve: 0,
             log,
             auto_snapshot: true,
+            accept_loss: false,
             ignore_log_corruption: false,
             describe: None,
             auto_compaction: true,

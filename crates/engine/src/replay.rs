@@ -127,7 +127,8 @@ impl Engine {
     /// Makes the replayed mutations durable. Many small memtables are relogged and stay
     /// memtables, the others are flushed. Call it after the logs of all shards have been
     /// replayed. It may be called again after an error: durable data is not written again, so
-    /// that retries do not fill the disk.
+    /// that retries do not fill the disk. Missing sstables whose loss was accepted are forgotten,
+    /// so the caller records the loss before.
     pub async fn replay_finished(&self) -> Result<(), EngineError> {
         self.detached(|engine| async move {
             engine.relog_replayed().await;
@@ -154,7 +155,13 @@ impl Engine {
                         .any(|table| table.tablets().iter().any(|tablet| tablet.needs_old_logs())),
                 "after a replay, nothing needs the old logs"
             );
-            result
+            result?;
+            // Flushes of an earlier attempt may have failed to list their sstables.
+            for table in engine.all_tables() {
+                table.given_up.take();
+                engine.list_sstables(&table).await?;
+            }
+            Ok(())
         })
         .await
     }

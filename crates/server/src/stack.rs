@@ -266,6 +266,7 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
         opened = opened.and(task.await.unwrap_or_else(|_| Err(StartError("the node is stopping".into()))));
     }
     opened?;
+    given_up.extend(layers.engine.get().given_up());
 
     let metadata = layers.metadata.get();
     // Must come before flushes, which can use up the rest of a nearly full disk.
@@ -402,6 +403,7 @@ fn engine_config(
     engine.log.segment_size = config.segment_size;
     engine.log.total_size_limit = config.log_size_limit;
     engine.auto_snapshot = config.auto_snapshot;
+    engine.accept_loss = config.accept_loss;
     engine.ignore_log_corruption = config.ignore_log_corruption;
     engine.describe = Some(DescribeSchema(Rc::new(move |schema| cql::describe::snapshot_schema(services, schema))));
     engine.auto_compaction = config.auto_compaction;

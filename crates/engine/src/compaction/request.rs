@@ -132,6 +132,7 @@ mod tests {
     use super::*;
     use crate::config::EngineConfig;
     use crate::engine::TabletRange;
+    use crate::table::Listed;
     use bytes::Bytes;
     use model::key::{Clustering, DecoratedKey};
     use model::mutation::MutationBuilder;
@@ -179,8 +180,14 @@ mod tests {
         let slot = engine.registry().take_slot(schema.id, 0);
         let set = (*table.tablets()[0].sstables()).clone();
         let tablet = Tablet::new(0, range, slot, pool, rows, set);
-        let narrow =
-            Table::new(schema.clone(), table.dir.clone(), vec![tablet.clone()], Default::default(), Vec::new());
+        let narrow = Table::new(
+            schema.clone(),
+            table.dir.clone(),
+            vec![tablet.clone()],
+            Default::default(),
+            Vec::new(),
+            Listed::new(Default::default()),
+        );
         engine.registry().insert(schema.id, narrow);
         tablet
     }

@@ -189,6 +189,13 @@ impl Missing {
         Missing { what, loses: "the sstables of the table", is_raft: false, lacks, in_its_place: None }
     }
 
+    /// An sstable of a table.
+    pub fn sstable(data: &Path, table: TableId) -> Missing {
+        let what = format!("{} and all other files of the sstable are missing", data.display());
+        let lacks = Lacks::Table(table);
+        Missing { what, loses: "the rows that only this sstable held", is_raft: false, lacks, in_its_place: None }
+    }
+
     fn file(path: PathBuf, unusable: Unusable, loses: &'static str, lacks: Lacks) -> Missing {
         let what = format!("{} {}", path.display(), unusable.why);
         Missing { what, loses, is_raft: false, lacks, in_its_place: unusable.is_there.then_some(path) }

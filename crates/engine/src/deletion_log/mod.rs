@@ -13,8 +13,9 @@
 //!
 //! At startup [`finish_pending`] completes interrupted replacements, and removes files with a
 //! `TOC.txt.tmp`, which were never sealed. Files without any table of contents were not left by a
-//! crash: the sstable was sealed, and has lost its `TOC.txt` since. If only `TOC.txt` is missing,
-//! it is written again. Otherwise the sstable is incomplete: its files are kept, and its table
+//! crash: the sstable was sealed, and has lost its `TOC.txt` since. The same holds for a listed
+//! sstable (see `table_dir/sstable_list.rs`) with a `TOC.txt.tmp`. If only `TOC.txt` is missing, it
+//! is written again. Otherwise the sstable is incomplete: its files are kept, and its table
 //! cannot be read. Only a single file in a format of another database, which this node never
 //! writes, is moved to the table's `quarantine` directory. No such file is ever deleted. A
 //! directory in the place of a `TOC.txt` is moved there when its sstable is removed.
@@ -77,6 +78,8 @@ pub struct Finished {
     pub sealed: Vec<String>,
     /// Generations that were removed because they were replaced.
     pub deleted: Vec<String>,
+    /// All generations that were replaced, also if their files were removed before.
+    pub replaced: Vec<String>,
     /// Generations that were removed because they were never sealed.
     pub orphans: Vec<String>,
     /// Generations whose lost table of contents was written again.
@@ -286,8 +289,12 @@ async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogErro
 }
 
 /// Finishes interrupted replacements in the table directory `dir`, and removes sstables that were
-/// never sealed. It must run before any sstable of the directory is opened or written.
-pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
+/// never sealed. A listed sstable was sealed. It must run before any sstable of the directory is
+/// opened or written.
+pub async fn finish_pending(
+    dir: &Path,
+    is_listed: impl Fn(&SstablePath) -> bool,
+) -> Result<Finished, DeletionLogError> {
     let mut finished = Finished::default();
     let mut changed = false;
     let mut entries = fs::read_dir(dir).await.map_err(io_error(dir))?;
@@ -317,17 +324,22 @@ pub async fn finish_pending(dir: &Path) -> Result<Finished, DeletionLogError> {
             continue;
         }
         let generation = sstable.split('-').nth(1).unwrap_or(sstable).to_string();
-        if files.contains(&(sstable, TEMPORARY_TOC)) {
+        let place = SstablePath::parse_name(dir, &format!("{sstable}{TOC}")).map(|(place, _)| place);
+        let has_temporary = files.contains(&(sstable, TEMPORARY_TOC));
+        if has_temporary && !place.as_ref().is_some_and(&is_listed) {
             remove(dir, sstable).await?;
             finished.orphans.push(generation);
             changed = true;
             continue;
         }
         let own = files.iter().filter(|(of, _)| *of == sstable);
-        let place = SstablePath::parse_name(dir, &format!("{sstable}{TOC}")).map(|(place, _)| place);
         match place.filter(|place| place.version == Version::Me || own.clone().count() > 1) {
             Some(place) => match rebuild_toc(&place).await? {
                 Ok(()) => {
+                    if has_temporary {
+                        let path = place.path(Component::TemporaryToc);
+                        remove_if_there(&path).await.map_err(io_error(&path))?;
+                    }
                     finished.rebuilt.push(generation);
                     changed = true;
                 }
@@ -419,6 +431,7 @@ async fn finish(dir: &Path, path: &Path, written: &Written, finished: &mut Finis
     }
     // The names of the outputs are durable before the first input is removed.
     fs::sync_dir(dir).await.map_err(io_error(dir))?;
+    finished.replaced.extend(replacement.delete.iter().cloned());
     for generation in &replacement.delete {
         if remove(dir, &format!("me-{generation}-big-")).await? {
             finished.deleted.push(generation.clone());

@@ -1,8 +1,8 @@
 //! Flushing: a sealed memtable becomes an sstable, and its log records are no longer needed.
 //!
 //! A flush writes and seals the sstable; its statistics name the log interval that it covers. One
-//! synchronous step then attaches the sstable and removes the memtable. Last, the log releases
-//! the records. A crash between two of these steps repeats work and loses nothing.
+//! synchronous step then attaches the sstable and removes the memtable. The list of sstables in the
+//! table's directory gets the sstable. Last, the log releases the records. A crash between two of these steps repeats work and loses nothing.
 //! - `dropped_columns`: memtables with cells of columns that are dropped.
 //! - `output`: an sstable that is being written.
 //! - `watch`: starts flushes when memtables or the log are full.
@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::{Interval, Memtable, MemtableSource, Slices};
 use crate::metrics::{Running, Writing, add};
-use crate::table::{Attached, Table, Tablet};
+use crate::table::{Attached, Table, Tablet, Unlisted};
 use model::TableId;
 use model::fragment::Fragment;
 use model::range::{PartitionRange, Slice};
@@ -72,7 +72,7 @@ impl Engine {
     /// a restart would find a sealed sstable that was never attached.
     pub(crate) async fn flush_tablet(&self, table: &Rc<Table>, tablet: &Rc<Tablet>) -> Result<(), EngineError> {
         tablet.seal();
-        if !tablet.is_flushing() {
+        if !tablet.needs_flush() {
             return Ok(());
         }
         let (table, tablet) = (table.clone(), tablet.clone());
@@ -84,21 +84,21 @@ impl Engine {
         let Ok(_turn) = tablet.flush_turn.acquire().await else { return Err(EngineError::Cancelled) };
         let _running = Running::new(&self.counters().flushes_running);
         self.compactions().wake_share();
-        while let Some(memtable) = tablet.oldest_sealed() {
-            let written = rt::task::in_group(Group::Maintenance, self.write_memtable(table, &memtable)).await;
-            match written {
-                Ok(sstable) => {
-                    add(&self.counters().flushes, 1);
-                    add(&table.done.flushes, 1);
-                    add(&self.counters().flushed_bytes, sstable.as_ref().map_or(0, |own| own.sstable.total_bytes()));
+        while tablet.needs_flush() {
+            let flushed = match tablet.oldest_sealed() {
+                Some(memtable) if tablet.unlisted.get().is_none() => {
+                    self.flush_memtable(table, tablet, &memtable).await
+                }
+                _ => Ok(()),
+            };
+            let released = match flushed {
+                Ok(()) => rt::task::in_group(Group::Maintenance, self.release_flushed(table, tablet)).await,
+                error => error,
+            };
+            match released {
+                Ok(()) => {
                     tablet.failed_flushes.set(0);
                     self.flushes_succeed();
-                    let logged = memtable.logged();
-                    tablet.attach_flushed(&memtable, sstable);
-                    if let Some(interval) = logged {
-                        self.log().clean(tablet.slot, interval.last);
-                    }
-                    self.compactions().wake();
                 }
                 Err(error) if error.is_out_of_files() && self.cache().files().give_back() > 0 => {
                     tracing::warn!(table = %table.schema().name, %error, "retrying a flush with fewer open sstables");
@@ -110,6 +110,34 @@ impl Engine {
                     return Err(error);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Writes the oldest sealed memtable of a tablet to an sstable, which takes its place.
+    async fn flush_memtable(
+        &self,
+        table: &Rc<Table>,
+        tablet: &Rc<Tablet>,
+        memtable: &Rc<Memtable>,
+    ) -> Result<(), EngineError> {
+        let sstable = rt::task::in_group(Group::Maintenance, self.write_memtable(table, memtable)).await?;
+        add(&self.counters().flushes, 1);
+        add(&table.done.flushes, 1);
+        add(&self.counters().flushed_bytes, sstable.as_ref().map_or(0, |own| own.sstable.total_bytes()));
+        tablet.unlisted.set(Some(Unlisted { last: memtable.logged().map(|interval| interval.last) }));
+        tablet.attach_flushed(memtable, sstable);
+        self.compactions().wake();
+        Ok(())
+    }
+
+    /// Lists the sstable of the last flush of a tablet, then releases its records of the log.
+    async fn release_flushed(&self, table: &Table, tablet: &Tablet) -> Result<(), EngineError> {
+        let Some(Unlisted { last }) = tablet.unlisted.get() else { return Ok(()) };
+        self.list_sstables(table).await?;
+        tablet.unlisted.take();
+        if let Some(last) = last {
+            self.log().clean(tablet.slot, last);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ mod compactions;
 mod details;
 mod large;
 mod leftovers;
+mod listed;
 mod loading;
 mod row_cache;
 mod sstable_set;
@@ -15,11 +16,12 @@ pub use details::TableDetails;
 pub(crate) use large::LargeIndex;
 pub use large::{LargePartition, LargeView};
 pub(crate) use leftovers::Leftovers;
+pub(crate) use listed::Listed;
 pub(crate) use loading::Loading;
 pub use row_cache::RowCacheStats;
 pub(crate) use row_cache::{CachedTablet, Content, RowCache};
 pub(crate) use sstable_set::{Attached, SstableSet};
-pub(crate) use tablet::Tablet;
+pub(crate) use tablet::{Tablet, Unlisted};
 pub(crate) use unreadable::Unreadable;
 
 use crate::commitlog::Position;
@@ -29,6 +31,7 @@ use model::range::PartitionRange;
 use model::schema::TableSchema;
 use rt::ShardId;
 use rt::sync::{Gate, RenewedGate, RwLock, Semaphore};
+use sstable::SstablePath;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -74,6 +77,11 @@ pub(crate) struct Table {
     pub leftovers: Leftovers,
     /// Sstables that could not be opened.
     pub unreadable: Unreadable,
+    /// Listed sstables that are missing, and whose loss this start accepts. They stay listed until
+    /// the node has recorded the loss.
+    pub given_up: RefCell<Vec<SstablePath>>,
+    /// The list of this shard's sstables on disk.
+    pub listed: Listed,
     /// Entered while sstables that have arrived from other nodes are written.
     pub arriving: RenewedGate,
     /// The pieces of a refresh that are not attached yet.
@@ -104,6 +112,7 @@ impl Table {
         tablets: Vec<Rc<Tablet>>,
         unreadable: Unreadable,
         filters: Vec<(ShardId, ReplayFilters)>,
+        listed: Listed,
     ) -> Rc<Self> {
         check_apart(&tablets);
         Rc::new(Table {
@@ -123,6 +132,8 @@ impl Table {
             requested_turn: Semaphore::new(1),
             leftovers: Leftovers::default(),
             unreadable,
+            given_up: RefCell::default(),
+            listed,
             arriving: RenewedGate::default(),
             loading: Loading::default(),
             foreign: RefCell::default(),

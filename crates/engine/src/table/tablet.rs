@@ -17,6 +17,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use uuid::Uuid;
 
+/// A flushed sstable that is attached, and may not be in the list of sstables on disk yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Unlisted {
+    /// The last record of this run's log that it covers.
+    pub last: Option<Position>,
+}
+
 /// See the module.
 pub(crate) struct Tablet {
     pub id: u32,
@@ -36,6 +43,8 @@ pub(crate) struct Tablet {
     /// How many flushes have failed since the last success. Flushes under memory pressure choose
     /// other tablets first.
     pub failed_flushes: Cell<u32>,
+    /// An sstable of the last flush that may not be listed yet: its records of the log are kept.
+    pub unlisted: Cell<Option<Unlisted>>,
     /// The last result of the compaction picker.
     pub pick_memo: PickMemo,
     /// Stops the tablet's compactions.
@@ -69,6 +78,7 @@ impl Tablet {
             rows,
             flush_turn: Semaphore::new(1),
             failed_flushes: Cell::new(0),
+            unlisted: Cell::default(),
             pick_memo: PickMemo::default(),
             compactions: TabletCompactions::default(),
             is_pending: Cell::new(false),
@@ -173,6 +183,11 @@ impl Tablet {
             self.replace(&[], [sstable]);
         }
         self.forget(memtable);
+    }
+
+    /// Whether a flush has something to do: memtables to write, or an sstable to list.
+    pub fn needs_flush(&self) -> bool {
+        self.is_flushing() || self.unlisted.get().is_some()
     }
 
     /// Removes a sealed memtable.

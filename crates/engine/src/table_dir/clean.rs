@@ -1,7 +1,7 @@
 //! Completes interrupted file operations in the directory of a table.
 
 use super::replay_filters::ReplayFilters;
-use super::{foreign_files, is_truncated, names_in, remove_all, sealed_places};
+use super::{ListedName, SstableLists, foreign_files, is_truncated, names_in, remove_all, sealed_places};
 use crate::config::EngineConfig;
 use crate::deletion_log::{self, Finished, Incomplete, QUARANTINE};
 use crate::error::EngineError;
@@ -16,8 +16,26 @@ pub(crate) struct CleanDirectory {
     pub places: Vec<SstablePath>,
     /// The sealed sstables that cannot be opened, because they have lost their table of contents.
     pub incomplete: Vec<Incomplete>,
+    /// Listed sstables of which no file is left.
+    pub missing: Vec<SstablePath>,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
+    /// The lists on disk.
+    pub lists: SstableLists,
+}
+
+impl CleanDirectory {
+    /// Removes sstables from the lists, then their files. A crash leaves all or none of those in
+    /// Messina's own format. No other shard may use the directory.
+    pub async fn remove(
+        &mut self,
+        dir: &Path,
+        config: &EngineConfig,
+        places: &[SstablePath],
+    ) -> Result<(), EngineError> {
+        self.lists.forget(dir, config.host_id, places).await?;
+        remove_all(dir, places).await
+    }
 }
 
 /// Finishes the operations that the last run left undone in a table's directory, and logs files
@@ -35,7 +53,35 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     // sstable covers, so the name of the sstable must survive a power loss after the log is
     // retired.
     rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
-    let finished = deletion_log::finish_pending(dir).await?;
+    let mut lists = SstableLists::read_all(dir, &names, config.host_id).await?;
+    let listed = lists.all();
+    let finished = deletion_log::finish_pending(dir, |place| listed.contains(&ListedName::of(place))).await?;
+    log_finished(dir, &finished);
+    if finished != Finished::default() {
+        names = names_in(dir).await?;
+    }
+    let filters = ReplayFilters::read_all(dir, &names, config.host_id).await?;
+    let replaced = finished.replaced.iter().filter_map(|generation| generation.parse().ok());
+    let mut unlisted: Vec<_> = replaced.map(|generation| SstablePath::new(dir, generation)).collect();
+    unlisted.extend(lists.truncated(dir, &filters));
+    lists.forget(dir, config.host_id, &unlisted).await?;
+    lists.merge_absent(dir, config.host_id, rt::shard::count() as u16).await?;
+    let (void, places): (Vec<_>, Vec<_>) =
+        sealed_places(dir, &names).into_iter().partition(|place| is_truncated(&filters, place));
+    let mut clean = CleanDirectory { places, incomplete: finished.incomplete, filters, lists, ..Default::default() };
+    let is_void = |one: &mut Incomplete| is_truncated(&clean.filters, &one.place);
+    let mut gone: Vec<_> = clean.incomplete.extract_if(.., is_void).map(|one| one.place).collect();
+    gone.extend(void);
+    if !gone.is_empty() {
+        clean.remove(dir, config, &gone).await?;
+    }
+    let there: Vec<_> = clean.places.iter().chain(clean.incomplete.iter().map(|one| &one.place)).cloned().collect();
+    clean.missing = clean.lists.missing(dir, &there);
+    Ok(clean)
+}
+
+/// Logs the operations that were completed, and files that are not served.
+fn log_finished(dir: &Path, finished: &Finished) {
     if !finished.deleted.is_empty() || !finished.orphans.is_empty() {
         let unsealed = finished.orphans.join(",");
         tracing::info!(dir = %dir.display(), removed = finished.deleted.len(), unsealed,
@@ -53,16 +99,4 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
         tracing::warn!(dir = %dir.join(QUARANTINE).display(), files = finished.in_quarantine,
             "files are in quarantine, and their rows are not served: restore their sstables from a snapshot, or remove the files");
     }
-    if finished != Finished::default() {
-        names = names_in(dir).await?;
-    }
-    let filters = ReplayFilters::read_all(dir, &names, config.host_id).await?;
-    let (mut void, sound): (Vec<_>, Vec<_>) =
-        sealed_places(dir, &names).into_iter().partition(|place| is_truncated(&filters, place));
-    let mut incomplete = finished.incomplete;
-    void.extend(incomplete.extract_if(.., |one| is_truncated(&filters, &one.place)).map(|one| one.place));
-    if !void.is_empty() {
-        remove_all(dir, &void).await?;
-    }
-    Ok(CleanDirectory { places: sound, incomplete, filters })
 }

@@ -1,7 +1,7 @@
 //! The files that shard 0 finds in the directory of a table at startup, so that other shards need
 //! not list it again.
 
-use super::ReplayFilters;
+use super::{ReplayFilters, SstableLists};
 use crate::deletion_log::Incomplete;
 use model::key::DecoratedKey;
 use rt::ShardId;
@@ -31,6 +31,8 @@ pub struct FoundSstables {
     pub(crate) places: Vec<SstablePath>,
     /// Sealed sstables without a table of contents: the table cannot be read.
     pub(crate) incomplete: Vec<Incomplete>,
+    /// Listed sstables of which no file is left.
+    pub(crate) missing: Vec<SstablePath>,
     /// The first and last key of each sstable that could be opened. They never change, because
     /// files are written once.
     pub(crate) keys: Vec<SstableKeys>,
@@ -38,6 +40,8 @@ pub struct FoundSstables {
     /// tablets have left. They are removed when such a tablet returns.
     pub(crate) foreign: Vec<SstableKeys>,
     pub(crate) filters: Vec<(ShardId, ReplayFilters)>,
+    /// The lists on disk.
+    pub(crate) lists: SstableLists,
 }
 
 /// The first and last key of an sstable.

@@ -1,6 +1,7 @@
 //! Names of files in the directory of a table, and the removal of sstables.
 
 use super::replay_filters::{ReplayFilters, is_name_of_filters};
+use super::sstable_list::is_name_of_list;
 use crate::deletion_log::{self, Replacement};
 use crate::error::EngineError;
 use rt::ShardId;
@@ -32,12 +33,14 @@ pub(crate) async fn remove_tree(dir: &Path) -> Result<(), EngineError> {
     }
 }
 
-/// Whether an entry counts as a file. Directories count in two places. A directory in the place of
-/// a TOC.txt: its sstable was sealed and cannot be read. A directory in the place of replay
-/// filters: truncated rows would return without them.
+/// Whether an entry counts as a file. Directories count in three places. A directory in the place
+/// of a TOC.txt: its sstable was sealed and cannot be read. A directory in the place of replay
+/// filters: truncated rows would return without them. A directory in the place of a list of
+/// sstables: the list cannot be replaced until it is moved aside.
 fn is_file(dir: &Path, entry: &rt::fs::DirEntry) -> bool {
     !entry.is_dir
         || is_name_of_filters(&entry.name)
+        || is_name_of_list(&entry.name)
         || SstablePath::parse_name(dir, &entry.name).is_some_and(|(_, component)| component == Component::Toc)
 }
 

@@ -4,6 +4,7 @@
 //! - `clean`: completes interrupted file operations.
 //! - `found`: the files that shard 0 has found, for other shards.
 //! - `replay_filters`: which records of the commitlog are not replayed.
+//! - `sstable_list`: which sstables the directory must have.
 //! - `epoch_file`: the newest epoch that the node has begun.
 //! - `snapshot`: hard links to sstables.
 //!
@@ -16,6 +17,7 @@ mod found;
 mod listing;
 pub(crate) mod replay_filters;
 mod snapshot;
+pub(crate) mod sstable_list;
 
 pub(crate) use clean::{CleanDirectory, finish_interrupted};
 pub use found::FoundSstables;
@@ -27,6 +29,7 @@ pub(crate) use replay_filters::ReplayFilters;
 pub use replay_filters::TruncateRecord;
 pub(crate) use snapshot::{MANIFEST, OnMissing, SnapshotWriter, unfinished};
 pub use snapshot::{UNFINISHED_SNAPSHOT, is_snapshot_name};
+pub(crate) use sstable_list::{ListedName, ListedNames, SstableLists};
 
 /// The directory in a table's directory that holds its snapshots.
 pub const TABLE_SNAPSHOTS: &str = "snapshots";

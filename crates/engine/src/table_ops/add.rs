@@ -4,13 +4,14 @@
 //! table fail: without it they would miss rows and return deleted ones. For the same reason
 //! nothing of the table is purged.
 
+use crate::datadir::Missing;
 use crate::deletion_log::Incomplete;
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
-use crate::table::{Attached, SstableSet, Table, Tablet, Unreadable};
+use crate::table::{Attached, Listed, SstableSet, Table, Tablet, Unreadable};
 use crate::table_dir::{
-    CleanDirectory, FoundSstables, Prepared, ReplayFilters, SstableKeys, finish_interrupted, is_absent, is_sealed,
-    is_truncated, names_in, sealed_places,
+    CleanDirectory, FoundSstables, ListedNames, Prepared, ReplayFilters, SstableKeys, SstableLists, finish_interrupted,
+    is_absent, is_sealed, is_truncated, names_in, sealed_places, sstable_list,
 };
 use model::TableId;
 use model::key::DecoratedKey;
@@ -29,9 +30,37 @@ pub(crate) struct Opened {
     pub foreign: Vec<SstableKeys>,
     /// By the shard that wrote them.
     pub filters: Vec<(ShardId, ReplayFilters)>,
+    /// Missing sstables whose loss is accepted.
+    pub given_up: Vec<SstablePath>,
+    /// The sstables that this shard has listed.
+    pub listed: ListedNames,
 }
 
 impl Opened {
+    /// Reports a listed sstable of which no file is left.
+    fn is_missing(&mut self, place: SstablePath) {
+        tracing::error!(generation = %place.generation, dir = %place.dir.display(),
+            "all files of an sstable are missing: its table cannot be read until they are restored or given up");
+        let why = format!(
+            "all files of the sstable {} are missing, and its table cannot be read without it. Restore them as they were \
+             when the node stopped, and start again; or start once with --accept-loss: the rows that only this sstable held \
+             are then lost; or TRUNCATE the table",
+            place.generation
+        );
+        let file = place.path(Component::Data);
+        self.unreadable.add(place, Corrupt { file, offset: 0, why });
+    }
+
+    /// Accepts the loss of listed sstables of which no file is left.
+    fn give_up(&mut self, missing: Vec<SstablePath>, shard: ShardId) {
+        // All shards are given the same.
+        for place in missing.iter().filter(|_| shard == ShardId(0)) {
+            tracing::error!(generation = %place.generation, dir = %place.dir.display(),
+                "all files of an sstable are missing: starting without the rows that only it held, because accept_loss is set");
+        }
+        self.given_up = missing;
+    }
+
     /// Reports an sstable that cannot be opened. `file` names it in errors.
     fn cannot_be_read(&mut self, place: &SstablePath, file: Component, error: &str) {
         tracing::error!(generation = %place.generation, dir = %place.dir.display(), error,
@@ -56,8 +85,9 @@ impl Engine {
         let dir = self.table_dir(&schema);
         let mut prepared = self.prepared().borrow_mut().get_mut(&id).map(Prepared::take);
         if self.config().shard == ShardId(0) && !self.is_started() && prepared.is_none() {
-            let CleanDirectory { places, incomplete, filters } = finish_interrupted(&dir, self.config()).await?;
-            let found = FoundSstables { places, incomplete, filters, ..FoundSstables::default() };
+            let clean = finish_interrupted(&dir, self.config()).await?;
+            let CleanDirectory { places, incomplete, missing, filters, lists } = clean;
+            let found = FoundSstables { places, incomplete, missing, filters, lists, ..FoundSstables::default() };
             prepared = Some(Prepared { found, open: Vec::new() });
         }
         let opened = self.open_sstables(&dir, &tablets, prepared).await?;
@@ -71,10 +101,13 @@ impl Engine {
             })
             .collect();
         tablets.sort_by(|a, b| a.range.start.cmp(&b.range.start));
-        let table = Table::new(schema, dir, tablets, opened.unreadable, opened.filters);
+        let listed = Listed::new(opened.listed);
+        let table = Table::new(schema, dir, tablets, opened.unreadable, opened.filters, listed);
         table.foreign.replace(opened.foreign);
+        table.given_up.replace(opened.given_up);
         table.auto_compaction.set(self.config().auto_compaction);
         self.read_tablet_counter_ids(&table).await?;
+        self.list_at_start(&table).await?;
         self.registry().insert(id, table);
         if has_sstables {
             self.compactions().wake();
@@ -91,6 +124,16 @@ impl Engine {
         }
         table.set_schema(schema);
         self.compactions().wake();
+    }
+
+    /// The missing sstables of this shard's tables whose loss this start accepts, until
+    /// [`Engine::replay_finished`] ends. Each shard reports all of them.
+    pub fn given_up(&self) -> Vec<Missing> {
+        let of_table = |table: &Rc<Table>| {
+            let (id, given_up) = (table.schema().id, table.given_up.borrow());
+            given_up.iter().map(|place| Missing::sstable(&place.path(Component::Data), id)).collect::<Vec<_>>()
+        };
+        self.all_tables().iter().flat_map(of_table).collect()
     }
 
     /// What [`Engine::reshard`] found, for [`Engine::expect`] on other shards.
@@ -120,13 +163,28 @@ impl Engine {
             None => {
                 let names = names_in(dir).await?;
                 let filters = ReplayFilters::read_all(dir, &names, self.config().host_id).await?;
-                let found = FoundSstables { places: sealed_places(dir, &names), filters, ..FoundSstables::default() };
+                // Other shards may be changing their lists.
+                let own: Vec<_> =
+                    names.iter().filter(|name| **name == sstable_list::name(self.config().shard)).cloned().collect();
+                let lists = SstableLists::read_all(dir, &own, self.config().host_id).await?;
+                let places = sealed_places(dir, &names);
+                let found = FoundSstables { places, filters, lists, ..FoundSstables::default() };
                 Prepared { found, open: Vec::new() }
             }
         };
         let sets = vec![SstableSet::default(); tablets.len()];
-        let (unreadable, foreign) = (Unreadable::default(), found.foreign);
-        let mut opened = Opened { sets, unreadable, foreign, filters: found.filters };
+        let mut opened = Opened {
+            sets,
+            unreadable: Unreadable::default(),
+            foreign: found.foreign,
+            filters: found.filters,
+            given_up: Vec::new(),
+            listed: found.lists.of(self.config().shard),
+        };
+        match self.config().accept_loss {
+            true => opened.give_up(found.missing, self.config().shard),
+            false => found.missing.into_iter().for_each(|place| opened.is_missing(place)),
+        }
         for Incomplete { place, why } in found.incomplete {
             let error = format!("its TOC.txt is missing and cannot be rebuilt: {why}");
             opened.cannot_be_read(&place, Component::Toc, &error);

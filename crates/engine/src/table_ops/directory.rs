@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::metrics::add;
 use crate::table::{Attached, Table};
-use crate::table_dir::{is_absent, remove_all};
+use crate::table_dir::{is_absent, remove_all, sstable_list};
 use sstable::SstablePath;
 use std::path::Path;
 use std::rc::Rc;
@@ -69,13 +69,45 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the files of some leftovers of a table.
+    /// Replaces this shard's list of a table's sstables durably, unless it is up to date on disk.
+    pub(crate) async fn list_sstables(&self, table: &Table) -> Result<(), EngineError> {
+        let listed = &table.listed;
+        let _turn = listed.turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
+        let names = table.names_to_list();
+        if listed.is(&names) {
+            return Ok(());
+        }
+        listed.set(None);
+        sstable_list::write(&table.dir, self.config().shard, &names, self.config().host_id).await?;
+        listed.set(Some(names));
+        Ok(())
+    }
+
+    /// The same for a table that was just opened. An error is returned only if the list on disk
+    /// names an sstable that is not this shard's: another shard may remove it.
+    pub(crate) async fn list_at_start(&self, table: &Table) -> Result<(), EngineError> {
+        let may_be_late = table.listed.is_within(&table.names_to_list());
+        match self.list_sstables(table).await {
+            Err(error) if may_be_late => {
+                tracing::warn!(dir = %table.dir.display(), %error,
+                    "the sstables of a table cannot be listed: until its next flush a start would not detect their loss");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Removes the files of some leftovers of a table, after they have left the list of sstables.
     pub(crate) async fn remove_leftovers(&self, table: &Table, places: Vec<SstablePath>) -> Result<(), EngineError> {
         if places.is_empty() {
             return Ok(());
         }
-        let _removing = table.sstable_files.read().await;
-        if let Err(error) = remove_all(&table.dir, &places).await {
+        let removed = async {
+            self.list_sstables(table).await?;
+            let _removing = table.sstable_files.read().await;
+            remove_all(&table.dir, &places).await
+        };
+        if let Err(error) = removed.await {
             table.leftovers.removal_failed();
             return Err(error);
         }

@@ -15,9 +15,7 @@ use crate::deletion_log::{QUARANTINE, UPLOAD};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::table::Table;
-use crate::table_dir::{
-    CleanDirectory, STREAMING, SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, is_absent, remove_all, remove_tree,
-};
+use crate::table_dir::{STREAMING, SnapshotWriter, TABLE_SNAPSHOTS, finish_interrupted, is_absent, remove_tree};
 use model::TableId;
 use model::schema::TableSchema;
 use sstable::{Component, SstablePath};
@@ -109,12 +107,13 @@ impl Engine {
             sync_removal(&dir).await?;
             return Ok(false);
         }
-        let CleanDirectory { places: mut sstables, incomplete, .. } = finish_interrupted(&dir, self.config()).await?;
-        sstables.extend(incomplete.into_iter().map(|incomplete| incomplete.place));
+        let mut left = finish_interrupted(&dir, self.config()).await?;
+        let mut sstables = left.places.clone();
+        sstables.extend(left.incomplete.iter().map(|incomplete| incomplete.place.clone()));
         if self.config().auto_snapshot && !sstables.is_empty() {
             SnapshotWriter::of(self.config()).take(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
         }
-        remove_all(&dir, &sstables).await?;
+        left.remove(&dir, self.config(), &sstables).await?;
         remove_directory(&dir).await?;
         tracing::info!(keyspace = schema.keyspace, table = schema.name, id = %schema.id, sstables = sstables.len(),
             "removed the remains of a dropped table after a crash");

@@ -18,7 +18,7 @@ use crate::datadir::Made;
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::table::Table;
-use crate::table_dir::{ReplayFilters, SnapshotWriter, TruncateRecord, epoch_file, finish_interrupted, remove_all};
+use crate::table_dir::{ReplayFilters, SnapshotWriter, TruncateRecord, epoch_file, finish_interrupted};
 use model::TableId;
 use model::schema::TableSchema;
 use rt::ShardId;
@@ -128,10 +128,10 @@ impl Engine {
         if epoch_file::begun(&dir, host).await? >= epoch {
             return Ok(false);
         }
-        let found = finish_interrupted(&dir, self.config()).await?;
+        let mut found = finish_interrupted(&dir, self.config()).await?;
         // An incomplete sstable would be loaded after its repair.
-        let mut sstables = found.places;
-        sstables.extend(found.incomplete.into_iter().map(|incomplete| incomplete.place));
+        let mut sstables = found.places.clone();
+        sstables.extend(found.incomplete.iter().map(|incomplete| incomplete.place.clone()));
         if self.config().auto_snapshot && !sstables.is_empty() {
             SnapshotWriter::of(self.config()).take(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
         }
@@ -139,7 +139,7 @@ impl Engine {
         // Replay skips records of all shards, also of shards that no longer exist.
         let mut ends: BTreeMap<ShardId, Position> = self.log_ends().await?.into_iter().collect();
         ends.extend(running.iter().copied());
-        let mut filters: BTreeMap<ShardId, ReplayFilters> = found.filters.into_iter().collect();
+        let mut filters: BTreeMap<ShardId, ReplayFilters> = found.filters.drain(..).collect();
         let mut marked = Vec::new();
         for (shard, below) in ends {
             let filters = filters.entry(shard).or_default();
@@ -147,7 +147,8 @@ impl Engine {
             filters.write(&dir, shard, host).await?;
             marked.push(Made::ReplayFilters(schema.id, shard, filters.sequence));
         }
-        remove_all(&dir, &sstables).await?;
+        found.lists.forget(&dir, host, &found.missing).await?;
+        found.remove(&dir, self.config(), &sstables).await?;
         epoch_file::write(&dir, epoch, self.config().host_id).await?;
         self.made(Made::Emptied(schema.id, epoch));
         marked.into_iter().for_each(|made| self.made(made));

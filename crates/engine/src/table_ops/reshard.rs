@@ -10,7 +10,9 @@ use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::flush::Output;
 use crate::table::Attached;
-use crate::table_dir::{FoundSstables, Prepared, SstableKeys, finish_interrupted, names_in, remove_all, sealed_places};
+use crate::table_dir::{
+    CleanDirectory, FoundSstables, Prepared, SstableKeys, finish_interrupted, names_in, sealed_places,
+};
 use model::range::{PartitionRange, Slice};
 use model::schema::TableSchema;
 use sstable::{Sstable, SstablePath};
@@ -28,8 +30,8 @@ impl Engine {
         own: &BTreeSet<u32>,
     ) -> Result<(), EngineError> {
         let dir = self.table_dir(&schema);
-        let finished = finish_interrupted(&dir, self.config()).await?;
-        let (mut places, mut keys, mut open, mut is_split) = (finished.places, Vec::new(), Vec::new(), false);
+        let mut clean = finish_interrupted(&dir, self.config()).await?;
+        let (mut places, mut keys, mut open, mut is_split) = (clean.places.clone(), Vec::new(), Vec::new(), false);
         for place in &places {
             match Sstable::open_at(place, self.cache()).await {
                 Ok(sstable) => {
@@ -41,6 +43,7 @@ impl Engine {
                         tablets.iter().filter_map(|tablet| tablet.range.intersection(&whole)).collect();
                     if pieces.len() > 1 || (pieces.len() == 1 && pieces[0] != whole) {
                         self.split(&schema, &dir, place, sstable, pieces).await?;
+                        clean.remove(&dir, self.config(), std::slice::from_ref(place)).await?;
                         is_split = true;
                     } else {
                         keys.push(SstableKeys::of(&sstable));
@@ -60,12 +63,13 @@ impl Engine {
             holders.any(|tablet| own.contains(&tablet.id))
         };
         let foreign = keys.iter().filter(|sstable| !is_own(sstable)).cloned().collect();
-        let found = FoundSstables { places, incomplete: finished.incomplete, keys, foreign, filters: finished.filters };
+        let CleanDirectory { incomplete, missing, filters, lists, .. } = clean;
+        let found = FoundSstables { places, incomplete, missing, keys, foreign, filters, lists };
         self.prepared().borrow_mut().insert(schema.id, Prepared { found, open });
         Ok(())
     }
 
-    /// Rewrites an sstable as one per piece.
+    /// Writes an sstable again as one per piece. The caller removes it.
     async fn split(
         &self,
         schema: &Rc<TableSchema>,
@@ -91,6 +95,6 @@ impl Engine {
             }
             output.seal(&attached.intervals, self).await?;
         }
-        remove_all(dir, std::slice::from_ref(place)).await
+        Ok(())
     }
 }

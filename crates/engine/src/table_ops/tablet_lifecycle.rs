@@ -16,7 +16,7 @@ use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::memtable::Interval;
 use crate::table::{SstableSet, Table, Tablet};
-use crate::table_dir::{SstableKeys, finish_interrupted, names_in, remove_all, sealed_places};
+use crate::table_dir::{SstableKeys, finish_interrupted, remove_all};
 use model::TableId;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
@@ -93,6 +93,7 @@ impl Engine {
             for memtable in gone.sealed() {
                 gone.forget(&memtable);
             }
+            gone.unlisted.take();
             engine.log().clean(gone.slot, Position::MAX);
             engine.registry().release_slot(gone.slot);
             // The set is unchanged until the files are removed, for the next call.
@@ -111,7 +112,9 @@ impl Engine {
         let left: Vec<SstablePath> =
             table.foreign.borrow().iter().filter(|one| is_within(one)).map(|one| one.place.clone()).collect();
         if !left.is_empty() {
-            remove_left(&table.dir, &left).await?;
+            log_remains(&table.dir, &left);
+            // No list names them, since all shards have opened the table.
+            remove_all(&table.dir, &left).await?;
             table.foreign.borrow_mut().retain(|sstable| !is_within(sstable));
         }
         Ok(())
@@ -121,9 +124,9 @@ impl Engine {
     /// before any shard opens the table. Returns the number of sstables.
     pub async fn sweep_tablet(&self, schema: &TableSchema, range: &PartitionRange) -> Result<usize, EngineError> {
         let dir = self.table_dir(schema);
-        finish_interrupted(&dir, self.config()).await?;
+        let mut clean = finish_interrupted(&dir, self.config()).await?;
         let mut left: Vec<SstablePath> = Vec::new();
-        for place in sealed_places(&dir, &names_in(&dir).await?) {
+        for place in clean.places.clone() {
             match Sstable::open_at(&place, self.cache()).await {
                 Ok(sstable) if range.contains(sstable.first_key()) && range.contains(sstable.last_key()) => {
                     left.push(place);
@@ -133,14 +136,14 @@ impl Engine {
             }
         }
         if !left.is_empty() {
-            remove_left(&dir, &left).await?;
+            log_remains(&dir, &left);
+            clean.remove(&dir, self.config(), &left).await?;
         }
         Ok(left.len())
     }
 }
 
-/// Removes the remains of a tablet.
-async fn remove_left(dir: &Path, left: &[SstablePath]) -> Result<(), EngineError> {
+/// Logs that the remains of a tablet are removed.
+fn log_remains(dir: &Path, left: &[SstablePath]) {
     tracing::info!(dir = %dir.display(), sstables = left.len(), "removing the remains of a tablet that this shard does not own");
-    remove_all(dir, left).await
 }

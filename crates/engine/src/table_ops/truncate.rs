@@ -83,7 +83,9 @@ impl Engine {
         // that are still to be removed, that could not be opened, or that are being loaded.
         let unreadable = table.unreadable.places();
         let loading = table.loading.places();
-        let others = table.leftovers.places().into_iter().chain(unreadable.iter().chain(&loading).cloned());
+        let given_up = table.given_up.borrow().clone();
+        let others =
+            table.leftovers.places().into_iter().chain(unreadable.iter().chain(&loading).chain(&given_up).cloned());
         let truncated = others.map(|place| place.generation).chain(sstables.iter().map(|own| own.generation()));
         let names = truncated.map(|generation| generation.to_string()).collect();
         self.change_filters(table, |filters| {
@@ -93,6 +95,8 @@ impl Engine {
         .await?;
         // Nothing of the table is missing any more. A refresh may have ended meanwhile.
         table.loading.truncated(&loading);
+        table.leftovers.add(&given_up);
+        table.given_up.borrow_mut().retain(|place| !given_up.contains(place));
         for gone in [&unreadable, &loading] {
             let unreadable = table.unreadable.remove(gone);
             table.leftovers.add(&unreadable);

@@ -256,6 +256,10 @@ impl Engine {
                 }
             }
             engine.compactions().wake();
+            // They are durable. The next flush or compaction lists them.
+            if let Err(error) = engine.list_sstables(&table).await {
+                tracing::warn!(dir = %table.dir.display(), %error, "loaded sstables are not listed yet: a start would not detect their loss");
+            }
             // Until their files are removed, the next truncation names them.
             table.leftovers.add(&truncated);
             engine.remove_leftovers(&table, truncated).await?;

@@ -23,6 +23,8 @@ mod many_tablets;
 #[cfg(not(feature = "sim"))]
 mod missing_files;
 #[cfg(not(feature = "sim"))]
+mod missing_sstables;
+#[cfg(not(feature = "sim"))]
 mod model;
 #[cfg(not(feature = "sim"))]
 mod open_files;

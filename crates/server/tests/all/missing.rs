@@ -331,6 +331,26 @@ fn a_directory_without_an_inventory_gets_one() {
     }
 }
 
+/// All files of an sstable are removed. Its table cannot be read until the loss is accepted, once.
+#[test]
+fn an_sstable_without_any_file_is_missed_until_its_loss_is_accepted() {
+    let scratch = Scratch::new("missing-sstable");
+    live(&scratch, false, true, fill).expect("the node starts");
+    // A copy of an sstable that is lost at the next start.
+    let table = copy_sstable(&scratch, "77", &[]);
+    assert_eq!(outcome(&scratch, false), Ok(Ok(ALL)));
+    let own = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("me-"));
+    let files = std::fs::read_dir(&table).expect("readable").map(|entry| entry.expect("readable").path()).filter(own);
+    files.for_each(|path| std::fs::remove_file(path).expect("removed"));
+    for _ in 0..2 {
+        let why = outcome(&scratch, false).expect("it starts").expect_err("rows are missing");
+        assert!(why.contains("all files of the sstable") && why.contains("--accept-loss"), "{why}");
+    }
+    let left = outcome(&scratch, true).expect("it starts").expect("the loss is accepted");
+    assert!(left < ALL, "{left} rows");
+    assert_eq!(outcome(&scratch, false), Ok(Ok(left)), "once is enough");
+}
+
 /// Operators move tables to other volumes and leave links. A table is missing only if its link is
 /// broken.
 #[test]

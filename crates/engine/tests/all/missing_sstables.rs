@@ -1,0 +1,338 @@
+//! Sealed sstables of which all files are missing when an engine starts, or whose `TOC.txt` has the
+//! name of an unfinished one: the lists of sstables show the loss.
+
+use crate::support::table_files::*;
+use crate::support::*;
+use engine::datadir::Lacks;
+use engine::{Engine, EngineConfig};
+use model::TableId;
+use model::range::{PartitionRange, Slice};
+use model::schema::TableSchema;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use uuid::Uuid;
+
+fn engine_config(root: &Path, accept_loss: bool) -> EngineConfig {
+    EngineConfig { accept_loss, ..config(root, 16 << 20) }
+}
+
+async fn start(root: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
+    open(engine_config(root, false), schema, &tablets(1)).await
+}
+
+/// A table directory with two sstables of one row each, of a stopped engine.
+async fn two_sstables(root: &Path, schema: &Rc<TableSchema>) -> PathBuf {
+    let engine = start(root, schema).await;
+    for k in 0..2 {
+        write(&engine, schema, 1, insert(k, 0, "v")).await;
+        engine.flush(None).await.unwrap();
+    }
+    engine.stop().await;
+    table_dir(root)
+}
+
+/// The files of the first sstable.
+fn first(dir: &Path) -> Vec<PathBuf> {
+    let toc = files(dir, "-TOC.txt").remove(0);
+    let own = toc.to_str().unwrap().trim_end_matches("TOC.txt").to_owned();
+    let mut all = files(dir, "");
+    all.retain(|path| path.to_str().unwrap().starts_with(&own));
+    all
+}
+
+/// Moves the files of an sstable away.
+fn move_away(root: &Path, files: &[PathBuf]) -> PathBuf {
+    let aside = root.join("aside");
+    std::fs::create_dir_all(&aside).unwrap();
+    files.iter().for_each(|path| std::fs::rename(path, aside.join(path.file_name().unwrap())).unwrap());
+    aside
+}
+
+fn move_back(aside: &Path, dir: &Path) {
+    files(aside, "").iter().for_each(|path| std::fs::rename(path, dir.join(path.file_name().unwrap())).unwrap());
+}
+
+/// The error of a read of the table; `None` if it can be read.
+async fn read_error(engine: &Engine, table: TableId) -> Option<String> {
+    let options = engine::ReadOptions::default();
+    let mut reader = match engine.reader(table, PartitionRange::FULL, Rc::new(Slice::full()), options) {
+        Ok(reader) => reader,
+        Err(error) => return Some(error.to_string()),
+    };
+    let mut fragments = Default::default();
+    loop {
+        match reader.fill(&mut fragments).await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+}
+
+/// Another table of the same columns.
+fn another(schema: &TableSchema) -> Rc<TableSchema> {
+    let mut other = schema.clone();
+    other.id = TableId(Uuid::from_u128(0x99));
+    other.name = "other".into();
+    Rc::new(other)
+}
+
+#[test]
+fn a_table_with_a_missing_sstable_cannot_be_read() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("missing-sstable"), still(0));
+        let dir = two_sstables(&scratch, &schema).await;
+        let lost = first(&dir);
+        let generation = lost[0].file_name().unwrap().to_str().unwrap().split('-').nth(1).unwrap().to_owned();
+        let aside = move_away(&scratch, &lost);
+        for run in 0..2 {
+            let engine = start(&scratch, &schema).await;
+            let error = read_error(&engine, schema.id).await.expect("rows are missing");
+            let named =
+                [&generation, "all files", "--accept-loss", "TRUNCATE"].iter().all(|part| error.contains(*part));
+            assert!(named, "run {run}: {error}");
+            assert_eq!(engine.metrics().sstables_unreadable, 1);
+            let other = another(&schema);
+            engine.add_table(other.clone(), tablets(1)).await.unwrap();
+            write(&engine, &other, 1, insert(1, 0, "other")).await;
+            assert_eq!(all(&engine, &other).await.len(), 1, "another table is served");
+            // A flush and a compaction replace the list: the loss is not forgotten.
+            write(&engine, &schema, 2, insert(2 + run, 0, "new")).await;
+            engine.flush(None).await.unwrap();
+            engine.compact_major(schema.id).await.unwrap();
+            engine.stop().await;
+        }
+        move_back(&aside, &dir);
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 4, "the files are back");
+        engine.stop().await;
+    });
+}
+
+#[test]
+fn truncate_ends_the_loss_of_an_sstable() {
+    rt::block_on(async {
+        for auto_snapshot in [false, true] {
+            let (scratch, schema) = (Scratch::new(&format!("missing-truncated-{auto_snapshot}")), still(0));
+            let dir = two_sstables(&scratch, &schema).await;
+            let aside = move_away(&scratch, &first(&dir));
+            let config = EngineConfig { auto_snapshot, ..engine_config(&scratch, false) };
+            let engine = open(config, &schema, &tablets(1)).await;
+            engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+            write(&engine, &schema, 2, insert(5, 0, "new")).await;
+            engine.flush(None).await.unwrap();
+            assert_eq!(all(&engine, &schema).await.len(), 1);
+            engine.abandon().await;
+            // Files that return were truncated.
+            move_back(&aside, &dir);
+            for _ in 0..2 {
+                let engine = start(&scratch, &schema).await;
+                assert_eq!(all(&engine, &schema).await.len(), 1);
+                engine.stop().await;
+            }
+        }
+    });
+}
+
+/// A crash comes after the truncation has taken effect, and before its files are removed. Later
+/// truncations name other sstables.
+#[test]
+fn a_truncation_that_was_interrupted_leaves_nothing_missing() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("missing-interrupted"), still(0));
+        let dir = two_sstables(&scratch, &schema).await;
+        let list = std::fs::read(dir.join("sstables-0")).unwrap();
+        let engine = start(&scratch, &schema).await;
+        engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+        engine.abandon().await;
+        std::fs::write(dir.join("sstables-0"), list).unwrap();
+        for k in 0..2 {
+            let engine = start(&scratch, &schema).await;
+            assert_eq!(all(&engine, &schema).await.len(), 0);
+            write(&engine, &schema, 2, insert(k, 0, "new")).await;
+            engine.flush(None).await.unwrap();
+            engine.truncate(schema.id, rt::time::wall_micros()).await.unwrap();
+            engine.abandon().await;
+        }
+    });
+}
+
+#[test]
+fn drop_removes_a_table_with_a_missing_sstable() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("missing-dropped"), still(0));
+        let dir = two_sstables(&scratch, &schema).await;
+        move_away(&scratch, &first(&dir));
+        let engine = start(&scratch, &schema).await;
+        engine.drop_table(schema.id, rt::time::wall_micros()).await.unwrap();
+        engine.remove_directory(&schema).await.unwrap();
+        assert!(!dir.exists());
+        engine.stop().await;
+    });
+}
+
+/// The loss stays until it was recorded: a crash before requires it to be accepted once more.
+#[test]
+fn an_accepted_loss_of_an_sstable_is_forgotten() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("missing-accepted"), still(0));
+        let dir = two_sstables(&scratch, &schema).await;
+        move_away(&scratch, &first(&dir));
+        let engine = Engine::open(engine_config(&scratch, true)).await.unwrap();
+        engine.add_table(schema.clone(), tablets(1)).await.unwrap();
+        let given_up = engine.given_up();
+        assert!(given_up.len() == 1 && given_up[0].lacks == Lacks::Table(schema.id), "{given_up:?}");
+        assert!(given_up[0].what.contains("-big-Data.db"), "{given_up:?}");
+        engine.abandon().await;
+        let engine = start(&scratch, &schema).await;
+        assert!(read_error(&engine, schema.id).await.is_some(), "it was not recorded");
+        engine.stop().await;
+        let engine = open(engine_config(&scratch, true), &schema, &tablets(1)).await;
+        assert_eq!(all(&engine, &schema).await.len(), 1);
+        assert!(engine.given_up().is_empty());
+        engine.abandon().await;
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 1);
+        engine.stop().await;
+    });
+}
+
+/// A listed sstable with a `TOC.txt.tmp` was sealed. Its `TOC.txt` is rebuilt, or the table cannot
+/// be read, at each start.
+#[test]
+fn a_sealed_sstable_is_not_removed_as_unfinished() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("toc-renamed"), still(0));
+        let dir = two_sstables(&scratch, &schema).await;
+        let (own, before) = (first(&dir), files(&dir, ""));
+        let toc = own.iter().find(|path| path.to_str().unwrap().ends_with("-TOC.txt")).unwrap();
+        let temporary = toc.with_extension("txt.tmp");
+        std::fs::rename(toc, &temporary).unwrap();
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 2);
+        engine.stop().await;
+        assert_eq!(files(&dir, ""), before);
+
+        std::fs::rename(toc, &temporary).unwrap();
+        let filter = own.iter().find(|path| path.to_str().unwrap().ends_with("-Filter.db")).unwrap();
+        let contents = std::fs::read(filter).unwrap();
+        std::fs::remove_file(filter).unwrap();
+        let left = files(&dir, "");
+        for run in 0..2 {
+            let engine = start(&scratch, &schema).await;
+            let error = read_error(&engine, schema.id).await.expect("it is incomplete");
+            assert!(error.contains("Filter.db is missing"), "run {run}: {error}");
+            engine.stop().await;
+            assert_eq!(files(&dir, ""), left, "run {run}");
+        }
+        std::fs::write(filter, contents).unwrap();
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 2);
+        engine.stop().await;
+    });
+}
+
+/// Without a list, or with an unusable one, nothing is known, and nothing is missed. The list is
+/// written again.
+#[test]
+fn a_lost_list_is_written_again() {
+    rt::block_on(async {
+        for damaged in [false, true] {
+            let (scratch, schema) = (Scratch::new(&format!("lost-list-{damaged}")), still(0));
+            let dir = two_sstables(&scratch, &schema).await;
+            let list = dir.join("sstables-0");
+            let contents = std::fs::read(&list).unwrap();
+            match damaged {
+                true => std::fs::write(&list, "messina").unwrap(),
+                false => std::fs::remove_file(&list).unwrap(),
+            }
+            let engine = start(&scratch, &schema).await;
+            assert_eq!(all(&engine, &schema).await.len(), 2);
+            engine.abandon().await;
+            assert_eq!(std::fs::read(&list).unwrap(), contents);
+            move_away(&scratch, &first(&dir));
+            let engine = start(&scratch, &schema).await;
+            assert!(read_error(&engine, schema.id).await.is_some());
+            engine.stop().await;
+        }
+    });
+}
+
+/// An older list names fewer sstables, as after a crash between the seal and the list. Compactions
+/// and crashes after them leave nothing missing.
+#[test]
+fn crashes_beside_the_list_leave_nothing_missing() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("list-crashes"), still(0));
+        let engine = start(&scratch, &schema).await;
+        write(&engine, &schema, 1, insert(0, 0, "v")).await;
+        engine.flush(None).await.unwrap();
+        let list = table_dir(&scratch).join("sstables-0");
+        let older = std::fs::read(&list).unwrap();
+        write(&engine, &schema, 1, insert(1, 0, "v")).await;
+        engine.flush(None).await.unwrap();
+        engine.abandon().await;
+        std::fs::write(&list, older).unwrap();
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 2);
+        engine.compact_major(schema.id).await.unwrap();
+        engine.abandon().await;
+        let engine = start(&scratch, &schema).await;
+        assert_eq!((all(&engine, &schema).await.len(), engine.metrics().sstables_unreadable), (2, 0));
+        engine.stop().await;
+        // The output is listed, too.
+        move_away(&scratch, &first(&table_dir(&scratch)));
+        let engine = start(&scratch, &schema).await;
+        assert!(read_error(&engine, schema.id).await.is_some());
+        engine.stop().await;
+    });
+}
+
+/// A list of a shard that no longer exists is merged into the one of shard 0.
+#[test]
+fn lists_of_former_shards_count() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("former-shards"), still(0));
+        let dir = two_sstables(&scratch, &schema).await;
+        std::fs::rename(dir.join("sstables-0"), dir.join("sstables-3")).unwrap();
+        let aside = move_away(&scratch, &first(&dir));
+        let engine = start(&scratch, &schema).await;
+        assert!(read_error(&engine, schema.id).await.is_some());
+        assert!(!dir.join("sstables-3").exists() && dir.join("sstables-0").exists());
+        engine.stop().await;
+        move_back(&aside, &dir);
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 2);
+        engine.compact_major(schema.id).await.unwrap();
+        engine.stop().await;
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 2);
+        engine.stop().await;
+    });
+}
+
+/// A removed tablet, and sstables that a start splits, are no loss.
+#[test]
+fn removed_and_split_sstables_are_not_missed() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("split-and-removed"), still(0));
+        let engine = start(&scratch, &schema).await;
+        for k in 0..20 {
+            write(&engine, &schema, 1, insert(k, 0, "v")).await;
+        }
+        engine.flush(None).await.unwrap();
+        engine.abandon().await;
+        let both = tablets(2);
+        let engine = open(engine_config(&scratch, false), &schema, &both).await;
+        assert_eq!(all(&engine, &schema).await.len(), 20);
+        engine.abandon().await;
+        let engine = open(engine_config(&scratch, false), &schema, &both).await;
+        assert_eq!(all(&engine, &schema).await.len(), 20);
+        engine.remove_tablet(schema.id, 0).await.unwrap();
+        let left = all(&engine, &schema).await.len();
+        engine.abandon().await;
+        let engine = open(engine_config(&scratch, false), &schema, &both[1..]).await;
+        assert_eq!((all(&engine, &schema).await.len(), engine.metrics().sstables_unreadable), (left, 0));
+        engine.stop().await;
+    });
+}

@@ -4,8 +4,9 @@
 //!
 //! 1. Seal the outputs.
 //! 2. Replace the inputs by the outputs in the tablet's sstable set, in one step.
-//! 3. Write the deletion log, which lists all inputs. From then on they count as deleted.
-//! 4. Unlink the inputs.
+//! 3. Replace the list of the shard's sstables: it names the outputs, and the inputs no longer.
+//! 4. Write the deletion log, which lists all inputs. From then on they count as deleted.
+//! 5. Unlink the inputs.
 //!
 //! A crash before the deletion log leaves all inputs together with some outputs: the same data
 //! twice. After a later crash, the next start completes the unlinking. Inputs must never be

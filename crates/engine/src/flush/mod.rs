@@ -2,7 +2,8 @@
 //!
 //! A flush writes and seals the sstable; its statistics name the log interval that it covers. One
 //! synchronous step then attaches the sstable and removes the memtable. The list of sstables in the
-//! table's directory gets the sstable. Last, the log releases the records. A crash between two of these steps repeats work and loses nothing.
+//! table's directory gets the sstable. Last, the log releases the records. A crash between two of
+//! these steps repeats work and loses nothing.
 //! - `dropped_columns`: memtables with cells of columns that are dropped.
 //! - `output`: an sstable that is being written.
 //! - `watch`: starts flushes when memtables or the log are full.

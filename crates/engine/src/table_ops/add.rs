@@ -64,7 +64,7 @@ impl Opened {
     /// Reports an sstable that cannot be opened. `file` names it in errors.
     fn cannot_be_read(&mut self, place: &SstablePath, file: Component, error: &str) {
         tracing::error!(generation = %place.generation, dir = %place.dir.display(), error,
-            "an sstable cannot be opened: its table cannot be read until it is repaired or moved away");
+            "an sstable cannot be opened: its table cannot be read until it is repaired or given up");
         let why = format!("its table cannot be read without it, and it could not be opened at start: {error}");
         self.unreadable.add(place.clone(), Corrupt { file: place.path(file), offset: 0, why });
     }

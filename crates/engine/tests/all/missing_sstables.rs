@@ -336,3 +336,33 @@ fn removed_and_split_sstables_are_not_missed() {
         engine.stop().await;
     });
 }
+
+/// The list cannot be written: the flush fails after its sstable is attached, and a later flush
+/// lists it.
+#[test]
+fn a_flush_fails_until_its_sstable_is_listed() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("unwritable-list"), still(0));
+        let engine = start(&scratch, &schema).await;
+        write(&engine, &schema, 1, insert(0, 0, "v")).await;
+        engine.flush(None).await.unwrap();
+        let list = table_dir(&scratch).join("sstables-0");
+        std::fs::remove_file(&list).unwrap();
+        std::fs::create_dir(&list).unwrap();
+        write(&engine, &schema, 1, insert(1, 0, "v")).await;
+        for _ in 0..2 {
+            let error = engine.flush(None).await.expect_err("the list is a directory").to_string();
+            assert!(error.contains("sstables-0"), "{error}");
+            assert_eq!(all(&engine, &schema).await.len(), 2);
+            assert_eq!(files(&table_dir(&scratch), "-TOC.txt").len(), 2);
+        }
+        std::fs::remove_dir(&list).unwrap();
+        engine.flush(None).await.unwrap();
+        let names = std::fs::read_to_string(&list).unwrap();
+        for toc in files(&table_dir(&scratch), "-TOC.txt") {
+            let name = toc.file_name().unwrap().to_str().unwrap().trim_end_matches("-big-TOC.txt");
+            assert!(names.contains(name), "{name}: {names}");
+        }
+        engine.stop().await;
+    });
+}

@@ -168,7 +168,10 @@ impl Engine {
                     names.iter().filter(|name| **name == sstable_list::name(self.config().shard)).cloned().collect();
                 let lists = SstableLists::read_all(dir, &own, self.config().host_id).await?;
                 let places = sealed_places(dir, &names);
-                let found = FoundSstables { places, filters, lists, ..FoundSstables::default() };
+                // No other shard removes sstables that this one lists.
+                let mut missing = lists.missing(dir, &places);
+                missing.retain(|place| !is_truncated(&filters, place));
+                let found = FoundSstables { places, missing, filters, lists, ..FoundSstables::default() };
                 Prepared { found, open: Vec::new() }
             }
         };

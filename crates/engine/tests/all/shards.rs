@@ -1,5 +1,6 @@
 //! Several shards on one data directory, and restarts with other numbers of shards.
 
+use crate::support::table_files::{files, table_dir};
 use crate::support::*;
 use engine::commitlog::{self, OldLogs, ReplayOptions};
 use engine::datadir::DataDir;
@@ -182,6 +183,37 @@ fn a_restart_with_another_number_of_shards_finds_everything() {
         });
         assert_eq!(found_before, before.seen(), "at the start of run {run_number} with {shards} shards");
         assert_eq!(found_after, naive.seen(), "at the end of run {run_number} with {shards} shards");
+    }
+}
+
+/// The lists of sstables show the loss whichever shard owns the sstable, or the rest of the list.
+#[test]
+fn a_missing_sstable_is_missed_with_any_number_of_shards() {
+    let scratch = Scratch::new("shards-missing");
+    let insert = |k| Change::Insert { k, c: 0, value: "v".into() };
+    run(scratch.to_path_buf(), 2, false, move || async move {
+        for k in 0..60 {
+            write_on_owner(k, 1, insert(k), 2).await;
+        }
+        ENGINES.call_all(|engine| async move { engine.flush(None).await.unwrap() }).await;
+    });
+    let dir = table_dir(&scratch);
+    let aside = scratch.join("aside");
+    std::fs::create_dir(&aside).unwrap();
+    for toc in files(&dir, "-TOC.txt") {
+        let own = toc.to_str().unwrap().trim_end_matches("TOC.txt").to_owned();
+        let mut lost = files(&dir, "");
+        lost.retain(|path| path.to_str().unwrap().starts_with(&own));
+        lost.iter().for_each(|path| std::fs::rename(path, aside.join(path.file_name().unwrap())).unwrap());
+        for (shards, crash) in [(2, false), (3, true), (1, false), (2, true)] {
+            let unreadable = run(scratch.to_path_buf(), shards, crash, || async {
+                let all = ENGINES.call_all(|engine| async move { engine.metrics().sstables_unreadable }).await;
+                all.into_iter().max().unwrap()
+            });
+            assert_eq!(unreadable, 1, "{shards} shards");
+        }
+        lost.iter().for_each(|path| std::fs::rename(aside.join(path.file_name().unwrap()), path).unwrap());
+        assert_eq!(run(scratch.to_path_buf(), 3, true, || async { read_all().await.len() }), 60);
     }
 }
 

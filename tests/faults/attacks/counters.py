@@ -103,12 +103,13 @@ def without_a_table(place, check):
 
 
 def without_an_sstable(place, check):
-    """A stop, all files of the sstables moved away, as docs/faults.md says of damaged ones."""
+    """A stop, all files of the sstables moved away, --accept-loss, as docs/faults.md says of
+    damaged ones."""
     with Trio(place) as trio:
         before = fill(trio)
         for file in stop_flushed(trio).glob("me-*"):
             file.unlink()
-        start(trio)
+        start(trio, "--accept-loss")
         judge(trio, check, "sstables are lost", before)
 
 

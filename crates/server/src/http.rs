@@ -3,10 +3,10 @@
 //! They run on the process's first thread, never on a shard's, and call the shards through their
 //! mailboxes. So they take no time from requests except for these calls.
 //!
-//! The resources of a client are limited: the connections of a port, the bytes of a request, and the
-//! time for sending it. No path reads a body, but a request is answered only after its body has
-//! arrived: a request that was cut off must not be carried out. A client that makes no progress in reading an answer is
-//! disconnected ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
+//! The resources of a client are limited: the connections of a port, the bytes of a request, and
+//! the time for sending it. No path reads a body, but a request is carried out only after its body
+//! has arrived. A client that makes no progress in reading an answer is disconnected
+//! ([`slow_reader`]). [`caller`] refuses requests that web pages of other sites make.
 
 pub mod caller;
 mod slow_reader;

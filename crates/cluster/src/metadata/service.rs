@@ -9,7 +9,7 @@ use super::state::{Metadata, Table};
 use super::touched::Touched;
 use crate::raft::Group;
 use crate::tablets::TabletReplica;
-use crate::topology::Topology;
+use crate::topology::{Topology, features};
 use engine::{Engine, TabletRange};
 use model::id::{HostId, TableId};
 use model::range::PartitionRange;
@@ -149,6 +149,7 @@ impl MetadataService {
         log: Option<MetadataLog>,
     ) -> Result<Rc<Self>, StartError> {
         let (metadata, removed) = recovered.metadata_and_removed(info.host_id)?;
+        engine.set_lists_sstables(metadata.topology.has_feature(features::SSTABLE_LISTS));
         if log.is_some() {
             // Before any shard opens tables, shard 0 completes the file operations that a crash
             // interrupted. It also splits files that span tablets: an operator may have added such
@@ -208,6 +209,12 @@ impl MetadataService {
         service.staged.replace(Some(Staged { metadata: Rc::new(metadata), touched: Rc::new(all) }));
         service.prepare().await.map_err(StartError::Storage)?;
         service.show(rt::time::wall_micros());
+        let listing = Rc::downgrade(&service.engine);
+        service.on_topology(move |topology| {
+            if let Some(engine) = listing.upgrade() {
+                engine.set_lists_sstables(topology.has_feature(features::SSTABLE_LISTS));
+            }
+        });
         Ok(service)
     }
 

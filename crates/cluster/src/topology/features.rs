@@ -37,6 +37,10 @@ pub const FILE_STREAM: &str = "FILE_STREAM";
 /// The metadata has the requests that change the cluster, open and ended ones.
 pub const TOPOLOGY_REQUESTS: &str = "TOPOLOGY_REQUESTS";
 
+/// Table directories have lists of their sstables. Until all members know them, none is made: a
+/// node that returns to an earlier release would leave its lists as they are.
+pub const SSTABLE_LISTS: &str = "SSTABLE_LISTS";
+
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
 /// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
@@ -70,7 +74,7 @@ pub(super) fn check_streaming(topology: &Topology) -> Result<(), String> {
 pub fn supported() -> Vec<String> {
     SINCE_THE_FIRST_RELEASE
         .into_iter()
-        .chain([NODE_RUNS, RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM, TOPOLOGY_REQUESTS])
+        .chain([NODE_RUNS, RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM, TOPOLOGY_REQUESTS, SSTABLE_LISTS])
         .map(str::to_owned)
         .collect()
 }

@@ -166,6 +166,18 @@ impl Engine {
         self.tables_root().join(&schema.keyspace).join(table_dir_name(&schema.name, schema.id))
     }
 
+    /// Whether this shard begins to list the sstables of its tables. Releases that do not know the
+    /// lists would leave them as they are, so no list is made while such a release may start on
+    /// this directory. Lists that exist are kept up to date.
+    pub fn set_lists_sstables(&self, on: bool) {
+        self.lists_sstables.set(on);
+    }
+
+    /// See [`Engine::set_lists_sstables`].
+    pub(crate) fn lists_sstables(&self) -> bool {
+        self.lists_sstables.get()
+    }
+
     /// Whether the logs of earlier runs are replayed and retired, and compaction runs.
     pub(crate) fn is_started(&self) -> bool {
         self.started.get()

@@ -101,6 +101,8 @@ pub struct Engine {
     /// Entered by the engine's own loops.
     loops: Gate,
     started: Cell<bool>,
+    /// See [`Engine::set_lists_sstables`].
+    lists_sstables: Cell<bool>,
 }
 
 impl Engine {
@@ -140,6 +142,7 @@ impl Engine {
             stop: Cancel::new(),
             loops: Gate::new(),
             started: Cell::new(false),
+            lists_sstables: Cell::new(true),
         });
         engine.run(|engine| async move { engine.watch_memory().await });
         engine.run(|engine| async move { engine.watch_log(LOG_WATCH).await });

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::metrics::add;
 use crate::table::{Attached, Table};
-use crate::table_dir::{is_absent, remove_all, sstable_list};
+use crate::table_dir::{ListedNames, is_absent, remove_all, sstable_list};
 use sstable::SstablePath;
 use std::path::Path;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ impl Engine {
         let listed = &table.listed;
         let _turn = listed.turn.acquire().await.map_err(|_| EngineError::Cancelled)?;
         let names = table.names_to_list();
-        if listed.is(&names) {
+        if listed.is(&names) || listed.is(&ListedNames::new()) && !self.lists_sstables() {
             return Ok(());
         }
         listed.set(None);

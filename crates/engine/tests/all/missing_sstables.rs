@@ -366,3 +366,28 @@ fn a_flush_fails_until_its_sstable_is_listed() {
         engine.stop().await;
     });
 }
+
+/// While an earlier release may start on the directory, lists would become out of date.
+#[test]
+fn no_list_is_made_before_all_nodes_know_lists() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("no-lists-yet"), still(0));
+        let engine = start(&scratch, &schema).await;
+        engine.set_lists_sstables(false);
+        write(&engine, &schema, 1, insert(0, 0, "v")).await;
+        engine.flush(None).await.unwrap();
+        let lists = || files(&table_dir(&scratch), "sstables-0").len();
+        assert_eq!(lists(), 0);
+        engine.set_lists_sstables(true);
+        write(&engine, &schema, 1, insert(1, 0, "v")).await;
+        engine.flush(None).await.unwrap();
+        assert_eq!(lists(), 1);
+        // Lists that exist stay up to date.
+        engine.set_lists_sstables(false);
+        engine.compact_major(schema.id).await.unwrap();
+        engine.stop().await;
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 2);
+        engine.stop().await;
+    });
+}

@@ -1,7 +1,7 @@
 //! Adds replicas to tablets that have fewer than their keyspace asks for, removes replicas from
-//! tablets that have more, and moves replicas to the racks that the keyspace lists. Causes are ALTER
-//! KEYSPACE, or too few nodes when a table was created. Without a pending ALTER KEYSPACE, this is
-//! part of balancing: an operator who moves replicas turns it off.
+//! tablets that have more, and moves replicas to the racks that the keyspace lists. Causes are
+//! ALTER KEYSPACE, or too few nodes when a table was created. Without a pending ALTER KEYSPACE,
+//! this is part of balancing: an operator who moves replicas turns it off.
 
 use super::Work;
 use crate::metadata::{Keyspace, KeyspaceDefinition, Metadata, Op, Table};

@@ -161,6 +161,8 @@ def test_one_copy_on_a_dead_node(trio):
 def test_a_replication_factor_of_zero_is_unavailable(trio):
     """No level can be reached without a replica, not even ANY."""
     session = trio.sessions[1]
+    trio.keyspace()
+    session.execute("CREATE TABLE ks.c (k int PRIMARY KEY, n counter)")
     trio.keyspace("none", factor=0)
     session.execute("CREATE TABLE none.t (k int PRIMARY KEY, v int)")
     session.execute("CREATE TABLE none.c (k int PRIMARY KEY, n counter)")
@@ -171,11 +173,17 @@ def test_a_replication_factor_of_zero_is_unavailable(trio):
             "BEGIN BATCH INSERT INTO none.t (k, v) VALUES (1, 1);"
             " INSERT INTO none.t (k, v) VALUES (2, 1); APPLY BATCH",
             "UPDATE none.c SET n = n + 1 WHERE k = 1",
+            "BEGIN COUNTER BATCH UPDATE none.c SET n = n + 1 WHERE k = 1;"
+            " UPDATE none.c SET n = n + 1 WHERE k = 2; UPDATE ks.c SET n = n + 1 WHERE k = 1;"
+            " APPLY BATCH",
             "SELECT v FROM none.t WHERE k = 1",
             "SELECT count(*) FROM none.t",
         ):
-            if level != Level.ANY or text.startswith(("INSERT", "BEGIN")):
+            if level != Level.ANY or text.startswith(("INSERT", "BEGIN BATCH")):
                 check(session, at(level, text), level, needed, 0)
+    assert not session.execute("SELECT n FROM ks.c").all(), "no part of a batch is applied"
+    endpoints = rest(trio.nodes[0], "/storage_service/natural_endpoints/none?cf=t&key=1")
+    assert endpoints == []
     # Its tables get their first replica.
     session.execute(
         "ALTER KEYSPACE none WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1':"

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from cassandra import Unavailable
 from database import Config, Exists, Invalid, Syntax, connect
 
 RF1 = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
@@ -82,6 +83,24 @@ def test_default_replication(db, name):
 
 
 @pytest.mark.scylla
+def test_a_replication_factor_of_zero(db, name):
+    """There is no replica, on a single node either, until ALTER KEYSPACE gives tables their first."""
+    db.execute(
+        f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+        " 'datacenter1': 0}"
+    )
+    db.execute(f"CREATE TABLE {name}.t (pk int PRIMARY KEY)")
+    for text in (f"INSERT INTO {name}.t (pk) VALUES (1)", f"SELECT pk FROM {name}.t"):
+        with pytest.raises(Unavailable):
+            db.execute(text)
+    db.execute(
+        f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+        " 'datacenter1': 1}"
+    )
+    db.execute(f"INSERT INTO {name}.t (pk) VALUES (1)")
+    assert db.rows(f"SELECT pk FROM {name}.t")[0][0] == 1
+
+
 def test_rack_list(db, name):
     """One replica in each of the listed racks. DESCRIBE shows the list, drivers see a number."""
     db.execute(

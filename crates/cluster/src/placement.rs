@@ -45,7 +45,9 @@ pub fn place(
     hints: TabletCountHints,
 ) -> Result<TabletMap, StrategyError> {
     let mut hosts = hosts(metadata, node);
-    if let [only] = &hosts[..] {
+    if let [only] = &hosts[..]
+        && keyspace.replication_factor() > 0
+    {
         // A single node holds one replica of each tablet, whatever the replication factor is. The
         // factor takes effect for tables that are created once there are more nodes.
         let shards = only.load.len() as u32;

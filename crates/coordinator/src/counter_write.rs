@@ -32,6 +32,15 @@ impl Coordinator {
     ) -> Result<(), CoordinatorError> {
         let options = limited.as_deref().unwrap_or(options);
         let several = mutations.len() > 1;
+        if several {
+            // Nothing is applied if a partition has too few replicas.
+            let metadata = self.metadata();
+            let nodes = self.nodes_by(&metadata);
+            for (mutation, key) in mutations {
+                let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
+                self.plan_partition_write(&metadata, &nodes, table, key, options)?;
+            }
+        }
         let counts = mutations.iter().map(|(mutation, key)| self.update_counter(mutation, key, options));
         let counted = futures_util::future::try_join_all(counts).await.map(|_| ());
         counted.map_err(|error| if several { maybe_applied(error) } else { error })

@@ -59,9 +59,13 @@ impl ClientService {
         self.accepting.borrow().is_some()
     }
 
-    /// Opens the ports, unless they are open. The error names the address.
+    /// Opens the ports, unless they are open. The error names the address, or says that the node is
+    /// stopping.
     pub async fn start(&self) -> io::Result<()> {
         let _turn = self.turn.acquire().await;
+        if rt::shard::stopping().is_cancelled() {
+            return Err(io::Error::other("the node is stopping"));
+        }
         if self.is_serving() {
             return Ok(());
         }

@@ -14,10 +14,11 @@ pub mod starting;
 
 use crate::connection::accept::listen_error;
 use axum::Router;
-use axum::body::{Body, HttpBody, to_bytes};
+use axum::body::{Body, HttpBody};
 use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use caller::Callers;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -314,11 +315,14 @@ async fn received(request: Request<Incoming>) -> Result<Request<Body>, Response>
     if body.is_end_stream() {
         return Ok(Request::from_parts(head, Body::empty()));
     }
-    match rt::time::timeout(HEAD_TIME, to_bytes(Body::new(body), MOST_BODY_BYTES)).await {
-        Ok(Ok(bytes)) => Ok(Request::from_parts(head, Body::from(bytes))),
-        Ok(Err(error)) => {
-            let why = format!("The body of the request must have at most {MOST_BODY_BYTES} bytes: {error}");
+    match rt::time::timeout(HEAD_TIME, Limited::new(body, MOST_BODY_BYTES).collect()).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let why = format!("The body of the request must have at most {MOST_BODY_BYTES} bytes");
             Err(refused(StatusCode::PAYLOAD_TOO_LARGE, why))
+        }
+        Ok(Err(error)) => {
+            Err(refused(StatusCode::BAD_REQUEST, format!("The body of the request could not be read: {error}")))
         }
         Err(_) => {
             let why = format!("The body of the request has not arrived within {HEAD_TIME:?}");

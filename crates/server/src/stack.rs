@@ -229,7 +229,16 @@ async fn lack_of_room(dir: &Path) -> Option<String> {
 async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, StartError> {
     assert_eq!(rt::shard::this(), ShardId(0), "shard 0 starts the others");
     let shards = rt::shard::count();
-    let data_dir = DataDir::open(&config.data_dir, &config.info.cluster_name, shards as u16).await;
+    let reserve = DiskReserve::of(&config.data_dir, config.disk_reserve);
+    let open_dir = || DataDir::open(&config.data_dir, &config.info.cluster_name, shards as u16);
+    let data_dir = match open_dir().await {
+        // The stamp needs space for the new number of shards.
+        Err(error) if error.may_pass() => {
+            reserve.release().await.map_err(StartError::because)?;
+            open_dir().await
+        }
+        opened => opened,
+    };
     let data_dir = Rc::new(data_dir.map_err(StartError::because)?);
     let mut config = config;
     config.info.host_id = data_dir.host_id;
@@ -240,7 +249,6 @@ async fn start_layers(layers: Layers, config: StackConfig) -> Result<Stack, Star
         );
     }
     let mut given_up = inventory::check_logs(&data_dir, &config).await?;
-    let reserve = DiskReserve::of(&config.data_dir, config.disk_reserve);
     reserve.release().await.map_err(StartError::because)?;
 
     let old_logs = commitlog::find_old(&config.data_dir.join("commitlog")).await.map_err(StartError::because)?;

@@ -112,6 +112,17 @@ def test_leaving_goes_on_after_kill9(trio, filled, victim):
         assert len(contents(trio.sessions[n])) == ROWS
 
 
+def test_a_node_stops_in_order_while_it_leaves(trio, filled):
+    leaves = trio.nodes[2]
+    leaving = Decommission(leaves)
+    eventually(lambda: mode(leaves) == "LEAVING")
+    assert leaves.stop() == 0
+    leaving.result()
+    leaves.start()
+    eventually(lambda: mode(leaves) == "DECOMMISSIONED", 60)
+    assert len(contents(filled)) == ROWS
+
+
 def test_leaving_can_be_cancelled(trio, filled):
     leaves = trio.nodes[2]
     leaving = Decommission(leaves)

@@ -44,7 +44,7 @@ pub(super) fn create(
         tablets: tablets(&properties, &mut warnings)?.unwrap_or_default(),
     };
     check_others(&properties)?;
-    check_rack_lists(&definition, &hosts)?;
+    check_rack_lists(&definition, None, &hosts)?;
     if metadata.keyspace(name).is_some() {
         if statement.if_not_exists {
             return Ok(PlannedChange::nothing());
@@ -91,10 +91,12 @@ pub(super) fn alter(
             check_racks_step(&definition.replication, &altered)?;
         }
         let before = std::mem::replace(&mut definition.replication, altered);
-        check_rack_lists(&definition, &hosts)?;
+        check_rack_lists(&definition, Some(&before), &hosts)?;
         warnings.extend(guardrails.check_replication(&definition)?);
         warnings.extend(too_few_nodes(&definition, &hosts));
-        if hosts.len() > 1 && !keyspace.tables.is_empty() && !is_built_in {
+        // A single node has one replica, whatever the replication factor is, unless it is 0.
+        let has_fixed_replicas = hosts.len() == 1 && keyspace.definition.replication_factor() > 0;
+        if !has_fixed_replicas && !keyspace.tables.is_empty() && !is_built_in {
             let altered = definition.replication.clone();
             match change_of_replicas(metadata, keyspace, &altered, &hosts)? {
                 None => {}
@@ -226,9 +228,11 @@ fn factor_after(datacenter: &str, factor: String, racks: Option<&Vec<String>>) -
     }
 }
 
-/// Checks lists of racks: the racks exist, are distinct, and the keyspace has tablets.
-fn check_rack_lists(definition: &KeyspaceDefinition, hosts: &[Host]) -> Result<(), Error> {
-    let lists = racks_by_datacenter(&definition.replication);
+/// Checks lists of racks: the racks exist, are distinct, and the keyspace has tablets. `before`:
+/// the options so far; lists that stay as they are may name racks whose nodes have left.
+fn check_rack_lists(definition: &KeyspaceDefinition, before: Option<&OptionMap>, hosts: &[Host]) -> Result<(), Error> {
+    let mut lists = racks_by_datacenter(&definition.replication);
+    let before = before.map(racks_by_datacenter).unwrap_or_default();
     if !lists.is_empty() && !is_enabled(&definition.tablets) {
         return Err(Error::Configuration(format!(
             "Keyspace {} has no tablets: its replication factors cannot be lists of racks",
@@ -242,6 +246,15 @@ fn check_rack_lists(definition: &KeyspaceDefinition, hosts: &[Host]) -> Result<(
     }
     let known = placement::racks(hosts);
     let is_known = |datacenter: &str, rack: &str| known.get(datacenter).is_some_and(|racks| racks.contains_key(rack));
+    lists.retain(|datacenter, racks| before.get(datacenter) != Some(racks));
+    for (datacenter, racks) in &lists {
+        let is_left = |rack: &&String| before.get(datacenter).is_some_and(|old| old.contains(rack));
+        if let Some(rack) = racks.iter().filter(is_left).find(|rack| !is_known(datacenter, rack)) {
+            return Err(Error::Configuration(format!(
+                "Rack {rack} of datacenter {datacenter} has no node that can take replicas: remove it from the list first"
+            )));
+        }
+    }
     check_racks(&lists, is_known).map_err(|error| Error::Configuration(error.to_string()))
 }
 

@@ -14,11 +14,12 @@
 //! At startup [`finish_pending`] completes interrupted replacements, and removes files with a
 //! `TOC.txt.tmp`, which were never sealed. Files without any table of contents were not left by a
 //! crash: the sstable was sealed, and has lost its `TOC.txt` since. The same holds for a listed
-//! sstable (see `table_dir/sstable_list.rs`) with a `TOC.txt.tmp`. If only `TOC.txt` is missing, it
-//! is written again. Otherwise the sstable is incomplete: its files are kept, and its table
-//! cannot be read. Only a single file in a format of another database, which this node never
-//! writes, is moved to the table's `quarantine` directory. No such file is ever deleted. A
-//! directory in the place of a `TOC.txt` is moved there when its sstable is removed.
+//! sstable (see `table_dir/sstable_list.rs`) with a `TOC.txt.tmp`. If a list cannot be used, such
+//! files are moved to the table's `quarantine` directory. If only `TOC.txt` is missing, it is
+//! written again. Otherwise the sstable is incomplete: its files are kept, and its table cannot be
+//! read. Only a single file in a format of another database, which this node never writes, is moved
+//! to `quarantine`. No such file is ever deleted. A directory in the place of a `TOC.txt` is moved
+//! there when its sstable is removed.
 //!
 //! Invariants: after `finish_pending` either all inputs or all outputs of a replacement exist,
 //! never both, never neither; repeating it changes nothing. Files of unknown formats, and files
@@ -288,12 +289,22 @@ async fn take_back(dir: &Path, path: &Path, error: io::Error) -> DeletionLogErro
     }
 }
 
+/// What is known about sstables with a `TOC.txt.tmp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    /// The sstable was sealed.
+    Yes,
+    /// It was not: it is removed.
+    No,
+    /// That is not known: its files are moved to the quarantine.
+    Unknown,
+}
+
 /// Finishes interrupted replacements in the table directory `dir`, and removes sstables that were
-/// never sealed. A listed sstable was sealed. It must run before any sstable of the directory is
-/// opened or written.
+/// never sealed. It must run before any sstable of the directory is opened or written.
 pub async fn finish_pending(
     dir: &Path,
-    is_listed: impl Fn(&SstablePath) -> bool,
+    was_sealed: impl Fn(&SstablePath) -> Sealed,
 ) -> Result<Finished, DeletionLogError> {
     let mut finished = Finished::default();
     let mut changed = false;
@@ -326,13 +337,23 @@ pub async fn finish_pending(
         let generation = sstable.split('-').nth(1).unwrap_or(sstable).to_string();
         let place = SstablePath::parse_name(dir, &format!("{sstable}{TOC}")).map(|(place, _)| place);
         let has_temporary = files.contains(&(sstable, TEMPORARY_TOC));
-        if has_temporary && !place.as_ref().is_some_and(&is_listed) {
-            remove(dir, sstable).await?;
-            finished.orphans.push(generation);
-            changed = true;
-            continue;
-        }
         let own = files.iter().filter(|(of, _)| *of == sstable);
+        let names = || own.clone().map(|(of, component)| format!("{of}{component}")).collect();
+        if has_temporary {
+            changed = true;
+            match place.as_ref().map_or(Sealed::No, &was_sealed) {
+                Sealed::Yes => {}
+                Sealed::No => {
+                    remove(dir, sstable).await?;
+                    finished.orphans.push(generation);
+                    continue;
+                }
+                Sealed::Unknown => {
+                    finished.quarantined.extend(quarantine(dir, names()).await?);
+                    continue;
+                }
+            }
+        }
         match place.filter(|place| place.version == Version::Me || own.clone().count() > 1) {
             Some(place) => match rebuild_toc(&place).await? {
                 Ok(()) => {
@@ -346,8 +367,7 @@ pub async fn finish_pending(
                 Err(why) => finished.incomplete.push(Incomplete { place, why }),
             },
             None => {
-                let names = own.map(|(of, component)| format!("{of}{component}")).collect();
-                finished.quarantined.extend(quarantine(dir, names).await?);
+                finished.quarantined.extend(quarantine(dir, names()).await?);
                 changed = true;
             }
         }

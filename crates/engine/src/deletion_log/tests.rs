@@ -36,7 +36,7 @@ fn a_replacement_seals_and_removes() {
         replace(&scratch, &replacement()).await.expect("replaced");
         assert_eq!(tocs(&scratch).await, ["new1", "new2", "stays"]);
         assert_eq!(names(&scratch).await.len(), 9);
-        assert_eq!(finish_pending(&scratch, |_| false).await.expect("nothing to do"), Finished::default());
+        assert_eq!(finish_pending(&scratch, |_| Sealed::No).await.expect("nothing to do"), Finished::default());
     });
 }
 
@@ -67,10 +67,10 @@ fn an_interrupted_replacement_is_finished_from_every_step() {
                     fs::remove_file(&file).await.expect("removed");
                 }
             }
-            finish_pending(dir, |_| false).await.expect("finished");
+            finish_pending(dir, |_| Sealed::No).await.expect("finished");
             assert_eq!(tocs(dir).await, ["new1", "new2", "stays"], "step {step}");
             assert_eq!(names(dir).await.len(), 9, "step {step}");
-            assert_eq!(finish_pending(dir, |_| false).await.expect("again"), Finished::default());
+            assert_eq!(finish_pending(dir, |_| Sealed::No).await.expect("again"), Finished::default());
         });
     }
 }
@@ -84,7 +84,7 @@ fn a_replacement_that_never_began_is_undone() {
         fs::create_dir_all(&dir.join("snapshots/me-1-big-x")).await.expect("made");
         fs::write_durably(&dir.join("manifest.json"), b"x").await.expect("written");
         fs::write_durably(&dir.join(format!("{PREFIX}a{SUFFIX}.tmp")), b"half").await.expect("written");
-        let finished = finish_pending(dir, |_| false).await.expect("cleaned");
+        let finished = finish_pending(dir, |_| Sealed::No).await.expect("cleaned");
         assert_eq!(finished.orphans, ["new1", "new2"]);
         assert_eq!(tocs(dir).await, ["old1", "old2", "stays"]);
         assert_eq!(names(dir).await.len(), 9 + 2);
@@ -99,15 +99,15 @@ fn lost_outputs_and_damaged_logs_are_errors() {
         sstable(dir, "old1", true).await;
         let log = dir.join(format!("{PREFIX}a{SUFFIX}"));
         sealed::write(&log, KIND, FORMAT, &replacement()).await.expect("written");
-        let error = finish_pending(dir, |_| false).await.expect_err("outputs are missing");
+        let error = finish_pending(dir, |_| Sealed::No).await.expect_err("outputs are missing");
         assert!(matches!(error, DeletionLogError::Lost { .. }), "{error}");
         assert_eq!(tocs(dir).await, ["old1"]);
         fs::write_durably(&log, b"messina replacement 1 0\n{}").await.expect("written");
-        let error = finish_pending(dir, |_| false).await.expect_err("damaged");
+        let error = finish_pending(dir, |_| Sealed::No).await.expect_err("damaged");
         assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
         let foreign = Replacement { seal: vec![], delete: vec!["../../x".into()] };
         sealed::write(&log, KIND, FORMAT, &foreign).await.expect("written");
-        let error = finish_pending(dir, |_| false).await.expect_err("not a generation");
+        let error = finish_pending(dir, |_| Sealed::No).await.expect_err("not a generation");
         assert!(matches!(error, DeletionLogError::Corrupt { .. }), "{error}");
     });
 }
@@ -133,13 +133,13 @@ fn a_power_loss_at_any_write_leaves_inputs_or_outputs() {
             let done = rt::sim::run(seed, &disk, async { replace(dir, &replacement()).await.expect("replaced") });
             for again in 1..4 {
                 disk.power_loss_at_write((cut + seed) % 11 + again);
-                drop(rt::sim::run(seed, &disk, async { finish_pending(dir, |_| false).await.expect("finished") }));
+                drop(rt::sim::run(seed, &disk, async { finish_pending(dir, |_| Sealed::No).await.expect("finished") }));
             }
             disk.no_power_loss();
             disk.lose_power();
             rt::sim::block_on(seed, &disk, async {
-                finish_pending(dir, |_| false).await.expect("finished");
-                assert_eq!(finish_pending(dir, |_| false).await.expect("again"), Finished::default());
+                finish_pending(dir, |_| Sealed::No).await.expect("finished");
+                assert_eq!(finish_pending(dir, |_| Sealed::No).await.expect("again"), Finished::default());
                 assert_eq!(names(dir).await.len(), 9, "whole sstables and nothing else");
                 let there = tocs(dir).await;
                 let replaced = there == ["new1", "new2", "stays"];
@@ -171,7 +171,7 @@ fn a_replacement_that_did_not_begin_is_not_finished_by_a_restart() {
                 disk.refuse_below(dir, refusal, skip, times);
                 let replaced = replace(dir, &replacement()).await;
                 disk.refuse_nothing();
-                finish_pending(dir, |_| false).await.expect("finished");
+                finish_pending(dir, |_| Sealed::No).await.expect("finished");
                 let there = tocs(dir).await;
                 let (inputs, outputs) = (["old1", "old2", "stays"], ["new1", "new2", "stays"]);
                 match replaced {
@@ -265,7 +265,7 @@ fn a_later_upload_with_the_name_of_a_loaded_one_stays() {
                 change(&dir.join(UPLOAD));
                 match at_start {
                     false => remove_loaded(dir).await.expect("removed"),
-                    true => drop(finish_pending(dir, |_| false).await.expect("finished")),
+                    true => drop(finish_pending(dir, |_| Sealed::No).await.expect("finished")),
                 }
                 assert_eq!(names(&dir.join(UPLOAD)).await.len(), *left, "{what}");
                 assert!(!record.exists(), "{what}: the record is done");

@@ -14,6 +14,9 @@ use serde::de::DeserializeOwned;
 use std::io;
 use std::path::Path;
 
+/// The most bytes of a file. A list of a million sstables has some 40 MB.
+const MOST_BYTES: u64 = 256 << 20;
+
 /// Why a sealed text cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unsealed {
@@ -77,6 +80,7 @@ pub(crate) async fn read<T: DeserializeOwned>(path: &Path, kind: &str, known: u3
         Err(error) if rt::fs::is_absence(&error) => return unusable("is missing".into(), false),
         Err(error) => return Err(error),
         Ok(found) if found.is_dir => return unusable("is a directory, and should be a file".into(), true),
+        Ok(found) if found.len > MOST_BYTES => return unusable(format!("has more than {MOST_BYTES} bytes"), true),
         Ok(_) => {}
     }
     let text = match rt::fs::read(path).await {

@@ -3,7 +3,7 @@
 use super::replay_filters::ReplayFilters;
 use super::{ListedName, SstableLists, foreign_files, is_truncated, names_in, remove_all, sealed_places};
 use crate::config::EngineConfig;
-use crate::deletion_log::{self, Finished, Incomplete, QUARANTINE};
+use crate::deletion_log::{self, Finished, Incomplete, QUARANTINE, Sealed};
 use crate::error::EngineError;
 use rt::ShardId;
 use sstable::SstablePath;
@@ -55,7 +55,12 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     rt::fs::sync_dir(dir).await.map_err(EngineError::io(dir))?;
     let mut lists = SstableLists::read_all(dir, &names, config.host_id).await?;
     let listed = lists.all();
-    let finished = deletion_log::finish_pending(dir, |place| listed.contains(&ListedName::of(place))).await?;
+    let was_sealed = |place: &SstablePath| match listed.contains(&ListedName::of(place)) {
+        true => Sealed::Yes,
+        false if lists.is_any_unusable => Sealed::Unknown,
+        false => Sealed::No,
+    };
+    let finished = deletion_log::finish_pending(dir, was_sealed).await?;
     log_finished(dir, &finished);
     if finished != Finished::default() {
         names = names_in(dir).await?;
@@ -73,6 +78,10 @@ pub(crate) async fn finish_interrupted(dir: &Path, config: &EngineConfig) -> Res
     let mut gone: Vec<_> = clean.incomplete.extract_if(.., is_void).map(|one| one.place).collect();
     gone.extend(void);
     if !gone.is_empty() {
+        let generations: Vec<String> = gone.iter().map(|place| place.generation.to_string()).collect();
+        tracing::warn!(dir = %dir.display(), sstables = generations.join(","),
+            "removing sstables that TRUNCATE has emptied: a crash interrupted their removal, or they were put back since. \
+             Load snapshots with `messina admin refresh`");
         clean.remove(dir, config, &gone).await?;
     }
     let there: Vec<_> = clean.places.iter().chain(clean.incomplete.iter().map(|one| &one.place)).cloned().collect();

@@ -54,22 +54,28 @@ struct Written {
     owner: FileOwner,
 }
 
-/// The lists in the directory of a table, by shard. The shard may no longer exist.
+/// The lists in the directory of a table.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SstableLists(Vec<(ShardId, ListedNames)>);
+pub(crate) struct SstableLists {
+    /// By shard. The shard may no longer exist.
+    lists: Vec<(ShardId, ListedNames)>,
+    /// Whether a list could not be used, so that other sstables may have been listed.
+    pub is_any_unusable: bool,
+}
 
 impl SstableLists {
     /// Reads all lists of the node `host` in a table's directory. `names` are the files in it. A
     /// list that cannot be used is logged and moved aside: nothing is known of its sstables.
     pub async fn read_all(dir: &Path, names: &[String], host: HostId) -> Result<SstableLists, EngineError> {
-        let mut all = Vec::new();
+        let mut all = SstableLists::default();
         for name in names {
             let Some(shard) = shard_of_name(name) else { continue };
             let path = dir.join(name);
             match read_at(&path, host).await.map_err(EngineError::io(&path))? {
-                Ok(listed) => all.push((shard, listed)),
+                Ok(listed) => all.lists.push((shard, listed)),
                 Err(Unusable { is_there: false, .. }) => {}
                 Err(Unusable { why, .. }) => {
+                    all.is_any_unusable = true;
                     let aside = dir.join(format!("{name}.unusable-{}", rt::time::wall_micros() / 1000));
                     tracing::error!(file = %path.display(), why, to = %aside.display(),
                         "a list of sstables cannot be used and is moved aside: this start does not detect if sstables of it are missing");
@@ -78,24 +84,24 @@ impl SstableLists {
                 }
             }
         }
-        Ok(SstableLists(all))
+        Ok(all)
     }
 
     /// The list of a shard; empty if it has none.
     pub fn of(&self, shard: ShardId) -> ListedNames {
-        self.0.iter().find(|(of, _)| *of == shard).map(|(_, listed)| listed.clone()).unwrap_or_default()
+        self.lists.iter().find(|(of, _)| *of == shard).map(|(_, listed)| listed.clone()).unwrap_or_default()
     }
 
     /// The names in all lists.
     pub fn all(&self) -> ListedNames {
-        self.0.iter().flat_map(|(_, listed)| listed.iter().cloned()).collect()
+        self.lists.iter().flat_map(|(_, listed)| listed.iter().cloned()).collect()
     }
 
     /// Removes sstables from all lists, durably, before their files are removed. No other shard
     /// may use the directory.
     pub async fn forget(&mut self, dir: &Path, host: HostId, gone: &[SstablePath]) -> Result<(), EngineError> {
         let gone: ListedNames = gone.iter().map(ListedName::of).collect();
-        for (shard, listed) in &mut self.0 {
+        for (shard, listed) in &mut self.lists {
             if listed.is_disjoint(&gone) {
                 continue;
             }
@@ -109,7 +115,7 @@ impl SstableLists {
     /// Moves the lists of shards from `running` on, which no longer exist, to the list of shard 0.
     /// No other shard may use the directory.
     pub async fn merge_absent(&mut self, dir: &Path, host: HostId, running: u16) -> Result<(), EngineError> {
-        let absent: Vec<(ShardId, ListedNames)> = self.0.extract_if(.., |(shard, _)| shard.0 >= running).collect();
+        let absent: Vec<(ShardId, ListedNames)> = self.lists.extract_if(.., |(shard, _)| shard.0 >= running).collect();
         if absent.is_empty() {
             return Ok(());
         }
@@ -118,8 +124,8 @@ impl SstableLists {
         if merged != self.of(ShardId(0)) {
             write(dir, ShardId(0), &merged, host).await?;
         }
-        self.0.retain(|(shard, _)| shard.0 != 0);
-        self.0.push((ShardId(0), merged));
+        self.lists.retain(|(shard, _)| shard.0 != 0);
+        self.lists.push((ShardId(0), merged));
         for (shard, _) in absent {
             let path = self::path(dir, shard);
             match rt::fs::remove_file(&path).await {
@@ -164,8 +170,10 @@ pub(crate) fn is_name_of_list(name: &str) -> bool {
     shard_of_name(name).is_some()
 }
 
+/// A copy under a similar name, such as `sstables-00`, is no list.
 fn shard_of_name(name: &str) -> Option<ShardId> {
-    name.strip_prefix(PREFIX)?.parse().ok().map(ShardId)
+    let shard = name.strip_prefix(PREFIX)?.parse().ok().map(ShardId)?;
+    (self::name(shard) == name).then_some(shard)
 }
 
 /// The name of the list of a shard.
@@ -216,6 +224,14 @@ mod tests {
             lists.forget(dir, HOST, &places(dir, &[1, 9])).await.unwrap();
             assert_eq!((lists.all(), read(dir).await.all()), (names(&[2, 3]), names(&[2, 3])));
         });
+    }
+
+    #[test]
+    fn copies_under_similar_names_are_no_lists() {
+        assert_eq!(shard_of_name("sstables-7"), Some(ShardId(7)));
+        for name in ["sstables-07", "sstables-+7", "sstables-7.bak", "sstables-", "sstables-70000", "sstables--1"] {
+            assert_eq!(shard_of_name(name), None, "{name}");
+        }
     }
 
     /// Damaged lists, lists of another node, and directories in their place are moved aside.

@@ -38,9 +38,12 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Reports a listed sstable of which no file is left.
-    fn is_missing(&mut self, place: SstablePath) {
-        tracing::error!(generation = %place.generation, dir = %place.dir.display(),
-            "all files of an sstable are missing: its table cannot be read until they are restored or given up");
+    fn is_missing(&mut self, place: SstablePath, shard: ShardId) {
+        // All shards find the same.
+        if shard == ShardId(0) {
+            tracing::error!(generation = %place.generation, dir = %place.dir.display(),
+                "all files of an sstable are missing: its table cannot be read until they are restored or given up");
+        }
         let why = format!(
             "all files of the sstable {} are missing, and its table cannot be read without it. Restore them as they were \
              when the node stopped, and start again; or start once with --accept-loss: the rows that only this sstable held \
@@ -186,7 +189,7 @@ impl Engine {
         };
         match self.config().accept_loss {
             true => opened.give_up(found.missing, self.config().shard),
-            false => found.missing.into_iter().for_each(|place| opened.is_missing(place)),
+            false => found.missing.into_iter().for_each(|place| opened.is_missing(place, self.config().shard)),
         }
         for Incomplete { place, why } in found.incomplete {
             let error = format!("its TOC.txt is missing and cannot be rebuilt: {why}");

@@ -391,3 +391,20 @@ fn no_list_is_made_before_all_nodes_know_lists() {
         engine.stop().await;
     });
 }
+
+/// A damaged list may have named an sstable that looks unfinished. It is not deleted.
+#[test]
+fn an_sstable_that_looks_unfinished_is_kept_if_the_list_is_damaged() {
+    rt::block_on(async {
+        let (scratch, schema) = (Scratch::new("unknown-seal"), still(0));
+        let dir = two_sstables(&scratch, &schema).await;
+        let toc = files(&dir, "-TOC.txt").remove(0);
+        let count = first(&dir).len();
+        std::fs::rename(&toc, format!("{}.tmp", toc.display())).unwrap();
+        std::fs::write(dir.join("sstables-0"), b"damaged").unwrap();
+        let engine = start(&scratch, &schema).await;
+        assert_eq!(all(&engine, &schema).await.len(), 1);
+        engine.stop().await;
+        assert_eq!(files(&dir.join("quarantine"), "").len(), count);
+    });
+}

@@ -14,6 +14,7 @@ use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use cluster::NodeInfo;
+use cluster::metadata::builtin;
 use cluster::observe::Member;
 use cluster::tablets::TabletReplica;
 use model::key::{self, DecoratedKey};
@@ -157,12 +158,14 @@ struct Tablet {
     /// Its last token.
     last: i64,
     replicas: Vec<TabletReplica>,
+    /// Whether every node has its own rows.
+    is_node_local: bool,
 }
 
 impl Tablet {
-    /// The nodes with a replica. A local table is on this node only.
+    /// The nodes with a replica. For a node-local table this is this node only.
     fn endpoints<'a>(&self, members: &'a [Member]) -> Vec<&'a Member> {
-        if self.replicas.is_empty() {
+        if self.is_node_local {
             return members.iter().filter(|member| member.seen.is_own).collect();
         }
         let of = |replica: &TabletReplica| members.iter().find(|member| member.seen.node.host == replica.host);
@@ -180,11 +183,12 @@ async fn tablets(remote: &RemoteServices, keyspace: &str, table: &str) -> Result
         let metadata = services.cluster.metadata.get().current();
         // A table that was dropped meanwhile has none.
         metadata.table_by_id(id).map_or(Vec::new(), |table| {
-            let map = &table.tablets;
+            let (map, is_node_local) = (&table.tablets, builtin::is_built_in(&table.schema.keyspace));
             let tablet = |n| Tablet {
                 first: map.first_token(n).0,
                 last: map.last_token(n).0,
                 replicas: map.replicas(n).to_vec(),
+                is_node_local,
             };
             (0..map.count()).map(tablet).collect()
         })

@@ -154,6 +154,11 @@ fn a_request_is_carried_out_only_after_its_body_has_arrived() {
         let _ = long.read_to_end(&mut answer).await;
         let answer = String::from_utf8_lossy(&answer);
         assert!(answer.starts_with("HTTP/1.1 413") || sent.is_err(), "{answer}");
+        let chunked = "POST /count HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
+        let mut broken = world.send(chunked).await;
+        let mut answer = Vec::new();
+        let _ = broken.read_to_end(&mut answer).await;
+        assert!(String::from_utf8_lossy(&answer).starts_with("HTTP/1.1 400"), "{answer:?}");
         assert_eq!(world.counted.load(Ordering::Relaxed), 1);
         world.stop().await;
     });

@@ -153,7 +153,9 @@ impl NodeOps {
             }
             Err(why) => {
                 // The ports may be closed already.
-                if let Some(clients) = clients.filter(|_| was_serving && self.check_may_serve().is_ok())
+                let serves_again =
+                    was_serving && !rt::shard::stopping().is_cancelled() && self.check_may_serve().is_ok();
+                if let Some(clients) = clients.filter(|_| serves_again)
                     && let Err(error) = clients.start().await
                 {
                     tracing::error!(%error, "the ports for clients cannot be opened again");

@@ -4,9 +4,11 @@
 use super::{Work, hosts, moved, stuck_table};
 use crate::metadata::Metadata;
 use crate::tablets::allocator::Host;
+use crate::tablets::strategy::racks_of;
 use crate::tablets::transition::TransitionKind;
 use crate::topology::NodeState;
 use model::id::HostId;
+use model::options::OptionMap;
 use std::collections::BTreeSet;
 
 /// Plans the next moves.
@@ -40,11 +42,34 @@ pub fn check_can_leave(metadata: &Metadata, leaving: HostId, down: &BTreeSet<Hos
             false => "no other node can take its tablets".to_owned(),
         });
     }
+    check_listed_racks(metadata, leaving, &hosts)?;
     let Some(table) = stuck_table(metadata, leaving, &mut hosts) else { return Ok(()) };
     let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
     let down = if down.is_empty() { "" } else { ", start the nodes that are down" };
     Err(format!(
         "no other node can take a replica of table {keyspace}.{name}: add a node where the keyspace needs one{down}, or \
          lower its replication factor"
+    ))
+}
+
+/// Refuses to let the last node of a rack leave that a keyspace lists, also one without tables.
+fn check_listed_racks(metadata: &Metadata, leaving: HostId, others: &[Host]) -> Result<(), String> {
+    let Some(node) = metadata.topology.node(leaving) else { return Ok(()) };
+    if others.iter().any(|host| host.datacenter == node.datacenter && host.rack == node.rack) {
+        return Ok(());
+    }
+    let lists_rack = |options: &OptionMap| {
+        let racks = options.get(&node.datacenter).and_then(|factor| racks_of(factor));
+        racks.is_some_and(|racks| racks.contains(&node.rack))
+    };
+    let listing = metadata.keyspaces.values().find(|keyspace| {
+        let wanted = keyspace.wanted_replication.as_ref();
+        lists_rack(&keyspace.definition.replication) || wanted.is_some_and(lists_rack)
+    });
+    let Some(keyspace) = listing else { return Ok(()) };
+    Err(format!(
+        "keyspace {} lists rack {} of datacenter {}, and no other node of this rack is up: remove the rack from the list \
+         (ALTER KEYSPACE), or add a node to the rack",
+        keyspace.definition.name, node.rack, node.datacenter
     ))
 }

@@ -79,6 +79,9 @@ fn a_node_leaves_only_if_others_can_take_its_tablets() {
     let why = may_leave("a/1 a/1", "2", &[&[1, 2]]).expect_err("a node has one replica");
     assert!(why.contains("table ks.t"), "{why}");
     assert!(may_leave("a/1 a/2 a/2", "['1', '2']", &[&[1, 2]]).is_err(), "no other node is in rack 1");
+    let why = may_leave("a/1 a/2 a/2", "['1', '2']", &[&[2]]).expect_err("the rack would have no node");
+    assert!(why.contains("lists rack 1"), "{why}");
+    assert_eq!(may_leave("a/1 a/2 a/2", "['2']", &[&[2]]), Ok(()), "rack 1 is not listed");
     assert!(may_leave("a/1 b/1 b/1", "1", &[&[1]]).is_err(), "no other node is in the datacenter");
     assert!(may_leave("a/1 a/1!", "1", &[&[1]]).is_err(), "the other node leaves, too");
 }

@@ -84,7 +84,7 @@ def test_default_replication(db, name):
 
 @pytest.mark.scylla
 def test_a_replication_factor_of_zero(db, name):
-    """There is no replica, on a single node either, until ALTER KEYSPACE gives tables their first."""
+    """A single node has no replica either, until ALTER KEYSPACE gives tables their first."""
     db.execute(
         f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
         " 'datacenter1': 0}"

@@ -14,6 +14,7 @@ use cluster::metadata::{Keyspace, KeyspaceDefinition, NodeInfo, Op, builtin};
 use cluster::placement;
 use cluster::tablets::allocator::{self, Host};
 use cluster::tablets::strategy::{Replication, check_racks, copies, rack_list, racks_by_datacenter, racks_of};
+use cluster::tablets::transition::{Stage, Transition, TransitionKind};
 use cluster::topology::features;
 use model::options::OptionMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +81,7 @@ pub(super) fn alter(
     };
     let properties = Properties::new(&statement.options)?;
     let mut definition = keyspace.definition.clone();
-    let (mut warnings, mut wanted) = (Vec::new(), None);
+    let (mut warnings, mut wanted, mut first) = (Vec::new(), None, Vec::new());
     let hosts = placement::hosts(metadata, node);
     if let Some(options) = properties.map_with_racks("replication")? {
         let everywhere = options.get(FACTOR).cloned();
@@ -94,9 +95,13 @@ pub(super) fn alter(
         check_rack_lists(&definition, Some(&before), &hosts)?;
         warnings.extend(guardrails.check_replication(&definition)?);
         warnings.extend(too_few_nodes(&definition, &hosts));
-        // A single node has one replica, whatever the replication factor is, unless it is 0.
-        let has_fixed_replicas = hosts.len() == 1 && keyspace.definition.replication_factor() > 0;
-        if !has_fixed_replicas && !keyspace.tables.is_empty() && !is_built_in {
+        if let [only] = &hosts[..]
+            && definition.replication_factor() > 0
+            && !is_built_in
+        {
+            first = first_replicas(keyspace, only);
+        }
+        if hosts.len() > 1 && !keyspace.tables.is_empty() && !is_built_in {
             let altered = definition.replication.clone();
             match change_of_replicas(metadata, keyspace, &altered, &hosts)? {
                 None => {}
@@ -120,7 +125,7 @@ pub(super) fn alter(
     }
     check_others(&properties)?;
     let wanted = wanted.map(|wanted| Op::PutWantedReplication { keyspace: name.to_owned(), replication: Some(wanted) });
-    let ops = std::iter::once(Op::PutKeyspace(definition)).chain(wanted).collect();
+    let ops = std::iter::once(Op::PutKeyspace(definition)).chain(wanted).chain(first).collect();
     Ok(PlannedChange::new(ops, SchemaAction::Updated, SchemaTarget::Keyspace, name).warned(warnings))
 }
 
@@ -288,6 +293,22 @@ fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> 
         }
     }
     Ok(())
+}
+
+/// The operations that give tablets without replicas their first one, on the only node of the
+/// cluster. There is nothing to copy, so each transition ends at once.
+fn first_replicas(keyspace: &Keyspace, only: &Host) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for table in keyspace.tables.values().filter(|table| table.tablets.replicas(0).is_empty()) {
+        let (id, placed) = (table.schema.id, cluster::tablets::allocate(table.tablets.count(), only.id, &only.load));
+        for tablet in 0..placed.count() {
+            let (kind, stage) = (TransitionKind::Rebuild, Stage::EndMigration);
+            let new = Transition { kind, stage, new_replicas: placed.replicas(tablet).into(), session: None };
+            ops.push(Op::PutTransition(Box::new(new.written(id, tablet))));
+            ops.push(Op::EndTransition { table: id, tablet, moved: true });
+        }
+    }
+    ops
 }
 
 /// Whether all tablets have their replicas in the listed racks already.

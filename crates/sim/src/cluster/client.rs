@@ -134,6 +134,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         if !shared.is_working() || !shared.nodes[node].is_ready() {
             continue;
         }
+        let began = shared.elapsed();
         let done = match any(100) {
             _ if shared.plan.counting => count(&shared).await,
             _ if shared.plan.is_limiting() && any(4) != 0 => limited::work(&shared, node).await,
@@ -145,7 +146,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
             _ => read_counter(&shared).await,
         };
         if let Err(failed) = done {
-            shared.failed(node, failed);
+            shared.failed(node, began, failed);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::shared::{Plan, PlantedBug, Shared};
 use super::workload::any;
 use crate::layers::LAYERS;
 use cluster::tablets::TabletReplica;
-use cluster::tablets::strategy::racks_by_datacenter;
+use cluster::tablets::strategy::{Replication, racks_by_datacenter};
 use cluster::tablets::transition::{Replicas, TransitionKind};
 use cluster::topology::migration_driver::{self, StreamError, StreamTask, Streamer, Streaming};
 use cluster::topology::{NodeState, balancer, leave};
@@ -14,6 +14,7 @@ use cql::api::Consistency;
 use futures_util::future::LocalBoxFuture;
 use model::id::HostId;
 use rt::time::Duration;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use streaming::{StreamSettings, TabletStreamer};
 
@@ -99,7 +100,8 @@ pub fn asked_replicas() -> Result<usize, String> {
             }
         }
     }
-    Ok(keyspace.definition.replication_factor() as usize)
+    let datacenters: BTreeSet<&str> = metadata.topology.members().map(|node| &*node.datacenter).collect();
+    Ok(Replication::of(replication, datacenters).map_err(|error| error.to_string())?.total() as usize)
 }
 
 /// Moves tablets, and aborts some moves, while clients work and until the node stops. Runs on shard

@@ -209,6 +209,7 @@ async fn change_schema(shared: Rc<Shared>, node: usize) {
         if !shared.plan.schema_changes || !shared.is_working() || !shared.nodes[node].is_ready() {
             continue;
         }
+        let began = shared.elapsed();
         let done = match any(4) {
             0 => change(if any(2) == 0 { "ALTER TABLE c.t ADD x int" } else { "ALTER TABLE c.t DROP x" }).await,
             1 => drop_table(&shared).await,
@@ -216,7 +217,7 @@ async fn change_schema(shared: Rc<Shared>, node: usize) {
             _ => Ok(()),
         };
         if let Err(failed) = done {
-            shared.failed(node, failed);
+            shared.failed(node, began, failed);
         }
     }
 }

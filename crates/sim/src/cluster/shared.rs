@@ -268,6 +268,8 @@ pub struct Shared {
     pub protected: Cell<u64>,
     working: Cell<bool>,
     elapsed: Cell<Duration>,
+    /// Failures of statements that began earlier are not counted.
+    failures_from: Cell<Duration>,
     telling: bool,
 }
 
@@ -294,6 +296,7 @@ impl Shared {
             protected: Cell::new(0),
             working: Cell::new(false),
             elapsed: Cell::default(),
+            failures_from: Cell::default(),
             telling: std::env::var_os("TELL").is_some(),
         })
     }
@@ -355,11 +358,21 @@ impl Shared {
         self.broken.borrow_mut().clear();
     }
 
-    /// Records that a statement failed on a node. Requests that take too long break a promise.
-    pub fn failed(&self, node: usize, failed: Failed) {
+    /// Counts only failures of statements that begin from now on.
+    pub fn count_failures_from_now(&self) {
+        self.failures.borrow_mut().clear();
+        self.failures_from.set(self.elapsed());
+    }
+
+    /// Records that a statement, which began at `began`, failed on a node. Requests that take too
+    /// long break a promise.
+    pub fn failed(&self, node: usize, began: Duration, failed: Failed) {
         self.nodes[node].failures.set(self.nodes[node].failures.get() + 1);
         if let Failed::Late(why) | Failed::Endless(why) = &failed {
             self.broken(why.clone());
+        }
+        if began < self.failures_from.get() {
+            return;
         }
         let why = failed.why();
         let kind: String =

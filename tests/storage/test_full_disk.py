@@ -86,8 +86,8 @@ def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
 @pytest.mark.parametrize("rows", [20, 300], ids=["little to flush",
     "more to flush than there is space"])
 def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
-    """The disk space that the node has reserved is enough to start and serve. Data that cannot be
-    flushed stays in the old commitlog."""
+    """The disk space that the node has reserved is enough to start and serve, also with another
+    number of shards. Data that cannot be flushed stays in the old commitlog."""
     node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
     try:
         node.start()
@@ -107,7 +107,8 @@ def test_a_start_on_a_full_disk_serves_reads(small_disk, end, rows):
         if shutil.disk_usage(small_disk).free:
             with open(ballast, "ab") as file:
                 os.posix_fallocate(file.fileno(), file.tell(), shutil.disk_usage(small_disk).free)
-        for _ in range(2):
+        for shards in (1, 2):
+            node.shards = shards
             node.start()
             cluster, session = connect(node.address)
             assert session.execute("SELECT count(*) FROM k.t").one()[0] == rows

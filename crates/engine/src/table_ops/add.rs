@@ -10,8 +10,8 @@ use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::table::{Attached, Listed, SstableSet, Table, Tablet, Unreadable};
 use crate::table_dir::{
-    CleanDirectory, FoundSstables, ListedNames, Prepared, ReplayFilters, SstableKeys, SstableLists, finish_interrupted,
-    is_absent, is_sealed, is_truncated, names_in, sealed_places, sstable_list,
+    CleanDirectory, FoundSstables, ListedName, ListedNames, Prepared, ReplayFilters, SstableKeys, SstableLists,
+    finish_interrupted, is_absent, is_sealed, is_truncated, names_in, sealed_places, sstable_list,
 };
 use model::TableId;
 use model::key::DecoratedKey;
@@ -38,9 +38,9 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Reports a listed sstable of which no file is left.
-    fn is_missing(&mut self, place: SstablePath, shard: ShardId) {
-        // All shards find the same.
-        if shard == ShardId(0) {
+    fn is_missing(&mut self, place: SstablePath) {
+        // Several shards may find it. The one that has listed it reports it.
+        if self.listed.contains(&ListedName::of(&place)) {
             tracing::error!(generation = %place.generation, dir = %place.dir.display(),
                 "all files of an sstable are missing: its table cannot be read until they are restored or given up");
         }
@@ -55,9 +55,8 @@ impl Opened {
     }
 
     /// Accepts the loss of listed sstables of which no file is left.
-    fn give_up(&mut self, missing: Vec<SstablePath>, shard: ShardId) {
-        // All shards are given the same.
-        for place in missing.iter().filter(|_| shard == ShardId(0)) {
+    fn give_up(&mut self, missing: Vec<SstablePath>) {
+        for place in missing.iter().filter(|place| self.listed.contains(&ListedName::of(place))) {
             tracing::error!(generation = %place.generation, dir = %place.dir.display(),
                 "all files of an sstable are missing: starting without the rows that only it held, because accept_loss is set");
         }
@@ -188,8 +187,8 @@ impl Engine {
             listed: found.lists.of(self.config().shard),
         };
         match self.config().accept_loss {
-            true => opened.give_up(found.missing, self.config().shard),
-            false => found.missing.into_iter().for_each(|place| opened.is_missing(place, self.config().shard)),
+            true => opened.give_up(found.missing),
+            false => found.missing.into_iter().for_each(|place| opened.is_missing(place)),
         }
         for Incomplete { place, why } in found.incomplete {
             let error = format!("its TOC.txt is missing and cannot be rebuilt: {why}");

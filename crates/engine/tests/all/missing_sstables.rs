@@ -69,6 +69,22 @@ async fn read_error(engine: &Engine, table: TableId) -> Option<String> {
     }
 }
 
+/// The number of rows that a start finds.
+async fn rows_at_start(root: &Path, schema: &Rc<TableSchema>) -> usize {
+    let engine = start(root, schema).await;
+    let rows = all(&engine, schema).await.len();
+    engine.stop().await;
+    rows
+}
+
+/// The error of a read after a start; `None` if the table can be read.
+async fn error_at_start(root: &Path, schema: &Rc<TableSchema>) -> Option<String> {
+    let engine = start(root, schema).await;
+    let error = read_error(&engine, schema.id).await;
+    engine.stop().await;
+    error
+}
+
 /// Another table of the same columns.
 fn another(schema: &TableSchema) -> Rc<TableSchema> {
     let mut other = schema.clone();
@@ -103,9 +119,7 @@ fn a_table_with_a_missing_sstable_cannot_be_read() {
             engine.stop().await;
         }
         move_back(&aside, &dir);
-        let engine = start(&scratch, &schema).await;
-        assert_eq!(all(&engine, &schema).await.len(), 4, "the files are back");
-        engine.stop().await;
+        assert_eq!(rows_at_start(&scratch, &schema).await, 4, "the files are back");
     });
 }
 
@@ -126,9 +140,7 @@ fn truncate_ends_the_loss_of_an_sstable() {
             // Files that return were truncated.
             move_back(&aside, &dir);
             for _ in 0..2 {
-                let engine = start(&scratch, &schema).await;
-                assert_eq!(all(&engine, &schema).await.len(), 1);
-                engine.stop().await;
+                assert_eq!(rows_at_start(&scratch, &schema).await, 1);
             }
         }
     });
@@ -184,16 +196,12 @@ fn an_accepted_loss_of_an_sstable_is_forgotten() {
         assert!(given_up.len() == 1 && given_up[0].lacks == Lacks::Table(schema.id), "{given_up:?}");
         assert!(given_up[0].what.contains("-big-Data.db"), "{given_up:?}");
         engine.abandon().await;
-        let engine = start(&scratch, &schema).await;
-        assert!(read_error(&engine, schema.id).await.is_some(), "it was not recorded");
-        engine.stop().await;
+        assert!(error_at_start(&scratch, &schema).await.is_some(), "it was not recorded");
         let engine = open(engine_config(&scratch, true), &schema, &tablets(1)).await;
         assert_eq!(all(&engine, &schema).await.len(), 1);
         assert!(engine.given_up().is_empty());
         engine.abandon().await;
-        let engine = start(&scratch, &schema).await;
-        assert_eq!(all(&engine, &schema).await.len(), 1);
-        engine.stop().await;
+        assert_eq!(rows_at_start(&scratch, &schema).await, 1);
     });
 }
 
@@ -208,9 +216,7 @@ fn a_sealed_sstable_is_not_removed_as_unfinished() {
         let toc = own.iter().find(|path| path.to_str().unwrap().ends_with("-TOC.txt")).unwrap();
         let temporary = toc.with_extension("txt.tmp");
         std::fs::rename(toc, &temporary).unwrap();
-        let engine = start(&scratch, &schema).await;
-        assert_eq!(all(&engine, &schema).await.len(), 2);
-        engine.stop().await;
+        assert_eq!(rows_at_start(&scratch, &schema).await, 2);
         assert_eq!(files(&dir, ""), before);
 
         std::fs::rename(toc, &temporary).unwrap();
@@ -226,9 +232,7 @@ fn a_sealed_sstable_is_not_removed_as_unfinished() {
             assert_eq!(files(&dir, ""), left, "run {run}");
         }
         std::fs::write(filter, contents).unwrap();
-        let engine = start(&scratch, &schema).await;
-        assert_eq!(all(&engine, &schema).await.len(), 2);
-        engine.stop().await;
+        assert_eq!(rows_at_start(&scratch, &schema).await, 2);
     });
 }
 
@@ -251,9 +255,7 @@ fn a_lost_list_is_written_again() {
             engine.abandon().await;
             assert_eq!(std::fs::read(&list).unwrap(), contents);
             move_away(&scratch, &first(&dir));
-            let engine = start(&scratch, &schema).await;
-            assert!(read_error(&engine, schema.id).await.is_some());
-            engine.stop().await;
+            assert!(error_at_start(&scratch, &schema).await.is_some());
         }
     });
 }
@@ -282,9 +284,7 @@ fn crashes_beside_the_list_leave_nothing_missing() {
         engine.stop().await;
         // The output is listed, too.
         move_away(&scratch, &first(&table_dir(&scratch)));
-        let engine = start(&scratch, &schema).await;
-        assert!(read_error(&engine, schema.id).await.is_some());
-        engine.stop().await;
+        assert!(error_at_start(&scratch, &schema).await.is_some());
     });
 }
 
@@ -305,9 +305,7 @@ fn lists_of_former_shards_count() {
         assert_eq!(all(&engine, &schema).await.len(), 2);
         engine.compact_major(schema.id).await.unwrap();
         engine.stop().await;
-        let engine = start(&scratch, &schema).await;
-        assert_eq!(all(&engine, &schema).await.len(), 2);
-        engine.stop().await;
+        assert_eq!(rows_at_start(&scratch, &schema).await, 2);
     });
 }
 
@@ -386,9 +384,7 @@ fn no_list_is_made_before_all_nodes_know_lists() {
         engine.set_lists_sstables(false);
         engine.compact_major(schema.id).await.unwrap();
         engine.stop().await;
-        let engine = start(&scratch, &schema).await;
-        assert_eq!(all(&engine, &schema).await.len(), 2);
-        engine.stop().await;
+        assert_eq!(rows_at_start(&scratch, &schema).await, 2);
     });
 }
 
@@ -402,9 +398,7 @@ fn an_sstable_that_looks_unfinished_is_kept_if_the_list_is_damaged() {
         let count = first(&dir).len();
         std::fs::rename(&toc, format!("{}.tmp", toc.display())).unwrap();
         std::fs::write(dir.join("sstables-0"), b"damaged").unwrap();
-        let engine = start(&scratch, &schema).await;
-        assert_eq!(all(&engine, &schema).await.len(), 1);
-        engine.stop().await;
+        assert_eq!(rows_at_start(&scratch, &schema).await, 1);
         assert_eq!(files(&dir.join("quarantine"), "").len(), count);
     });
 }

@@ -46,7 +46,7 @@ const SPARE_DESCRIPTORS: usize = 4;
 /// Without descriptors, a connection is closed if it has had no running request for this long.
 const IDLE: Duration = Duration::from_secs(1);
 /// The timeout for the head of a request, and for its body.
-const HEAD_TIME: Duration = Duration::from_secs(10);
+const RECEIVE_TIME: Duration = Duration::from_secs(10);
 /// The most bytes of a request's body.
 const MOST_BODY_BYTES: usize = 64 << 10;
 /// The most bytes of a request's head.
@@ -297,7 +297,7 @@ async fn speak(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
+        .header_read_timeout(RECEIVE_TIME)
         .max_buf_size(MOST_HEAD_BYTES)
         .serve_connection(TokioIo::new(SlowReader::new(stream)), service);
     let mut connection = pin!(connection);
@@ -315,7 +315,7 @@ async fn received(request: Request<Incoming>) -> Result<Request<Body>, Response>
     if body.is_end_stream() {
         return Ok(Request::from_parts(head, Body::empty()));
     }
-    match rt::time::timeout(HEAD_TIME, Limited::new(body, MOST_BODY_BYTES).collect()).await {
+    match rt::time::timeout(RECEIVE_TIME, Limited::new(body, MOST_BODY_BYTES).collect()).await {
         Ok(Ok(body)) => Ok(Request::from_parts(head, Body::from(body.to_bytes()))),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let why = format!("The body of the request must have at most {MOST_BODY_BYTES} bytes");
@@ -325,7 +325,7 @@ async fn received(request: Request<Incoming>) -> Result<Request<Body>, Response>
             Err(refused(StatusCode::BAD_REQUEST, format!("The body of the request could not be read: {error}")))
         }
         Err(_) => {
-            let why = format!("The body of the request has not arrived within {HEAD_TIME:?}");
+            let why = format!("The body of the request has not arrived within {RECEIVE_TIME:?}");
             Err(refused(StatusCode::REQUEST_TIMEOUT, why))
         }
     }

@@ -529,7 +529,7 @@ pub fn check(
     let stay = old.iter().filter(|replica| new.contains(replica)).count();
     match kind {
         TransitionKind::Migration if new.len() == old.len() && stay + 1 == old.len() => {
-            planner::check_listed_rack(metadata, known, old, new)
+            planner::check_stays_in_rack(metadata, known, old, new)
         }
         TransitionKind::Migration => Err("only one replica can move at a time".into()),
         TransitionKind::Rebuild if !new.is_empty() && stay > 0 && new.len().abs_diff(old.len()) == 1 => {

@@ -1,14 +1,12 @@
 //! Moves all tablets away from leaving nodes. As for new tables, the node whose rack has the fewest
 //! replicas of the tablet is chosen, then the one with the fewest tablets per shard.
 
-use super::{Work, hosts, moved, stuck_table};
+use super::{Work, hosts, lists_rack_of, moved, stuck_table};
 use crate::metadata::Metadata;
 use crate::tablets::allocator::Host;
-use crate::tablets::strategy::racks_of;
 use crate::tablets::transition::TransitionKind;
 use crate::topology::NodeState;
 use model::id::HostId;
-use model::options::OptionMap;
 use std::collections::BTreeSet;
 
 /// Plans the next moves.
@@ -58,13 +56,10 @@ fn check_listed_racks(metadata: &Metadata, leaving: HostId, others: &[Host]) -> 
     if others.iter().any(|host| host.datacenter == node.datacenter && host.rack == node.rack) {
         return Ok(());
     }
-    let lists_rack = |options: &OptionMap| {
-        let racks = options.get(&node.datacenter).and_then(|factor| racks_of(factor));
-        racks.is_some_and(|racks| racks.contains(&node.rack))
-    };
     let listing = metadata.keyspaces.values().find(|keyspace| {
         let wanted = keyspace.wanted_replication.as_ref();
-        lists_rack(&keyspace.definition.replication) || wanted.is_some_and(lists_rack)
+        let mut all = std::iter::once(&keyspace.definition.replication).chain(wanted);
+        all.any(|options| lists_rack_of(options, node))
     });
     let Some(keyspace) = listing else { return Ok(()) };
     Err(format!(

@@ -26,6 +26,7 @@ use crate::tablets::allocator::{Host, add_replica};
 use crate::tablets::strategy::{SIMPLE, racks_of, short_class};
 use crate::tablets::transition::{Replicas, TransitionKind};
 use model::id::{HostId, TableId};
+use model::options::OptionMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -198,11 +199,9 @@ impl<'a> Bounds<'a> {
     fn of(metadata: &Metadata, table: &Table, from: &'a Node) -> Option<Bounds<'a>> {
         let options = factor::options(metadata, table)?;
         let is_simple = options.get("class").is_some_and(|class| short_class(class) == SIMPLE);
-        let racks = options.get(&from.datacenter).and_then(|factor| racks_of(factor));
-        let is_listed = racks.is_some_and(|racks| racks.contains(&from.rack));
         Some(Bounds {
             datacenter: (!is_simple).then_some(&*from.datacenter),
-            rack: (!is_simple && is_listed).then_some(&*from.rack),
+            rack: (!is_simple && lists_rack_of(options, from)).then_some(&*from.rack),
         })
     }
 
@@ -211,8 +210,14 @@ impl<'a> Bounds<'a> {
     }
 }
 
+/// Whether the options of a keyspace list the rack of a node.
+fn lists_rack_of(options: &OptionMap, node: &Node) -> bool {
+    let racks = options.get(&node.datacenter).and_then(|factor| racks_of(factor));
+    racks.is_some_and(|racks| racks.contains(&node.rack))
+}
+
 /// Refuses to move a replica out of its rack if the keyspace lists that rack.
-pub(super) fn check_listed_rack(
+pub(super) fn check_stays_in_rack(
     metadata: &Metadata,
     table: &Table,
     old: &[TabletReplica],

@@ -200,7 +200,7 @@ fn an_operator_cannot_move_a_replica_out_of_a_listed_rack() {
         let metadata = metadata("a/1 a/2 a/1 a/3 b/1", &[("a", factor)], &[&[1, 2]]);
         let table = metadata.table_by_id(TABLE).expect("the table");
         let replica = |n| TabletReplica { host: host(n), shard: 0 };
-        check_listed_rack(&metadata, table, table.tablets.replicas(0), &[replica(to), replica(2)])
+        check_stays_in_rack(&metadata, table, table.tablets.replicas(0), &[replica(to), replica(2)])
     };
     assert_eq!(check("['1', '2']", 3), Ok(()));
     assert!(check("['1', '2']", 4).expect_err("rack 3 is not listed").contains("lists rack 1"));

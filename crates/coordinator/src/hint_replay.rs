@@ -36,13 +36,13 @@ impl Coordinator {
             let deliver = |hint: Hint| self.replay_hint(&hints, target, hint, &is_logged);
             match hints.replay(target, deliver).await {
                 Ok(true) if hints.missed().iter().any(|one| one.target == target) => tracing::warn!(
-                    target_node = %target,
+                    node = %target,
                     "the hints for a node were delivered, but the node also misses writes without hints: run `messina admin resync \
                     {target}`"
                 ),
-                Ok(true) => tracing::info!(target_node = %target, "all hints for a node were delivered"),
+                Ok(true) => tracing::info!(node = %target, "all hints for a node were delivered"),
                 Ok(false) => {}
-                Err(error) => tracing::error!(target_node = %target, %error, "hints cannot be replayed"),
+                Err(error) => tracing::error!(node = %target, %error, "hints cannot be replayed"),
             }
         }
     }
@@ -126,7 +126,7 @@ impl Coordinator {
         for (host, failure) in refusals {
             if !is_logged.replace(true) {
                 let why = failure.why();
-                tracing::error!(target_node = %host, table = %table.0, why,
+                tracing::error!(node = %host, table_id = %table.0, why,
                     "node refused a hinted write; the write is missing there. Fix the cause, then run `messina admin resync {host}`");
             }
             if let Err(error) = hints.note_missed(host, table, Cause::Refused).await {

@@ -291,7 +291,11 @@ pub async fn resync(shards: ResyncShards, target: HostId, is_forced: bool) -> Re
         if let Some((name, read)) = read_all(&coordinator, id).await {
             match read {
                 Ok(()) => {
-                    tracing::info!(target_node = %target, table = name, "a table was read completely: the node has the writes that it missed");
+                    let schema = &table.schema;
+                    tracing::info!(
+                        node = %target, keyspace = schema.keyspace, table = schema.name,
+                        "a table was read completely: the node has the writes that it missed"
+                    );
                     names.push(name);
                 }
                 // One table does not keep the others from being read.

@@ -272,7 +272,7 @@ impl HotPartitions {
             let hottest = state.protection.shares().iter().min_by(|a, b| a.accept.total_cmp(&b.accept));
             if let Some(Share { id, accept, .. }) = hottest {
                 tracing::warn!(
-                    ?mode, table = %id.table, token = id.token.0, accepted_part = accept,
+                    ?mode, table_id = %id.table, token = id.token.0, accepted_part = accept,
                     partitions = state.protection.shares().len(),
                     "requests wait for this shard: hot partitions exceed their share (see system.hot_partitions and \
                      hot_partition_protection)"

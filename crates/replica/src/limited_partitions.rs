@@ -106,9 +106,11 @@ impl LimitedPartitions {
         }
         self.lines.set((now.window, lines + 1));
         let (kind, excess) = (refusal.kind.name(), refusal.excess);
+        let (keyspace, table) = names(refusal.table);
         let effect = if refusal.observe { "only counted (mode observe)" } else { "refused" };
         tracing::warn!(
-            table = &**refusal.table,
+            keyspace,
+            table,
             token = token.0,
             limit_of = kind,
             limit = excess.limit,
@@ -141,8 +143,10 @@ impl LimitedPartitions {
             if lines < LINES && now.saturating_sub(limited.last) >= QUIET_MS {
                 lines += 1;
                 let seconds = limited.last.saturating_sub(limited.began) / 1_000;
+                let (keyspace, table) = names(&limited.table);
                 tracing::info!(
-                    table = &*limited.table,
+                    keyspace,
+                    table,
                     token = limited.token.0,
                     limit_of = limited.kind.name(),
                     refused = limited.refused,
@@ -154,6 +158,11 @@ impl LimitedPartitions {
         }
         places.iter().any(Option::is_some)
     }
+}
+
+/// The keyspace and the name in the full name of a table.
+fn names(full_name: &str) -> (&str, &str) {
+    full_name.split_once('.').unwrap_or(("", full_name))
 }
 
 #[cfg(test)]

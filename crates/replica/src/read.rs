@@ -460,7 +460,7 @@ impl Replica {
                     counters.last_tombstone_warning.get().is_none_or(|at| at.elapsed() >= TOMBSTONE_WARNING_INTERVAL);
                 if due {
                     counters.last_tombstone_warning.set(Some(rt::time::now()));
-                    tracing::warn!(table = %command.table, tombstones = page.tombstones, rows = page.rows,
+                    tracing::warn!(table_id = %command.table, tombstones = page.tombstones, rows = page.rows,
                         "a page read many tombstones (see tombstone_warn_threshold)");
                 }
             }

@@ -138,7 +138,7 @@ pub async fn name_unknown_tables(data_dir: &DataDir, service: &MetadataService) 
     let metadata = service.current();
     let unknown = data_dir.unknown_tables(|id| metadata.table_by_id(id).is_some()).await;
     for table in unknown.map_err(StartError::because)? {
-        tracing::error!(dir = %table.dir.display(), id = %table.id,
+        tracing::error!(dir = %table.dir.display(), table_id = %table.id,
             "the directory has sstables of a table that is not in the metadata: the sstables are kept, and not served. If they are \
              needed, create the table again, and load them from its `upload` directory (docs/backup.md); otherwise move the directory away");
     }
@@ -153,11 +153,11 @@ pub fn name_unknown_mutations(metadata: &Metadata, unknown: &BTreeMap<TableId, u
     let newest = metadata.tables().filter_map(|table| created(table.schema.id)).max();
     for (id, mutations) in unknown {
         if created(*id) > newest {
-            tracing::warn!(table = %id, mutations,
+            tracing::warn!(table_id = %id, mutations,
                 "mutations in the commitlog are left out: their table is not in the metadata. Was it not dropped? Then the \
                  metadata log is older than the commitlog");
         } else {
-            tracing::info!(table = %id, mutations, "mutations of a dropped table in the commitlog are left out");
+            tracing::info!(table_id = %id, mutations, "mutations of a dropped table in the commitlog are left out");
         }
     }
 }

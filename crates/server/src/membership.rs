@@ -380,7 +380,7 @@ pub async fn warn_of_hints(config: &Config, metadata: &MetadataService) {
     if let Some(directory) = &config.hints_directory
         && let Err(error) = rt::fs::create_dir_all(directory).await
     {
-        tracing::warn!(directory = %directory.display(), %error,
+        tracing::warn!(dir = %directory.display(), %error,
             "hints cannot be stored in hints_directory: with `seeds` set, this node would not start");
     }
 }

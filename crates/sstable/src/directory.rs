@@ -75,7 +75,7 @@ async fn remove_file(path: PathBuf) -> bool {
         Ok(()) => true,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cannot remove a file of an unsealed sstable; it stays until the next start");
+            tracing::warn!(file = %path.display(), %error, "cannot remove a file of an unsealed sstable; it stays until the next start");
             false
         }
     }

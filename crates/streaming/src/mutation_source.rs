@@ -132,7 +132,7 @@ impl MutationSource {
         let estimate = estimate.ok_or_else(|| Refusal::failed("the tablet is not on this shard"))?;
         if self.counters.streams.begin(&what, Direction::Out, receiver, None) {
             let TabletSize { partitions, bytes } = estimate;
-            tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, partitions, bytes,
+            tracing::info!(session = %what.session, table_id = %what.table, tablet = what.tablet, partitions, bytes,
                 "a tablet is read for another node, as mutations");
         }
         Ok(rt::task::spawn(read_page(reader, estimate)))

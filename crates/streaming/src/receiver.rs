@@ -103,7 +103,7 @@ impl Receiver {
             pulled => return Ok(pulled?.finish().await?),
         };
         if self.counters.streams.begin(what, Direction::In, source.host, None) {
-            tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, source = %source.host,
+            tracing::info!(session = %what.session, table_id = %what.table, tablet = what.tablet, source = %source.host,
                 why, "a tablet is streamed as mutations");
         }
         // The files that have arrived are removed.

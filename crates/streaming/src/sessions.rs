@@ -137,7 +137,7 @@ impl StreamService {
             let received = receiver.receive(what, &from).await;
             match &received {
                 Ok(AttachedFiles { sstables, bytes }) => {
-                    tracing::info!(session = %what.session, table = %what.table, tablet = what.tablet, sstables, bytes,
+                    tracing::info!(session = %what.session, table_id = %what.table, tablet = what.tablet, sstables, bytes,
                         took = ?begun.elapsed(), "a tablet has been received");
                 }
                 Err(error) => {

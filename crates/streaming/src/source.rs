@@ -90,7 +90,7 @@ impl Source {
         self.counters.streams.begin(&what, Direction::Out, receiver, files);
         // Each attempt of the receiver asks again.
         if known.is_none_or(|known| known.epoch != epoch) {
-            tracing::info!(session = %what.session, %table, tablet = what.tablet, sstables = sstables.len(), bytes,
+            tracing::info!(session = %what.session, table_id = %table, tablet = what.tablet, sstables = sstables.len(), bytes,
                 "the files of a tablet are pinned for another node");
         }
         Ok(PinAnswer::Files(sstables))

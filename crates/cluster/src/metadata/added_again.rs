@@ -12,7 +12,7 @@ pub(super) async fn finish_flushes(engine: &Engine, before: Option<&TableSchema>
     }
     if let Err(error) = engine.finish_flushes(next.id).await {
         // A full disk must not keep the node from following: the cells return with a later flush.
-        tracing::warn!(table = %next.full_name(), %error,
+        tracing::warn!(keyspace = next.keyspace, table = next.name, %error,
             "a dropped column is added again, and its cells in memory cannot be flushed yet");
     }
 }

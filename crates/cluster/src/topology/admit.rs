@@ -181,8 +181,7 @@ pub(super) fn replace(
         )));
     }
     if known.state == NodeState::Removed {
-        let host = node.host;
-        tracing::warn!(%host, %dead, "the node that is to be replaced was removed or replaced before: the new one is a further member");
+        tracing::warn!(node = %node.host, %dead, "the node that is to be replaced was removed or replaced before: the new one is a further member");
         return Ok((Vec::new(), topology));
     }
     features::check_streaming(&topology).map_err(NotAdmitted::Yet)?;

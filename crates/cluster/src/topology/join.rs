@@ -204,7 +204,7 @@ async fn admit_node(
         // A member took another member's address. The other member may still be located at its new
         // address.
         if is_news(&why) {
-            tracing::info!(%host, why, "a member with a new address is not admitted yet");
+            tracing::info!(node = %host, why, "a member with a new address is not admitted yet");
         }
         return JoinResponse::Later(why);
     }
@@ -227,13 +227,13 @@ async fn admit_node(
         Ok(()) => {}
         Err(ChangeError::Refused(NotAdmitted::Ever(why))) => {
             if is_news(&why) {
-                tracing::warn!(%host, why, "a node is not admitted");
+                tracing::warn!(node = %host, why, "a node is not admitted");
             }
             return JoinResponse::Refused(why);
         }
         Err(ChangeError::Refused(NotAdmitted::Yet(why))) => {
             if is_news(&why) {
-                tracing::warn!(%host, why, "a node is not admitted yet");
+                tracing::warn!(node = %host, why, "a node is not admitted yet");
             }
             return JoinResponse::Later(why);
         }
@@ -241,12 +241,12 @@ async fn admit_node(
     }
     match group.add(host).await {
         Ok(()) => {
-            tracing::info!(%host, "a node joins the cluster");
+            tracing::info!(node = %host, "a node joins the cluster");
             if let Some(dead) = replaces {
-                tracing::info!(%host, %dead, "the node replaces one that is down, whose replicas are built on other nodes");
+                tracing::info!(node = %host, %dead, "the node replaces one that is down, whose replicas are built on other nodes");
             }
             if let Some(replaced) = replaced {
-                tracing::warn!(%host, %replaced, "the node takes the address of a member that never finished joining and is down: that member has left the cluster");
+                tracing::warn!(node = %host, %replaced, "the node takes the address of a member that never finished joining and is down: that member has left the cluster");
             }
             JoinResponse::Welcome(service.current().topology.members().map(|node| (**node).clone()).collect())
         }

@@ -79,8 +79,8 @@ pub(super) fn log(logged: &mut Instant, metadata: &Metadata, host: HostId, is_do
     *logged = rt::time::now();
     let tablets = tablets_on(metadata, host);
     match waits_for(metadata, host, is_down) {
-        Some(why) => tracing::warn!(%host, tablets, why, "replicas of a node have not moved yet"),
-        None => tracing::info!(%host, tablets, "replicas of a node have not moved yet"),
+        Some(why) => tracing::warn!(node = %host, tablets, why, "replicas of a node have not moved yet"),
+        None => tracing::info!(node = %host, tablets, "replicas of a node have not moved yet"),
     }
 }
 

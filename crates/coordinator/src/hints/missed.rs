@@ -256,7 +256,7 @@ impl Missed {
                 false => noted.count().to_string(),
             };
             tracing::warn!(
-                target_node = %target, tables, why = cause.text(),
+                node = %target, tables, why = cause.text(),
                 "a node misses writes that hint replay will not deliver: when it is up, run `messina admin resync {target}`"
             );
             self.changes.set(change);

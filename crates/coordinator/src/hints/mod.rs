@@ -272,7 +272,7 @@ impl Hints {
     async fn note_missing(&self, missing: BTreeMap<HostId, Vec<(Rc<Manifest>, u64)>>) {
         for (target, files) in missing {
             tracing::error!(
-                target_node = %target, files = files.len(), directory = %self.config.directory.display(),
+                node = %target, files = files.len(), dir = %self.config.directory.display(),
                 "files of hints are missing: the node lacks the writes in them. Restore the files and start again; or run \
                  `messina admin resync {target}`"
             );
@@ -288,7 +288,7 @@ impl Hints {
     async fn note_shorter(&self, shorter: BTreeMap<HostId, Vec<Shorter>>) {
         for (target, files) in shorter {
             tracing::error!(
-                target_node = %target, files = files.len(), directory = %self.config.directory.display(),
+                node = %target, files = files.len(), dir = %self.config.directory.display(),
                 "files of hints are shorter than recorded: the node lacks the writes at their ends. Restore \
                  the files and start again; or run `messina admin resync {target}`"
             );
@@ -468,7 +468,7 @@ impl Hints {
         let logs: Vec<Rc<HintLog>> = self.logs.borrow().values().cloned().collect();
         for log in logs {
             if let Err(error) = log.sync().await {
-                tracing::error!(target_node = %log.target, %error, "hints cannot be synced");
+                tracing::error!(node = %log.target, %error, "hints cannot be synced");
             }
         }
         // After the sync: manifests have the lengths that are durable.

@@ -199,7 +199,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
     log.counters.segment_files.set(log.counters.segment_files.get() - keeper.spares.len() as u64);
     for spare in keeper.spares {
         if let Err(error) = fs::remove_file(&spare).await {
-            tracing::warn!(path = %spare.display(), %error, "a spare commitlog segment could not be removed");
+            tracing::warn!(file = %spare.display(), %error, "a spare commitlog segment could not be removed");
         }
     }
 }

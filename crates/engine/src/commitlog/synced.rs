@@ -77,7 +77,7 @@ pub(super) async fn read(run_dir: &Path, run: u64, host: Option<HostId>) -> Resu
     };
     let synced = decode(&bytes, run, host);
     if synced.is_none() {
-        tracing::warn!(path = %path.display(), "the file cannot be read: damage to the last records of this commitlog may not be detected");
+        tracing::warn!(file = %path.display(), "the file cannot be read: damage to the last records of this commitlog may not be detected");
     }
     Ok(synced)
 }

@@ -189,7 +189,11 @@ impl Engine {
                         engine.cache().files().give_back();
                     }
                     add(&engine.counters().compaction_failures, 1);
-                    tracing::error!(table = %table.schema().name, tablet = tablet.id, %error, "a compaction failed");
+                    let schema = table.schema();
+                    tracing::error!(
+                        keyspace = schema.keyspace, table = schema.name, tablet = tablet.id, %error,
+                        "a compaction failed"
+                    );
                     RETRY_AFTER
                 }
             };

@@ -102,7 +102,11 @@ impl Engine {
                     self.flushes_succeed();
                 }
                 Err(error) if error.is_out_of_files() && self.cache().files().give_back() > 0 => {
-                    tracing::warn!(table = %table.schema().name, %error, "retrying a flush with fewer open sstables");
+                    let schema = table.schema();
+                    tracing::warn!(
+                        keyspace = schema.keyspace, table = schema.name, %error,
+                        "retrying a flush with fewer open sstables"
+                    );
                 }
                 Err(error) => {
                     add(&self.counters().flush_failures, 1);
@@ -146,15 +150,15 @@ impl Engine {
     /// After a flush that failed for lack of disk space or descriptors, full memtables and a full
     /// log refuse writes until a flush succeeds.
     fn report_failed_flush(&self, table: &Table, tablet: &Tablet, error: &EngineError) {
-        let (name, tablet) = (&table.schema().name, tablet.id);
+        let (schema, tablet) = (table.schema(), tablet.id);
         if !error.may_pass() {
-            tracing::error!(table = %name, tablet, %error, "a flush failed");
+            tracing::error!(keyspace = schema.keyspace, table = schema.name, tablet, %error, "a flush failed");
         } else if self.pool().flushes_blocked() {
-            tracing::debug!(table = %name, tablet, %error, "a flush failed again");
+            tracing::debug!(keyspace = schema.keyspace, table = schema.name, tablet, %error, "a flush failed again");
         } else {
             let shard = self.config().shard.0;
             tracing::error!(
-                shard, table = %name, tablet, %error,
+                shard, keyspace = schema.keyspace, table = schema.name, tablet, %error,
                 "a flush failed; when memtables or the commitlog are full, writes are refused until a flush succeeds"
             );
             self.pool().set_flushes_blocked(true);

@@ -115,7 +115,7 @@ impl Engine {
         }
         left.remove(&dir, self.config(), &sstables).await?;
         remove_directory(&dir).await?;
-        tracing::info!(keyspace = schema.keyspace, table = schema.name, id = %schema.id, sstables = sstables.len(),
+        tracing::info!(keyspace = schema.keyspace, table = schema.name, table_id = %schema.id, sstables = sstables.len(),
             "removed the remains of a dropped table after a crash");
         Ok(true)
     }

@@ -78,7 +78,10 @@ impl Engine {
         sstable: Rc<Sstable>,
         pieces: Vec<PartitionRange>,
     ) -> Result<(), EngineError> {
-        tracing::info!(generation = %place.generation, table = %schema.name, pieces = pieces.len(), "splitting an sstable by tablet");
+        tracing::info!(
+            generation = %place.generation, keyspace = schema.keyspace, table = schema.name, pieces = pieces.len(),
+            "splitting an sstable by tablet"
+        );
         let attached = Attached::open(sstable, self.config().host_id);
         let options = sstable::ReadOptions::BACKGROUND;
         for piece in pieces {

@@ -83,8 +83,11 @@ impl Engine {
         if on_missing != OnMissing::Fail {
             return writer.link_all(&table.dir, &unreadable, to, OnMissing::Ignore).await;
         }
-        let (name, sstables) = (&table.schema().name, unreadable.len());
-        tracing::warn!(table = name, sstables, to = %to.display(), "the snapshot contains sstables that cannot be read");
+        let (schema, sstables) = (table.schema(), unreadable.len());
+        tracing::warn!(
+            keyspace = schema.keyspace, table = schema.name, sstables, to = %to.display(),
+            "the snapshot contains sstables that cannot be read"
+        );
         writer.link_all(&table.dir, &unreadable, to, on_missing).await
     }
 }

@@ -96,7 +96,7 @@ pub(super) async fn open_os(path: PathBuf, opts: OpenOptions) -> io::Result<OsFi
 fn refused(path: &Path, why: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
-        tracing::warn!(path = %path.display(), why, "O_DIRECT is not supported here; using the page cache of the kernel");
+        tracing::warn!(file = %path.display(), why, "O_DIRECT is not supported here; using the page cache of the kernel");
     });
 }
 

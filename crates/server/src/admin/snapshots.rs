@@ -165,7 +165,7 @@ fn refusal(table: &TableName, error: EngineError) -> Refusal {
 async fn remove_if_there(dir: &Path) {
     match rt::fs::remove_dir_all(dir).await {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %dir.display(), %error, "an unfinished snapshot could not be removed");
+            tracing::warn!(dir = %dir.display(), %error, "an unfinished snapshot could not be removed");
         }
         _ => {}
     }
@@ -185,7 +185,7 @@ async fn try_remove_unfinished(root: &Path) -> Result<(), EngineError> {
             let snapshots = root.join(&keyspace).join(table_dir).join(TABLE_SNAPSHOTS);
             for name in directories(&snapshots).await?.into_iter().filter(|name| name.starts_with(UNFINISHED_SNAPSHOT))
             {
-                tracing::info!(path = %snapshots.join(&name).display(), "removing an unfinished snapshot");
+                tracing::info!(dir = %snapshots.join(&name).display(), "removing an unfinished snapshot");
                 remove_if_there(&snapshots.join(&name)).await;
             }
         }

@@ -171,7 +171,7 @@ impl NodeOps {
         self.check_is_member()?;
         let Layers { metadata, internode, .. } = self.layers;
         remove::exclude(metadata, host, must_end, is_down(internode)).await.map_err(OpError::of_change)?;
-        tracing::info!(%host, "a node was removed from the cluster: other nodes take over its replicas");
+        tracing::info!(node = %host, "a node was removed from the cluster: other nodes take over its replicas");
         match must_end {
             true => remove::wait_for_last_replica(metadata, host, is_down(internode)).await.map_err(OpError::Failed),
             false => Ok(()),

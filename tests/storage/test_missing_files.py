@@ -85,8 +85,8 @@ def cut_raft_log(node):
 
 MISSING = {
     "raft": (lambda node: remove(node.data_dir / "raft"), "raft, with log-1, is missing"),
-    "the raft log": (lambda node: remove(raft_log(node)), "raft, with log-1, is missing"),
-    "the end of the raft log": (cut_raft_log, "raft/log-1 is cut off"),
+    "the metadata log": (lambda node: remove(raft_log(node)), "raft, with log-1, is missing"),
+    "the end of the metadata log": (cut_raft_log, "raft/log-1 is cut off"),
     "commitlog": (lambda node: remove(node.data_dir / "commitlog"), "commitlog is missing"),
     "a shard's commitlog": (lambda node: remove(node.data_dir / "commitlog/1"),
         "commitlog/1 is missing"),

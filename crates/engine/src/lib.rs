@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `files` | small files: sealed texts, their owner, reserved disk space |
 //! | [`commitlog`] | the log of acknowledged writes |
-//! | [`raft_log`] | the log of the metadata's Raft group |
+//! | [`raft_log`] | the metadata log, which is the log of the Raft group |
 //! | `deletion_log` | replaces sstables by others, atomically over crashes |
 //! | `memtable` | the newest data of a tablet, in memory, and its memory budget |
 //! | `table_dir` | the directory of a table and its small files |

@@ -242,8 +242,8 @@ async fn receive_metadata(service: &MetadataService) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Waits for the cluster. Ends with an error if the metadata group fails on this node: without it,
-/// the cluster's part would never arrive.
+/// Waits for the cluster. Ends with an error if the Raft group fails on this node: without it, the
+/// cluster's part would never arrive.
 async fn unless_failed<T>(service: &MetadataService, wait: impl Future<Output = T>) -> Result<T, StartError> {
     let Some(group) = service.group() else { return Ok(wait.await) };
     match select(pin!(group.failure()), pin!(wait)).await {
@@ -286,7 +286,7 @@ pub async fn start_streaming(
 /// - A joining node is a full member with a vote when this returns.
 /// - A returning node announces itself as soon as a majority is up.
 ///
-/// An error if the metadata group fails on this node while it waits.
+/// An error if the Raft group fails on this node while it waits.
 pub async fn settle(
     shards: ClusterShards,
     streaming: PerShard<Streaming>,
@@ -312,8 +312,8 @@ pub async fn settle(
     Ok(())
 }
 
-/// Announces this node until the cluster has recorded it, or the node stops. An error if the
-/// metadata group fails on this node.
+/// Announces this node until the cluster has recorded it, or the node stops. An error if the Raft
+/// group fails on this node.
 async fn announce_self(service: Rc<MetadataService>) -> Result<(), StartError> {
     unless_failed(&service, keep_announcing(&service)).await
 }

@@ -1,6 +1,6 @@
 //! The run of this node: see [`cluster::topology::runs`].
 //!
-//! Before a starting member joins the metadata group, it asks the other members whether its data
+//! Before a starting member joins the Raft group, it asks the other members whether its data
 //! directory is an older copy. If so, the start fails. It waits for answers at most 2 s. If no
 //! other member is up, the start continues.
 //!
@@ -95,7 +95,7 @@ pub fn known_elsewhere(service: &MetadataService) -> Option<SocketAddr> {
 }
 
 /// Fails the start of a member if other members know that its data directory is an older copy. To
-/// be called before the node joins the metadata group: a member with an older Raft log could vote
+/// be called before the node joins the Raft group: a member with an older metadata log could vote
 /// twice in one term.
 pub async fn check_directory(
     internode: &Rc<Internode>,

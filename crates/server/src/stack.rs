@@ -335,7 +335,7 @@ pub async fn stop(layers: Layers) -> Result<(), StopError> {
 pub(crate) async fn stop_in(layers: Layers, phase: &Phase) -> Result<(), StopError> {
     let mut log = Ok(());
     if let Some(metadata) = layers.metadata.try_get() {
-        phase.enter("closing the log of the metadata");
+        phase.enter("closing the metadata log");
         metadata.stop().await;
         log = metadata.check_log().await;
         phase.enter("closing connections to other nodes");

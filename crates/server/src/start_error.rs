@@ -12,7 +12,7 @@ impl StartError {
         StartError(error.to_string())
     }
 
-    /// The metadata group has failed on this node.
+    /// The Raft group has failed on this node.
     pub(crate) fn of_group(why: &str) -> Self {
         StartError(format!("this node cannot follow the metadata of the cluster any more: {why}"))
     }

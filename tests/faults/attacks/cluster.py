@@ -1,5 +1,5 @@
 """Three nodes: changed addresses, a stop and a pause of a replica and the error codes they cause, a
-node without its raft log."""
+node without its metadata log."""
 
 import shutil
 import threading

@@ -57,8 +57,8 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two attempts to remove data.
 const REMOVE_AGAIN: Duration = Duration::from_secs(5);
-/// While removals are pending, the Raft log is kept this many times as long, because only the log
-/// names the data that a start must remove.
+/// While removals are pending, the metadata log is kept this many times as long, because only the
+/// log names the data that a start must remove.
 const PENDING_REMOVALS_WEIGHT: u64 = 16;
 /// While removals are pending, at least this many entries are between two snapshots.
 const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;

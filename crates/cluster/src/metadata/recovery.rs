@@ -1,4 +1,4 @@
-//! Restores the metadata from the log of the Raft group when a node starts.
+//! Restores the metadata from the metadata log when a node starts.
 //!
 //! A single node also updates its own part of the metadata here, before other modules run. This
 //! moves tablets from shards that it no longer has, updates its description in the topology, and

@@ -1,5 +1,5 @@
-//! How large the schema may become. Every shard of every node holds it. The log of the metadata,
-//! its snapshots, DESCRIBE and the system tables hold copies.
+//! How large the schema may become. Every shard of every node holds it. The metadata log, its
+//! snapshots, DESCRIBE and the system tables hold copies.
 //!
 //! Only the node that makes a change checks these limits. A committed change is applied whatever
 //! its size.

@@ -35,7 +35,7 @@ impl Divergence {
     /// Excludes this node from the group. Returns the first reason.
     pub fn declare(&self, why: String) -> String {
         if self.why.borrow().is_none() {
-            tracing::error!(why, "this node is excluded from the metadata group");
+            tracing::error!(why, "this node is excluded from the Raft group");
             self.why.replace(Some(why));
             self.declared.notify_waiters();
         }

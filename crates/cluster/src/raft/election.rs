@@ -42,7 +42,7 @@ pub(super) async fn watch(group: Weak<Group>) {
         }
         let Some(group) = group.upgrade() else { return };
         if group.can_campaign() && wins_pre_vote(&group).await {
-            tracing::info!(node = %group.host(), "no heartbeat of a leader of the metadata group: starting an election");
+            tracing::info!(node = %group.host(), "no heartbeat of a leader of the Raft group: starting an election");
             group.campaign().await;
         }
         began = rt::time::now();

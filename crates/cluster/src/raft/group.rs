@@ -59,7 +59,7 @@ pub struct Proposed {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum GroupError {
     /// Nothing was done.
-    #[error("no majority of the {voters} voters of the metadata group answers ({why})")]
+    #[error("no majority of the {voters} voters of the Raft group answers ({why})")]
     NoMajority {
         /// The number of voters.
         voters: usize,
@@ -77,7 +77,7 @@ pub enum GroupError {
     #[error("this node cannot apply a committed change of the metadata, and retries: {0}")]
     Stuck(String),
     /// The group has ended on this node.
-    #[error("the metadata group has ended on this node: {0}")]
+    #[error("the Raft group has ended on this node: {0}")]
     Ended(String),
 }
 
@@ -379,7 +379,7 @@ impl Group {
                 answer
             }
         };
-        tracing::trace!(%from, ?answer, "asked for the metadata group");
+        tracing::trace!(%from, ?answer, "answered a request of the Raft group");
         Ok(encode(&answer).into())
     }
 
@@ -565,7 +565,7 @@ impl Group {
         }
         match rt::fs::disk_space(&self.dir).await {
             Ok((_, free)) if free < LEAST_SPACE + 4 * self.log.log_bytes() => {
-                tracing::warn!(free, "the disk is too full to truncate the Raft log; retrying later");
+                tracing::warn!(free, "the disk is too full to truncate the metadata log; retrying later");
             }
             _ => {
                 // Fails only if the group has ended.

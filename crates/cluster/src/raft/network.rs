@@ -174,7 +174,7 @@ impl Connection {
         match self.link.ask(self.to, &RaftRequest::Forgotten(acknowledged), limit).await {
             Ok(RaftResponse::Failed(_)) | Err(_) => {}
             Ok(other) => {
-                tracing::warn!(node = %self.to, why, answer = ?other, "this leader ignores a member of the metadata group")
+                tracing::warn!(node = %self.to, why, answer = ?other, "this leader ignores a member of the Raft group")
             }
         }
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))

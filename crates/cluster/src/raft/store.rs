@@ -1,4 +1,4 @@
-//! openraft's log storage on top of the engine's Raft log.
+//! openraft's log storage on top of the engine's metadata log.
 
 use super::saved::Saved;
 use super::stored::{Members, Opened, Position, Record, StoredVote, decode, encode};

@@ -105,7 +105,7 @@ pub(super) fn is_about_to_leave(metadata: &Metadata, node: &Node) -> bool {
     node.state == NodeState::Leaving && tablets_on(metadata, node.host) == 0
 }
 
-/// Waits until this leaving node has no vote in the metadata group, and does not lead it. The error
+/// Waits until this leaving node has no vote in the Raft group, and does not lead it. The error
 /// says why it stays.
 pub async fn wait_for_other_voters(services: PerShard<MetadataService>) -> Result<(), String> {
     let group = services.try_get().and_then(|service| service.group().cloned()).ok_or("the node is stopping")?;

@@ -87,7 +87,7 @@ pub struct KnownNode {
     pub run: Option<NodeRun>,
     /// The write mark that it announced last.
     mark: Option<AnnouncedMark>,
-    /// The index of the last committed entry of the Raft log that it has acknowledged.
+    /// The index of the last committed entry of the metadata log that it has acknowledged.
     index: Option<u64>,
 }
 
@@ -119,7 +119,7 @@ impl KnownNode {
         self.mark.map(|known| known.mark)
     }
 
-    /// Checks the end of the Raft log of this node, `host`, before the log grows in this run.
+    /// Checks the end of the metadata log of this node, `host`, before the log grows in this run.
     pub fn check_log(&self, host: HostId, last: u64) -> Result<(), String> {
         let Some(index) = self.index.filter(|index| *index > last) else { return Ok(()) };
         Err(refusal(&format!(

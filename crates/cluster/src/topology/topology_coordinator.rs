@@ -37,13 +37,13 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
         if voters != group.voters()
             && let Err(error) = group.set_voters(&voters).await
         {
-            tracing::info!(%error, "the voters of the metadata group could not be changed; retrying");
+            tracing::info!(%error, "the voters of the Raft group could not be changed; retrying");
         }
         let gone = left(topology, &group);
         if !gone.is_empty()
             && let Err(error) = group.remove(&gone).await
         {
-            tracing::info!(%error, "nodes that have left could not be removed from the metadata group; retrying");
+            tracing::info!(%error, "nodes that have left could not be removed from the Raft group; retrying");
         }
         if !features::to_enable(topology).is_empty() {
             let made = change::<(), Infallible, _>(services, |metadata, _| {
@@ -66,7 +66,7 @@ pub async fn wait_for_vote(service: &MetadataService, is_down: impl Fn(HostId) -
     while is_to_vote(&service.current().topology, &group.voters(), own, &is_down) {
         if until.is_past() {
             tracing::warn!(
-                "this node has joined, but is not a voter yet: if other nodes fail now, the metadata group may lose its majority"
+                "this node has joined, but is not a voter yet: if other nodes fail now, the Raft group may lose its majority"
             );
             return;
         }

@@ -1,8 +1,8 @@
 //! Write marks: detect a start on an older copy of a data directory that was made in the same run.
 //!
 //! A run ([`super::runs`]) does not change while a process runs, and the metadata may stay the
-//! same. So a member counts its writes, coarsely. For every 2 s in which its commitlogs, its
-//! hints or its Raft log have grown, it raises its *write mark* by one. It first makes the mark
+//! same. So a member counts its writes, coarsely. For every 2 s in which its commitlogs, its hints
+//! or its metadata log have grown, it raises its *write mark* by one. It first makes the mark
 //! durable in its own data directory, and then announces it to all members. They keep the mark in
 //! memory and, a little later, on their disks. At a start, the member asks the others. If one of
 //! them knows a higher mark than the data directory has, the directory is older than the member's

@@ -2,14 +2,14 @@
 //! start, and compared with the directory at the next start.
 //!
 //! A log that was removed entirely leaves no trace. So the stamp, another file, names the runs of
-//! the commitlog with acknowledged writes, the end of the Raft log, and the tables with a
+//! the commitlog with acknowledged writes, the end of the metadata log, and the tables with a
 //! directory. It also names the small files in these directories that record truncations, and the
 //! files in `hint-notes` that record missed writes of other nodes.
 //!
 //! The inventory is a lower bound after any crash. A run or a directory is named after it is
 //! complete on the device. A run is dropped from the inventory before it is removed. The directory
-//! of a table is removed after the metadata no longer has the table. The later end of the Raft log
-//! is in `messina.raft-end` ([`crate::raft_log::read_end`]).
+//! of a table is removed after the metadata no longer has the table. The later end of the metadata
+//! log is in `messina.raft-end` ([`crate::raft_log::read_end`]).
 //!
 //! A new directory has no inventory until its first start has opened all files. Until then,
 //! missing files are not detected.
@@ -39,7 +39,7 @@ const RAFT_END: &str = "messina.raft-end";
 /// The contents that a data directory must have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// The Raft log reaches at least this position.
+    /// The metadata log reaches at least this position.
     pub raft: LogEnd,
     /// The node was alone in its cluster when this was written.
     pub alone: bool,
@@ -167,7 +167,7 @@ pub struct Missing {
     pub what: String,
     /// The lost contents.
     pub loses: &'static str,
-    /// Whether it belongs to the Raft log.
+    /// Whether it belongs to the metadata log.
     pub is_raft: bool,
     /// The tables with writes that the node lacks if it starts without this part.
     pub lacks: Lacks,
@@ -201,13 +201,13 @@ impl Missing {
         Missing { what, loses, is_raft: false, lacks, in_its_place: unusable.is_there.then_some(path) }
     }
 
-    /// A file of the Raft log belongs to another node, so no file in the directory is trusted.
+    /// A file of the metadata log belongs to another node, so no file in the directory is trusted.
     fn foreign_raft(file: &Path, dir: PathBuf) -> Missing {
         Missing { in_its_place: Some(dir), ..Missing::raft(format!("{} {IS_FOREIGN}", file.display())) }
     }
 
     fn raft(what: String) -> Missing {
-        let loses = "the metadata: keyspaces, tables, their rows in the commitlog, roles, topology, votes of this node";
+        let loses = "the metadata: keyspaces, tables, their rows in the commitlog, topology, votes of this node";
         Missing { what, loses, is_raft: true, lacks: Lacks::AnyTable, in_its_place: None }
     }
 }
@@ -222,7 +222,7 @@ pub struct FoundTable {
 }
 
 impl DataDir {
-    /// The file with the end of the Raft log.
+    /// The file with the end of the metadata log.
     pub fn raft_end_path(&self) -> PathBuf {
         raft_end_path(&self.path)
     }
@@ -448,7 +448,7 @@ impl DataDir {
         InventoryKeeper { path, stamp, pending: RefCell::default(), alone, turn: Semaphore::new(1) }
     }
 
-    /// The end of the Raft log, as it was recorded.
+    /// The end of the metadata log, as it was recorded.
     pub async fn noted_raft_end(&self) -> Result<LogEnd, DataDirError> {
         let path = self.raft_end_path();
         Ok(match raft_log::read_end(&path, self.host_id).await.map_err(self.failed(&path))? {
@@ -567,7 +567,7 @@ impl InventoryKeeper {
     }
 }
 
-/// The file with the end of the Raft log in the data directory at `path`.
+/// The file with the end of the metadata log in the data directory at `path`.
 pub fn raft_end_path(path: &Path) -> PathBuf {
     path.join(RAFT_END)
 }

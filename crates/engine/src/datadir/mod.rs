@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! messina.stamp                         host id, cluster, format, shards, inventory (sealed text)
-//! messina.raft-end                      how far the log of the metadata is durable
+//! messina.raft-end                      how far the metadata log is durable
 //! messina.write-marks                   write marks of this node and others (sealed text)
 //! messina.counter-id                    what the node counts under, and what its last run left
 //! messina.reserve                       disk space for starts and changes on a full disk
@@ -10,7 +10,7 @@
 //! data/<keyspace>/<table>-<table id>/   sstables of a table
 //! data/<keyspace>/<table>-<table id>/snapshots/<name>/
 //! commitlog/<shard>/                    that shard's log
-//! raft/                                 metadata: the log of its Raft group, and a snapshot
+//! raft/                                 the metadata log, and a snapshot of the metadata
 //! hints/<shard>/<node>/                 writes that other nodes missed (or in `hints_directory`)
 //! hint-notes/                           which hint files must exist, which nodes missed writes
 //! ```

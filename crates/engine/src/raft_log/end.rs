@@ -1,4 +1,4 @@
-//! How far the Raft log is durable, in a file outside of the log's directory: 32 bytes that are
+//! How far the metadata log is durable, in a file outside of the log's directory: 32 bytes that are
 //! overwritten.
 //!
 //! ```text
@@ -124,7 +124,7 @@ impl RaftLog {
 async fn note(file: &File, end: LogEnd, node: NodeDigest) {
     if let Err(error) = file.write_at(0, Bytes::copy_from_slice(&encode(end, node)), IoClass::Log).await {
         tracing::warn!(file = %file.path().display(), %error,
-            "the end of the Raft log could not be recorded: the next start may not detect that the log was cut off");
+            "the end of the metadata log could not be recorded: the next start may not detect that the log was cut off");
     }
 }
 

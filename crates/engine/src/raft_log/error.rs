@@ -1,23 +1,23 @@
-//! Errors of a Raft log.
+//! Errors of the metadata log.
 
 use crate::files::{is_full, may_pass};
 use rt::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why an operation on a Raft log failed.
+/// Why an operation on the metadata log failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RaftLogError {
     /// The body is too large.
-    #[error("a body of {0} bytes is too large for the log of the metadata")]
+    #[error("a body of {0} bytes is too large for the metadata log")]
     TooLarge(usize),
     /// Something that was durable is damaged.
     #[error(
         "{file} is damaged at byte {offset} ({why}): restore its directory exactly as it was when the node \
          stopped. An older copy is unsafe on a member of a cluster, because the node's votes are in it: replace \
          such a node by a new one with an empty data directory. On a node without others the directory can be \
-         restored from a backup, or moved away. A start with --accept-loss then begins without keyspaces, \
-         tables and roles"
+         restored from a backup, or moved away. A start with --accept-loss then begins without keyspaces \
+         and tables"
     )]
     Corrupt {
         /// The file.
@@ -33,7 +33,7 @@ pub enum RaftLogError {
          cluster cannot start with the votes of another node, nor without its own: if they are lost, replace \
          the member by a new node with an empty data directory. On a node without others the directory can be \
          restored from a backup of this node, or moved away. A start with --accept-loss then begins without \
-         keyspaces, tables and roles"
+         keyspaces and tables"
     )]
     Foreign(PathBuf),
     /// A later release wrote it.
@@ -47,7 +47,7 @@ pub enum RaftLogError {
         known: u32,
     },
     /// An earlier write or fsync failed: the node must stop.
-    #[error("the log of the metadata has failed: {0}")]
+    #[error("the metadata log has failed: {0}")]
     Failed(String),
     /// The operating system refused.
     #[error("{path}: {error}{}", fs::way_out(.path, .error))]

@@ -1,4 +1,4 @@
-//! The bytes of a Raft log and of its snapshot. Little-endian.
+//! The bytes of the metadata log and of its snapshot. Little-endian.
 //!
 //! ```text
 //! log header (32)       "MESSINAR", u32 format, u32 low half of the node's digest, u64 number,
@@ -35,7 +35,7 @@ const RECORD_HEADER: usize = 32;
 const SNAPSHOT_HEADER: usize = 24;
 const LOG_MAGIC: [u8; 8] = *b"MESSINAR";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"MESSINAG";
-const NOT_OURS: &str = "not a file of the Raft log";
+const NOT_OURS: &str = "not a file of the metadata log";
 
 /// The kind of a record. The numbers are stored: only add new ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

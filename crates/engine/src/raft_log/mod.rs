@@ -1,5 +1,5 @@
-//! The log of a Raft group on this node's disk: entries, the vote, the committed index, and the
-//! latest snapshot. All bodies are opaque.
+//! The metadata log: the log of the Raft group on this node's disk. It has entries, the vote, the
+//! committed index, and the latest snapshot. All bodies are opaque.
 //!
 //! ```text
 //! raft/log-<n>     a header, then records in the order in which they were made;
@@ -50,7 +50,7 @@ const DESCRIPTOR_WAIT: Duration = Duration::from_secs(30);
 /// The pause before it is retried.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 
-/// An open Raft log.
+/// An open metadata log.
 pub struct RaftLog {
     dir: PathBuf,
     /// The node that the log belongs to.
@@ -351,7 +351,7 @@ impl RaftLog {
             match fs::is_there(&path).await {
                 Ok(false) if may_pass(error) => {
                     armed.finish(None);
-                    tracing::warn!(file = %path.display(), %error, "the Raft log could not be truncated; retrying later");
+                    tracing::warn!(file = %path.display(), %error, "the metadata log could not be truncated; retrying later");
                     return Ok(());
                 }
                 // Everything but the directory is synced: there was no descriptor for it.
@@ -458,7 +458,7 @@ impl RaftLog {
         // itself is durable.
         let mut failed = None;
         if let Err(error) = file.write_at(tail.at, tail.end_mark(), IoClass::Log).await {
-            tracing::warn!(file = %file.path().display(), %error, "the end of the Raft log could not be marked");
+            tracing::warn!(file = %file.path().display(), %error, "the end of the metadata log could not be marked");
         } else if let Err(error) = file.sync_data().await {
             failed = Some(format!("an fsync failed: {error}"));
         }
@@ -581,7 +581,7 @@ async fn read_log(dir: &Path, node: NodeDigest, number: u64) -> Result<State, Ra
     if !marked || bytes.len() as u64 != end + mark.len() as u64 {
         if !marked && end < bytes.len() as u64 {
             let torn = bytes.len() as u64 - end;
-            tracing::warn!(file = %path.display(), at = end, bytes = torn, "removing the torn end of the Raft log");
+            tracing::warn!(file = %path.display(), at = end, bytes = torn, "removing the torn end of the metadata log");
         }
         // Bytes that a failed write left behind the end must never be read as a record.
         file.set_len(end).await.map_err(io_error(&path))?;

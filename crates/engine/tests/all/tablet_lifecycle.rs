@@ -84,7 +84,7 @@ fn files_left_of_a_moved_tablet_are_removed_before_it_can_return() {
         write_all(&engine, &schema, "old").await;
         engine.flush(None).await.unwrap();
         engine.stop().await;
-        // At the next start the log of the metadata tells that the tablet has left.
+        // At the next start the metadata log shows that the tablet has left.
         let engine = Engine::open(config(&scratch, 16 << 20)).await.unwrap();
         assert_eq!(engine.sweep_tablet(&schema, &all[0].range).await.unwrap(), 1);
         assert_eq!(engine.sweep_tablet(&schema, &all[0].range).await.unwrap(), 0);

@@ -298,7 +298,7 @@ fn copy_sstable(data_dir: &Path, generation: &str, left_out: &[&str]) -> PathBuf
 fn a_directory_without_an_inventory_gets_one() {
     let scratch = Scratch::new("missing-old");
     live(&scratch, false, true, fill).expect("the node starts");
-    // No inventory, and nothing that says where the log of the metadata ends.
+    // No inventory, and nothing that says where the metadata log ends.
     let stamp = scratch.join("messina.stamp");
     let text = std::fs::read_to_string(&stamp).expect("readable");
     let json = &text[text.find('\n').expect("two parts") + 1..];

@@ -158,7 +158,7 @@ async fn watch(shared: Rc<Shared>, node: usize) {
             let shared = shared.clone();
             async move {
                 let why = group.failure().await;
-                shared.broken(format!("the metadata group of node {node} has failed: {why}"));
+                shared.broken(format!("the Raft group of node {node} has failed: {why}"));
             }
         })
         .detach();

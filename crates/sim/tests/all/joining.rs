@@ -1,5 +1,5 @@
 //! A node whose disk fails while it joins a cluster. Its start ends, with an error that names the
-//! reason: it does not wait for a metadata group that has ended.
+//! reason: it does not wait for a Raft group that has ended.
 
 use rt::ShardId;
 use rt::sim::{Disk, Refusal, World};

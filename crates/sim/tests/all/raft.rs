@@ -1,5 +1,5 @@
-//! The Raft group of the metadata on the simulated machine: crashes with loss of unsynced data,
-//! partitions (also one-way), lost requests and answers, slow messages.
+//! The Raft group on the simulated machine: crashes with loss of unsynced data, partitions (also
+//! one-way), lost requests and answers, slow messages.
 //!
 //! The checker `raft_safety`: no two nodes apply different commands at the same index, and no
 //! acknowledged command is lost. A barrier shows every command that was acknowledged before it. The

@@ -212,7 +212,7 @@ impl Cluster {
         }
     }
 
-    /// Applies a change on one node: here each node has its own metadata group.
+    /// Applies a change on one node: here each node has its own Raft group.
     pub async fn change(&self, node: usize, ops: Vec<Op>) {
         let services = self.nodes[node].metadata.shards().metadata;
         let made: Result<(), ChangeError<String>> = change(services, move |_, _| Ok((ops.clone(), ()))).await;

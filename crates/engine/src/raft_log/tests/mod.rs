@@ -1,4 +1,4 @@
-//! Tests of the Raft log: against a model, on damaged files, and (feature `sim`) on a disk that
+//! Tests of the metadata log: against a model, on damaged files, and (feature `sim`) on a disk that
 //! loses its power at every write.
 
 use super::*;

@@ -141,7 +141,7 @@ def test_a_node_misses_what_the_removed_notes_of_hints_named(tmp_path, removed):
                 node, "status"
             )
         log = first.log_path.read_text()
-        assert "a file of notes of hints is missing" in log and "messina admin resync" in log
+        assert "a file of hint-notes is missing" in log and "messina admin resync" in log
         eventually(lambda: admin(first, "resync", "--all").startswith(f"{third.address}: "))
         assert missed(first, third) is None and missed(second, third) is None
         assert values(trio, 2) == written

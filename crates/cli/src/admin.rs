@@ -32,7 +32,10 @@ pub fn command() -> Command {
         .subcommand(Command::new("keyspaces").about("Lists keyspaces"))
         .subcommand(Command::new("tables").about("Lists tables"))
         .subcommand(on_tables("flush", "Writes memtables to sstables"))
-        .subcommand(on_tables("compact", "Merges all sstables of each tablet into one"))
+        .subcommand(on_tables(
+            "compact",
+            "Flushes, then runs a major compaction: it leaves one sstable, one level, or one sstable per window",
+        ))
         .subcommand(on_tables("snapshot", "Takes a snapshot: hard links to all sstables").arg(tag()))
         .subcommand(Command::new("listsnapshots").about("Lists snapshots"))
         .subcommand(

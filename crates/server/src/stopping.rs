@@ -3,7 +3,8 @@
 //!
 //! Like kill -9, this loses no acknowledged write: the next start replays the commitlog.
 //! Acknowledged writes may be missing only if the commitlog could not be written. Replicas may lack
-//! writes without a note only if the notes could not be written. The last log line reports this.
+//! writes without a record of that only if the record could not be written. The last log line
+//! reports this.
 
 use engine::{LogLeft, Unwritten};
 use model::HostId;

@@ -60,7 +60,7 @@ impl Cause {
             Cause::Damaged => "hints were damaged or are missing",
             Cause::Expired => "it was down for longer than gc_grace_seconds",
             Cause::AcceptedLoss => "it started without files that were missing or damaged (--accept-loss)",
-            Cause::NotesLost => "hints for it, or notes of them, were lost on another node (hint-notes)",
+            Cause::NotesLost => "hints for it, or files of hint-notes, were lost on another node",
             Cause::Refused => "it refused writes that other replicas have: its log names the reason",
         }
     }
@@ -166,7 +166,7 @@ impl Missed {
                 if found.is_none() && least == 0 {
                     // A node must start even if its own notes are damaged.
                     tracing::error!(file = %path.display(),
-                        "the notes of missed writes cannot be read, so this node does not know any more which nodes missed \
+                        "the missed-write records cannot be read, so this node does not know any more which nodes missed \
                          writes: run `messina admin resync` for every node that was down lately");
                 }
                 (found, lost)
@@ -207,7 +207,7 @@ impl Missed {
         match self.reserve.reserve().await {
             Ok(()) => self.is_reserve_missing.set(false),
             Err(error) if !self.is_reserve_missing.replace(true) => tracing::warn!(%error,
-                "no space can be reserved for notes of missed writes: if the disk becomes full, writes that a replica misses fail"),
+                "no space can be reserved for missed-write records: if the disk becomes full, writes that a replica misses fail"),
             Err(_) => {}
         }
     }

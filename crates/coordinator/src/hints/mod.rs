@@ -256,7 +256,7 @@ impl Hints {
             let file = self.config.notes.join(name);
             tracing::warn!(
                 file = %file.display(), nodes = nodes.len(),
-                "a file of notes of hints {why}: the nodes in it are recorded as missing writes. For each node that `messina admin \
+                "a file of hint-notes {why}: the nodes in it are recorded as missing writes. For each node that `messina admin \
                  status` shows, run `messina admin resync NODE`"
             );
             self.count(|metrics| metrics.corrupted += 1);

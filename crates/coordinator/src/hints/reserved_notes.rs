@@ -70,7 +70,7 @@ impl ReservedNotes {
     /// Writes the entries. They are durable on return.
     pub async fn write(&self, sequence: u64, entries: &[MissedWrites]) -> io::Result<()> {
         let file = self.file.borrow().clone();
-        let file = file.ok_or_else(|| io::Error::other("no space is reserved for notes of missed writes"))?;
+        let file = file.ok_or_else(|| io::Error::other("no space is reserved for missed-write records"))?;
         if !is_there(&file).await {
             // A file without a name is lost when the node ends.
             return Err(io::Error::other(format!("{} was removed, replaced or cut off", self.path.display())));
@@ -80,7 +80,7 @@ impl ReservedNotes {
             bytes = sealed::encode(FORMAT, &(sequence, by_node(entries)));
         }
         if bytes.len() > SLOT {
-            return Err(io::Error::other("the notes of missed writes are larger than their reserved space"));
+            return Err(io::Error::other("the missed-write records are larger than their reserved space"));
         }
         bytes.resize(SLOT, 0);
         let slot = self.next_slot.get();

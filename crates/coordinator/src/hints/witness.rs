@@ -111,14 +111,14 @@ impl Witness {
         match self.change_unless(|_| false).await {
             Ok(()) => {
                 if self.failing.replace(false) {
-                    tracing::info!("the notes of hints are recorded in the inventory again");
+                    tracing::info!("the files of hint-notes are recorded in the inventory again");
                 }
                 true
             }
             Err(error) => {
                 if !self.failing.replace(true) {
                     tracing::error!(%error,
-                        "the notes of hints cannot be recorded in the inventory: a start would not detect their loss; retrying");
+                        "the files of hint-notes cannot be recorded in the inventory: a start would not detect their loss; retrying");
                 }
                 false
             }

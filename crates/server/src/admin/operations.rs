@@ -137,7 +137,7 @@ pub async fn flush(remote: &RemoteServices, tables: &[TableName]) -> Result<(), 
     on_every_shard(remote, tables, |engine, table| async move { engine.flush(Some(table)).await }).await
 }
 
-/// Merges all sstables of each tablet of `tables` into one.
+/// Runs a major compaction of each tablet of `tables`.
 pub async fn compact(remote: &RemoteServices, tables: &[TableName]) -> Result<(), Refusal> {
     on_every_shard(remote, tables, |engine, table| async move { engine.compact_major(table).await }).await
 }

@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def server(request):
-    """The node under test, or None when the server was started by somebody else."""
+    """The node under test, or None when the tests do not start the server."""
     if request.config.getoption("--host") or request.config.getoption("--peer"):
         yield None
         return

@@ -152,8 +152,8 @@ class Node:
         return command + self.extra
 
     def start(self, timeout=90.0):
-        """Starts the process and returns once it answers CQL; `start_seconds` tells how long that
-        took."""
+        """Starts the process and returns once it answers CQL; `start_seconds` has the time
+        that this took."""
         command = self.command()
         with open(self.log_path, "ab") as log:
             began = time.monotonic()

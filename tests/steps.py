@@ -1,4 +1,4 @@
-"""The steps of `tests/run`, as data. GROUPS, at the end, tells which of them a target of make runs.
+"""The steps of `tests/run`, as data. GROUPS, at the end, lists the steps of each target of make.
 
 A test that has a short and a long form has both in one place here (`both`): the short one is part
 of `make test` and runs on the debug build, the long one on the release build.

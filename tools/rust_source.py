@@ -90,7 +90,7 @@ def without_tests(code):
         if found.start() < at:
             continue
         if found[0].startswith("#!"):
-            return "", modules  # the file as a whole
+            return "", modules  # the entire file
         start = _attribute_end(code, found.start())
         while (more := _ATTRIBUTE.match(code, start)) is not None:
             start = _attribute_end(code, more.end() - 1)
@@ -126,7 +126,7 @@ def paths(code, module):
     """(position, path) of what the code of `module` (a list of names) names within its crate.
 
     A path is a list of names from the crate's root, cut behind the first name that is no `super` or
-    `self`: enough to tell the module of the root that it leads to.
+    `self`: enough to find the module of the root that it leads to.
     """
     inside = inline_modules(code)
     for found in _PATH.finditer(code):

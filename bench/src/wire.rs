@@ -59,7 +59,7 @@ pub fn receive(mut stream: &TcpStream) -> io::Result<Response> {
     Ok(Response { flags: head[1], stream: u16::from_be_bytes([head[2], head[3]]), opcode: head[4], body })
 }
 
-/// A started connection. Its functions panic on what a load cannot go on without.
+/// A started connection. Its functions panic on what a load cannot continue without.
 pub struct Client(pub TcpStream);
 
 impl Client {

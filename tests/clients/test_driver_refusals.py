@@ -52,7 +52,7 @@ def application(address):
 
 
 def check_error(error, kind, table, most):
-    """The error tells what was refused, in the way of the driver."""
+    """The error has the refused operation, in the form of the driver."""
     if TYPED:
         assert type(error) is TYPED and error.op_type.name.lower() == kind
         assert type(error.rejected_by_coordinator) is bool

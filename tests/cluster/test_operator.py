@@ -69,11 +69,11 @@ def test_status_shows_every_node(filled):
 
 def test_rest_paths_of_other_tools(filled):
     known = ids(filled)
-    everybody = sorted(known)
+    addresses = sorted(known)
     for n, node in enumerate(filled.nodes):
         get = lambda path: rest(node, path)  # noqa: B023, E731
         assert (
-            sorted(get("/gossiper/endpoint/live")) == everybody
+            sorted(get("/gossiper/endpoint/live")) == addresses
             and get("/gossiper/endpoint/down") == []
         )
         assert {one["key"]: one["value"] for one in get("/storage_service/host_id")} == known
@@ -84,7 +84,7 @@ def test_rest_paths_of_other_tools(filled):
         )
         assert {
             one["key"]: one["value"] for one in get("/failure_detector/simple_states")
-        } == dict.fromkeys(everybody, "UP")
+        } == dict.fromkeys(addresses, "UP")
         eventually(lambda: len(get("/storage_service/load_map")) == NODES)
         for other, at in enumerate(filled.nodes):
             assert (
@@ -93,7 +93,7 @@ def test_rest_paths_of_other_tools(filled):
             )
         assert get("/storage_service/nodes/joining") == get("/storage_service/nodes/leaving") == []
         (version,) = get("/storage_proxy/schema_versions")
-        assert sorted(version["value"]) == everybody and version["key"] == get(
+        assert sorted(version["value"]) == addresses and version["key"] == get(
             "/storage_service/schema_version"
         )
         gossip = {

@@ -85,9 +85,9 @@ def test_seeds_by_name(nodes, tmp_path):
 
 
 def test_seeds_that_are_not_there(nodes):
-    nobody = free_address()
-    node = nodes("lost", seeds=f"'{nobody}'")
-    waits(node, "still looking for a cluster", nobody, "cannot connect")
+    unused = free_address()
+    node = nodes("lost", seeds=f"'{unused}'")
+    waits(node, "still looking for a cluster", unused, "cannot connect")
 
 
 def test_a_seed_without_an_address(nodes):

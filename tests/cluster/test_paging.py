@@ -150,7 +150,7 @@ def test_traces_are_found_by_drivers_that_ask_another_node_for_them(three):
                 for event in trace.events
                 if event.description == "Querier cache: kept for the next page"
             }
-            assert len(sources) >= 2, "both replicas tell of it"
+            assert len(sources) >= 2, "both replicas report it"
 
 
 def test_events_after_the_level_was_reached_belong_to_the_trace(three):

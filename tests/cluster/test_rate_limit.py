@@ -201,7 +201,7 @@ def test_a_refusal_leaves_no_hint_for_a_node_that_is_down(trio):
 
 def test_a_refusal_leaves_no_hint_for_a_node_that_does_not_answer(trio):
     """The connections are to any shards of a node, so that for half of the keys the replicas
-    decide: two refuse, and the third stands still. The refused rows must be nowhere later."""
+    decide: two refuse, and the third is paused. The refused rows must be nowhere later."""
     trio.keyspace()
     session = trio.sessions[0]
     session.execute(

@@ -30,7 +30,8 @@ def limit(db, table, **limits):
 
 
 def refused(db, kind, table, statement, *values, **options):
-    """Asserts that the statement is refused by a rate limit; returns who refused it."""
+    """Asserts that the statement is refused by a rate limit; returns `coordinator` or
+    `replicas`, which refused it."""
     with pytest.raises(Limited) as caught:
         db.execute(statement, *values, **options)
     error = caught.value

@@ -80,7 +80,7 @@ def test_too_many_open_files():
             if status == 200:
                 break
             assert "open files" in answer, answer
-            assert time.monotonic() < end, "flushes go on when there are descriptors"
+            assert time.monotonic() < end, "flushes resume when there are descriptors"
             time.sleep(0.2)
         assert session.execute("SELECT count(*) FROM k.t").one()[0] == 20
         cluster.shutdown()
@@ -138,7 +138,7 @@ def test_idle_connections_leave_descriptors_for_tables():
         refusals = refusals_of(sockets)
         assert (
             len(refusals) == 1 and "no more than" in refusals.pop()
-        ), "clients are told why they are refused"
+        ), "clients get the reason of the refusal"
         assert (
             1 <= node.log_path.read_text().count("too many client connections") <= 20
         ), "a log line now and then"

@@ -156,7 +156,8 @@ def test_a_full_disk(small_disk):
                 break
         assert refused is not None, "the disk is full"
         assert node.alive(), node.log_tail()
-        assert session.execute("SELECT v FROM k.t WHERE pk = 0").one().v == b"first", "reads go on"
+        read = session.execute("SELECT v FROM k.t WHERE pk = 0")
+        assert read.one().v == b"first", "reads continue"
         assert len(list(session.execute("SELECT pk FROM k.t"))) >= len(acknowledged)
         ballast.unlink()
         end = time.monotonic() + 60
@@ -165,7 +166,7 @@ def test_a_full_disk(small_disk):
                 session.execute(insert, (5000, b"again"), timeout=60)
                 break
             except REFUSALS:
-                assert time.monotonic() < end, "writes go on when there is space"
+                assert time.monotonic() < end, "writes resume when there is space"
                 time.sleep(0.2)
         cluster.shutdown()
         node.kill()

@@ -313,7 +313,7 @@ fn answers_of_open(lane: &Lane, load: &Load) -> Tally {
     })
 }
 
-/// Rate limit errors are told apart from other errors.
+/// Rate limit errors are distinguished from other errors.
 const STARTUP: [(&str, &str); 1] = [("SCYLLA_RATE_LIMIT_ERROR", "")];
 /// Answers say whether the request reached an owner.
 const PROBE: [(&str, &str); 1] = [("TABLETS_ROUTING_V1", "")];

@@ -99,8 +99,8 @@ impl Coordinator {
     /// replicas refuse them as outdated.
     ///
     /// `done`: a replica that has the mutations already (the counter leader). They are then derived
-    /// from its data as of `metadata`. If one of the tables is truncated since, they are void and
-    /// not sent again.
+    /// from its data as of `metadata`. If one of the tables is truncated since, they have no effect
+    /// and are not sent again.
     pub(super) async fn route(
         &self,
         mut metadata: Rc<Metadata>,

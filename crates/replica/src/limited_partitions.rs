@@ -191,7 +191,7 @@ mod tests {
             partitions.refused(Token(0), &Refusal { table: &again, ..refusal }, now);
             let refused = partitions.places.borrow().iter().flatten().map(|limited| limited.refused).max();
             assert_eq!(refused, Some(2), "no line of its own");
-            assert!(partitions.check(now.millis), "they go on");
+            assert!(partitions.check(now.millis), "the refusals continue");
             assert_eq!(watched(&partitions), begun);
             assert!(!partitions.check(now.millis + QUIET_MS * 2));
         });

@@ -7,8 +7,8 @@
 //!
 //! Memory that is freed in another order than it was filled leaves the allocator's pages partly
 //! used, and resident. So most rows of memtables, and pages of the cache, are in blocks that are
-//! freed as a whole (`engine::memtable`, `sstable::cache`). Before they were, a node with 2 GiB
-//! used 2.2 GiB; since then it uses 1.6 GiB (`bench/storage --only memory`).
+//! freed together (`engine::memtable`, `sstable::cache`). Before they were, a node with 2 GiB used
+//! 2.2 GiB; since then it uses 1.6 GiB (`bench/storage --only memory`).
 //!
 //! Allocated one by one are: cached rows, nodes of memtables, buffers, and rows of memtables that
 //! replace others or are large for their memtable. If these keep too much resident, memtables are

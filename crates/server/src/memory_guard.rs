@@ -13,7 +13,7 @@ use rt::time::{Duration, sleep};
 const FLUSH_FROM: u64 = 92;
 /// How often the resident memory is read.
 const EVERY: Duration = Duration::from_millis(250);
-/// The pause after the shards were told to flush. It doubles while this does not help.
+/// The pause after the shards began to flush. It doubles while this does not help.
 const PAUSE: Duration = Duration::from_secs(2);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
@@ -37,12 +37,12 @@ async fn watch(memory: u64, shards: RemoteShards<PerShard<Engine>>) {
             memory_mib = memory >> 20,
             "much memory is resident: the shards flush their memtables, the oldest first"
         );
-        let told = shards.call_all(|engine| async move {
+        let begun = shards.call_all(|engine| async move {
             if let Some(engine) = engine.try_get() {
                 engine.flush_existing_memtables();
             }
         });
-        if told.await.is_err() {
+        if begun.await.is_err() {
             return;
         }
         sleep(pause).await;

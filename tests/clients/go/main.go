@@ -338,7 +338,7 @@ func (a *app) counters() error {
 	return same(got, []int{50, 7})
 }
 
-// ask puts a question to whoever runs this program.
+// ask puts a question to the test that runs this program.
 func (a *app) ask(question string) (string, error) {
 	fmt.Println(question)
 	if !a.input.Scan() {

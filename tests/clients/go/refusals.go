@@ -16,7 +16,7 @@ var kinds = [2]string{"read", "write"}
 // counts are how many requests of each kind the nodes have refused.
 type counts [2]int
 
-// refusals asks for the counts of the nodes; it is false if nobody knows them.
+// refusals asks for the counts of the nodes; it is false if the counts are not known.
 func (a *app) refusals() (counts, bool, error) {
 	var now counts
 	answer, err := a.ask("refusals?")

@@ -19,7 +19,7 @@ const RESTART_TAKES_MS = 60000;
 const input = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const prepared = { prepare: true };
-/** Puts a question to whoever runs this program. */
+/** Puts a question to the test that runs this program. */
 async function ask(question) {
   console.log(question);
   return (await input.next()).value;
@@ -180,7 +180,7 @@ class Application {
           { query: `INSERT INTO batched (pk, ck, v) VALUES (${pk}, 3, 33)`, params: [] },
           { query: "DELETE FROM batched WHERE pk = ? AND ck = ?", params: [pk, 9] },
         ];
-        // Numbers in text batches go out as doubles unless their types are told.
+        // Numbers in text batches go out as doubles unless their types are given.
         const hints = [["int", "int", "int"], ["int", "int", "int"], [], ["int", "int"]];
         await this.client.batch(queries, { prepare, logged, hints: prepare ? undefined : hints });
         assert.deepStrictEqual(await this.column("SELECT v FROM batched WHERE pk = ?", [pk]), [11, 22, 33]);

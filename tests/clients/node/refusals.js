@@ -8,7 +8,7 @@ const KINDS = ["read", "write"];
 const STATEMENTS = [(table, pk) => `SELECT v FROM ${table} WHERE pk = ${pk}`, (table, pk) => `INSERT INTO ${table} (pk, v) VALUES (${pk}, 1)`];
 const MOST_UNTIL_REFUSED = 1000;
 
-/** What the nodes say that they have refused: reads and writes. Undefined where nobody knows. */
+/** The numbers of reads and writes that the nodes have refused. Undefined if the numbers are not known. */
 async function refusals(ask) {
   const answer = await ask("refusals?");
   return answer === "no" ? undefined : answer.split(" ").map(Number);

@@ -92,7 +92,7 @@ def addresses(place, check):
                 pass
             finally:
                 copy.close()
-        with check("and the three go on"):
+        with check("and the three nodes continue"):
             whole(trio)
 
 

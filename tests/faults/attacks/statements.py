@@ -152,7 +152,7 @@ def settings(place, check):
                     ), error
                 else:
                     raise AssertionError("accepted")
-        with check("reads and writes go on"):
+        with check("reads and writes continue"):
             session.execute("INSERT INTO k.t (pk, v) VALUES (1, 1)", timeout=10)
             assert session.execute("SELECT v FROM k.t WHERE pk = 1", timeout=10).one().v == 1
         cluster.shutdown()

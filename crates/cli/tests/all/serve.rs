@@ -188,8 +188,8 @@ fn settings_that_do_not_work_are_warned_of() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_told() {
-    let nobody = messina().args(["admin", "--api", "http://127.0.0.1:1", "status"]).output().expect("the binary runs");
-    assert!(!nobody.status.success());
-    assert!(text(&nobody.stderr).contains("cannot reach a node at http://127.0.0.1:1"), "{}", text(&nobody.stderr));
+fn a_node_that_is_not_there_is_reported() {
+    let output = messina().args(["admin", "--api", "http://127.0.0.1:1", "status"]).output().expect("the binary runs");
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("cannot reach a node at http://127.0.0.1:1"), "{}", text(&output.stderr));
 }

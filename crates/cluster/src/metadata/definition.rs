@@ -189,8 +189,8 @@ pub enum Op {
     },
     /// Raises the fence: requests that are based on metadata of a lower number are refused.
     Fence(u64),
-    /// Begins an epoch of a table: earlier data is void, and the fence refuses requests that are
-    /// based on earlier metadata.
+    /// Begins an epoch of a table: earlier data is discarded, and the fence refuses requests that
+    /// are based on earlier metadata.
     Truncate {
         /// The table.
         table: TableId,

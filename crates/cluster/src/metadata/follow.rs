@@ -207,8 +207,8 @@ impl Begin {
 }
 
 /// Begins epochs of tables on all shards of this node, before any shard publishes the metadata with
-/// these epochs. The tables' data becomes void, durably, and from here on, requests that
-/// are based on earlier metadata get a refusal.
+/// these epochs. The tables' data is discarded, durably. From here on, requests with earlier
+/// metadata get a refusal.
 async fn begin_epochs(service: &Rc<MetadataService>, begins: &[Begin]) -> Result<(), String> {
     for begin in begins {
         let Begin { schema, epoch, is_new, at_micros } = begin;

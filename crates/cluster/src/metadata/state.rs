@@ -74,8 +74,8 @@ pub struct Table {
     pub definition: Rc<TableDefinition>,
     /// The replicas of its tablets.
     pub tablets: Rc<TabletMap>,
-    /// The number of the metadata that the last TRUNCATE led to; older data is void. 0 if the table
-    /// was never truncated.
+    /// The number of the metadata that the last TRUNCATE led to; older data is discarded. 0 if the
+    /// table was never truncated.
     pub epoch: u64,
 }
 

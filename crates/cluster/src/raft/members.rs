@@ -1,4 +1,4 @@
-//! The members of the group: learners, voters, and who leads them.
+//! The members of the group: learners, voters and the leader.
 
 use super::Member;
 use super::group::{Group, GroupError, KEPT};

@@ -325,7 +325,7 @@ impl Hints {
     pub fn are_kept_for(&self, datacenter: Option<&str>) -> bool {
         match &self.settings.borrow().kept_for {
             KeptFor::All => true,
-            KeptFor::Nobody => false,
+            KeptFor::NoNode => false,
             KeptFor::Datacenters(names) => datacenter.is_some_and(|own| names.iter().any(|name| name == own)),
         }
     }

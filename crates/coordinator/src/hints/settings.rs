@@ -9,7 +9,7 @@ pub enum KeptFor {
     /// All nodes.
     All,
     /// None. Hints that were kept before are still replayed.
-    Nobody,
+    NoNode,
     /// The nodes in these datacenters.
     Datacenters(Vec<String>),
 }

@@ -143,7 +143,7 @@ fn writes_are_refused_while_too_many_hints_wait_for_the_disk() {
         write(1000).await.expect("no hint is needed");
         cluster.set_alive(2, false);
         assert_eq!(write(1001).await, overloaded);
-        hints.set(HintsSettings { kept_for: KeptFor::Nobody, ..HintsSettings::default() });
+        hints.set(HintsSettings { kept_for: KeptFor::NoNode, ..HintsSettings::default() });
         write(1003).await.expect("its datacenter gets no hints");
         hints.set(HintsSettings { window: Duration::ZERO, ..HintsSettings::default() });
         cluster.set_timeout(short);
@@ -195,7 +195,7 @@ fn hints_are_kept_for_the_configured_datacenters() {
         cluster.set_alive(2, false);
         let names = |names: &[&str]| KeptFor::Datacenters(names.iter().map(|name| (*name).to_owned()).collect());
         let cases = [
-            (KeptFor::Nobody, vec![]),
+            (KeptFor::NoNode, vec![]),
             (names(&["dc3"]), vec![2]),
             (names(&["dc9"]), vec![2]),
             (KeptFor::All, vec![1, 2]),
@@ -310,7 +310,7 @@ fn a_write_that_a_replica_refuses_is_recorded_as_missed() {
         assert_eq!((hints.metrics().sent, hints.metrics().dropped), (0, 1));
         // Without hints.
         hints.forget_missed(far, None, i64::MAX).await;
-        hints.set(HintsSettings { kept_for: KeptFor::Nobody, ..HintsSettings::default() });
+        hints.set(HintsSettings { kept_for: KeptFor::NoNode, ..HintsSettings::default() });
         write(2).await.expect("two take it");
         eventually("a note", async || noted(&hints) == [(far, Cause::Refused)]).await;
         // The write was not acknowledged.

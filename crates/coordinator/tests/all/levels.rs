@@ -149,7 +149,7 @@ fn an_unreachable_replica_is_no_failure() {
 fn a_write_that_no_replica_got_is_unavailable() {
     let shape =
         Shape { copies: &[1], replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "1")], ..Shape::DEFAULT };
-    with_cluster("nobody", shape, |cluster| async move {
+    with_cluster("no-node", shape, |cluster| async move {
         cluster.break_node(1, Fault::Refused);
         let change = Change::of(&cluster, 1, 1).row(1, 1).done();
         let error = Err(CoordinatorError::Unavailable { consistency: One, required: 1, alive: 0 });

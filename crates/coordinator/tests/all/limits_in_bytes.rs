@@ -57,7 +57,7 @@ fn bytes_are_charged_where_they_were_read() {
         assert_eq!(cluster.read(0, 1, One).await, refused(LimitKind::ReadBytes, true));
         cluster.write(0, small(&cluster, 1), One).await.expect("writes have a budget of their own");
         assert_eq!(cluster.read(0, 2, Quorum).await.expect("another partition").len(), 1_000);
-        cluster.read(2, 1, One).await.expect("node 2 was told nothing yet");
+        cluster.read(2, 1, One).await.expect("node 2 got no report yet");
         let metrics = cluster.nodes[0].coordinator.metrics();
         assert_eq!((metrics.limited_reads, metrics.limited_writes), ([1, 0], [0, 0]));
     });

@@ -310,8 +310,8 @@ fn a_replica_holds_the_metadata_until_it_responds() {
         let fence = before + 1;
         cluster.change(1, vec![Op::Fence(fence)]).await;
         let soon = Deadline::after(Duration::from_millis(100));
-        assert!(!metadata.wait_until_unused(fence, soon).await, "it has been let in under earlier metadata");
-        let written = decode_response(answering.await.expect("it was let in")).expect("understood");
+        assert!(!metadata.wait_until_unused(fence, soon).await, "it was admitted under earlier metadata");
+        let written = decode_response(answering.await.expect("it was admitted")).expect("understood");
         assert!(matches!(written.result, Ok(ReplicaAnswer::Written)), "{:?}", written.result);
         assert!(metadata.wait_until_unused(fence, Deadline::after(TIMEOUT)).await);
         let refused = answer(replica, metadata, request(2), Deadline::after(TIMEOUT)).await.expect("asked");

@@ -186,7 +186,7 @@ fn replicas_that_are_down_are_replaced() {
                     assert_eq!(found.await, whole, "{level:?}, way {way}");
                     cluster.set_alive(0, true);
                     let after = queriers(&cluster, &[1, 2]);
-                    assert!(after.1 > before.1, "those who are left keep theirs: {level:?}, way {way}");
+                    assert!(after.1 > before.1, "the nodes that are left keep their queriers: {level:?}, way {way}");
                 }
             }
         }

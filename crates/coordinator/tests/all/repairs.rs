@@ -53,7 +53,7 @@ fn a_read_does_without_a_replica_that_cannot_be_repaired() {
 
 #[test]
 fn a_client_that_goes_ends_the_reconciliation_of_its_read() {
-    with_cluster("reconciled-for-nobody", Shape::DEFAULT, |cluster| async move {
+    with_cluster("reconciled-for-no-replica", Shape::DEFAULT, |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
         cluster.put(1, Change::of(&cluster, 1, 2).row(1, 2).done()).await;
         cluster.break_node(1, Fault::LosesDataReads);

@@ -126,7 +126,7 @@ fn hints_from_before_are_dropped() {
     });
 }
 
-/// A replica without the new metadata has added to a void counter. Its sum does not return
+/// A replica without the new metadata has added to a discarded counter. Its sum does not return
 /// anywhere.
 #[test]
 fn an_earlier_count_does_not_return() {

@@ -163,7 +163,7 @@ impl Up {
             .remote()
             .call(ShardId(0), move || internode::publish_book(SERVICES.internode, book))
             .await
-            .expect("told");
+            .expect("published");
     }
 
     async fn write(&self, shard: u16, k: i32, timestamp: i64, level: Consistency) -> Result<(), CoordinatorError> {

@@ -319,8 +319,8 @@ fn long_statements_are_parsed_off_the_shard_and_planned_with_pauses() {
     });
 }
 
-/// What is wrong is at the end of each literal. It is found after many pauses, because no literal
-/// is examined as a whole before.
+/// The error is at the end of each literal. It is found after many pauses, because no literal is
+/// examined at once.
 #[test]
 fn long_parts_of_literals_are_examined_with_pauses() {
     with_node("long-parts", |session| async move {

@@ -77,7 +77,7 @@ fn markers_of_one_name_may_be_told_apart() {
         assert_eq!(session.rows("SELECT p, a FROM t WHERE p = 7").await, ["p=7, a=7"]);
         let given = params(values(&[int(7), int(7)]));
         let found = session.processor.query(&session.client, text, &given).await;
-        assert_eq!(rows(found).count, 1, "as text it is planned anew");
+        assert_eq!(rows(found).count, 1, "as text it is planned again");
         assert_eq!(markers(&one), ["x int"]);
         assert_eq!(rows(execute(&session, &one, values(&[int(7)])).await).count, 1, "as it was prepared");
         assert_eq!(

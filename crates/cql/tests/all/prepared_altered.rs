@@ -62,7 +62,7 @@ fn columns_that_changed_since_they_were_told_are_known_to_have() {
         assert_eq!(relying(&all).await, Ok(()));
         session.ok("ALTER TABLE t DROP w").await;
         assert_eq!(prepare(&session, "SELECT * FROM t").await.id, all.id);
-        assert_eq!(relying(&all).await, Ok(()), "it has just been told");
+        assert_eq!(relying(&all).await, Ok(()), "it has just prepared the statement again");
         assert!(altered(&all).await, "a client may know column w");
     });
 }

@@ -39,7 +39,7 @@ fn a_batch_says_that_the_table_is_gone() {
 
 #[test]
 fn after_a_new_prepare_each_later_drop_is_told_once() {
-    with_node("batch-told", |session| async move {
+    with_node("batch-dropped", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v bigint)").await;
         let insert = prepare(&session).await;

@@ -111,7 +111,7 @@ impl SnapshotWriter {
             match rt::fs::hard_link(&path, &target).await {
                 // A directory in the place of a TOC.txt has no rows.
                 Err(_) if on_missing != OnMissing::Fail && rt::fs::metadata(&path).await.is_ok_and(|it| it.is_dir) => {}
-                // If only the target's directory is missing, somebody has removed the snapshot.
+                // If only the target's directory is missing, the operator has removed the snapshot.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && is_absent(&path).await? => {
                     missing(path, error, on_missing)?;
                 }

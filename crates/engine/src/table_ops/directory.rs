@@ -22,9 +22,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The same before data is removed. If somebody has removed the directory since, it is created
-    /// again: a missing directory must not prevent the removal. If the directory of its keyspace is
-    /// missing too, the disk may not be mounted: then the removal fails.
+    /// The same before data is removed. If the operator has removed the directory since, it is
+    /// created again: a missing directory must not prevent the removal. If the directory of its
+    /// keyspace is missing too, the disk may not be mounted: then the removal fails.
     pub(crate) async fn renew_directory(&self, table: &Table) -> Result<(), EngineError> {
         let is_gone = table.has_directory.get() && is_absent(&table.dir).await?;
         if is_gone

@@ -97,7 +97,7 @@ fn lost_components_make_the_table_unreadable_and_nothing_is_deleted() {
                 assert_eq!(names(&dir), left, "{lost}, start {start}");
             }
             std::fs::write(&path, &contents).unwrap();
-            // Damaged, where a checksum tells that without reading all of it.
+            // Damaged, if a checksum detects that without reading the entire file.
             if !["Data.db", "Index.db"].contains(&component(lost)) {
                 for bytes in [Vec::new(), vec![0; contents.len()]] {
                     std::fs::write(&path, bytes).unwrap();

@@ -177,7 +177,7 @@ fn a_file_that_cannot_be_opened_is_left_alone_and_stops_reading_and_purging() {
         engine.compact_major(schema.id).await.unwrap();
         assert!(first.exists());
         engine.stop().await;
-        // Somebody repairs the file: what was deleted must not return.
+        // The operator repairs the file: what was deleted must not return.
         damage(&first);
         let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
         assert_eq!(engine.metrics().sstables_unreadable, 0);

@@ -342,7 +342,7 @@ fn truncated_data_does_not_return() {
         assert_eq!(all(&receiver, &schema).await, Seen::new());
         source.truncate_at(schema.id, 7, now).await.unwrap();
         let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await;
-        assert!(matches!(pinned.map(drop), Err(EngineError::Cancelled)), "pinned before, void now");
+        assert!(matches!(pinned.map(drop), Err(EngineError::Cancelled)), "pinned before, discarded now");
 
         let k = own_keys().next().unwrap();
         write(&source, &schema, 5, insert(k, 1, "after")).await;

@@ -1,5 +1,5 @@
 //! A Data.db that was exchanged with that of another sstable: reads and compactions of its table
-//! fail, the error names the file, and the node and its other tablets go on.
+//! fail, the error names the file, and the node and its other tablets continue.
 
 use crate::support::table_files::*;
 use crate::support::*;

@@ -83,7 +83,7 @@ impl Node {
             .remote()
             .call(ShardId(0), move || async move { internode::publish_book(*SHARDS, book).await })
             .await
-            .expect("told");
+            .expect("published");
     }
 
     async fn call(&self, from: u16, to: Peer, body: Bytes) -> Result<Bytes, CallError> {
@@ -178,7 +178,7 @@ fn strangers_are_turned_away_and_told_why() {
         assert_eq!(b.call_at(a.address).await, Ok(a.host));
         let book = AddressBook { left: [b.host].into(), ..AddressBook::default() };
         let tell = move || async move { internode::publish_book(*SHARDS, book).await };
-        a.machine.remote().call(ShardId(0), tell).await.expect("told");
+        a.machine.remote().call(ShardId(0), tell).await.expect("published");
         let rejected = loop {
             match b.call_at(a.address).await {
                 // Its connection is closed.

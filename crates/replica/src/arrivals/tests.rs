@@ -1,4 +1,4 @@
-//! The bounds of reports: memory, expiry, and which partitions are told.
+//! The bounds of reports: memory, expiry, and which partitions are reported.
 
 use super::*;
 use crate::limiter::LimitKind;

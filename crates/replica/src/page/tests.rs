@@ -63,7 +63,7 @@ fn tombstones_of_partitions_end_a_page() {
     let page = builder.finish();
     assert_eq!((page.rows, page.end, page.tombstones, page.examined_rows), (3, PageEnd::Tombstones, 4, 3));
     assert!(page.examined_bytes >= 5 * 4);
-    let last = page.last.expect("a page that goes on says where");
+    let last = page.last.expect("a page that continues has its last position");
     assert_eq!((&last.key[..], last.region), (&[0, 0, 0, 5][..], Region::End));
 }
 

@@ -164,7 +164,7 @@ async fn run(
                 prop_assert_eq!(part, &parts[0], "replica {} of query {:?}, turn {}", i, queries[number], turn);
             }
         }
-        prop_assert!(turn < 3000, "pages go on and on");
+        prop_assert!(turn < 3000, "the pages do not end");
         places[number] = pages.pop();
         version = happen(events).await;
     }

@@ -412,7 +412,7 @@ fn a_paused_node_does_nothing_while_time_passes() {
     assert_eq!(ticks.borrow().len(), before);
     world.resume_all();
     (0..50).for_each(|_| _ = world.step());
-    assert!(ticks.borrow().len() > before, "it may be told to go on before");
+    assert!(ticks.borrow().len() > before, "it may be resumed earlier");
 }
 
 /// Sends a hundred bytes to node "server". Returns what arrived there, and whether the client saw

@@ -254,7 +254,7 @@ impl World {
     /// advances, and messages to it arrive.
     pub fn pause_node(&mut self, name: &str, time: Duration) {
         let now = self.sim.elapsed();
-        self.trace.line(&format!("{} {name} stands still for {time:?}", now.as_millis()));
+        self.trace.line(&format!("{} {name} is paused for {time:?}", now.as_millis()));
         self.get(name).paused_until.set(now + time);
     }
 

@@ -94,8 +94,8 @@ impl Drop for GateGuard {
     }
 }
 
-/// Counts the users of something that is stopped now and then and goes on: work that enters later
-/// does not delay those that wait for earlier work.
+/// Counts the users of something that is stopped now and then and continues: work that enters later
+/// does not delay tasks that wait for earlier work.
 #[derive(Default)]
 pub struct RenewedGate {
     now: RefCell<Gate>,

@@ -24,7 +24,7 @@ impl Setting for Handoff {
     fn from_word(word: &str) -> Option<Self> {
         Some(Handoff(match word.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "1" => KeptFor::All,
-            "false" | "no" | "off" | "0" => KeptFor::Nobody,
+            "false" | "no" | "off" | "0" => KeptFor::NoNode,
             _ => match word.strip_prefix('[').and_then(|word| word.strip_suffix(']')) {
                 Some(list) => KeptFor::Datacenters(names(list.split(','))?),
                 None if nearly(word).is_some() => return None,
@@ -36,7 +36,7 @@ impl Setting for Handoff {
     fn show(&self) -> String {
         match &self.0 {
             KeptFor::All => "true".to_owned(),
-            KeptFor::Nobody => "false".to_owned(),
+            KeptFor::NoNode => "false".to_owned(),
             KeptFor::Datacenters(names) => {
                 let (plain, found) = (names.join(","), Some(self.clone()));
                 if Self::from_word(&plain) == found { plain } else { format!("[{plain}]") }
@@ -108,7 +108,7 @@ mod tests {
         let some = |names: &[&str]| KeptFor::Datacenters(names.iter().map(|name| (*name).to_owned()).collect());
         for (word, expected, shown) in [
             ("true", KeptFor::All, "true"),
-            ("FALSE", KeptFor::Nobody, "false"),
+            ("FALSE", KeptFor::NoNode, "false"),
             ("dc1, DC2", some(&["dc1", "DC2"]), "dc1,DC2"),
         ] {
             let found = read(word).expect(word).expect(word);

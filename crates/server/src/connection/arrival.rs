@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(refused(&mut arrival, start, 7_000, 8_000, 400), 0, "these have not waited for long");
         assert_eq!(refused(&mut arrival, start, 8_000, 9_000, 600), 100, "it still lasts");
         assert_eq!(refused(&mut arrival, start, 9_000, 13_000, 100), 0);
-        assert_eq!(refused(&mut arrival, start, 13_000, 13_100, 600), 10, "it goes on");
+        assert_eq!(refused(&mut arrival, start, 13_000, 13_100, 600), 10, "it continues");
         assert_eq!(refused(&mut arrival, start, 21_000, 26_000, 600), 0, "a new burst");
         for minute in 1..5 {
             let from = 60_000 * minute;

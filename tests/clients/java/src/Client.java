@@ -118,7 +118,7 @@ public final class Client {
             .withDuration(DefaultDriverOption.CONNECTION_SET_KEYSPACE_TIMEOUT, Duration.ofSeconds(30))
             .withDuration(DefaultDriverOption.CONTROL_CONNECTION_TIMEOUT, Duration.ofSeconds(30))
             .withDuration(DefaultDriverOption.METADATA_SCHEMA_REQUEST_TIMEOUT, Duration.ofSeconds(30))
-            // It waits for more changes before it reads the schema anew: a second if not told.
+            // It waits for more changes before it reads the schema again: a second unless this is set.
             .withDuration(DefaultDriverOption.METADATA_SCHEMA_WINDOW, Duration.ofMillis(10))
             .withDuration(DefaultDriverOption.RECONNECTION_BASE_DELAY, Duration.ofMillis(200))
             .withDuration(DefaultDriverOption.RECONNECTION_MAX_DELAY, Duration.ofSeconds(1))
@@ -490,7 +490,7 @@ public final class Client {
     same(session.execute("SELECT n FROM counted WHERE pk = 2").one().getLong(0), 7L, "counter in a batch");
   }
 
-  /** Puts a question to whoever runs this program. */
+  /** Puts a question to the test that runs this program. */
   String ask(String question) throws IOException {
     System.out.println(question);
     System.out.flush();
@@ -533,10 +533,10 @@ public final class Client {
   /**
    * Waits until the driver's control connection is back.
    *
-   * <p>Requests go on as soon as one connection of the pool is back; the control connection comes back by itself, some time later. A change of the schema ends,
-   * for its caller, when the driver has read the schema anew over that connection. Where there is none yet, both drivers log "Control channel not available,
-   * aborting schema refresh" and never complete what waits for the reading, however soon the node has answered: the caller runs into its timeout. So whoever
-   * changes a schema right after a restart first asks the driver something that needs the control connection and fails at once without it.
+   * <p>Requests continue as soon as one connection of the pool is back; the control connection comes back by itself, some time later. A change of the schema ends,
+   * for its caller, when the driver has read the schema again over that connection. Where there is none yet, both drivers log "Control channel not available,
+   * aborting schema refresh" and never complete what waits for the reading, however soon the node has answered: the caller runs into its timeout. So a
+   * program that changes a schema right after a restart first asks the driver something that needs the control connection and fails at once without it.
    */
   private void awaitControlConnection(long end) throws Exception {
     while (!session.checkSchemaAgreement()) {

@@ -48,7 +48,7 @@ final class Refusals3 {
     }
   }
 
-  /** Puts a question to whoever runs this program. */
+  /** Puts a question to the test that runs this program. */
   private String ask(String question) throws IOException {
     System.out.println(question);
     System.out.flush();

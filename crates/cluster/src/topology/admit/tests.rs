@@ -15,9 +15,9 @@ fn a_lost_node_that_never_finished_joining_makes_room_at_its_address() {
     let unfinished = Node { state: NodeState::Joining, ..node(5, "dc1", "r1") };
     topology.put(unfinished.clone());
     let new = Node { state: NodeState::Joining, ..at(node(6, "dc1", "r1"), 5) };
-    let nobody = BTreeMap::new();
+    let no_moves = BTreeMap::new();
     let admit = |topology: &Topology, lost: &[&Node]| {
-        super::admit(topology, &new, &nobody, &lost.iter().map(|node| node.host).collect())
+        super::admit(topology, &new, &no_moves, &lost.iter().map(|node| node.host).collect())
     };
     let refused = admit(&topology, &[]).expect_err("it may be there");
     assert!(refused.contains("belongs to node") && !refused.contains("remove"), "{refused}");
@@ -41,9 +41,9 @@ fn cluster() -> Topology {
 fn which_nodes_are_admitted() {
     let topology = cluster();
     let new = node(3, "dc1", "r3");
-    let nobody = BTreeMap::new();
-    let admit = |topology: &Topology, node: &Node| admit(topology, node, &nobody);
-    let ops = admit(&topology, &new).expect("let in");
+    let no_moves = BTreeMap::new();
+    let admit = |topology: &Topology, node: &Node| admit(topology, node, &no_moves);
+    let ops = admit(&topology, &new).expect("admitted");
     assert_eq!(ops, [Op::PutNode(Box::new(Node { state: NodeState::Joining, ..new.clone() }))]);
     assert_eq!(admit(&topology, &node(1, "dc1", "r1")), Ok(vec![]), "it has asked before");
     let moved = Node { storage_port: 7007, ..node(1, "dc1", "r1") };

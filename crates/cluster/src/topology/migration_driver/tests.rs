@@ -79,7 +79,7 @@ fn follow_what_is_there() {
     let Some(Op::PutTransition(next)) = step(&metadata, &now) else { panic!("there is a next stage") };
     assert_eq!((next.stage.as_str(), next.session.is_some()), ("streaming", true));
     let copying = metadata.with(&[Op::PutTransition(next.clone())]).unwrap();
-    assert!(step(&copying, &now).is_none(), "it has gone on since");
+    assert!(step(&copying, &now).is_none(), "it has reached another stage since");
     assert!(copying.session_is_open(next.session.unwrap()) && !copying.session_is_open(Uuid::nil()));
     let Some(Op::PutTransition(next)) = step(&copying, &seen(&copying)) else { panic!("there is a next stage") };
     assert_eq!((next.stage.as_str(), next.session), ("write_both_read_new", None));

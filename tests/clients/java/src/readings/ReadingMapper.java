@@ -6,7 +6,7 @@ import com.datastax.oss.driver.api.mapper.annotations.DaoKeyspace;
 import com.datastax.oss.driver.api.mapper.annotations.DaoTable;
 import com.datastax.oss.driver.api.mapper.annotations.Mapper;
 
-/** Where the generated classes come from. It compares the entities with the schema that the node tells. */
+/** Where the generated classes come from. It compares the entities with the schema that the node reports. */
 @Mapper
 public interface ReadingMapper {
   @DaoFactory

@@ -115,7 +115,7 @@ impl Coordinator {
                 }
                 Ok(Ok(_)) => {
                     return Err(CoordinatorError::Invalid(
-                        "a replica sent another kind of answer to a counter update".into(),
+                        "a replica sent another kind of response to a counter update".into(),
                     )
                     .into());
                 }

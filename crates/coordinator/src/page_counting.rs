@@ -1,4 +1,4 @@
-//! What of a page counts against rate limits, target by target. Pure.
+//! The parts of a page that count against rate limits, target by target. Pure.
 
 use super::RequestOptions;
 use replica::{Context, RateLimitMode};

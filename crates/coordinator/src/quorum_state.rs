@@ -292,10 +292,10 @@ fn is_distinct(replicas: &[TabletReplica]) -> bool {
     replicas.iter().enumerate().all(|(i, replica)| !replicas[..i].contains(replica))
 }
 
-/// The failure of a replica that sent another kind of answer than was requested.
+/// The failure of a replica that sent another kind of response than was requested.
 #[cold]
 pub(super) fn unexpected_answer() -> ReplicaFailure {
-    ReplicaFailure::Refused(ReplicaError::Storage("a replica sent another kind of answer to a read".into()))
+    ReplicaFailure::Refused(ReplicaError::Storage("a replica sent another kind of response to a read".into()))
 }
 
 #[cfg(test)]

@@ -228,7 +228,7 @@ impl Guardrails {
             Restriction::Off => Ok(None),
             Restriction::Warn => Ok(Some(
                 "TimeWindowCompactionStrategy without a default_time_to_live: unless the writes bring a TTL, the table's windows grow \
-                 without end. (restrict_twcs_without_default_ttl decides whether this is warned of, refused or let pass.)"
+                 without end. (restrict_twcs_without_default_ttl decides whether this causes a warning, is refused or is accepted.)"
                     .to_owned(),
             )),
             Restriction::On => Err(Error::Configuration(

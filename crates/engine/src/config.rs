@@ -73,7 +73,7 @@ pub struct EngineConfig {
     pub log: CommitlogConfig,
     /// Whether TRUNCATE and DROP take a snapshot first.
     pub auto_snapshot: bool,
-    /// `accept_loss`: sstables of which all files are missing are given up.
+    /// `accept_loss`: the node starts without sstables of which all files are missing.
     pub accept_loss: bool,
     /// `commitlog_ignore_corruption`, for logs that are read before they are replayed.
     pub ignore_log_corruption: bool,

@@ -63,7 +63,7 @@ pub(super) async fn dial(internode: &Internode, target: &Target) -> Result<Diall
     let stream = match rt::time::timeout(setting.config.connect_timeout, connect).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(unreachable(format!("cannot connect to {address}: {error}"))),
-        Err(_) => return Err(unreachable(format!("cannot connect to {address}: no answer"))),
+        Err(_) => return Err(unreachable(format!("cannot connect to {address}: no response"))),
     };
     let limit = setting.config.handshake_timeout;
     match rt::time::timeout(limit, shake_hands(internode, &dial_target, stream)).await {

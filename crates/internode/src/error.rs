@@ -34,7 +34,7 @@ pub enum CallError {
     #[error("this node is stopping")]
     Stopping,
     /// The deadline passed.
-    #[error("no answer in time")]
+    #[error("no response in time")]
     Timeout,
     /// The connection ended before the response arrived.
     #[error("the connection was lost: {0}")]

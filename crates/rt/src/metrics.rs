@@ -131,7 +131,7 @@ pub struct ShardMetrics {
     pub groups: [GroupMetrics; Group::COUNT],
     /// Tasks ever spawned.
     pub spawned: u64,
-    /// Tasks alive now.
+    /// Tasks that exist now.
     pub tasks: u64,
     /// I/O by class, indexed by `IoClass as usize`.
     pub io: [IoMetrics; IoClass::COUNT],

@@ -25,7 +25,7 @@ pub struct ClientService {
     most: usize,
     servers: PerShard<Server<Processor>>,
     tls: PerShard<Tls>,
-    /// Not set on a node that stays alone.
+    /// Not set on a node without `seeds`.
     report: PerShard<Report>,
     accepting: RefCell<Option<Task<()>>>,
     /// Held while ports are opened or closed.

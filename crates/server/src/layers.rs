@@ -27,7 +27,7 @@ pub struct Layers {
     pub engine: PerShard<Engine>,
     /// The metadata.
     pub metadata: PerShard<MetadataService>,
-    /// The transport to other nodes. Not set on a node that stays alone.
+    /// The transport to other nodes. Not set on a node without `seeds`.
     pub internode: PerShard<Internode>,
     /// Reads and writes of the shard.
     pub replica: PerShard<Replica>,
@@ -43,9 +43,9 @@ pub struct Layers {
     pub inventory: PerShard<InventoryKeeper>,
     /// The open transport to other nodes. On shard 0.
     pub wire: PerShard<OpenWire>,
-    /// The run of this node. On shard 0. Not set on a node that stays alone.
+    /// The run of this node. On shard 0. Not set on a node without `seeds`.
     pub runs: PerShard<Runs>,
-    /// The streamer of tablets to other nodes. On shard 0. Not set on a node that stays alone.
+    /// The streamer of tablets to other nodes. On shard 0. Not set on a node without `seeds`.
     pub streaming: PerShard<Streaming>,
     /// The streaming of the shard's tablets.
     pub streams: PerShard<StreamService>,

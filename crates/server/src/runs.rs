@@ -112,7 +112,7 @@ pub async fn check_directory(
     let answers = runs::ask_others(internode, None, others, ANSWERS).await.map_err(|HasLeft(why)| StartError(why))?;
     tracing::info!(
         asked,
-        answers = answers.len(),
+        responses = answers.len(),
         last,
         mark = marks.stored_at_start(),
         "other members were asked whether the data directory is an older copy"

@@ -14,6 +14,6 @@ impl StartError {
 
     /// The Raft group has failed on this node.
     pub(crate) fn of_group(why: &str) -> Self {
-        StartError(format!("this node cannot follow the metadata of the cluster any more: {why}"))
+        StartError(format!("this node can no longer apply changes of the metadata: {why}"))
     }
 }

@@ -97,7 +97,7 @@ impl PinAnswer {
     /// The answer of these bytes.
     pub fn decode(bytes: &[u8]) -> Result<PinAnswer, String> {
         let (answer, rest) = postcard::take_from_bytes(bytes).map_err(|error| error.to_string())?;
-        if rest.is_empty() { Ok(answer) } else { Err("bytes after the answer".to_owned()) }
+        if rest.is_empty() { Ok(answer) } else { Err("bytes after the response".to_owned()) }
     }
 }
 

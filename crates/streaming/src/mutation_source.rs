@@ -74,7 +74,8 @@ impl MutationSource {
         let Part { what, attempt, after, number } = part;
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, caller.deadline).await {
-            return Err(Refusal::new(RefusalCode::Late, "this node has not followed the metadata"));
+            let why = format!("this node has not applied metadata {} yet", what.number);
+            return Err(Refusal::new(RefusalCode::Late, why));
         }
         what.check(&service.current()).map_err(Refusal::failed)?;
         let place = (what.session, caller.host);

@@ -112,7 +112,7 @@ impl StreamService {
     ) -> Result<AttachedFiles, StreamError> {
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, until).await {
-            return Err("this node has not followed the metadata".into());
+            return Err(format!("this node has not applied metadata {} yet", what.number).into());
         }
         let known = self.running.borrow().get(&what.session).cloned();
         let receiving = known.unwrap_or_else(|| self.begin(what, from));

@@ -46,7 +46,8 @@ impl Source {
     pub async fn pin(self: &Rc<Self>, what: TabletSession, caller: &Caller) -> Result<PinAnswer, Refusal> {
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, caller.deadline).await {
-            return Err(Refusal::new(RefusalCode::Late, "this node has not followed the metadata"));
+            let why = format!("this node has not applied metadata {} yet", what.number);
+            return Err(Refusal::new(RefusalCode::Late, why));
         }
         what.check(&service.current()).map_err(Refusal::failed)?;
         let (own, receiver) = (self.clone(), caller.host);

@@ -15,6 +15,6 @@ pub struct ClusterShards {
     pub engine: PerShard<Engine>,
     /// Reads and writes of the shard. Not set while the node starts.
     pub replica: PerShard<Replica>,
-    /// The transport to other nodes. Not set on a node that stays alone.
+    /// The transport to other nodes. Not set on a node without `seeds`.
     pub internode: PerShard<Internode>,
 }

@@ -437,7 +437,8 @@ impl Group {
             match self.leader() {
                 Some(leader) if leader == self.host => {
                     let written = until.limit(self.write(command)).await;
-                    return written.unwrap_or_else(|_| Err(GroupError::Unknown("it is not decided yet".into())));
+                    return written
+                        .unwrap_or_else(|_| Err(GroupError::Unknown("the change is not committed yet".into())));
                 }
                 Some(leader) => {
                     let request = RaftRequest::Propose(command.clone());

@@ -130,7 +130,7 @@ impl Link {
         };
         let answer = transport.call(to, encode(request).into(), limit).await?;
         decode(&answer).map_err(|why| CallFailed {
-            why: format!("the answer of node {to} cannot be decoded: {why}"),
+            why: format!("the response of node {to} cannot be decoded: {why}"),
             may_have_been_done: true,
         })
     }
@@ -174,7 +174,7 @@ impl Connection {
         match self.link.ask(self.to, &RaftRequest::Forgotten(acknowledged), limit).await {
             Ok(RaftResponse::Failed(_)) | Err(_) => {}
             Ok(other) => {
-                tracing::warn!(node = %self.to, why, answer = ?other, "this leader ignores a member of the Raft group")
+                tracing::warn!(node = %self.to, why, response = ?other, "this leader ignores a member of the Raft group")
             }
         }
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))
@@ -190,9 +190,9 @@ impl Connection {
     }
 }
 
-/// The error text for an answer that its question does not have.
+/// The error text for a response that does not match its request.
 pub(super) fn unexpected_answer(from: HostId) -> String {
-    format!("node {from} gives an answer that does not belong to the question")
+    format!("the response of node {from} does not match the request")
 }
 
 fn positions(id: Option<LogId>) -> Option<Position> {
@@ -306,7 +306,7 @@ pub(super) async fn answer(raft: &openraft::Raft<Types>, request: RaftRequest) -
         | RaftRequest::Propose(_)
         | RaftRequest::ReadIndex
         | RaftRequest::Reached(_)
-        | RaftRequest::Forgotten(_) => failed("this is not for openraft"),
+        | RaftRequest::Forgotten(_) => failed("openraft does not handle this request"),
     }
 }
 

@@ -2,7 +2,7 @@
 //! older metadata.
 //!
 //! The step after a barrier (such as the next stage of a tablet's transition) can rely on this. If
-//! a node does not answer, the barrier fails: a node is never assumed to have followed.
+//! a node does not answer, the barrier fails: a node is never assumed to have applied it.
 
 use crate::metadata::{ClusterShards, MetadataService};
 use internode::{Internode, Peer, Refusal, RefusalCode, Verb};
@@ -16,14 +16,10 @@ use thiserror::Error;
 /// The version of the messages. The number follows it, little-endian.
 const FORMAT: u8 = 1;
 
-/// The nodes that have not followed, with reasons.
+/// The nodes that have not applied the metadata, with reasons.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{} did not follow: {}", nodes_text(.0.len()), .0.iter().map(|(host, why)| format!("{host} ({why})")).collect::<Vec<_>>().join(", "))]
+#[error("{}", .0.iter().map(|(host, why)| format!("node {host} has not applied the metadata: {why}")).collect::<Vec<_>>().join("; "))]
 pub struct NotFollowed(pub Vec<(HostId, String)>);
-
-fn nodes_text(count: usize) -> String {
-    if count == 1 { "a node".into() } else { format!("{count} nodes") }
-}
 
 /// Waits until all members except `without` have the metadata of `number` and use none older. On
 /// shard 0.
@@ -91,14 +87,12 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn nodes_that_did_not_follow_are_named() {
+    fn nodes_that_have_not_applied_the_metadata_are_named() {
         let host = |n: u128| HostId(Uuid::from_u128(n));
         let one = NotFollowed(vec![(host(1), "down".into())]);
-        assert_eq!(one.to_string(), "a node did not follow: 00000000-0000-0000-0000-000000000001 (down)");
+        let text = |n: u128, why: &str| format!("node {} has not applied the metadata: {why}", host(n));
+        assert_eq!(one.to_string(), text(1, "down"));
         let two = NotFollowed(vec![(host(1), "a".into()), (host(2), "b".into())]).to_string();
-        assert!(
-            two.starts_with("2 nodes did not follow: ")
-                && two.ends_with("(a), 00000000-0000-0000-0000-000000000002 (b)")
-        );
+        assert_eq!(two, format!("{}; {}", text(1, "a"), text(2, "b")));
     }
 }

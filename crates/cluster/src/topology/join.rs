@@ -430,7 +430,7 @@ pub async fn introduce(
         match admit_node(admission, &service, own.clone(), Some(claim.clone()), None).await {
             JoinResponse::Welcome(_) => return Ok(true),
             JoinResponse::Refused(why) => return Err(why),
-            other => tracing::info!(answer = ?other, "this node is the leader, and is not admitted yet"),
+            other => tracing::info!(response = ?other, "this node is the leader, and is not admitted yet"),
         }
     }
     Ok(false)
@@ -461,7 +461,7 @@ async fn join(
             Ok((Party { host, .. }, JoinResponse::Refused(why))) => {
                 return Err(format!("node {host} at {address} refuses: {why}"));
             }
-            Ok((_, other)) => tracing::info!(%address, answer = ?other, "not admitted yet"),
+            Ok((_, other)) => tracing::info!(%address, response = ?other, "not admitted yet"),
             Err(NoAnswer::Ever(why) | NoAnswer::Left(why) | NoAnswer::Twin(why)) => return Err(why),
             Err(NoAnswer::Own) => {}
             Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not admitted yet"),

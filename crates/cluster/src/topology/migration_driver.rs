@@ -115,7 +115,7 @@ pub struct Streaming(pub Rc<dyn Streamer>);
 /// Why tablets do not progress.
 #[derive(Debug, Error)]
 pub enum MoveError {
-    /// Not all nodes have followed.
+    /// Not all nodes have applied the metadata.
     #[error(transparent)]
     Barrier(#[from] NotFollowed),
     /// The change to the next stage was not agreed on.

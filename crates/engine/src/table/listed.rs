@@ -17,7 +17,7 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// With the list that is on disk.
+    /// Makes the state from the list on disk.
     pub fn new(at_start: ListedNames) -> Listed {
         Listed { on_disk: RefCell::new(Some(at_start.clone())), at_start, turn: Semaphore::new(1) }
     }

@@ -42,7 +42,7 @@ impl Opened {
         // Several shards may find it. The one that has listed it reports it.
         if self.listed.contains(&ListedName::of(&place)) {
             tracing::error!(generation = %place.generation, dir = %place.dir.display(),
-                "all files of an sstable are missing: its table cannot be read until they are restored or given up");
+                "all files of an sstable are missing: its table cannot be read until they are restored, or the node starts with --accept-loss");
         }
         let why = format!(
             "all files of the sstable {} are missing, and its table cannot be read without it. Restore them as they were \
@@ -66,7 +66,7 @@ impl Opened {
     /// Reports an sstable that cannot be opened. `file` names it in errors.
     fn cannot_be_read(&mut self, place: &SstablePath, file: Component, error: &str) {
         tracing::error!(generation = %place.generation, dir = %place.dir.display(), error,
-            "an sstable cannot be opened: its table cannot be read until it is repaired or given up");
+            "an sstable cannot be opened: its table cannot be read until the sstable is restored, or its files are moved away and the node starts with --accept-loss");
         let why = format!("its table cannot be read without it, and it could not be opened at start: {error}");
         self.unreadable.add(place.clone(), Corrupt { file: place.path(file), offset: 0, why });
     }

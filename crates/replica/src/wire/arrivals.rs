@@ -50,7 +50,7 @@ pub fn encode_others(rates: &[u64]) -> Bytes {
 ///
 /// If it is malformed, or has more than [`MAX_REPORTED`] rates.
 pub fn decode_others(bytes: &Bytes) -> Result<Vec<u64>, Malformed> {
-    entries(bytes, |reader| reader.u64()).ok_or(Malformed("answer to a report of arrivals"))
+    entries(bytes, |reader| reader.u64()).ok_or(Malformed("response to a report of arrivals"))
 }
 
 /// The entries of a message. Bytes after them are of a later release.

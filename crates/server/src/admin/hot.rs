@@ -102,7 +102,7 @@ async fn ask(shards: ClusterShards, seen: &members::NodeView) -> Result<Value, S
     let peer = Peer { host: seen.node.host, shard: 0 };
     let answer = internode.call(peer, Verb::HotPartitions, Bytes::new(), Deadline::after(TIMEOUT)).await;
     let answer = answer.map_err(|error| error.to_string())?;
-    serde_json::from_slice(&answer).map_err(|error| format!("the answer is not JSON: {error}"))
+    serde_json::from_slice(&answer).map_err(|error| format!("the response is not JSON: {error}"))
 }
 
 /// The query of `toppartitions`, with ScyllaDB's names and defaults.

@@ -216,9 +216,9 @@ settings! {
         /// The address that is announced to other nodes, if it differs from `listen_address`.
         broadcast_address: Option<IpAddr> = None;
         /// Addresses or host names of nodes that this node asks for the cluster at start. The first
-        /// node of a cluster names itself. Without seeds, the node stays alone and opens no port
-        /// for other nodes. A new node waits until all names have addresses. A member of a cluster
-        /// starts also if no seed answers, but not without this setting. `seed_provider` is
+        /// node of a cluster names itself. A node without seeds is a cluster of one, and opens no
+        /// port for other nodes. A new node waits until all names have addresses. A member of a
+        /// cluster starts also if no seed answers, but not without this setting. `seed_provider` is
         /// accepted, too.
         seeds: Seeds = Seeds::default();
         /// Whether clients are served.
@@ -277,7 +277,7 @@ settings! {
         memory ("64MiB" to ""): Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.
         overprovisioned: bool = false;
-        /// How long an idle shard polls its mailbox before it sleeps. Answers of other shards
+        /// How long an idle shard polls its mailbox before it sleeps. Responses of other shards
         /// arrive faster, but the CPU is always busy.
         idle_poll_time_us ("0us" to "1s"): Micros = Time(Duration::ZERO);
         /// The target for the 99th percentile of the latency of statements in this node. While it
@@ -372,9 +372,9 @@ settings! {
         cql_in_bind_variable_name_uses_uppercase_operator: bool = true;
         /// The maximum size of a request frame, and at most a tenth of the shard's memory.
         native_transport_max_frame_size_in_mb ["native_transport_max_frame_size"] ("1MiB" to "2047MiB"): MiB = Size(256 << 20);
-        /// A client that reads nothing of its pending answers for this long is disconnected. If
+        /// A client that reads nothing of its pending responses for this long is disconnected. If
         /// these are large, it must read 1 MiB in that time. Reads of large rows wait for the
-        /// memory of unread answers.
+        /// memory of unread responses.
         native_transport_unread_timeout_in_ms ["native_transport_unread_timeout"] ("1s" to "1d"): Millis = millis(30_000);
         /// How long requests may wait for a shard that has no idle time. Once such waits have
         /// lasted for ten times as long, requests that have waited longer are refused as overload.

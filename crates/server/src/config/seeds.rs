@@ -28,7 +28,7 @@ impl Seeds {
         })
     }
 
-    /// Whether there are no seeds: the node stays alone.
+    /// Whether there are no seeds: the node is a cluster of one.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -342,18 +342,18 @@ impl Connection {
             )));
         }
         Some(Error::Overloaded(format!(
-            "No memory for the result of {bytes} bytes: this shard keeps {} of {most} bytes for clients that have not read their answers yet",
+            "No memory for the result of {bytes} bytes: this shard keeps {} of {most} bytes for clients that have not read their responses yet",
             self.transport.unread()
         )))
     }
 
-    /// Drops the client because it does not read its answers.
+    /// Drops the client because it does not read its responses.
     #[cold]
     pub(super) fn drop_unread(&self, bytes: usize) {
         self.transport.stats.dropped_unread.add(1);
         if let Some(dropped) = self.transport.dropped_log.count(rt::time::coarse_now()) {
             tracing::warn!(peer = %self.peer, bytes, dropped,
-                "dropped the connection of a client that does not read its answers");
+                "dropped the connection of a client that does not read its responses");
         }
         self.cut();
     }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 /// The refusals that are remembered: 128 KiB.
 const PLACES: usize = 4_096;
-/// The places that a refusal may have. The one that ends first gives way.
+/// The places that a refusal may have. The one that ends first is replaced.
 const PROBES: usize = 8;
 
 /// The last refusal of a partition on a connection. Times are in nanoseconds since

@@ -200,7 +200,7 @@ enum Sweep {
     #[default]
     No,
     Yes,
-    /// It must begin again after its end.
+    /// The sweep restarts when it ends.
     Again,
 }
 

@@ -38,9 +38,9 @@ families! {
     counter "scylla_transport_requests_blocked_memory" "Times that a connection waited for request memory." |s| s.transport.memory_waits;
     gauge "scylla_transport_requests_memory_available" "Bytes left of the memory for requests." |s| s.transport.memory_available;
     gauge "scylla_transport_input_bytes" "Bytes of read buffers and incomplete requests that are not reserved." |s| s.transport.input_bytes;
-    gauge "scylla_transport_unread_response_bytes" "Bytes of answers that clients have not read." |s| s.transport.unread_bytes;
+    gauge "scylla_transport_unread_response_bytes" "Bytes of responses that clients have not read." |s| s.transport.unread_bytes;
     counter "scylla_transport_connections_dropped_unread" "Connections closed because their clients did not read." |s| s.transport.dropped_unread;
-    counter "scylla_transport_connections_evicted_silent" "Connections without STARTUP that were closed to free their seats." |s| s.transport.evicted_silent;
+    counter "scylla_transport_connections_evicted_silent" "Connections without STARTUP that were closed to free connection slots." |s| s.transport.evicted_silent;
     counter "scylla_transport_rate_limit_errors_delayed" "Refusals by a per-partition rate limit that were answered late, because the client had ignored earlier ones." |s| s.transport.late_refusals;
     counter "scylla_transport_received_bytes" "Bytes received from clients." |s| s.transport.received;
     counter "scylla_transport_sent_bytes" "Bytes sent to clients." |s| s.transport.sent;
@@ -250,14 +250,14 @@ families! {
 
     gauge "scylla_rpc_client_count" "Connections to shards of other nodes." |s| s.internode.connections;
     counter "scylla_rpc_client_sent_messages" "Requests sent to other nodes." |s| s.internode.requests_sent;
-    counter "scylla_rpc_client_replied" "Answers received from other nodes." |s| s.internode.replied;
-    counter "scylla_rpc_client_exception_received" "Answers of other nodes that were refusals." |s| s.internode.refused;
+    counter "scylla_rpc_client_replied" "Responses received from other nodes." |s| s.internode.replied;
+    counter "scylla_rpc_client_exception_received" "Responses of other nodes that were refusals." |s| s.internode.refused;
     counter "scylla_rpc_client_timeout" "Requests to other nodes that timed out." |s| s.internode.timeouts;
     counter "scylla_rpc_client_lost" "Requests to other nodes whose connections were lost." |s| s.internode.lost;
     counter "scylla_rpc_client_unreachable" "Requests not sent because the node was down or could not be reached." |s| s.internode.unreachable;
     counter "scylla_rpc_client_overloaded" "Requests not sent because too many waited for the node already." |s| s.internode.overloaded;
     counter "scylla_rpc_client_cancelled" "Requests to other nodes that were cancelled." |s| s.internode.cancelled;
-    gauge "scylla_rpc_client_wait_reply" "Requests to other nodes that wait for their answers." |s| s.internode.wait_reply;
+    gauge "scylla_rpc_client_wait_reply" "Requests to other nodes that wait for their responses." |s| s.internode.wait_reply;
     gauge "scylla_rpc_client_pending" "Requests to other nodes that wait to be sent." |s| s.internode.pending;
     counter "scylla_rpc_client_failed_connects" "Failed connection attempts to other nodes." |s| s.internode.failed_connects;
     gauge "scylla_rpc_server_count" "Connections of shards of other nodes." |s| s.internode.served_connections;
@@ -266,7 +266,7 @@ families! {
     gauge "scylla_rpc_server_pending" "Running requests of other nodes." |s| s.internode.serving;
     counter "scylla_rpc_server_blocked" "Times that a node's connection was not read because too many of its requests were running." |s| s.internode.blocked;
     counter "scylla_rpc_rejected_connections" "Connections between nodes that either side rejected." |s| s.internode.rejected;
-    counter "scylla_rpc_garbage_connections" "Connections to the internode port that did not speak its protocol." |s| s.internode.garbage;
+    counter "scylla_rpc_garbage_connections" "Connections to the internode port that sent bytes of another protocol." |s| s.internode.garbage;
     counter "scylla_rpc_sent_bytes" "Bytes sent to other nodes." |s| s.internode.sent;
     counter "scylla_rpc_received_bytes" "Bytes received from other nodes." |s| s.internode.received;
     gauge "scylla_metadata_change_stuck" "1 while a committed change of the metadata cannot be applied on this node; on shard 0." |s| s.metadata_stuck;
@@ -290,9 +290,9 @@ families! {
     counters "scylla_scheduler_unread_input_byte_seconds" "Sum over time of the bytes left in sockets because the poll's time slice was used up. Its rate divided by the rate of the bytes received is the time for which they wait." |s, put| put("", s.runtime.input_waited);
     gauges "scylla_scheduler_governor_allowance" "Share of its demand that maintenance gets, from 0 to 1; below 1 while statements are slower than foreground_p99_target_in_ms." |s, put| put("", s.runtime.governor_allowance);
     gauges "scylla_scheduler_shares" "Shares of a scheduling group; statements have 1000." |s, put| by_group(s, put, |group| f64::from(group.shares));
-    counter "scylla_reactor_polls" "Turns of the reactor." |s| s.runtime.turns;
+    counter "scylla_reactor_polls" "Iterations of the event loop." |s| s.runtime.turns;
     counter "scylla_reactor_tasks_processed" "Polls of tasks." |s| s.runtime.polls;
-    gauge "scylla_reactor_tasks_pending" "Tasks alive." |s| s.runtime.tasks;
+    gauge "scylla_reactor_tasks_pending" "Tasks that exist." |s| s.runtime.tasks;
     counter "scylla_reactor_stalls_count" "Polls that took more than 500 us." |s| s.runtime.stalls;
     gauge "scylla_reactor_longest_stall_us" "The longest poll so far." |s| s.runtime.longest_poll.as_micros() as u64;
     counter "scylla_reactor_aio_reads" "Disk reads." |s| s.runtime.io.iter().map(|io| io.reads).sum();

@@ -84,7 +84,7 @@ fn a_join_with_a_failing_disk_ends() {
         let second = start(&mut world, "b", &disk, seeds);
         let Err(why) = ended(&mut world, &second, &what) else { break };
         failed += 1;
-        of_group += u32::from(why.contains("cannot follow the metadata of the cluster any more"));
+        of_group += u32::from(why.contains("can no longer apply changes of the metadata"));
     }
     println!("{failed} starts failed, {of_group} of them because of the group");
     assert!(of_group > 3, "{failed} starts failed, {of_group} of them because of the group");

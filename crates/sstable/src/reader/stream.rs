@@ -27,7 +27,7 @@ use std::task::Poll;
 const FIRST_WINDOW: u64 = 64 << 10;
 /// The number of bytes in sequence after which other readers begin to read ahead.
 const SEQUENTIAL_FROM: u64 = 64 << 10;
-/// The number of bytes in sequence after which a full cache only gets a sample.
+/// The number of bytes in sequence after which only some pages are cached if the cache is full.
 const SAMPLED_FROM: u64 = 1 << 20;
 /// The most reads in progress for a reader of class [`IoClass::Foreground`] that has read for long.
 const MOST_AHEAD: usize = 4;

@@ -1,5 +1,4 @@
-//! The end of a log that a crash left: what was synced is known to have been there, whatever bit
-//! flips in it.
+//! The end of a commitlog after a crash: replay detects damage in synced records.
 
 use super::super::manifest::{Manifest, segment_path};
 use super::super::*;

@@ -272,7 +272,7 @@ pub fn full() -> (PartitionRange, Slice) {
     (PartitionRange::FULL, Slice::full())
 }
 
-/// What of `seen` a slice leaves.
+/// The part of `seen` inside the slice.
 pub fn sliced(seen: &Seen, ranges: &[(i32, i32)], statics: bool) -> Seen {
     let mut out = Seen::new();
     for (k, (value, rows)) in seen {

@@ -13,13 +13,13 @@ run: build ## build a release binary, start a node on 127.0.0.1 with its data in
 cluster: build ## build a release binary, start three nodes on 127.0.0.1, .2 and .3 with data in ./data/cluster
 	exec tools/cluster/run
 
-cluster-add: build ## add a node to the cluster that runs (NODE=4 starts one again that was added before)
+cluster-add: build ## add a node to the cluster that runs (NODE=4 restarts added node 4)
 	exec tools/cluster/add $(if $(NODE),--node $(NODE))
 
 build: ## build the release binary, target/release/messina
 	cargo build --release -p messina
 
-test: ## run format, lints, edges, texts, unit tests, short simulation, short client and crash tests
+test: ## run format, lints, crate dependencies, text checks, unit tests, short simulation, short client and crash tests
 	tests/run test
 
 test-clients: ## run all client programs: cqlsh, drivers of five languages, DSBulk, latte, load generator, sstable tools
@@ -31,7 +31,7 @@ test-spark: ## run a Spark job in local mode on the Cassandra connector (downloa
 test-apps: ## run nine applications on three nodes, one of which is killed: Pekko, Spring Data, Jaeger, ...
 	tests/run apps
 
-test-faults: ## inject faults into real nodes: no descriptors, damaged files, half requests, full disks, changed addresses
+test-faults: ## inject faults into real nodes: no descriptors, damaged files, incomplete requests, full disks, changed addresses
 	tests/run faults
 
 soak: ## run long crash tests and a long simulation (SOAK_MINUTES=30)
@@ -61,7 +61,7 @@ bench-cluster: ## compare three nodes with three of Cassandra 5, also with a nod
 bench-paging-cluster: ## compare paging on three nodes with three of Cassandra 5; prints JSON (QUICK=1)
 	bench/paging-cluster
 
-bench-goodput: ## measure what good traffic keeps while partitions are attacked, and what refusals cost; prints JSON (QUICK=1)
+bench-goodput: ## measure the throughput of other clients while hot partitions are overloaded; prints JSON (QUICK=1)
 	bench/goodput
 
 bench-streaming: ## measure how fast tablets move between two nodes; prints JSON (QUICK=1)

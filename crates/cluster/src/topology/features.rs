@@ -89,8 +89,8 @@ pub fn to_enable(topology: &Topology) -> Vec<String> {
     let mut members = topology.members();
     let Some(first) = members.next() else { return Vec::new() };
     let rest: Vec<_> = members.collect();
-    let everybody_has = |name: &&String| rest.iter().all(|node| node.features.contains(name));
-    let common = first.features.iter().filter(everybody_has);
+    let all_have = |name: &&String| rest.iter().all(|node| node.features.contains(name));
+    let common = first.features.iter().filter(all_have);
     common.filter(|name| !topology.has_feature(name)).cloned().collect()
 }
 

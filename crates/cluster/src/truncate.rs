@@ -43,7 +43,7 @@ pub async fn truncate(shards: ClusterShards, table: TableId, timeout: Duration) 
 
 /// Empties a table on every node. `metadata` must be the only handle on this shard that the
 /// statement holds, because the barrier waits until the old metadata is unused. The error names the
-/// obstacle. Nodes that do not follow in time apply the change later.
+/// obstacle. Nodes that have not applied the change in time apply it later.
 pub async fn everywhere(
     shards: ClusterShards,
     metadata: Rc<Metadata>,

@@ -11,7 +11,8 @@ pub(super) async fn finish_flushes(engine: &Engine, before: Option<&TableSchema>
         return;
     }
     if let Err(error) = engine.finish_flushes(next.id).await {
-        // A full disk must not keep the node from following: the cells return with a later flush.
+        // A full disk must not keep the node from applying the change: the cells return with a
+        // later flush.
         tracing::warn!(keyspace = next.keyspace, table = next.name, %error,
             "a dropped column is added again, and its cells in memory cannot be flushed yet");
     }

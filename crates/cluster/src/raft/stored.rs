@@ -1,5 +1,5 @@
-//! The stored form of entries, votes and snapshots. It is our own, so that it does not change with
-//! openraft.
+//! The stored form of entries, votes and snapshots. It is not that of openraft, so that it does not
+//! change with openraft.
 //!
 //! Everything is (version, body by postcard). The structures are append-only: a new field needs a
 //! new version.

@@ -173,7 +173,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DeletionLogError {
     move |error| DeletionLogError::Io { path, error }
 }
 
-/// The generation and the component in the name of a file of an sstable of our own format.
+/// The generation and the component in the name of a file of an sstable of Messina's own format.
 fn component(name: &str) -> Option<(&str, &str)> {
     let (sstable, component) = parts(name)?;
     Some((sstable.strip_prefix("me-")?.strip_suffix("-big-")?, component))

@@ -1,8 +1,8 @@
 //! Hot partitions for administrators.
 //!
-//! `/cluster/hot_partitions` is our own path: the hot partitions of all nodes that are up, for
-//! `messina admin hot`. Each node answers for itself ([`serve`]). ScyllaDB's `toppartitions` paths
-//! count all operations of this node for some time.
+//! `/cluster/hot_partitions` is Messina's own path: the hot partitions of all nodes that are up,
+//! for `messina admin hot`. Each node answers for itself ([`serve`]). ScyllaDB's `toppartitions`
+//! paths count all operations of this node for some time.
 
 use super::RemoteServices;
 use super::extract::{Path, Query};

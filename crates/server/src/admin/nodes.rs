@@ -1,8 +1,9 @@
 //! The members of the cluster for administrators, under ScyllaDB's paths: which nodes are up, their
 //! location, state, load and schema.
 //!
-//! `/cluster/nodes` is our own path: everything in one answer, for `messina admin status`. So is
-//! `/cluster/missed/{node}`: the writes that a node missed and that hint replay will not deliver.
+//! `/cluster/nodes` is Messina's own path: everything in one answer, for `messina admin status`. So
+//! is `/cluster/missed/{node}`: the writes that a node missed and that hint replay will not
+//! deliver.
 
 use super::RemoteServices;
 use super::extract::{Path, Query};

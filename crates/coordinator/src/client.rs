@@ -15,17 +15,19 @@ use futures_util::future::LocalBoxFuture;
 use internode::Verb;
 use model::id::HostId;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Context, Replica, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Context, RateLimitMode, Replica, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use rt::Pieces;
 use rt::ShardId;
 use rt::sync::Deadline;
+use rt::time::Elapsed;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 
 /// Carries requests to shards of other nodes.
 pub trait Transport {
-    /// Sends a request of a verb, whose scheduling group the receiver uses. Returns the response.
-    /// Dropping the future cancels the request.
+    /// Sends a request of a verb, whose scheduling group the receiver uses. Returns the response,
+    /// or an error at the deadline. Dropping the future cancels the request.
     fn call(
         &self,
         to: TabletReplica,
@@ -35,12 +37,21 @@ pub trait Transport {
     ) -> LocalBoxFuture<'static, Result<Bytes, SendError>>;
 }
 
-/// A request that may go to several replicas: encoded at most once.
+/// A request that may go to several replicas: encoded at most once, with the header of the context
+/// that it is first sent with. A request with another context is another message.
 #[derive(Debug)]
 pub(super) struct Message {
     /// The request.
     pub request: ReplicaRequest,
-    bytes: OnceCell<Bytes>,
+    bytes: OnceCell<Encoded>,
+}
+
+/// The wire form of a message, and what its header says of the context.
+#[derive(Debug)]
+struct Encoded {
+    bytes: Bytes,
+    metadata_number: u64,
+    rate_limit: RateLimitMode,
 }
 
 impl Message {
@@ -50,7 +61,15 @@ impl Message {
     }
 
     fn bytes(&self, context: &Context) -> Bytes {
-        self.bytes.get_or_init(|| encode_request(&Header::of(context), &self.request)).clone()
+        let Context { metadata_number, rate_limit, .. } = *context;
+        let encode =
+            || Encoded { bytes: encode_request(&Header::of(context), &self.request), metadata_number, rate_limit };
+        let encoded = self.bytes.get_or_init(encode);
+        assert!(
+            encoded.metadata_number == metadata_number && encoded.rate_limit == rate_limit,
+            "a message is sent with the context that it was encoded with"
+        );
+        encoded.bytes.clone()
     }
 }
 
@@ -103,8 +122,8 @@ impl ReplicaClient {
         self.transport.borrow().clone()
     }
 
-    /// Sends a request to a replica, whatever its distance, and returns the answer. Dropping the
-    /// future cancels the request.
+    /// Sends a request to a replica, whatever its distance. Returns the answer, or a timeout at the
+    /// deadline of the context. Dropping the future cancels the request.
     #[inline]
     pub async fn send(
         &self,
@@ -113,7 +132,9 @@ impl ReplicaClient {
         context: &Context,
     ) -> Result<ReplicaAnswer, ReplicaFailure> {
         if to.host == self.host && to.shard == rt::shard::this().0 {
-            return self.replica.perform(&message.request, context).await.map_err(ReplicaFailure::Refused);
+            // Pinned, so that this large future is not moved.
+            let work = pin!(self.replica.perform(&message.request, context));
+            return in_time(context.deadline.limit(work).await).map_err(ReplicaFailure::Refused);
         }
         // Boxed: the longer distances must not enlarge the future of the local call.
         Box::pin(self.send_away(to, message, context)).await
@@ -135,12 +156,12 @@ impl ReplicaClient {
             trace.elapsed_micros()
         });
         let bytes = message.bytes(context);
-        let (answer, address) = match is_own {
-            true => (serve_on(self.shards, ShardId(to.shard), bytes, context).await, None),
-            false => {
-                let answer = self.call(to, bytes, context).await.map_err(ReplicaFailure::Send)?;
-                (answer.into(), self.nodes.borrow().address(to.host))
-            }
+        let (answer, address) = if is_own {
+            let served = context.deadline.limit(serve_on(self.shards, ShardId(to.shard), bytes, context)).await;
+            (served.map_err(|_| ReplicaFailure::Refused(ReplicaError::Timeout))?, None)
+        } else {
+            let answer = self.call(to, bytes, context).await.map_err(ReplicaFailure::Send)?;
+            (answer.into(), self.nodes.borrow().address(to.host))
         };
         let response = decode_response(answer);
         let mut response =
@@ -161,6 +182,12 @@ impl ReplicaClient {
         }
         answered
     }
+}
+
+/// The result of a replica on this shard. The replica is stopped at the deadline.
+#[inline]
+fn in_time(result: Result<Result<ReplicaAnswer, ReplicaError>, Elapsed>) -> Result<ReplicaAnswer, ReplicaError> {
+    result.unwrap_or(Err(ReplicaError::Timeout))
 }
 
 /// Performs a request on another shard of this node. The shard first waits for the metadata that

@@ -96,30 +96,29 @@ impl Coordinator {
         let leaders = nodes.by_proximity(settled, &self.client.latencies.borrow(), &[], rt::time::coarse_now());
         let message = Message::new(ReplicaRequest::CounterUpdate((mutation.clone(), key.clone())));
         for counter_leader in leaders {
-            let asked = self.client.send(counter_leader, &message, &options.context);
-            match options.context.deadline.limit(asked).await {
+            match self.client.send(counter_leader, &message, &options.context).await {
                 // Sstables of the other replicas can hold it.
-                Ok(Ok(ReplicaAnswer::CounterUpdated(state)))
+                Ok(ReplicaAnswer::CounterUpdated(state))
                     if state.table() == mutation.table() && state.check(&table.schema).is_ok() =>
                 {
                     return Ok(AppliedUpdate { counter_leader, state, others: set.replicas.len() > 1 });
                 }
                 // The replica did not receive the update: another one may be the counter leader.
-                Ok(Err(failure)) if failure.class() == FailureClass::NotSent => continue,
-                Ok(Err(failure)) if failure.is_stale() => return Err(Attempt::Outdated),
-                Ok(Err(failure)) if failure.class() == FailureClass::Failed => {
+                Err(failure) if failure.class() == FailureClass::NotSent => continue,
+                Err(failure) if failure.is_stale() => return Err(Attempt::Outdated),
+                Err(failure) if failure.class() == FailureClass::Failed => {
                     let node = nodes.address(counter_leader.host);
                     let error = CoordinatorError::of_failure(failure, consistency, required, node);
                     self.count_rate_limited(&error);
                     return Err(error.into());
                 }
-                Ok(Ok(_)) => {
+                Ok(_) => {
                     return Err(CoordinatorError::Invalid(
                         "a replica sent another kind of response to a counter update".into(),
                     )
                     .into());
                 }
-                Ok(Err(_)) | Err(_) => {
+                Err(_) => {
                     count(&self.counters.write_timeouts);
                     let data_present = false;
                     return Err(CoordinatorError::Timeout { consistency, required, received, data_present }.into());

@@ -89,20 +89,26 @@ pub enum CoordinatorError {
 
 impl CoordinatorError {
     pub(super) fn of(error: ReplicaError, consistency: Consistency, required: u32) -> Self {
-        match error {
-            ReplicaError::Timeout => {
+        match CoordinatorError::of_any_replica(error) {
+            Ok(error) => error,
+            Err(ReplicaError::Timeout) => {
                 CoordinatorError::Timeout { consistency, required, received: 0, data_present: false }
             }
+            Err(error) => failed(error.to_string(), consistency, required),
+        }
+    }
+
+    /// The client's error for an error that ends the request, whatever other replicas respond.
+    /// Gives any other error back.
+    pub(super) fn of_any_replica(error: ReplicaError) -> Result<Self, ReplicaError> {
+        Ok(match error {
             ReplicaError::Cancelled => CoordinatorError::Cancelled,
             ReplicaError::Overloaded(why) => CoordinatorError::Overloaded(why),
             ReplicaError::NoSuchTable => CoordinatorError::NoSuchTable,
             ReplicaError::Rejected(why) => CoordinatorError::Invalid(why),
-            ReplicaError::Corrupt(why) | ReplicaError::Storage(why) | ReplicaError::TooLarge(why) => {
-                failed(why, consistency, required)
-            }
             ReplicaError::RateLimited(refused) => CoordinatorError::RateLimited { refused, by_coordinator: false },
-            ReplicaError::Stale(stale) => failed(stale.to_string(), consistency, required),
-        }
+            other => return Err(other),
+        })
     }
 
     /// The error of a request to one replica, at the address `node` if it is known.

@@ -10,6 +10,7 @@ use cluster::NodeState;
 use model::id::{HostId, TableId};
 use replica::{Class, Context, RateLimitMode, ReplicaError, ReplicaRequest};
 use rt::sync::{Cancel, Deadline};
+use rt::task::Group;
 use rt::time::Duration;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -18,9 +19,14 @@ use std::collections::BTreeSet;
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Coordinator {
-    /// Replays the hints for all nodes that are up or have left. Called periodically on every
+    /// Replays the hints for all nodes that are up or have left, in the maintenance group: requests
+    /// of operators, which also call this, run in the control group. Called periodically on every
     /// shard; see [`crate::hints::Hints::period`].
     pub async fn replay_hints(&self) {
+        rt::task::in_group(Group::Maintenance, self.replay_all()).await;
+    }
+
+    async fn replay_all(&self) {
         let Some(hints) = self.writer.hints() else { return };
         hints.sync().await;
         let metadata = self.metadata();
@@ -106,8 +112,7 @@ impl Coordinator {
         };
         let message = Message::new(ReplicaRequest::write(hint.mutation));
         let asked = replicas.iter().map(|replica| self.client.send(*replica, &message, &context));
-        let asked = context.deadline.limit(futures_util::future::join_all(asked)).await;
-        let Ok(answers) = asked else { return Delivered::NotYet };
+        let answers = futures_util::future::join_all(asked).await;
         let mut refusals = Vec::new();
         for (replica, answer) in replicas.iter().zip(answers) {
             match answer {

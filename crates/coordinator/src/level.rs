@@ -25,7 +25,9 @@ pub(super) fn needs_one(metadata: &Metadata, table: &Table, level: Consistency) 
 
 fn needs_one_of(metadata: &Metadata, table: &Table, level: Consistency) -> bool {
     let keyspace = metadata.keyspace(&table.schema.keyspace).filter(|_| !is_built_in(&table.schema.keyspace));
-    level.required(keyspace.map_or(1, |keyspace| keyspace.definition.replication_factor())) == 1
+    // With factors of several datacenters, `ResponseTracker` decides.
+    let factor = keyspace.map_or(Some(1), |keyspace| keyspace.definition.only_replication_factor());
+    factor.is_some_and(|factor| level.required(factor) == 1)
 }
 
 impl Coordinator {

@@ -13,7 +13,6 @@ use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use replica::{Context, Mutations, Page, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use rt::sync::Unwanted;
-use rt::time::Elapsed;
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
@@ -51,9 +50,10 @@ impl Coordinator {
         let asked = pin!(self.client.send(only, &message, &options.context));
         let failure = match deadline.limit_unless(cancel, asked).await {
             Ok(Ok(ReplicaAnswer::Page(page))) => return Ok(page),
-            Ok(Ok(_)) => Ok(super::quorum_state::unexpected_answer()),
-            Ok(Err(failure)) => Ok(failure),
-            Err(unwanted) => Err(unwanted),
+            Ok(Ok(_)) => super::quorum_state::unexpected_answer(),
+            Ok(Err(failure)) => failure,
+            Err(Unwanted::Late) => ReplicaFailure::Refused(ReplicaError::Timeout),
+            Err(Unwanted::Cancelled) => ReplicaFailure::Refused(ReplicaError::Cancelled),
         };
         Err(self.failed_alone(failure, &self.counters.read_timeouts, options))
     }
@@ -91,36 +91,25 @@ impl Coordinator {
     #[inline]
     pub(super) fn written_to_only(
         &self,
-        response: Result<Result<ReplicaAnswer, ReplicaFailure>, Elapsed>,
+        response: Result<ReplicaAnswer, ReplicaFailure>,
         options: &RequestOptions,
     ) -> Result<(), Attempt> {
-        let failure = match response {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(failure)) => Ok(failure),
-            Err(Elapsed) => Err(Unwanted::Late),
-        };
-        Err(self.failed_alone(failure, &self.counters.write_timeouts, options))
+        match response {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(self.failed_alone(failure, &self.counters.write_timeouts, options)),
+        }
     }
 
     /// Why a request failed whose only replica did not perform it. Counts it.
     #[cold]
-    fn failed_alone(
-        &self,
-        failure: Result<ReplicaFailure, Unwanted>,
-        timeouts: &Cell<u64>,
-        options: &RequestOptions,
-    ) -> Attempt {
-        let error = match failure {
-            Ok(failure) if failure.is_stale() => return Attempt::Outdated,
-            Ok(ReplicaFailure::Refused(error)) => error,
-            Ok(failure) => ReplicaError::Storage(failure.why()),
-            Err(Unwanted::Late) => ReplicaError::Timeout,
-            Err(Unwanted::Cancelled) => ReplicaError::Cancelled,
-        };
-        if error == ReplicaError::Timeout {
+    fn failed_alone(&self, failure: ReplicaFailure, timeouts: &Cell<u64>, options: &RequestOptions) -> Attempt {
+        if failure.is_stale() {
+            return Attempt::Outdated;
+        }
+        let error = CoordinatorError::of_failure(failure, options.consistency, 1, None);
+        if matches!(error, CoordinatorError::Timeout { .. }) {
             count(timeouts);
         }
-        let error = CoordinatorError::of(error, options.consistency, 1);
         self.count_rate_limited(&error);
         error.into()
     }

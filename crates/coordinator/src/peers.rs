@@ -92,7 +92,7 @@ pub async fn answer(
     let Some(_held) = metadata.for_request(header.metadata_number, deadline).await else {
         return Err(Refusal::new(RefusalCode::Late, "the metadata of the request did not arrive in time"));
     };
-    Ok(replica.serve(request, Some(deadline)).await)
+    Ok(replica.serve(request, deadline).await)
 }
 
 impl Coordinator {

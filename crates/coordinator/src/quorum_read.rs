@@ -372,7 +372,7 @@ impl Coordinator {
             return Err(None);
         }
         // Half of what a log takes: a mutation also has a head, and a frame.
-        let most = self.replica.engine().longest_mutation() / 2;
+        let most = self.replica.longest_mutation() / 2;
         Ok((reconcile::merge(&table.schema, command.slice.reversed, command.now, most, parts), sources))
     }
 }

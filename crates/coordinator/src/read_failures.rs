@@ -45,16 +45,14 @@ impl ReadFailures {
 
     /// Records the failure of the replica at an address.
     pub fn record(&mut self, address: Option<IpAddr>, failure: ReplicaFailure) {
+        let failure = match failure {
+            ReplicaFailure::Refused(error) => match CoordinatorError::of_any_replica(error) {
+                Ok(error) => return self.invalid = Some(error),
+                Err(error) => ReplicaFailure::Refused(error),
+            },
+            ReplicaFailure::Send(_) => failure,
+        };
         match failure {
-            ReplicaFailure::Refused(ReplicaError::NoSuchTable) => self.invalid = Some(CoordinatorError::NoSuchTable),
-            ReplicaFailure::Refused(ReplicaError::Rejected(why)) => self.invalid = Some(CoordinatorError::Invalid(why)),
-            ReplicaFailure::Refused(ReplicaError::Overloaded(why)) => {
-                self.invalid = Some(CoordinatorError::Overloaded(why))
-            }
-            ReplicaFailure::Refused(ReplicaError::RateLimited(refused)) => {
-                self.invalid = Some(CoordinatorError::RateLimited { refused, by_coordinator: false });
-            }
-            ReplicaFailure::Refused(ReplicaError::Cancelled) => self.invalid = Some(CoordinatorError::Cancelled),
             other if other.is_stale() => self.outdated = true,
             other => match other.class() {
                 FailureClass::NotSent => self.not_sent += 1,

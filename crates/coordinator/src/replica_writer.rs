@@ -107,16 +107,15 @@ impl ReplicaWriter {
                 return responses.end_hint();
             }
         } else {
-            let outcome = context.deadline.limit(self.client.send(replica, &message, &context)).await;
+            let outcome = self.client.send(replica, &message, &context).await;
             responses.replica_done();
             let failure = match outcome {
-                Ok(Ok(_)) => {
+                Ok(_) => {
                     responses.was_sent.set(true);
                     responses.update_trackers(replica, &groups, ResponseTracker::answered);
                     return self.complete_lacking(responses, &context).await;
                 }
-                Ok(Err(failure)) => failure,
-                Err(_) => ReplicaFailure::Refused(ReplicaError::Timeout),
+                Err(failure) => failure,
             };
             let class = failure.class();
             if class != FailureClass::NotSent {
@@ -236,11 +235,7 @@ impl ReplicaWriter {
         let unlimited = Context { rate_limit: context.rate_limit.continued(), ..context.clone() };
         // A message has the mode of its first request.
         let again = Message::new(message.request.clone());
-        let failure = match context.deadline.limit(self.client.send(replica, &again, &unlimited)).await {
-            Ok(Ok(_)) => return None,
-            Ok(Err(failure)) => failure,
-            Err(_) => ReplicaFailure::Refused(ReplicaError::Timeout),
-        };
+        let failure = self.client.send(replica, &again, &unlimited).await.err()?;
         Some(Lacking { replica, message, failure })
     }
 

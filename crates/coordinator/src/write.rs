@@ -79,7 +79,7 @@ impl Coordinator {
         if let Some(only) = only {
             // Pinned, so that this large future is not moved.
             let response = pin!(self.client.send(only, &message, &options.context));
-            match self.written_to_only(options.context.deadline.limit(response).await, options) {
+            match self.written_to_only(response.await, options) {
                 Ok(()) => return Ok(()),
                 Err(Attempt::Failed(error)) => return Err(error),
                 // The replica has neither counted nor applied the write.

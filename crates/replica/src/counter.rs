@@ -12,7 +12,7 @@
 //! update.
 
 use crate::error::ReplicaError;
-use crate::read::Replica;
+use crate::replica::Replica;
 use crate::request::Context;
 use engine::{ReadOptions, Reader};
 use model::compact::{Cover, live_cells};
@@ -100,7 +100,8 @@ impl Replica {
         context: &Context,
     ) -> Result<HashMap<CellId, Shard>, ReplicaError> {
         let _permit = self.permit(context).await?;
-        let options = ReadOptions { class: rt::fs::IoClass::Foreground, fill_cache: true, ..ReadOptions::default() };
+        let class = rt::fs::IoClass::of(context.class.group());
+        let options = ReadOptions { class, fill_cache: true, ..ReadOptions::default() };
         let slice = Rc::new(slice);
         let reader = self.engine.reader(schema.id, PartitionRange::singular(key), slice.clone(), options);
         let mut reader: Reader = reader.map_err(|_| ReplicaError::NoSuchTable)?;
@@ -135,10 +136,8 @@ impl Replica {
                 return Ok(found);
             }
             rt::task::maybe_yield().await;
-            if context.cancel.is_cancelled() {
-                return Err(ReplicaError::Cancelled);
-            }
-            if !reader.advance().await.map_err(|error| ReplicaError::Corrupt(error.to_string()))? {
+            context.check_wanted()?;
+            if !reader.advance().await? {
                 return Ok(found);
             }
         }

@@ -4,6 +4,7 @@
 use crate::excess::Excess;
 use crate::limiter::LimitKind;
 use crate::request::Class;
+use engine::ReadError;
 use model::id::TableId;
 use thiserror::Error;
 
@@ -102,6 +103,12 @@ pub enum ReplicaError {
     /// A partition of the request exceeds the rate limit of its table.
     #[error(transparent)]
     RateLimited(RateLimited),
+}
+
+impl From<ReadError> for ReplicaError {
+    fn from(error: ReadError) -> Self {
+        ReplicaError::Corrupt(error.to_string())
+    }
 }
 
 impl ReplicaError {

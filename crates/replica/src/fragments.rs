@@ -12,7 +12,7 @@ use crate::error::ReplicaError;
 use crate::page::{Flow, PageBuilder, PageEnd, Position, Region};
 use crate::querier;
 use crate::querier::cache::Purpose;
-use crate::read::{Replica, storage_error};
+use crate::replica::Replica;
 use crate::request::{Context, ReadCommand};
 use bytes::Bytes;
 use engine::LARGE;
@@ -111,7 +111,7 @@ impl Replica {
                 permit.set_memory(bytes);
                 rt::task::maybe_yield().await;
                 context.check_wanted()?;
-                if !reader.advance().await.map_err(storage_error)? {
+                if !reader.advance().await? {
                     break;
                 }
             }

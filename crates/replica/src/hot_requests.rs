@@ -11,7 +11,7 @@ use crate::hot::tracker::Operation;
 use crate::hot::{HotPartition, HotSettings, MOST_RECORDINGS, PartitionId, TabletLoad, TopPartitions};
 use crate::limiter::{LimitKind, hash};
 use crate::rate_limit::only_token;
-use crate::read::Replica;
+use crate::replica::Replica;
 use crate::request::{Class, Context, ReplicaAnswer, ReplicaRequest};
 use bytes::Bytes;
 use model::id::TableId;

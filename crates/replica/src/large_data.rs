@@ -9,7 +9,7 @@
 //! while they are in a memtable. So the limits are not exact.
 
 use crate::error::ReplicaError;
-use crate::read::Replica;
+use crate::replica::Replica;
 use engine::{LargeView, clustering_key_texts};
 use model::TableSchema;
 use model::key::{Clustering, DecoratedKey};

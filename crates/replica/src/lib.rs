@@ -13,10 +13,10 @@
 //!
 //! The replica does not depend on the network, on other replicas or on consistency levels.
 //!
-//! Reading order: `request`, `perform`, `rate_limit`, `rate_limiter`, `decider`, `arrivals`,
-//! `spent`, `limiter`, `excess`, `limited_partitions`, `hot_requests`, `hot`, `output`, `reduce`,
-//! `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`, `lock`,
-//! `counter`, `wire`, `trace`.
+//! Reading order: `request`, `replica`, `perform`, `rate_limit`, `rate_limiter`, `decider`,
+//! `arrivals`, `spent`, `limiter`, `excess`, `limited_partitions`, `hot_requests`, `hot`, `output`,
+//! `reduce`, `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`,
+//! `lock`, `counter`, `wire`, `trace`.
 
 pub mod arrivals;
 mod counter;
@@ -38,8 +38,9 @@ pub mod permit;
 pub mod querier;
 pub mod rate_limit;
 mod rate_limiter;
-pub mod read;
+mod read;
 pub mod reduce;
+mod replica;
 pub mod request;
 mod spent;
 pub mod trace;
@@ -56,8 +57,8 @@ pub use limiter::LimitKind;
 pub use output::{Output, OutputColumn};
 pub use page::{Page, PageEnd, Position, Region};
 pub use rate_limiter::RateLimitMetrics;
-pub use read::{Replica, ReplicaConfig, ReplicaMetrics};
 pub use reduce::Reduction;
+pub use replica::{Replica, ReplicaConfig, ReplicaMetrics};
 pub use request::{
     Class, Context, KeyedMutation, Limits, Mutations, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest,
 };

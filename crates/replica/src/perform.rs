@@ -26,7 +26,7 @@ use crate::digest::Digester;
 use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
 use crate::rate_limit::WriteCharge;
-use crate::read::Replica;
+use crate::replica::Replica;
 use crate::request::{Compared, Context, KeyedMutation, ReadCommand, ReplicaAnswer, ReplicaRequest};
 use bytes::Bytes;
 use std::future::{Future, poll_fn};

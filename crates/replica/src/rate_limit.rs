@@ -22,7 +22,7 @@ use crate::hot::PartitionId;
 use crate::limited_partitions::Refusal;
 use crate::limiter::{LimitKey, LimitKind, debt, hash};
 use crate::rate_limiter::ReadCharge;
-use crate::read::Replica;
+use crate::replica::Replica;
 use crate::request::{Class, Context, KeyedMutation, RateLimitMode, ReadCommand, ReplicaRequest};
 use crate::trace::Trace;
 use model::TableSchema;

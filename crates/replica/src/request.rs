@@ -36,7 +36,8 @@ impl Class {
     /// All classes, in the order of their numbers.
     pub const ALL: [Class; 3] = [Class::User, Class::System, Class::Maintenance];
 
-    /// The scheduling group in which requests of this class are performed, at every distance.
+    /// The scheduling group in which requests of this class are performed. Whatever sends them to
+    /// this node runs in it; requests to other nodes carry it as the verb.
     pub fn group(self) -> Group {
         match self {
             Class::User | Class::System => Group::Statement,

@@ -1,7 +1,7 @@
 //! The write path of a replica: admission, then the engine's commitlog and memtable.
 
 use crate::error::{ReplicaError, Stale};
-use crate::read::Replica;
+use crate::replica::Replica;
 use crate::request::{Context, KeyedMutation};
 use engine::ApplyError;
 

@@ -16,8 +16,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// How long one poll may run before [`maybe_yield`] yields.
-const POLL_BUDGET: Duration = Duration::from_micros(200);
+/// How long one poll of a group may run before [`maybe_yield`] yields. A statement that arrives
+/// waits for the running poll: so polls of groups that are not urgent are shorter.
+fn poll_budget(group: Group) -> Duration {
+    Duration::from_micros(if group.is_urgent() { 200 } else { 100 })
+}
 
 /// The task was aborted, or its shard went away, before it finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,7 +219,11 @@ pub fn may_poll_io() -> bool {
 pub fn is_time_to_yield() -> bool {
     ctx::try_with(|c| {
         if c.clock.is_real() {
-            return c.executor.poll_started.get().is_some_and(|started| started.elapsed() >= POLL_BUDGET);
+            return c
+                .executor
+                .poll_started
+                .get()
+                .is_some_and(|started| started.elapsed() >= poll_budget(c.executor.group()));
         }
         let asked = c.executor.yields_asked.get() + 1;
         c.executor.yields_asked.set(asked);

@@ -32,6 +32,17 @@ impl KeyspaceDefinition {
         let factors = self.replication.iter().filter(|(key, _)| *key != "class");
         factors.filter_map(|(_, factor)| copies(factor)).max().unwrap_or(1)
     }
+
+    /// The replication factor of all datacenters together, if the options give only one; 1 if they
+    /// give none.
+    pub fn only_replication_factor(&self) -> Option<u32> {
+        let mut factors = self.replication.iter().filter(|(key, _)| *key != "class");
+        match (factors.next(), factors.next()) {
+            (None, _) => Some(1),
+            (Some((_, factor)), None) => copies(factor),
+            (Some(_), Some(_)) => None,
+        }
+    }
 }
 
 /// A user-defined type.

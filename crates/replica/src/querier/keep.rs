@@ -5,7 +5,7 @@
 
 use super::cache::{CacheCounters, CacheKey, CacheLimits, Purpose, QuerierCache};
 use super::{Plan, Querier};
-use crate::read::ReplicaConfig;
+use crate::replica::ReplicaConfig;
 use crate::request::{Class, Context, ReadCommand};
 use engine::{Reader, Resumed, Stale};
 use model::TableId;

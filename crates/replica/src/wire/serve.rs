@@ -2,40 +2,41 @@
 
 use super::{Pieces, Response, decode_request, encode_response};
 use crate::error::ReplicaError;
-use crate::read::Replica;
+use crate::replica::Replica;
 use crate::request::ReplicaRequest;
 use bytes::Bytes;
 use model::row::Malformed;
 use rt::sync::Deadline;
 
 impl Replica {
-    /// Performs a request of another node. Refuses mutations that sstables cannot hold. `deadline`
-    /// replaces the one in the header. Dropping the future stops the work at its next yield.
-    pub async fn serve(&self, request: Bytes, deadline: Option<Deadline>) -> Pieces {
+    /// Performs a request of another node. Refuses mutations that sstables cannot hold. The
+    /// connection knows when the request arrived, so its `deadline` replaces that of the header.
+    /// Dropping the future, as the caller does at the deadline, stops the work at its next yield.
+    pub async fn serve(&self, request: Bytes, deadline: Deadline) -> Pieces {
         self.serve_checked(request, deadline, |request| self.check_mutations(request)).await
     }
 
     /// The same for another shard of this node, whose mutations are known to be good. All reads of
     /// a statement on this node have the same deadline.
     pub async fn serve_own(&self, request: Bytes, deadline: Deadline) -> Pieces {
-        self.serve_checked(request, Some(deadline), |_| Ok(())).await
+        self.serve_checked(request, deadline, |_| Ok(())).await
     }
 
     async fn serve_checked(
         &self,
         request: Bytes,
-        deadline: Option<Deadline>,
+        deadline: Deadline,
         check: impl FnOnce(&ReplicaRequest) -> Result<(), Malformed>,
     ) -> Pieces {
         let response = match decode_request(&request) {
             Ok((header, request)) => {
                 let mut context = header.context();
-                context.deadline = deadline.unwrap_or(context.deadline);
+                context.deadline = deadline;
                 let result = match check(&request) {
-                    Ok(()) => context.deadline.limit(self.perform(&request, &context)).await,
-                    Err(error) => Ok(Err(ReplicaError::Rejected(error.to_string()))),
+                    Ok(()) => self.perform(&request, &context).await,
+                    Err(error) => Err(ReplicaError::Rejected(error.to_string())),
                 };
-                Response::reporting(result.unwrap_or(Err(ReplicaError::Timeout)), &context)
+                Response::reporting(result, &context)
             }
             Err(error) => Response::new(Err(ReplicaError::Rejected(error.to_string()))),
         };

@@ -54,7 +54,7 @@ fn writes_that_no_sstable_can_hold_are_refused() {
         ];
         let send = async |mutation: &Mutation| {
             let request = ReplicaRequest::write(mutation.clone());
-            let answer = replica.serve(encode_request(&Header::of(&context()), &request), None).await;
+            let answer = replica.serve(encode_request(&Header::of(&context()), &request), context().deadline).await;
             decode_response(answer).expect("well formed").result
         };
         for (name, mutation) in &bad {

@@ -10,6 +10,7 @@ use model::id::HostId;
 use replica::Replica;
 use replica::arrivals::Origin;
 use replica::wire::{Response, encode_response};
+use rt::Pieces;
 use rt::sync::Deadline;
 use std::cell::{self, RefCell};
 use std::collections::BTreeMap;
@@ -78,20 +79,21 @@ impl Transport for End {
                 rt::time::sleep(by).await;
                 fault = then.map(|then| *then);
             }
+            let is_spared = fault.as_ref().is_none_or(|fault| fault.spares(&request));
+            let served = deadline.limit(replica.serve(request, deadline));
             match fault {
-                None => Ok(replica.serve(request, None).await.join()),
                 Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
-                Some(fault) if fault.spares(&request) => Ok(replica.serve(request, None).await.join()),
+                _ if is_spared => served.await.map(Pieces::join).map_err(|_| SendError::TimedOut),
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                     Ok(encode_response(&Response::new(Err(error))).join())
                 }
                 Some(Fault::LosesConnection) => {
-                    replica.serve(request, None).await;
+                    drop(served.await);
                     Err(SendError::Lost("the connection was lost".into()))
                 }
-                Some(fault) => {
-                    if matches!(fault, Fault::LosesAnswers) {
-                        replica.serve(request, None).await;
+                fault => {
+                    if matches!(fault, Some(Fault::LosesAnswers)) {
+                        drop(served.await);
                     }
                     rt::time::sleep(deadline.remaining()).await;
                     Err(SendError::TimedOut)

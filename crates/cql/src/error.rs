@@ -2,6 +2,7 @@
 
 use crate::api::Consistency;
 use crate::rate_limit_error::RateLimitError;
+use model::hex;
 use model::total::TotalError;
 use model::types::shortened;
 use std::net::IpAddr;
@@ -149,8 +150,4 @@ impl From<TotalError> for Error {
     fn from(error: TotalError) -> Error {
         Error::invalid(error.to_string())
     }
-}
-
-fn hex(bytes: &[u8; 16]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

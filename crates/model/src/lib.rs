@@ -13,6 +13,7 @@ pub mod aggregate;
 pub mod compact;
 pub mod counter;
 pub mod fragment;
+mod hex;
 pub mod id;
 pub mod key;
 pub mod merge;
@@ -26,6 +27,7 @@ pub mod token;
 pub mod total;
 pub mod types;
 
+pub use hex::hex;
 pub use id::{ColumnId, CounterId, HostId, QueryId, SchemaVersion, TableId};
 pub use schema::{Column, ColumnKind, TableSchema};
 pub use token::Token;

@@ -322,13 +322,7 @@ mod tests {
                 Op::PutTopologyRequest(Box::new(TopologyRequest { id: table.0, kind, host, keyspace: None, ended }))
             }),
         ];
-        let lines: Vec<String> = known
-            .iter()
-            .map(|(name, op)| {
-                let hex: String = encode(op).iter().map(|byte| format!("{byte:02x}")).collect();
-                format!("{name} {hex}")
-            })
-            .collect();
+        let lines: Vec<String> = known.iter().map(|(name, op)| format!("{name} {}", model::hex(&encode(op)))).collect();
         assert_eq!(lines, GOLDEN.lines().collect::<Vec<_>>());
         for (_, op) in known {
             assert_eq!(decode::<Op>(&encode(&op)), Ok(op));

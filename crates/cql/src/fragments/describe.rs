@@ -9,6 +9,7 @@ use bytes::Bytes;
 use model::CqlType;
 use model::counter;
 use model::fragment::Fragment;
+use model::hex;
 use model::key::{Clustering, DecoratedKey, encode_partition_key, split_partition_key};
 use model::row::{Cell, Row, State};
 use model::schema::{Column, ColumnKind, TableSchema};
@@ -222,10 +223,6 @@ impl Texts {
             Err(_) => format!("0x{}", hex(bytes)),
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Converts the rows of a virtual table to fragments. They have no timestamps.

@@ -8,6 +8,7 @@ use super::function::Function;
 use crate::error::Error;
 use bytes::Bytes;
 use model::CqlType;
+use model::hex;
 use model::key::encode_partition_key;
 use model::types::{self, AbsentFields, Json, JsonNotation, TextError, Value, push_text, temporal};
 
@@ -157,8 +158,4 @@ fn time_uuid(millis: i64, ticks: i64, low_half: u64) -> Result<Bytes, Error> {
     let high = (ticks & 0xffff_ffff) << 32 | (ticks >> 32 & 0xffff) << 16 | 0x1000 | (ticks >> 48 & 0x0fff);
     let whole = u128::from(high) << 64 | u128::from(low_half);
     Ok(Bytes::copy_from_slice(&whole.to_be_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -160,7 +160,7 @@ impl Engine {
         let (mut weight, mut steps) = (0usize, 0u32);
         let failure = loop {
             steps += 1;
-            if steps.is_multiple_of(64) {
+            if steps.is_multiple_of(16) {
                 rt::task::maybe_yield().await;
             }
             let step = match merger.step() {

@@ -21,6 +21,7 @@ use crate::trace::TraceEvent;
 use bytes::Bytes;
 use model::aggregate::AggregateKind;
 use model::fragment::Fragment;
+use model::hex;
 use model::id::{ColumnId, QueryId, SchemaVersion, TableId};
 use model::key::{Clustering, ClusteringCut, DecoratedKey};
 use model::mutation::{Mutation, MutationBuilder};
@@ -223,10 +224,6 @@ fn encoded() -> BTreeMap<String, Bytes> {
     let arrivals = [arrival(LimitKind::Read, 0x0807_0605_0403_0201), arrival(LimitKind::Write, 1)];
     let reports = [("arrivals", encode_arrivals(arrivals.iter())), ("arrivals-others", encode_others(&[3, 4]))];
     requests.chain(responses).chain(reports).map(|(name, bytes)| (name.to_owned(), bytes)).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

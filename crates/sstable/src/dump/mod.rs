@@ -14,6 +14,7 @@ use crate::statistics::header::name_order;
 use crate::table::Sstable;
 use model::TableSchema;
 use model::fragment::Fragment;
+use model::hex;
 use model::key::{Clustering, ClusteringCut, DecoratedKey, split_partition_key};
 use model::range::{PartitionRange, Slice};
 use model::row::{Cell, Marker, Row, State};
@@ -24,7 +25,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 use std::rc::Rc;
-use text::{hex, json, plain, quoted};
+use text::{json, plain, quoted};
 
 /// Writes all partitions to `out`. `now` decides which cells are shown as expired. `progress` is
 /// called repeatedly, with the bytes of content read.

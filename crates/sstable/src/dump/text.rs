@@ -6,8 +6,8 @@
 //! their type are shown as hexadecimal digits, never as an error. A dump must show the file as it
 //! is.
 
+use model::hex;
 use model::types::{CqlType, JsonNotation, Notation, TextError, Value, json_string, push_text, shown_limit, validate};
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 /// The most bytes of the text of a short value.
@@ -16,14 +16,6 @@ const SHORT_TEXT: usize = 1 << 20;
 /// Text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     json_string(text)
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 /// A value as JSON.

@@ -114,7 +114,7 @@ mod tests {
         let option = OptionMap::from([(MAX_WRITES.to_owned(), "7".to_owned())]);
         let bytes = extension(&option);
         assert_eq!(bytes, b"\x01\0\0\0\x15\0\0\0max_writes_per_second\x01\0\0\x007");
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = model::hex(&bytes);
         let written = |hex: &str| OptionMap::from([(OPTION.to_owned(), format!("0x{hex}"))]);
         assert_eq!(of_extensions(&written(&hex)), Ok(Some(option)));
         for len in 0..hex.len() {
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(of_extensions(&OptionMap::new()), Ok(None));
         let own =
             OptionMap::from([(MAX_READ_KB, "5"), (LIMIT_MODE, OBSERVE)].map(|(a, b)| (a.to_owned(), b.to_owned())));
-        let hex: String = extension(&own).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = model::hex(&extension(&own));
         assert_eq!(of_extensions(&written(&hex)), Ok(Some(own)));
         assert!(of_extensions(&OptionMap::from([("paxos".to_owned(), "0x".to_owned())])).is_err());
     }

@@ -16,7 +16,6 @@ mod purge;
 mod request;
 mod shares;
 mod task;
-mod throttle;
 
 pub(crate) use controller::{Compactions, PickMemo};
 pub use history::CompactionRecord;

@@ -42,10 +42,12 @@ mod machine;
 mod mailbox;
 mod pieces;
 mod stall_log;
+mod throttle;
 mod write_queue;
 
 pub use log_throttle::LogThrottle;
 pub use machine::{block_on, try_block_on};
 pub use pieces::Pieces;
 pub use shard::{Machine, MachineConfig, MachineHandle, Remote, ShardId};
+pub use throttle::Throttle;
 pub use write_queue::WriteQueue;

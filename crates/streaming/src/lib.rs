@@ -20,7 +20,7 @@
 //! receiver keeps what has arrived, in memory while it runs, and on disk over a restart.
 //!
 //! Reading order: `message`, `source`, `receiver`, `mutation_page`, `mutation_source`,
-//! `mutation_receiver`, `sessions`, `streamer`, `settings`, `throttle`, `progress`, `metrics`.
+//! `mutation_receiver`, `sessions`, `streamer`, `settings`, `progress`, `metrics`.
 
 mod message;
 mod metrics;
@@ -33,7 +33,6 @@ mod sessions;
 mod settings;
 mod source;
 mod streamer;
-mod throttle;
 
 pub use metrics::StreamMetrics;
 pub use progress::StreamProgress;

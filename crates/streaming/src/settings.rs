@@ -1,6 +1,6 @@
 //! The settings of streaming that can be changed while the node runs.
 
-use crate::throttle::Throttle;
+use rt::Throttle;
 use std::cell::Cell;
 use std::sync::Arc;
 

@@ -34,6 +34,8 @@ use std::rc::Rc;
 
 /// Fragments are passed to the writer in buffers of about this many bytes.
 const BUFFER_BYTES: usize = 64 << 10;
+/// Steps of the merge between two looks at the clock.
+const YIELD_EVERY: u32 = 16;
 
 /// Inputs of a compaction, marked so that no other compaction takes them, until dropped.
 pub(crate) struct Claimed(Vec<Rc<Attached>>);
@@ -160,7 +162,7 @@ impl Engine {
         let (mut weight, mut steps) = (0usize, 0u32);
         let failure = loop {
             steps += 1;
-            if steps.is_multiple_of(16) {
+            if steps.is_multiple_of(YIELD_EVERY) {
                 rt::task::maybe_yield().await;
             }
             let step = match merger.step() {
@@ -201,7 +203,9 @@ impl Engine {
                 if let Err(error) = outputs.write(&mut buffer).await {
                     break Some(error);
                 }
-                self.compactions().throttle.wrote(weight, self.config().compaction_throughput, cancel).await;
+                let throttle = &self.compactions().throttle;
+                throttle.set(self.config().compaction_throughput);
+                let _ = cancel.unless(throttle.wait(weight as u64)).await;
                 weight = 0;
             }
             if end {

@@ -19,7 +19,6 @@ use replica::{Context, RateLimitMode, Replica, ReplicaAnswer, ReplicaError, Repl
 use rt::Pieces;
 use rt::ShardId;
 use rt::sync::Deadline;
-use rt::time::Elapsed;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
@@ -134,7 +133,8 @@ impl ReplicaClient {
         if to.host == self.host && to.shard == rt::shard::this().0 {
             // Pinned, so that this large future is not moved.
             let work = pin!(self.replica.perform(&message.request, context));
-            return in_time(context.deadline.limit(work).await).map_err(ReplicaFailure::Refused);
+            let performed = context.deadline.limit(work).await;
+            return performed.unwrap_or(Err(ReplicaError::Timeout)).map_err(ReplicaFailure::Refused);
         }
         // Boxed: the longer distances must not enlarge the future of the local call.
         Box::pin(self.send_away(to, message, context)).await
@@ -182,12 +182,6 @@ impl ReplicaClient {
         }
         answered
     }
-}
-
-/// The result of a replica on this shard. The replica is stopped at the deadline.
-#[inline]
-fn in_time(result: Result<Result<ReplicaAnswer, ReplicaError>, Elapsed>) -> Result<ReplicaAnswer, ReplicaError> {
-    result.unwrap_or(Err(ReplicaError::Timeout))
 }
 
 /// Performs a request on another shard of this node. The shard first waits for the metadata that

@@ -231,7 +231,7 @@ pub struct Latencies {
     by_host: HashMap<HostId, (u64, Instant)>,
 }
 
-/// The newest response has the weight 1/8.
+/// The newest response has the weight 1 / `SMOOTHING`.
 const SMOOTHING: u64 = 8;
 /// Older response times are ignored. Otherwise a node that was slow once would never be asked
 /// again, and would count as slow for ever.

@@ -11,8 +11,7 @@ use super::replica_failure::ReplicaFailure;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
-use replica::{Context, Mutations, Page, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
-use rt::sync::Unwanted;
+use replica::{Mutations, Page, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
@@ -45,15 +44,13 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<Box<Page>, Attempt> {
         let message = Message::new(ReplicaRequest::Read(command.clone()));
-        let Context { deadline, cancel, .. } = &options.context;
         // Pinned here, so that this large future is not moved.
         let asked = pin!(self.client.send(only, &message, &options.context));
-        let failure = match deadline.limit_unless(cancel, asked).await {
-            Ok(Ok(ReplicaAnswer::Page(page))) => return Ok(page),
-            Ok(Ok(_)) => super::quorum_state::unexpected_answer(),
-            Ok(Err(failure)) => failure,
-            Err(Unwanted::Late) => ReplicaFailure::Refused(ReplicaError::Timeout),
-            Err(Unwanted::Cancelled) => ReplicaFailure::Refused(ReplicaError::Cancelled),
+        let failure = match options.context.cancel.interrupt(asked).await {
+            Some(Ok(ReplicaAnswer::Page(page))) => return Ok(page),
+            Some(Ok(_)) => super::quorum_state::unexpected_answer(),
+            Some(Err(failure)) => failure,
+            None => ReplicaFailure::Refused(ReplicaError::Cancelled),
         };
         Err(self.failed_alone(failure, &self.counters.read_timeouts, options))
     }

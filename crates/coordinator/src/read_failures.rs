@@ -50,15 +50,16 @@ impl ReadFailures {
                 Ok(error) => return self.invalid = Some(error),
                 Err(error) => ReplicaFailure::Refused(error),
             },
-            ReplicaFailure::Send(_) => failure,
+            failure => failure,
         };
-        match failure {
-            other if other.is_stale() => self.outdated = true,
-            other => match other.class() {
-                FailureClass::NotSent => self.not_sent += 1,
-                FailureClass::Unanswered => self.unanswered = true,
-                FailureClass::Failed => self.failed.push((address, other.why())),
-            },
+        if failure.is_stale() {
+            self.outdated = true;
+            return;
+        }
+        match failure.class() {
+            FailureClass::NotSent => self.not_sent += 1,
+            FailureClass::Unanswered => self.unanswered = true,
+            FailureClass::Failed => self.failed.push((address, failure.why())),
         }
     }
 

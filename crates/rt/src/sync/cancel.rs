@@ -54,6 +54,38 @@ impl Cancel {
     pub fn unless<F: Future>(&self, future: F) -> Unless<F> {
         Unless { future, cancelled: self.cancelled() }
     }
+
+    /// Runs `future`; if it has to wait, until the token is cancelled at most. `None` if cancelled.
+    /// Costs nothing unless the future has to wait.
+    #[inline]
+    pub fn interrupt<F: Future>(&self, future: F) -> Interruptible<'_, F> {
+        Interruptible { future, cancel: self, cancelled: None }
+    }
+}
+
+pin_project! {
+    /// A future whose waits end when it is cancelled; made by [`Cancel::interrupt`].
+    #[must_use = "a future does nothing unless awaited"]
+    pub struct Interruptible<'c, F> {
+        #[pin]
+        future: F,
+        cancel: &'c Cancel,
+        cancelled: Option<Cancelled>,
+    }
+}
+
+impl<F: Future> Future for Interruptible<'_, F> {
+    type Output = Option<F::Output>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(out) = this.future.poll(cx) {
+            return Poll::Ready(Some(out));
+        }
+        let cancelled = this.cancelled.get_or_insert_with(|| this.cancel.cancelled());
+        Pin::new(cancelled).poll(cx).map(|()| None)
+    }
 }
 
 pin_project! {
@@ -119,9 +151,7 @@ pin_project! {
     #[must_use = "a future does nothing unless awaited"]
     pub struct WhileWanted<'c, F> {
         #[pin]
-        future: Timeout<F>,
-        cancel: &'c Cancel,
-        cancelled: Option<Cancelled>,
+        future: Interruptible<'c, Timeout<F>>,
     }
 }
 
@@ -130,12 +160,10 @@ impl<F: Future> Future for WhileWanted<'_, F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if let Poll::Ready(out) = this.future.poll(cx) {
-            return Poll::Ready(out.map_err(|_| Unwanted::Late));
-        }
-        let cancelled = this.cancelled.get_or_insert_with(|| this.cancel.cancelled());
-        Pin::new(cancelled).poll(cx).map(|()| Err(Unwanted::Cancelled))
+        self.project().future.poll(cx).map(|ended| match ended {
+            Some(in_time) => in_time.map_err(|_| Unwanted::Late),
+            None => Err(Unwanted::Cancelled),
+        })
     }
 }
 
@@ -170,7 +198,7 @@ impl Deadline {
     /// has to wait.
     #[inline]
     pub fn limit_unless<'c, F: Future>(&self, cancel: &'c Cancel, future: F) -> WhileWanted<'c, F> {
-        WhileWanted { future: self.limit(future), cancel, cancelled: None }
+        WhileWanted { future: cancel.interrupt(self.limit(future)) }
     }
 }
 

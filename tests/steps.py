@@ -35,6 +35,7 @@ class Step:
     binary: str = ""  # DEBUG or RELEASE: the build whose `messina` it starts
     needs: str = ""  # the step that it fails with; by default the build of its binary
     tools: tuple = ()  # is not run without these commands
+    variables: tuple = ()  # is not run without these variables of the environment
     aloud: bool = False  # takes long and reports its progress: its output is shown at once
     waits: bool = False  # waits for processes more than it computes: runs in the second lane
 
@@ -139,6 +140,12 @@ BUILDS = [
 UNIT = cargo("test", "-q", "--workspace", "--no-fail-fast", "--tests")
 CODE = [
     Step("unit", UNIT, counts="cargo", environment=SAME_INPUTS),
+    Step(
+        "other-sstables",
+        cargo("test", "-q", "--workspace", "--test", "all", "--", "--ignored", "other_writers"),
+        counts="cargo",
+        variables=("SSTABLE_FIXTURES",),
+    ),
     Step("loader-unit", loader("test", "--no-fail-fast"), counts="cargo"),
     Step("laws", UNIT, counts="cargo", environment=MANY_INPUTS),
     Step(
@@ -346,7 +353,7 @@ GROUPS = {
         storage faults-short crash-short disasters-short paging-disasters-short
         cql paging releases protocol admin
         driver-cassandra driver-scylla clients-go clients-node
-        unit loader-unit sim-short sim-seeds
+        unit other-sstables loader-unit sim-short sim-seeds
     """,
     "clients": """
         install client-tools load-tools judge-tools build-release

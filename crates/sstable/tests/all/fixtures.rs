@@ -2,8 +2,7 @@
 //! and are the same when they are written again.
 //!
 //! Files made with Cassandra's writer are in `tests/fixtures`. The test of other writers and
-//! versions reads the folder `SSTABLE_FIXTURES`, so it only runs if it is asked for
-//! (tests/README.md).
+//! versions reads the folder `SSTABLE_FIXTURES`; the step `other-sstables` of tests/run runs it.
 
 use model::HostId;
 use model::fragment::Fragment;
@@ -190,7 +189,7 @@ fn na_is_nb_without_a_host_id() {
 }
 
 #[test]
-#[ignore = "reads the folder SSTABLE_FIXTURES"]
+#[ignore = "the step other-sstables of tests/run gives it its files"]
 fn other_writers_and_versions_are_read_too() {
     let dir = others();
     rt::block_on(async {

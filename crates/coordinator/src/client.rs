@@ -122,7 +122,8 @@ impl ReplicaClient {
     }
 
     /// Sends a request to a replica, whatever its distance. Returns the answer, or a timeout at the
-    /// deadline of the context. Dropping the future cancels the request.
+    /// deadline of the context. A read whose connection is lost is sent once more. Dropping the
+    /// future cancels the request.
     #[inline]
     pub async fn send(
         &self,
@@ -160,7 +161,14 @@ impl ReplicaClient {
             let served = context.deadline.limit(serve_on(self.shards, ShardId(to.shard), bytes, context)).await;
             (served.map_err(|_| ReplicaFailure::Refused(ReplicaError::Timeout))?, None)
         } else {
-            let answer = self.call(to, bytes, context).await.map_err(ReplicaFailure::Send)?;
+            let mut answer = self.call(to, bytes, context).await;
+            if matches!(answer, Err(SendError::Lost(_))) && message.request.is_read() {
+                // A connection that broke while it was idle shows this only at the next request. A
+                // read has no effect, so it is sent once more, on a new connection.
+                context.trace("The connection was lost: sending the read once more");
+                answer = self.call(to, message.bytes(context), context).await;
+            }
+            let answer = answer.map_err(ReplicaFailure::Send)?;
             (answer.into(), self.nodes.borrow().address(to.host))
         };
         let response = decode_response(answer);

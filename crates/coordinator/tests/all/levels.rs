@@ -145,6 +145,19 @@ fn an_unreachable_replica_is_no_failure() {
     });
 }
 
+/// A connection that broke while it was idle shows this only at the next request.
+#[test]
+fn a_read_survives_a_connection_that_broke_without_a_sign() {
+    with_cluster("lost-connection", Shape::DEFAULT, |cluster| async move {
+        cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
+        cluster.break_node(2, Fault::LostConnection);
+        assert_eq!(cluster.read(0, 1, All).await, Ok(vec![(1, 1)]));
+        cluster.break_node(2, Fault::LostConnection);
+        let write = cluster.write(0, Change::of(&cluster, 1, 2).row(1, 2).done(), All).await;
+        assert!(matches!(write, Err(CoordinatorError::Timeout { received: 2, .. })), "it may be applied: {write:?}");
+    });
+}
+
 #[test]
 fn a_write_that_no_replica_got_is_unavailable() {
     let shape =

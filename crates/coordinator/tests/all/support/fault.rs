@@ -16,6 +16,9 @@ pub enum Fault {
     LosesAnswers,
     /// Its connection is lost after it performed a request.
     LosesConnection,
+    /// Its connection broke without a sign. The next request shows it, and later ones get a new
+    /// connection.
+    LostConnection,
     /// It refuses all requests.
     Fails(ReplicaError),
     /// Requests for the data behind a page never arrive.

@@ -72,6 +72,9 @@ impl Transport for End {
         *self.0.sent.borrow_mut().entry(to.host).or_default() += 1;
         let replica = self.0.replicas.borrow()[&to.host].clone();
         let mut fault = self.0.faults.borrow().get(&to.host).cloned();
+        if matches!(fault, Some(Fault::LostConnection)) {
+            self.0.faults.borrow_mut().remove(&to.host);
+        }
         let under_way = UnderWay::new(&self.0.under_way);
         Box::pin(async move {
             let _under_way = under_way;
@@ -87,6 +90,7 @@ impl Transport for End {
                 Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                     Ok(encode_response(&Response::new(Err(error))).join())
                 }
+                Some(Fault::LostConnection) => Err(SendError::Lost("the connection was lost".into())),
                 Some(Fault::LosesConnection) => {
                     drop(served.await);
                     Err(SendError::Lost("the connection was lost".into()))

@@ -111,6 +111,15 @@ impl CoordinatorError {
         })
     }
 
+    /// The client's error if a replica refused a write for a reason that holds on all replicas.
+    pub(super) fn of_refused_write(failure: &ReplicaFailure) -> Option<Self> {
+        match failure {
+            ReplicaFailure::Refused(ReplicaError::Rejected(why)) => Some(CoordinatorError::Invalid(why.clone())),
+            ReplicaFailure::Refused(ReplicaError::NoSuchTable) => Some(CoordinatorError::NoSuchTable),
+            _ => None,
+        }
+    }
+
     /// The error of a request to one replica, at the address `node` if it is known.
     pub(super) fn of_failure(
         failure: ReplicaFailure,

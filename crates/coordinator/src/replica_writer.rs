@@ -11,6 +11,7 @@
 
 use super::Consistency;
 use super::client::{Message, ReplicaClient};
+use super::error::CoordinatorError;
 use super::replica_failure::{FailureClass, ReplicaFailure, SendError};
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::write_responses::{GroupIndexes, Lacking, WriteResponses};
@@ -136,8 +137,8 @@ impl ReplicaWriter {
                 responses.update_trackers(replica, &groups, ResponseTracker::failed);
             } else if !by_hint {
                 let node = responses.nodes.address(replica.host);
-                if let ReplicaFailure::Refused(ReplicaError::Rejected(why)) = &failure {
-                    responses.refused.borrow_mut().get_or_insert_with(|| why.clone());
+                if let Some(error) = CoordinatorError::of_refused_write(&failure) {
+                    responses.refused.borrow_mut().get_or_insert(error);
                 }
                 responses.failures.borrow_mut().push((node, failure.why()));
                 responses.update_trackers(replica, &groups, ResponseTracker::failed);

@@ -41,8 +41,8 @@ pub(super) struct WriteResponses {
     pub groups: RefCell<Vec<WriteGroup>>,
     /// Failures that replicas responded with: address and reason.
     pub failures: RefCell<Vec<(Option<IpAddr>, String)>>,
-    /// The reason if a replica refused the write itself.
-    pub refused: RefCell<Option<String>>,
+    /// The client's error if a replica refused the write for a reason that holds on all replicas.
+    pub refused: RefCell<Option<CoordinatorError>>,
     /// The refusal if a replica refused the write by a rate limit.
     pub rate_limited: Cell<Option<RateLimited>>,
     /// Replicas that have neither responded nor failed.
@@ -276,8 +276,8 @@ impl Coordinator {
             Ok(Outcome::NotRecorded) => Err(responses.not_recorded_error().into()),
             Ok(Outcome::Outdated) => Err(Attempt::Outdated),
             Ok(Outcome::Unreachable) => {
-                if let Some(why) = responses.refused.take() {
-                    return Err(CoordinatorError::Invalid(why).into());
+                if let Some(error) = responses.refused.take() {
+                    return Err(error.into());
                 }
                 if let Some(refused) = responses.rate_limited.get() {
                     return Err(self.rate_limited(refused, false).into());

@@ -158,6 +158,18 @@ fn a_read_survives_a_connection_that_broke_without_a_sign() {
     });
 }
 
+/// The same error as on a single replica.
+#[test]
+fn a_write_to_a_table_that_replicas_do_not_have_fails_as_one_to_a_dropped_table() {
+    with_cluster("dropped", Shape::DEFAULT, |cluster| async move {
+        cluster.break_node(1, Fault::FailsWrites(ReplicaError::NoSuchTable));
+        cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), Quorum).await.expect("two have the table");
+        cluster.break_node(2, Fault::FailsWrites(ReplicaError::NoSuchTable));
+        let write = cluster.write(0, Change::of(&cluster, 1, 2).row(1, 2).done(), Quorum).await;
+        assert_eq!(write, Err(CoordinatorError::NoSuchTable));
+    });
+}
+
 #[test]
 fn a_write_that_no_replica_got_is_unavailable() {
     let shape =

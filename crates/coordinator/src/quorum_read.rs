@@ -344,9 +344,9 @@ impl Coordinator {
         read: &mut QuorumState,
         options: &RequestOptions,
     ) -> Result<(Merged, Sources), Option<CoordinatorError>> {
-        let message = Rc::new(Message::new(ReplicaRequest::MutationRead(Rc::new(data_command(command)))));
+        let message = Rc::new(Message::new(ReplicaRequest::ReadFragments(Rc::new(data_command(command)))));
         let mut asked: Asked = FuturesUnordered::new();
-        replicas.iter().for_each(|replica| asked.push(self.ask(*replica, ReadKind::Data, &message, options)));
+        replicas.iter().for_each(|replica| asked.push(self.ask(*replica, ReadKind::Fragments, &message, options)));
         let mut parts: Vec<FragmentPage> = Vec::new();
         let mut sources = Sources::new();
         while let Some((replica, _, answer)) = asked.next().await {
@@ -362,8 +362,8 @@ impl Coordinator {
                     read_trace::failed(replica, &failure, options);
                     read.fail(replica, failure);
                     if let Some(replica) = read.next_spare() {
-                        read_trace::asked_instead(ReadKind::Data, replica, options);
-                        asked.push(self.ask(replica, ReadKind::Data, &message, options));
+                        read_trace::asked_instead(ReadKind::Fragments, replica, options);
+                        asked.push(self.ask(replica, ReadKind::Fragments, &message, options));
                     }
                 }
             }

@@ -7,15 +7,15 @@ use cluster::tablets::TabletReplica;
 use model::id::HostId;
 use std::fmt;
 
-/// The requested data: rows, a digest, or a part for reconciliation.
+/// The requested data: rows, a digest, or fragments for reconciliation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ReadKind {
     /// Rows, with their digest if other replicas are asked for digests.
     Rows,
     /// The digest of its rows.
     Digest,
-    /// The data behind its rows, for reconciliation.
-    Data,
+    /// The fragments behind its rows, for reconciliation.
+    Fragments,
 }
 
 impl fmt::Display for ReadKind {
@@ -23,7 +23,7 @@ impl fmt::Display for ReadKind {
         f.write_str(match self {
             ReadKind::Rows => "rows",
             ReadKind::Digest => "a digest",
-            ReadKind::Data => "data",
+            ReadKind::Fragments => "data",
         })
     }
 }

@@ -51,7 +51,7 @@ impl Replica {
         let first = command.ranges.first();
         let first = first.ok_or_else(|| ReplicaError::Rejected("a read names no partitions".into()))?;
         context.trace("Reading data for reconciliation");
-        let (mut permit, mut reader) = match self.find(command, Purpose::Parts, context) {
+        let (mut permit, mut reader) = match self.find(command, Purpose::Fragments, context) {
             None => (self.permit(context).await?, self.open(command, context, first)?),
             Some(found) => self.resume_querier(found, command, context, first).await?,
         };
@@ -88,7 +88,7 @@ impl Replica {
                             part.last = page.last;
                             if page.end != PageEnd::Rows || !command.ends_with_rows {
                                 let last = part.last.as_ref();
-                                self.keep(reader, head, permit, command, Purpose::Parts, context, range, last);
+                                self.keep(reader, head, permit, command, Purpose::Fragments, context, range, last);
                             }
                             debug_assert!(part.last.is_some(), "a part that others follow has a position");
                             debug_assert!(is_well_formed(&part.fragments), "other nodes accept the part");
@@ -101,7 +101,7 @@ impl Replica {
                     if bytes >= MAX_BYTES && place.is_some() {
                         part.last = place;
                         let (head, last) = (builder.head(), part.last.as_ref());
-                        self.keep(reader, head, permit, command, Purpose::Parts, context, range, last);
+                        self.keep(reader, head, permit, command, Purpose::Fragments, context, range, last);
                         return Ok(part);
                     }
                 }

@@ -32,7 +32,7 @@ fn partitions(request: &ReplicaRequest, mut each: impl FnMut(TableId, &Decorated
             }
         }
         // Its operation was counted when its page was read.
-        ReplicaRequest::MutationRead(_) => {}
+        ReplicaRequest::ReadFragments(_) => {}
         ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => {
             for (mutation, key) in request.mutations() {
                 each(mutation.table(), key, LimitKind::Write);
@@ -119,7 +119,7 @@ impl Replica {
             ReplicaRequest::Read(command)
             | ReplicaRequest::Digest(command)
             | ReplicaRequest::ReadAndDigest(command)
-            | ReplicaRequest::MutationRead(command) => command.ranges.len(),
+            | ReplicaRequest::ReadFragments(command) => command.ranges.len(),
             ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => request.mutations().len(),
         };
         let count = count.max(1) as u64;

@@ -332,7 +332,7 @@ impl Replica {
                 let tokens = command.ranges.iter().filter_map(only_token);
                 tokens.for_each(|token| add(token, command.table, LimitKind::Read));
             }
-            ReplicaRequest::MutationRead(_) => {}
+            ReplicaRequest::ReadFragments(_) => {}
             ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => {
                 for (mutation, key) in request.mutations() {
                     add(key.token, mutation.table(), LimitKind::Write);

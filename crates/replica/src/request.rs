@@ -211,7 +211,7 @@ pub enum ReplicaRequest {
     /// Read the rows of a page and their digest. Answer: `Digested`.
     ReadAndDigest(Rc<ReadCommand>),
     /// Read the data behind a page, for reconciliation. Answer: `Fragments`.
-    MutationRead(Rc<ReadCommand>),
+    ReadFragments(Rc<ReadCommand>),
     /// Write mutations. They share one commitlog record: after a crash all of them are there or
     /// none. Answer: `Written`.
     Write(Mutations),
@@ -246,7 +246,7 @@ impl ReplicaRequest {
             ReplicaRequest::Read(_)
             | ReplicaRequest::Digest(_)
             | ReplicaRequest::ReadAndDigest(_)
-            | ReplicaRequest::MutationRead(_) => &[],
+            | ReplicaRequest::ReadFragments(_) => &[],
         }
     }
 
@@ -256,7 +256,7 @@ impl ReplicaRequest {
             ReplicaRequest::Read(_)
             | ReplicaRequest::Digest(_)
             | ReplicaRequest::ReadAndDigest(_)
-            | ReplicaRequest::MutationRead(_) => true,
+            | ReplicaRequest::ReadFragments(_) => true,
             ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => false,
         }
     }
@@ -267,7 +267,7 @@ impl ReplicaRequest {
         match self {
             ReplicaRequest::Digest(command) => Some((command, Compared::Digest)),
             ReplicaRequest::ReadAndDigest(command) => Some((command, Compared::RowsAndDigest)),
-            ReplicaRequest::MutationRead(command) => Some((command, Compared::Fragments)),
+            ReplicaRequest::ReadFragments(command) => Some((command, Compared::Fragments)),
             ReplicaRequest::Read(_) | ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => None,
         }
     }

@@ -56,7 +56,7 @@ fn a_client_that_goes_ends_the_reconciliation_of_its_read() {
     with_cluster("reconciled-for-no-replica", Shape::DEFAULT, |cluster| async move {
         cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
         cluster.put(1, Change::of(&cluster, 1, 2).row(1, 2).done()).await;
-        cluster.break_node(1, Fault::LosesDataReads);
+        cluster.break_node(1, Fault::LosesFragmentReads);
         let options = within(All);
         let cancel = options.context.cancel.clone();
         let coordinator = cluster.nodes[0].coordinator.clone();

@@ -65,8 +65,8 @@ impl CacheCounters {
 pub enum Purpose {
     /// Pages, and digests of them.
     Pages,
-    /// Data for reconciliation.
-    Parts,
+    /// Fragments for reconciliation.
+    Fragments,
 }
 
 /// The identity of a querier.
@@ -373,12 +373,12 @@ mod tests {
     fn readers_for_pages_and_for_reconciliation_do_not_meet() {
         let mut cache = cache(1000);
         let now = rt::time::now();
-        let parts = CacheKey { purpose: Purpose::Parts, ..key(1, 1, Class::User) };
+        let parts = CacheKey { purpose: Purpose::Fragments, ..key(1, 1, Class::User) };
         assert!(cache.insert(key(1, 1, Class::User), 10, 1, now).is_empty());
         assert!(cache.insert(parts, 10, 2, now).is_empty());
         assert_eq!(cache.counters().population, 2);
-        assert_eq!(cache.take(query(1), Purpose::Parts, &end(1)), Some(2));
-        assert_eq!(cache.take(query(1), Purpose::Parts, &end(1)), None);
+        assert_eq!(cache.take(query(1), Purpose::Fragments, &end(1)), Some(2));
+        assert_eq!(cache.take(query(1), Purpose::Fragments, &end(1)), None);
         assert_eq!(cache.take(query(1), Purpose::Pages, &end(1)), Some(1));
     }
 

@@ -137,7 +137,7 @@ fn requests() -> Vec<(&'static str, Header, ReplicaRequest)> {
         ("read", header(), ReplicaRequest::Read(command().into())),
         ("digest", plain.clone(), ReplicaRequest::Digest(command().into())),
         ("read-and-digest", plain.clone(), ReplicaRequest::ReadAndDigest(command().into())),
-        ("fragments", plain.clone(), ReplicaRequest::MutationRead(command().into())),
+        ("fragments", plain.clone(), ReplicaRequest::ReadFragments(command().into())),
         (
             "read-counted",
             Header { rate_limit: RateLimitMode::CountOnly, ..plain.clone() },

@@ -22,7 +22,7 @@ pub enum Fault {
     /// It refuses all requests.
     Fails(ReplicaError),
     /// Requests for the data behind a page never arrive.
-    LosesDataReads,
+    LosesFragmentReads,
     /// It refuses writes.
     FailsWrites(ReplicaError),
     /// It is slow by this time, and then has this fault, if any.
@@ -35,7 +35,7 @@ impl Fault {
         let request = || decode_request(request).map(|(_, request)| request);
         match self {
             Fault::FailsWrites(_) => !matches!(request(), Ok(ReplicaRequest::Write(_))),
-            Fault::LosesDataReads => !matches!(request(), Ok(ReplicaRequest::MutationRead(_))),
+            Fault::LosesFragmentReads => !matches!(request(), Ok(ReplicaRequest::ReadFragments(_))),
             _ => false,
         }
     }

@@ -275,7 +275,7 @@ pub async fn fragments(
     command: &ReadCommand,
     context: &Context,
 ) -> Result<FragmentPage, ReplicaError> {
-    match replica.perform(&ReplicaRequest::MutationRead(command.clone().into()), context).await? {
+    match replica.perform(&ReplicaRequest::ReadFragments(command.clone().into()), context).await? {
         ReplicaAnswer::Fragments(part) => Ok(*part),
         other => panic!("{other:?}"),
     }

@@ -10,10 +10,10 @@ mod arrivals;
 mod codec;
 pub(crate) mod command;
 mod error;
+mod fragments;
 #[cfg(test)]
 mod golden_tests;
 mod header;
-mod parts;
 mod serve;
 
 use crate::digest::Digest;
@@ -31,8 +31,8 @@ use std::net::IpAddr;
 use std::slice::from_ref;
 
 pub use arrivals::{decode_arrivals, decode_others, encode_arrivals, encode_others};
+pub use fragments::{decode_fragments, encode_fragments};
 pub use header::Header;
-pub use parts::{decode_fragments, encode_fragments};
 
 /// The version of requests and responses that this release writes and reads.
 pub const VERSION: u8 = 1;
@@ -106,7 +106,7 @@ pub fn encode_request(header: &Header, request: &ReplicaRequest) -> Bytes {
             out.u8(4);
             command::write(read, &mut out);
         }
-        ReplicaRequest::MutationRead(read) => {
+        ReplicaRequest::ReadFragments(read) => {
             out.u8(5);
             command::write(read, &mut out);
         }
@@ -134,7 +134,7 @@ fn decode_request_inner(bytes: &Bytes) -> Option<(Header, ReplicaRequest)> {
         2 => ReplicaRequest::CounterUpdate(read_mutation(&mut reader)?),
         3 => ReplicaRequest::Digest(command::read(&mut reader)?.into()),
         4 => ReplicaRequest::ReadAndDigest(command::read(&mut reader)?.into()),
-        5 => ReplicaRequest::MutationRead(command::read(&mut reader)?.into()),
+        5 => ReplicaRequest::ReadFragments(command::read(&mut reader)?.into()),
         _ => return None,
     };
     Some((header, request))
@@ -168,7 +168,7 @@ pub fn encode_response(response: &Response) -> Pieces {
         }
         Ok(ReplicaAnswer::Fragments(part)) => {
             out.u8(4);
-            parts::write(part, &mut out);
+            fragments::write(part, &mut out);
         }
         Ok(ReplicaAnswer::CounterUpdated(state)) => {
             out.u8(5);
@@ -195,7 +195,7 @@ fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
             let digest = Digest { version: reader.u8()?, hash: reader.array()? };
             Ok(ReplicaAnswer::Digested(command::read_page(&mut reader)?.into(), digest))
         }
-        4 => Ok(ReplicaAnswer::Fragments(parts::read(&mut reader)?.into())),
+        4 => Ok(ReplicaAnswer::Fragments(fragments::read(&mut reader)?.into())),
         5 => Ok(ReplicaAnswer::CounterUpdated(Mutation::parse(reader.bytes()?).ok()?)),
         _ => return None,
     };

@@ -122,8 +122,7 @@ impl ReplicaClient {
     }
 
     /// Sends a request to a replica, whatever its distance. Returns the answer, or a timeout at the
-    /// deadline of the context. A read whose connection is lost is sent once more. Dropping the
-    /// future cancels the request.
+    /// deadline of the context. Dropping the future cancels the request.
     #[inline]
     pub async fn send(
         &self,
@@ -161,14 +160,7 @@ impl ReplicaClient {
             let served = context.deadline.limit(serve_on(self.shards, ShardId(to.shard), bytes, context)).await;
             (served.map_err(|_| ReplicaFailure::Refused(ReplicaError::Timeout))?, None)
         } else {
-            let mut answer = self.call(to, bytes, context).await;
-            if matches!(answer, Err(SendError::Lost(_))) && message.request.is_read() {
-                // A connection that broke while it was idle shows this only at the next request. A
-                // read has no effect, so it is sent once more, on a new connection.
-                context.trace("The connection was lost: sending the read once more");
-                answer = self.call(to, message.bytes(context), context).await;
-            }
-            let answer = answer.map_err(ReplicaFailure::Send)?;
+            let answer = self.call(to, bytes, context).await.map_err(ReplicaFailure::Send)?;
             (answer.into(), self.nodes.borrow().address(to.host))
         };
         let response = decode_response(answer);
@@ -185,7 +177,8 @@ impl ReplicaClient {
         };
         let began = rt::time::now();
         let answered = transport.call(to, Verb::of_replica(context.class.group()), request, context.deadline).await;
-        if !matches!(answered, Err(SendError::Down(_))) {
+        // A lost connection or a refusal says nothing about the time that a response takes.
+        if matches!(answered, Ok(_) | Err(SendError::TimedOut)) {
             self.latencies.borrow_mut().add(to.host, began.elapsed(), rt::time::coarse_now());
         }
         answered

@@ -3,14 +3,13 @@
 
 use super::client::Message;
 use super::error::Attempt;
-use super::replica_failure::FailureClass;
-use super::write::maybe_applied;
+use super::replica_failure::{FailureClass, ReplicaFailure};
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Context, Mutations, ReplicaAnswer, ReplicaRequest};
+use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
 
 /// A counter update that one replica has applied.
 struct AppliedUpdate {
@@ -31,19 +30,29 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<(), CoordinatorError> {
         let options = limited.as_deref().unwrap_or(options);
-        let several = mutations.len() > 1;
-        if several {
+        let mut required = 1;
+        if mutations.len() > 1 {
             // Nothing is applied if a partition has too few replicas.
             let metadata = self.metadata();
             let nodes = self.nodes_by(&metadata);
             for (mutation, key) in mutations {
                 let table = metadata.table_by_id(mutation.table()).ok_or(CoordinatorError::NoSuchTable)?;
-                self.plan_partition_write(&metadata, &nodes, table, key, options)?;
+                let (tracker, _) = self.plan_partition_write(&metadata, &nodes, table, key, options)?;
+                required = required.max(tracker.required());
             }
         }
         let counts = mutations.iter().map(|(mutation, key)| self.update_counter(mutation, key, options));
-        let counted = futures_util::future::try_join_all(counts).await.map(|_| ());
-        counted.map_err(|error| if several { maybe_applied(error) } else { error })
+        // All of them are completed: an update that is applied must reach the other replicas.
+        let counted = futures_util::future::join_all(counts).await;
+        let is_refused = |result: &Result<(), CoordinatorError>| result.as_ref().is_err_and(is_refusal);
+        let some_applied = !counted.iter().all(is_refused);
+        let Some(error) = counted.into_iter().find_map(Result::err) else { return Ok(()) };
+        if some_applied && is_refusal(&error) {
+            // Drivers retry a refusal, and would then repeat the updates that are applied.
+            let consistency = options.consistency;
+            return Err(CoordinatorError::Timeout { consistency, required, received: 0, data_present: false });
+        }
+        Err(error)
     }
 
     /// Applies the update of one partition on a counter leader, then sends the new state to the
@@ -59,10 +68,15 @@ impl Coordinator {
         let (large_data, rate_limit) = (None, options.context.rate_limit.continued());
         let unchecked = Context { large_data, rate_limit, ..options.context.clone() };
         let unchecked = RequestOptions { context: unchecked, consistency: options.consistency };
+        let mut rate_limit = options.context.rate_limit;
         loop {
             let metadata = self.metadata();
             let number = metadata.number;
-            match self.try_update_counter(&metadata, mutation, key, &options.routed_by(number)).await {
+            let mut routed = options.routed_by(number);
+            // Replicas count the update once.
+            routed.context.rate_limit = rate_limit;
+            rate_limit = rate_limit.continued();
+            match self.try_update_counter(&metadata, mutation, key, &routed).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { counter_leader, state, .. }) => {
                     let state = [(state, key.clone())];
@@ -70,7 +84,7 @@ impl Coordinator {
                     return self.route(metadata, &state, Some(counter_leader), &unchecked).await;
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
-                // The leader has neither counted nor applied the update.
+                // The leader has not applied the update.
                 Err(Attempt::Outdated) => {}
             }
             drop(metadata);
@@ -113,10 +127,10 @@ impl Coordinator {
                     return Err(error.into());
                 }
                 Ok(_) => {
-                    return Err(CoordinatorError::Invalid(
-                        "a replica sent another kind of response to a counter update".into(),
-                    )
-                    .into());
+                    let why = "a replica sent another kind of response to a counter update".to_owned();
+                    let failure = ReplicaFailure::Refused(ReplicaError::Storage(why));
+                    let node = nodes.address(counter_leader.host);
+                    return Err(CoordinatorError::of_failure(failure, consistency, required, node).into());
                 }
                 Err(_) => {
                     count(&self.counters.write_timeouts);
@@ -128,4 +142,10 @@ impl Coordinator {
         count(&self.counters.unavailable);
         Err(CoordinatorError::Unavailable { consistency, required, alive: 0 }.into())
     }
+}
+
+/// Whether an update was refused before any replica applied it.
+fn is_refusal(error: &CoordinatorError) -> bool {
+    use CoordinatorError::{Invalid, NoSuchTable, Overloaded, RateLimited, Unavailable};
+    matches!(error, Invalid(_) | NoSuchTable | Overloaded(_) | RateLimited { .. } | Unavailable { .. })
 }

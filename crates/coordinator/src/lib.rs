@@ -222,6 +222,8 @@ impl Coordinator {
         let host = metadata.info().host_id;
         let limits = Cell::new(limits);
         let client = client::ReplicaClient::new(host, replica.clone(), metadata.shards());
+        // Alone until it is connected to others.
+        client.set_nodes(Nodes::new(host, &[peers::view_of(metadata.info())]));
         let writer = replica_writer::ReplicaWriter::new(client.clone());
         let read_times = read_times::ReadTimes::default();
         let followed = Rc::downgrade(&replica);

@@ -110,6 +110,14 @@ impl<'a> PageCounting<'a> {
         }
     }
 
+    /// The target of the current part is asked for again: a replica refused it as routed by
+    /// outdated metadata, perhaps after it had counted it.
+    #[cold]
+    pub fn repeat(&mut self, place: usize) {
+        self.asked_before = self.asked_before.max(place.saturating_add(1));
+        self.make_continued();
+    }
+
     #[cold]
     fn make_continued(&mut self) {
         let first = self.first;

@@ -10,7 +10,7 @@ use super::client::Transport;
 use super::nodes::{NodeView, Nodes};
 use super::replica_failure::SendError;
 use bytes::Bytes;
-use cluster::metadata::{Metadata, MetadataService};
+use cluster::metadata::{Metadata, MetadataService, NodeInfo};
 use cluster::tablets::TabletReplica;
 use futures_util::future::LocalBoxFuture;
 use internode::{CallError, Internode, NodeStatus, Peer, Refusal, RefusalCode, Verb};
@@ -32,6 +32,17 @@ pub(super) struct Peers {
     /// The number of the metadata from which the current view was built. None: the view is
     /// outdated.
     seen: Cell<Option<u64>>,
+}
+
+/// The view of this node before it is a member of a cluster.
+pub(super) fn view_of(own: &NodeInfo) -> NodeView {
+    NodeView {
+        host: own.host_id,
+        datacenter: own.datacenter.clone(),
+        rack: own.rack.clone(),
+        address: own.broadcast_address,
+        down_since: None,
+    }
 }
 
 struct InternodeTransport(Weak<Internode>);
@@ -134,7 +145,10 @@ impl Coordinator {
             address: node.broadcast_address,
             down_since: down.get(&node.host).copied(),
         };
-        let views: Vec<NodeView> = metadata.topology.members().map(view).collect();
+        let mut views: Vec<NodeView> = metadata.topology.members().map(view).collect();
+        if views.iter().all(|view| view.host != self.host) {
+            views.push(view_of(self.metadata.info()));
+        }
         self.client.set_nodes(Nodes::new(self.host, &views));
         peers.seen.set(Some(metadata.number));
         self.client.nodes()

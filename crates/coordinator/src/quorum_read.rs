@@ -227,23 +227,24 @@ impl Coordinator {
         read: &mut QuorumState,
         options: &RequestOptions,
     ) -> bool {
-        let rows_message = || match targets.len() {
-            1 => Rc::new(Message::new(ReplicaRequest::Read(command.clone()))),
-            _ => Rc::new(Message::new(ReplicaRequest::ReadAndDigest(command.clone()))),
+        let message_of = |kind: ReadKind| match kind {
+            ReadKind::Rows if targets.len() == 1 => Rc::new(Message::new(ReplicaRequest::Read(command.clone()))),
+            ReadKind::Rows => Rc::new(Message::new(ReplicaRequest::ReadAndDigest(command.clone()))),
+            _ => Rc::new(Message::new(ReplicaRequest::Digest(command.clone()))),
         };
-        let rows = rows_message();
+        let rows = message_of(ReadKind::Rows);
         let mut digest_of = None;
         let mut asked: Asked = FuturesUnordered::new();
         let mut ask = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica, kind: ReadKind| {
             read.asked(replica, kind);
-            let digest = || Rc::new(Message::new(ReplicaRequest::Digest(command.clone())));
+            let digest = || message_of(ReadKind::Digest);
             let message = if kind == ReadKind::Rows { &rows } else { digest_of.get_or_insert_with(digest) };
             asked.push(self.ask(replica, kind, message, options));
         };
         // The replica has counted the read. A message has the mode of its first request.
-        let ask_again = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica| {
-            read.asked(replica, ReadKind::Rows);
-            asked.push(self.ask(replica, ReadKind::Rows, &rows_message(), &options.continued()));
+        let ask_again = |asked: &Asked, read: &mut QuorumState, replica: TabletReplica, kind: ReadKind| {
+            read.asked(replica, kind);
+            asked.push(self.ask(replica, kind, &message_of(kind), &options.continued()));
         };
         let began = rt::time::now();
         for (at, replica) in targets.iter().enumerate() {
@@ -278,9 +279,9 @@ impl Coordinator {
                     read_trace::asked_instead(kind, replica, options);
                     ask(&asked, read, replica, kind);
                 }
-                Next::AskAgain(replica) => {
-                    read_trace::asked_instead(ReadKind::Rows, replica, options);
-                    ask_again(&asked, read, replica);
+                Next::AskAgain(replica, kind) => {
+                    read_trace::asked_instead(kind, replica, options);
+                    ask_again(&asked, read, replica, kind);
                 }
                 Next::Enough => {
                     self.read_times.record(table, began);

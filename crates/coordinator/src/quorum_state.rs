@@ -30,8 +30,9 @@ pub(super) enum Next {
     Wait,
     /// Ask this replica in place of a failed replica.
     Ask(TabletReplica, ReadKind),
-    /// Ask this replica for its rows. It has sent a digest.
-    AskAgain(TabletReplica),
+    /// Ask this replica once more: for its rows after its digest, or because the connection to it
+    /// was lost.
+    AskAgain(TabletReplica, ReadKind),
     /// Done: the level is reached, and the rows have arrived.
     Enough,
     /// Fail: the level cannot be reached.
@@ -68,6 +69,8 @@ pub(super) struct QuorumState {
     spare: VecDeque<TabletReplica>,
     /// Replicas that were asked and have not responded.
     silent: SmallVec<[TabletReplica; 4]>,
+    /// Replicas that were asked once more because the connection to them was lost.
+    lost: Sources,
     /// The number of replicas that were asked for rows and have not failed.
     rows_asked: usize,
     rows: Option<(TabletReplica, Box<Page>, Option<Digest>)>,
@@ -90,6 +93,7 @@ impl QuorumState {
             failures: ReadFailures::new(consistency, alive),
             spare,
             silent: SmallVec::new(),
+            lost: Sources::new(),
             rows_asked: 0,
             rows: None,
             digests: SmallVec::new(),
@@ -111,7 +115,7 @@ impl QuorumState {
 
     /// The additional replica to ask because the asked replicas are slow.
     pub fn next_speculative(&mut self) -> Option<(TabletReplica, ReadKind)> {
-        let replica = self.spare.pop_front()?;
+        let replica = self.next_spare().or_else(|| self.spare.pop_front())?;
         Some((replica, if self.rows.is_none() { ReadKind::Rows } else { ReadKind::Digest }))
     }
 
@@ -146,6 +150,11 @@ impl QuorumState {
         };
         let mut instead = None;
         if let Some(failure) = failure {
+            if failure.is_lost() && self.may_ask_again(replica) {
+                self.lost.push(replica);
+                self.rows_asked -= usize::from(kind == ReadKind::Rows);
+                return Next::AskAgain(replica, kind);
+            }
             if failure.is_rate_limited() {
                 self.give_up_spare();
             }
@@ -177,7 +186,15 @@ impl QuorumState {
         // Only replicas that sent a digest are left: ask one of them for its rows.
         let (replica, ..) = self.digests.pop()?;
         self.tracker.withdrawn(self.nodes.datacenter(replica.host));
-        Some(Next::AskAgain(replica))
+        Some(Next::AskAgain(replica, ReadKind::Rows))
+    }
+
+    /// Whether a replica is asked once more when the connection to it was lost. A connection that
+    /// broke while it was idle shows this only at the next request, and a read has no effect. A
+    /// spare replica is preferred: the node may be down.
+    fn may_ask_again(&self, replica: TabletReplica) -> bool {
+        let counts = |spare: &TabletReplica| self.tracker.needs(self.nodes.datacenter(spare.host));
+        !self.lost.contains(&replica) && !self.spare.iter().any(counts)
     }
 
     /// Asks no other replica in place of a replica that refuses by a rate limit: a refusal must not

@@ -193,14 +193,19 @@ impl Coordinator {
         let PartToRead { query, target, kept } = part;
         counting.begin(target.place, |first| self.limit_reached(query, &target.command.ranges[0], first))?;
         let options = counting.options(target.place);
-        if let Some((only, _held)) = self.only_replica_read(query, target.tablet, options) {
-            // Pinned, so that this large future is not moved.
-            match pin!(self.ask_only(only, &target.command, options)).await {
-                Ok(page) => return Ok(QuorumPage { page, has_more: false, by: None }),
-                Err(Attempt::Failed(error)) => return Err(error),
-                // The replica has neither counted nor performed the read.
-                Err(Attempt::Outdated) => {}
+        let by_only = match self.only_replica_read(query, target.tablet, options) {
+            Some((only, _held)) => {
+                // Pinned, so that this large future is not moved.
+                let response = pin!(self.ask_only(only, &target.command, options));
+                Some(response.await)
             }
+            None => None,
+        };
+        match by_only {
+            None => {}
+            Some(Ok(page)) => return Ok(QuorumPage { page, has_more: false, by: None }),
+            Some(Err(Attempt::Failed(error))) => return Err(error),
+            Some(Err(Attempt::Outdated)) => counting.repeat(target.place),
         }
         let new_window = || if counting.counts_reached() { Window::of_one() } else { Window::new(query) };
         let window = window.get_or_insert_with(|| Box::new(new_window()));

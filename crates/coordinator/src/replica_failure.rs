@@ -46,6 +46,11 @@ impl ReplicaFailure {
         }
     }
 
+    /// Whether the connection was lost before the response.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, ReplicaFailure::Send(SendError::Lost(_)))
+    }
+
     /// Whether the replica refused the request as routed by outdated metadata.
     pub fn is_stale(&self) -> bool {
         matches!(self, ReplicaFailure::Refused(ReplicaError::Stale(_)))

@@ -74,7 +74,8 @@ impl Coordinator {
                 only = self.only_replica_written(&metadata, &mutations, limited)?;
             }
         }
-        let options = limited.as_deref().unwrap_or(options);
+        let mut options = limited.as_deref().unwrap_or(options);
+        let continued;
         let message = Message::new(ReplicaRequest::Write(mutations));
         if let Some(only) = only {
             // Pinned, so that this large future is not moved.
@@ -82,8 +83,10 @@ impl Coordinator {
             match self.written_to_only(response.await, options) {
                 Ok(()) => return Ok(()),
                 Err(Attempt::Failed(error)) => return Err(error),
-                // The replica has neither counted nor applied the write.
+                // The replica may have counted the write before it refused it.
                 Err(Attempt::Outdated) => {
+                    continued = options.continued();
+                    options = &continued;
                     let number = metadata.number;
                     drop(metadata);
                     Box::pin(self.wait_for_newer(number, options)).await?;
@@ -247,7 +250,7 @@ fn needs_hint(groups: &[WriteGroup], nodes: &Nodes, hints: &Hints) -> bool {
 
 /// Turns Unavailable into a timeout, for a write that some replica may have applied. Drivers retry
 /// Unavailable, even for statements that are not idempotent.
-pub(super) fn maybe_applied(error: CoordinatorError) -> CoordinatorError {
+fn maybe_applied(error: CoordinatorError) -> CoordinatorError {
     match error {
         CoordinatorError::Unavailable { consistency, required, .. } => {
             CoordinatorError::Timeout { consistency, required, received: 0, data_present: false }

@@ -16,7 +16,8 @@ use cluster::metadata::Table;
 use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::Replicas;
 use replica::{Mutations, RateLimited, ReplicaRequest};
-use rt::sync::Notify;
+use rt::sync::{Deadline, Notify};
+use rt::time::Elapsed;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -145,6 +146,18 @@ impl WriteResponses {
         }
     }
 
+    /// Waits for the outcome. Afterwards, and if this future is dropped, the request is closed.
+    async fn closing_outcome(&self, deadline: Deadline) -> Result<Outcome, Elapsed> {
+        struct Closing<'a>(&'a Cell<bool>);
+        impl Drop for Closing<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        let _closing = Closing(&self.is_open);
+        deadline.limit(self.outcome()).await
+    }
+
     /// Records that a replica refused the write as outdated. False if the request no longer waits:
     /// then it will not be repeated.
     pub fn mark_outdated(&self) -> bool {
@@ -193,11 +206,14 @@ impl WriteResponses {
         }
     }
 
-    /// The responses of the group that lacks most, for errors.
+    /// The responses of one group, for errors: of a group that cannot reach its level if there is
+    /// one, and among these of the group that lacks most.
     fn worst(&self) -> LevelCounts {
         let groups = self.groups.borrow();
-        let missing = |group: &&WriteGroup| group.tracker.required() - group.tracker.received();
-        let worst = groups.iter().max_by_key(missing);
+        let worst = groups.iter().max_by_key(|group| {
+            let tracker = &group.tracker;
+            (tracker.status() == LevelStatus::Unreachable, tracker.required() - tracker.received())
+        });
         worst.map_or_else(LevelCounts::default, |group| LevelCounts {
             required: group.tracker.required(),
             received: group.tracker.received(),
@@ -265,8 +281,7 @@ impl Coordinator {
             rt::task::spawn(async move { writer.send_write(&responses, replica, groups, message, context).await })
                 .detach();
         }
-        let outcome = options.context.deadline.limit(responses.outcome()).await;
-        responses.is_open.set(false);
+        let outcome = responses.closing_outcome(options.context.deadline).await;
         if !matches!(outcome, Ok(Outcome::Reached | Outcome::Outdated)) {
             self.writer.hint_after_failure(&responses, &options.context);
         }

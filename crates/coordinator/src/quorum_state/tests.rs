@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::nodes::NodeView;
+use crate::replica_failure::SendError;
 use crate::response_tracker::{Candidate, Factors};
 use model::id::HostId;
 use proptest::prelude::*;
@@ -111,7 +112,24 @@ fn a_replica_that_sent_a_digest_is_asked_for_its_rows_when_no_other_is_left() {
     assert_eq!((as_well, kind), (replica(2), ReadKind::Rows), "the rows are what it waits for");
     read.asked(as_well, ReadKind::Digest);
     assert_eq!(read.add(replica(2), ReadKind::Digest, digested(7)), Next::Wait);
-    assert_eq!(read.add(replica(1), ReadKind::Rows, broken()), Next::AskAgain(replica(2)));
+    assert_eq!(read.add(replica(1), ReadKind::Rows, broken()), Next::AskAgain(replica(2), ReadKind::Rows));
+}
+
+fn lost() -> Result<ReplicaAnswer, ReplicaFailure> {
+    Err(ReplicaFailure::Send(SendError::Lost("connection reset".into())))
+}
+
+#[test]
+fn a_replica_is_asked_once_more_after_a_lost_connection_if_there_is_no_spare_one() {
+    let mut with_spare = read(3, Consistency::Quorum, 2);
+    assert_eq!(with_spare.add(replica(1), ReadKind::Rows, lost()), Next::Ask(replica(3), ReadKind::Rows));
+    for (kind, other, n) in [(ReadKind::Rows, ReadKind::Digest, 1), (ReadKind::Digest, ReadKind::Rows, 2)] {
+        let mut read = read(2, Consistency::All, 2);
+        assert_eq!(read.add(replica(n), kind, lost()), Next::AskAgain(replica(n), kind));
+        read.asked(replica(n), kind);
+        assert_eq!(read.add(replica(3 - n), other, digested(7)), Next::Wait);
+        assert_eq!(read.add(replica(n), kind, lost()), Next::Unreachable, "only once");
+    }
 }
 
 fn limited() -> Result<ReplicaAnswer, ReplicaFailure> {
@@ -206,7 +224,7 @@ proptest! {
             };
             match read.add(answering, kind, answer) {
                 Next::Wait => prop_assert!(!asked.is_empty(), "it waits for a replica"),
-                Next::AskAgain(replica) => {
+                Next::AskAgain(replica, _) => {
                     prop_assert_eq!(times.insert(number(replica), 2), Some(1), "it has sent a digest");
                     read.asked(replica, ReadKind::Rows);
                     asked.push((replica, ReadKind::Rows));

@@ -11,6 +11,7 @@ use model::key::DecoratedKey;
 use rt::hash::HashMap;
 use rt::sync::{OwnedSemaphorePermit, Semaphore};
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// The most writes to one partition that may wait. More are refused.
@@ -21,20 +22,24 @@ type PartitionId = (TableId, Bytes);
 /// The partition locks of this shard.
 #[derive(Default)]
 pub(crate) struct PartitionLocks {
-    busy: RefCell<HashMap<PartitionId, Arc<Semaphore>>>,
+    busy: RefCell<HashMap<PartitionId, Rc<Queue>>>,
 }
+
+/// The queue of a partition. Each write in it has one reference.
+#[derive(Debug)]
+struct Queue(Arc<Semaphore>);
 
 /// A write that waits for a partition, or holds its lock. Dropping it leaves the queue, also before
 /// the lock is granted.
 struct LockWaiter<'a> {
     locks: &'a PartitionLocks,
     partition: PartitionId,
-    semaphore: Arc<Semaphore>,
+    queue: Rc<Queue>,
 }
 
 /// A lock on a partition. Dropping it releases the partition.
 pub(crate) struct PartitionLock<'a> {
-    // Dropped first: the drop of the waiter counts references to the semaphore.
+    // Dropped first: the next write gets the lock before the queue is examined.
     _permit: OwnedSemaphorePermit,
     _waiter: LockWaiter<'a>,
 }
@@ -42,11 +47,11 @@ pub(crate) struct PartitionLock<'a> {
 impl PartitionLocks {
     fn queue(&self, table: TableId, key: &DecoratedKey) -> Result<LockWaiter<'_>, ReplicaError> {
         let partition = (table, key.key.clone());
-        let semaphore =
-            self.busy.borrow_mut().entry(partition.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
-        let waiter = LockWaiter { locks: self, partition, semaphore };
+        let new = || Rc::new(Queue(Arc::new(Semaphore::new(1))));
+        let queue = self.busy.borrow_mut().entry(partition.clone()).or_insert_with(new).clone();
+        let waiter = LockWaiter { locks: self, partition, queue };
         // One reference is the map's.
-        if Arc::strong_count(&waiter.semaphore) > MAX_WAITING + 1 {
+        if Rc::strong_count(&waiter.queue) > MAX_WAITING + 1 {
             return Err(ReplicaError::Overloaded(Overload::Counters));
         }
         Ok(waiter)
@@ -59,7 +64,7 @@ impl PartitionLocks {
     /// Overloaded if too many writes wait for it already.
     pub async fn lock(&self, table: TableId, key: &DecoratedKey) -> Result<PartitionLock<'_>, ReplicaError> {
         let waiter = self.queue(table, key)?;
-        let permit = waiter.semaphore.clone().acquire_owned().await.map_err(|_| ReplicaError::Cancelled)?;
+        let permit = waiter.queue.0.clone().acquire_owned().await.map_err(|_| ReplicaError::Cancelled)?;
         Ok(PartitionLock { _permit: permit, _waiter: waiter })
     }
 
@@ -72,11 +77,11 @@ impl PartitionLocks {
 impl Drop for LockWaiter<'_> {
     fn drop(&mut self) {
         debug_assert!(
-            self.locks.busy.borrow().get(&self.partition).is_some_and(|own| Arc::ptr_eq(own, &self.semaphore)),
+            self.locks.busy.borrow().get(&self.partition).is_some_and(|own| Rc::ptr_eq(own, &self.queue)),
             "all writes to a partition wait for the same lock"
         );
         // Only the map's reference and this one are left: no other write waits.
-        if Arc::strong_count(&self.semaphore) == 2 {
+        if Rc::strong_count(&self.queue) == 2 {
             self.locks.busy.borrow_mut().remove(&self.partition);
         }
     }
@@ -128,10 +133,18 @@ mod tests {
     fn too_many_are_refused() {
         let locks = PartitionLocks::default();
         let (table, key) = partition("key");
-        let all: Vec<_> = (0..MAX_WAITING).map(|_| locks.queue(table, &key).expect("there is room")).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut all: Vec<_> = (0..MAX_WAITING).map(|_| Box::pin(locks.lock(table, &key))).collect();
+        let waiting = all.iter_mut().filter_map(|lock| match lock.as_mut().poll(&mut context) {
+            Poll::Ready(held) => Some(held.expect("there is room")),
+            Poll::Pending => None,
+        });
+        let held: Vec<_> = waiting.collect();
+        assert_eq!(held.len(), 1, "the others wait");
         assert!(matches!(locks.queue(table, &key), Err(ReplicaError::Overloaded(_))));
         let (_, other) = partition("other");
         assert!(locks.queue(table, &other).is_ok());
+        drop(held);
         drop(all);
         assert!(locks.is_idle());
     }

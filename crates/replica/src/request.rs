@@ -250,17 +250,6 @@ impl ReplicaRequest {
         }
     }
 
-    /// Whether the request writes nothing, so that it may be performed twice.
-    pub fn is_read(&self) -> bool {
-        match self {
-            ReplicaRequest::Read(_)
-            | ReplicaRequest::Digest(_)
-            | ReplicaRequest::ReadAndDigest(_)
-            | ReplicaRequest::ReadFragments(_) => true,
-            ReplicaRequest::Write(_) | ReplicaRequest::CounterUpdate(_) => false,
-        }
-    }
-
     /// The command and kind of a read whose answer is compared with those of other replicas.
     #[inline]
     pub(crate) fn to_compare(&self) -> Option<(&ReadCommand, Compared)> {

@@ -168,6 +168,12 @@ impl Processor {
         answer
     }
 
+    /// Whether the prepared statement with this id writes rows, so that its answer is small. False
+    /// if this shard does not know it.
+    pub fn is_write(&self, id: &StatementId) -> bool {
+        self.plans.is_write(id)
+    }
+
     /// Prepares a statement on every shard. With an id, the request is traced under this id.
     pub async fn prepare(&self, client: &Rc<ClientState>, text: &str, trace: Option<Uuid>) -> Result<Prepared, Error> {
         self.statistics.prepare();

@@ -143,6 +143,12 @@ impl Plans {
         Ok((kept, planned))
     }
 
+    /// Whether the prepared statement with this id writes rows. False if it has no plan here.
+    pub fn is_write(&self, id: &StatementId) -> bool {
+        let planned = self.prepared.borrow().get(id).and_then(|kept| kept.plan());
+        planned.is_some_and(|planned| matches!(planned.plan, Plan::Modify(_) | Plan::Batch(_)))
+    }
+
     /// Plans a prepared statement that has no plan on this shard yet, or whose tables have changed.
     /// The statement becomes unprepared if planning fails, or if values bound for the old plan
     /// could mean something else now.

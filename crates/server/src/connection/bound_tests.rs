@@ -147,6 +147,25 @@ fn answers_that_the_shard_cannot_hold_are_refused_and_their_clients_stay() {
     });
 }
 
+/// A replica that does not respond must not stop a connection whose answers are small.
+#[test]
+fn writes_are_not_counted_as_large_answers() {
+    const REQUESTS: i16 = 90;
+    run(limits(), |world| async move {
+        let transport = world.server.transport.clone();
+        let mut client = world.connect();
+        client.start(&[]).await;
+        for stream in 0..REQUESTS {
+            client.send(&query(stream, "UPDATE 10")).await;
+        }
+        while transport.in_flight() < REQUESTS as usize {
+            rt::task::yield_now().await;
+        }
+        assert_eq!(client.ask(&query(REQUESTS, "rows 10")).await.stream, REQUESTS, "the connection is read");
+        world.fake.release.add_permits(REQUESTS as usize);
+    });
+}
+
 #[test]
 fn answers_under_way_count_before_they_are_there() {
     const CLIENTS: usize = 20;

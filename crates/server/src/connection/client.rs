@@ -192,7 +192,7 @@ impl Connection {
         self.outbox.borrow().held()
     }
 
-    /// The expected bytes of the next answer.
+    /// The expected bytes of the next answer that has rows.
     pub(super) fn answer_size(&self) -> usize {
         self.answer_size.get().unwrap_or(self.transport.limits.shard_unread / FIRST_ANSWER)
     }

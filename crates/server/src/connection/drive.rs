@@ -548,11 +548,12 @@ where
             ));
             return self.connection.error(&job.reply, &error);
         }
+        let expected = self.server.workers.answer_size(&job.statement, self.connection.answer_size());
         let Some(rest) = self.server.workers.start(job) else { return };
         transport.stats.waited.add(1);
         // The memory of a large frame is charged already.
         let bytes = if charge.is_some() { STATEMENT } else { STATEMENT + COPIES * frame_len };
-        let waiting = Waiting::new(transport, &self.connection, bytes, charge);
+        let waiting = Waiting::new(transport, &self.connection, expected, bytes, charge);
         rt::task::spawn(async move {
             rest.await;
             drop(waiting);

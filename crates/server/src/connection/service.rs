@@ -32,6 +32,9 @@ pub trait Service: 'static {
         params: &QueryParams,
     ) -> impl Future<Output = Result<Answer, Error>>;
 
+    /// Whether the prepared statement with this id writes rows, so that its answer is small.
+    fn is_write(&self, id: &[u8; 16]) -> bool;
+
     /// Executes a batch.
     fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<Answer, Error>>;
 }
@@ -62,6 +65,10 @@ impl Service for Processor {
         params: &QueryParams,
     ) -> impl Future<Output = Result<Answer, Error>> {
         Processor::execute(self, client, id, params)
+    }
+
+    fn is_write(&self, id: &[u8; 16]) -> bool {
+        Processor::is_write(self, id)
     }
 
     fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<Answer, Error>> {

@@ -20,6 +20,22 @@ pub(super) enum Statement {
     Batch(Batch),
 }
 
+impl Statement {
+    /// Whether the statement writes rows, so that its answer is small.
+    #[cold]
+    pub fn is_write<S: Service>(&self, service: &S) -> bool {
+        match self {
+            Statement::Query { text, .. } => {
+                let first = text.as_str().split_whitespace().next().unwrap_or_default();
+                ["INSERT", "UPDATE", "DELETE", "BEGIN"].iter().any(|verb| verb.eq_ignore_ascii_case(first))
+            }
+            Statement::Execute { id, .. } => service.is_write(id),
+            Statement::Batch(_) => true,
+            Statement::Prepare { .. } => false,
+        }
+    }
+}
+
 /// A statement, with the connection and the frame to answer.
 pub(super) struct Job {
     pub connection: Rc<Connection>,
@@ -42,10 +58,16 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub fn new(transport: &Rc<Transport>, connection: &Rc<Connection>, bytes: usize, large: Option<Charge>) -> Waiting {
+    /// `expected`: the expected bytes of its answer. `bytes`: its own.
+    pub fn new(
+        transport: &Rc<Transport>,
+        connection: &Rc<Connection>,
+        expected: usize,
+        bytes: usize,
+        large: Option<Charge>,
+    ) -> Waiting {
         transport.in_flight.set(transport.in_flight.get() + 1);
         connection.in_flight.set(connection.in_flight.get() + 1);
-        let expected = connection.answer_size();
         connection.expects(expected);
         Waiting {
             transport: transport.clone(),

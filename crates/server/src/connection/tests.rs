@@ -69,7 +69,7 @@ impl Service for Fake {
                 let rows = Rows { metadata: Rc::default(), paging_state: None, count: 1, body: body.into() };
                 Ok(Answer::new(AnswerKind::Rows(rows)))
             }
-            ("late", len) => {
+            ("UPDATE" | "late", len) => {
                 self.release.acquire().await.expect("open").forget();
                 Ok(rows(len.parse().expect("a length")))
             }
@@ -141,6 +141,10 @@ impl Service for Fake {
             [5, ..] => Ok(rows(3)),
             _ => Err(Error::Unprepared(*id)),
         }
+    }
+
+    fn is_write(&self, _id: &[u8; 16]) -> bool {
+        false
     }
 
     async fn batch(&self, client: &Rc<ClientState>, _batch: &Batch) -> Result<Answer, Error> {

@@ -5,13 +5,15 @@
 //! to wait moves into a task, finishes the job there, and returns to the pool.
 
 use super::service::Service;
-use super::statement::{self, Job};
+use super::statement::{self, Job, Statement};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+/// The most bytes of an answer that has no rows of a table.
+const SMALL_ANSWER: usize = 1024;
 /// The most idle workers that are kept.
 const KEEP: usize = 64;
 
@@ -62,6 +64,13 @@ pub(super) struct Workers<S> {
 impl<S: Service> Workers<S> {
     pub fn new(service: Rc<S>) -> Workers<S> {
         Workers { service, idle: RefCell::default() }
+    }
+
+    /// The expected bytes of the answer to a statement, on a connection whose answers have `usual`
+    /// bytes.
+    #[inline]
+    pub fn answer_size(&self, statement: &Statement, usual: usize) -> usize {
+        if usual > SMALL_ANSWER && statement.is_write(&*self.service) { SMALL_ANSWER } else { usual }
     }
 
     /// Starts `job`. If it has to wait, returns a future with the rest.

@@ -30,6 +30,8 @@ const FAST: f64 = 0.6;
 const KEPT: f64 = 0.5;
 /// With fewer statements than this, there is no meaningful 99th percentile.
 const FEWEST: f64 = 20.0;
+/// Less than this of a statement does not count any more.
+const FADED: f64 = 0.1;
 /// Buckets of a histogram: four for each doubling, from 4 us to more than a minute.
 const BUCKETS: usize = 104;
 
@@ -102,10 +104,17 @@ impl Governor {
         self.next_sample.set(Some(now + EVERY));
         let (mut latencies, mut waits) = (self.latencies.borrow_mut(), self.waits.borrow_mut());
         let seen = latencies.percentile99().map(|took| took + waits.percentile99().unwrap_or_default());
+        let slowest = latencies.slowest();
         latencies.fade();
         waits.fade();
         let before = self.allowance.get();
-        let after = self.target.get().map_or(1.0, |target| next_allowance(before, seen, target));
+        let after = match self.target.get() {
+            None => 1.0,
+            // A few statements have no 99th percentile. The allowance does not grow while one of
+            // them was slow.
+            Some(target) if seen.is_none() && slowest.is_some_and(|slowest| slowest > target) => before,
+            Some(target) => next_allowance(before, seen, target),
+        };
         self.allowance.set(after);
         (after != before).then_some(after)
     }
@@ -155,6 +164,12 @@ impl Recent {
         None
     }
 
+    /// The longest time. `None`: nothing was recorded, or all of it has faded.
+    fn slowest(&self) -> Option<Duration> {
+        let at = self.buckets.iter().rposition(|n| *n >= FADED)?;
+        Some(Duration::from_micros(bound(at)))
+    }
+
     fn fade(&mut self) {
         self.buckets.iter_mut().for_each(|n| *n *= KEPT);
         self.count *= KEPT;
@@ -194,6 +209,7 @@ mod tests {
         let mut recent = Recent::default();
         recent.record(Duration::from_micros(100), 10.0);
         assert_eq!(recent.percentile99(), None, "too few");
+        assert_eq!(recent.slowest(), Some(Duration::from_micros(bound(bucket(100)))));
         recent.record(Duration::from_micros(100), 975.0);
         recent.record(Duration::from_millis(8), 15.0);
         let seen = recent.percentile99().expect("enough");

@@ -166,7 +166,9 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
         }
         if result.is_ok() {
             // Nothing failed for lack of space any more: appends wait again for the next segment.
-            log.state.borrow_mut().no_space_for_segment = false;
+            if std::mem::replace(&mut log.state.borrow_mut().no_space_for_segment, false) {
+                tracing::info!(shard = log.config.shard.0, "the commitlog has space again: writes are accepted");
+            }
         }
         match result {
             Ok(true) => {}
@@ -177,8 +179,10 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
                     tracing::error!(
                         shard = log.config.shard.0,
                         needed_bytes = log.config.segment_size,
+                        dir = %log.run_dir.display(),
                         %error,
-                        "no disk space for another commitlog segment"
+                        "no disk space for another commitlog segment: this shard refuses writes until there is. Free \
+                         space on this disk"
                     );
                     log.signals.pressure.notify_one();
                     log.signals.room.notify_waiters();

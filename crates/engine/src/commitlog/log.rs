@@ -379,6 +379,7 @@ impl Commitlog {
             disk_total_bytes: self.disk_bytes(),
             buffered_bytes: state.buffered as u64,
             blocked_writers: self.counters.blocked.get(),
+            out_of_space: state.no_space_for_segment,
         }
     }
 

@@ -38,6 +38,8 @@ pub struct Metrics {
     pub buffered_bytes: u64,
     /// Appends that wait now.
     pub blocked_writers: u64,
+    /// Whether writes are refused because there is no space for another segment.
+    pub out_of_space: bool,
 }
 
 /// Adds to a counter.

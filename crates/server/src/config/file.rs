@@ -238,6 +238,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
              another machine. Set listen_address (and rpc_address for clients) to an address of this machine"
         ));
     }
+    if config.replace_node_first_boot.is_some() && config.seeds.is_empty() {
+        return conflict("replace_node_first_boot needs `seeds`: set them to addresses of members of the cluster");
+    }
     config.server_encryption_options.files().map_err(ConfigError::Conflict)?;
     let encrypted = config.client_encryption_options.files().map_err(ConfigError::Conflict)?.is_some();
     let mut ports: Vec<(&str, IpAddr, u16)> = vec![

@@ -281,8 +281,10 @@ settings! {
         /// arrive faster, but the CPU is always busy.
         idle_poll_time_us ("0us" to "1s"): Micros = Time(Duration::ZERO);
         /// The target for the 99th percentile of the latency of statements in this node. While it
-        /// is exceeded, compactions and other maintenance get less time and disk bandwidth, down to
-        /// a twentieth of their demand. 0: no target.
+        /// is exceeded, and while statements wait, compactions and other maintenance get less time
+        /// and disk bandwidth, down to a twentieth of their demand. They use idle time all the
+        /// same. The target has no effect on a shard with fewer than about 100 statements per
+        /// second. 0: no target.
         foreground_p99_target_in_ms ["foreground_p99_target"] ("0ms" to "1h"): Millis = millis(0);
         /// The maximum duration of a stop. A quarter of it is for pending client requests. At the
         /// end, the remaining work is logged and aborted; the commitlog has all acknowledged

@@ -341,7 +341,8 @@ impl<const NANOS: u64> Setting for Time<NANOS> {
     }
 
     fn json(&self) -> String {
-        (self.0.as_nanos() / u128::from(NANOS)).to_string()
+        // Rounded up: a value below one unit is not shown as 0, which often has a meaning of its own.
+        self.0.as_nanos().div_ceil(u128::from(NANOS)).to_string()
     }
 
     fn show(&self) -> String {

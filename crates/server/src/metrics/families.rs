@@ -230,6 +230,7 @@ families! {
     gauge "scylla_commitlog_disk_total_bytes" "Bytes of all commitlog segment files." |s| s.storage.engine.log.disk_total_bytes;
     gauge "scylla_commitlog_memory_buffer_bytes" "Bytes in the commitlog's buffer." |s| s.storage.engine.log.buffered_bytes;
     gauge "scylla_commitlog_pending_allocations" "Waiting appends to the commitlog." |s| s.storage.engine.log.blocked_writers;
+    gauge "scylla_commitlog_out_of_space" "1: no space for another commitlog segment, so writes are refused." |s| u64::from(s.storage.engine.log.out_of_space);
     counter "scylla_commitlog_replayed" "Commitlog records applied by replay." |s| s.storage.engine.replayed;
     counter "scylla_commitlog_replay_skipped" "Commitlog records skipped by replay because they were not needed." |s| s.storage.engine.replay_skipped;
 

@@ -207,7 +207,7 @@ impl DataDir {
                 });
             }
             tracing::info!(dir = %path.display(), former = other.cluster_name, cluster_name,
-                "the data directory never joined a cluster, and gets another cluster name");
+                "changed the cluster name of the data directory: its node never joined a cluster");
         }
         for part in PARTS {
             let part = path.join(part);

@@ -274,7 +274,7 @@ impl HotPartitions {
                 tracing::warn!(
                     ?mode, table_id = %id.table, token = id.token.0, accepted_part = accept,
                     partitions = state.protection.shares().len(),
-                    "requests wait for this shard: hot partitions exceed their share (see system.hot_partitions and \
+                    "the shard is overloaded, and hot partitions exceed their share of it (see system.hot_partitions and \
                      hot_partition_protection)"
                 );
             }

@@ -176,7 +176,7 @@ impl Stopping {
         phase.enter("waiting for shard 0");
         let log_failed = failures.log_failed.clone();
         if clock.0.send(Limit { limit, phase: phase.clone(), log_failed }).is_err() {
-            tracing::warn!("the stop has no time limit: its thread has ended");
+            tracing::warn!("the stop has no time limit: the thread that enforces it has ended");
         }
         Stopping { phase, _clock: clock }
     }

@@ -379,7 +379,7 @@ impl Group {
                 answer
             }
         };
-        tracing::trace!(%from, ?answer, "answered a request of the Raft group");
+        tracing::trace!(%from, ?answer, "the node answered a request of another Raft member");
         Ok(encode(&answer).into())
     }
 

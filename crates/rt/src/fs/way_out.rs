@@ -81,8 +81,8 @@ fn broken_link(path: &Path) -> Option<String> {
         return Some(match error.raw_os_error() {
             Some(libc::ELOOP) => format!(". {part} is a link that leads back to itself: {PUT_BACK}"),
             _ => format!(
-                ". {part} is a link to {target}, which is not there (a disk that is not mounted?): mount the disk. Or, if the link is \
-                 wrong, {PUT_BACK}"
+                ". {part} is a link to {target}, which does not exist. If its disk is not mounted, mount the disk. If the link is wrong, \
+                 {PUT_BACK}"
             ),
         });
     }

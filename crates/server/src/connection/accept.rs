@@ -226,7 +226,7 @@ async fn refuse(mut stream: TcpStream, encrypted: bool, most: usize) {
     if encrypted {
         return;
     }
-    let why = format!("this node serves no more than {most} connections: its limit of open files allows no more");
+    let why = format!("the node has reached its limit of {most} connections, which depends on its limit of open files");
     // Version 4, stream 0, ERROR.
     let mut frame = vec![0x84, 0, 0, 0, 0];
     frame.extend((4 + 2 + why.len() as u32).to_be_bytes());

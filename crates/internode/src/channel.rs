@@ -190,7 +190,7 @@ impl Channel {
         }
     }
 
-    /// A frame is sent: the peer answers it, at least with a keep-alive.
+    /// Notes that a frame is sent. The peer answers each frame, at least with a keep-alive.
     fn expect_frame(&self, now: Instant) {
         if !self.is_owed() {
             self.owed_since.set(now);

@@ -85,7 +85,7 @@ pub struct MissedWrites {
     pub table: Option<TableId>,
     /// The cause.
     pub cause: Cause,
-    /// When the entry was noted first: microseconds since the epoch.
+    /// The time since which writes are missing: microseconds since 1970.
     pub since: i64,
 }
 

@@ -1,9 +1,10 @@
-//! What an operator can do about an error of the file system: the end of a message that has the
-//! path and the error.
+//! What an operator can do about an error of the file system. The text is the end of a message that
+//! has the path and the error.
 //!
-//! The system's own words name no cause: "No such file or directory" may mean a link to a disk that
-//! is not mounted, "Permission denied" any directory of the path. So the path is examined again.
-//! That blocks, which is fine for what ends a start.
+//! The operating system's message names no cause. "No such file or directory" may mean a link to a
+//! disk that is not mounted, and "Permission denied" may mean any directory of the path. So these
+//! functions examine the path again. That blocks the thread, which is acceptable because the node
+//! exits after such an error.
 
 use std::ffi::CString;
 use std::io;

@@ -79,7 +79,7 @@ class OneCassandra:
         self.memory, self.pid = memory, None
 
     def start(self):
-        # Filled with both cores, then measured on one.
+        # The database is filled with both cores. `pin` restarts it on one core for the measurement.
         cassandra("stop")
         self.pid = start_cassandra("--fresh", "--heap", self.memory)
 
@@ -322,8 +322,8 @@ def summed(phases):
 
 
 def percentile(phase, share):
-    """The latency in microseconds that this share of the requests does not exceed. None if there
-    were none."""
+    """The latency in microseconds that this share of the requests does not exceed. None without
+    requests."""
     counts = sorted((int(latency), count) for latency, count in phase["latencies"].items())
     rank, seen = math.ceil(sum(count for _, count in counts) * share), 0
     for latency, count in counts:

@@ -1,7 +1,7 @@
-"""What applications ask of the Python drivers beside rows: callbacks, payloads, warnings, policies,
-keyspaces, pages kept for later, the schema, large results.
+"""Features of the Python drivers that applications use besides rows: callbacks, payloads, warnings,
+policies, keyspaces, pages kept for later, the schema, large results.
 
-Run with both drivers, as test_driver.py is.
+Run with both drivers, like test_driver.py.
 """
 
 import threading

@@ -114,7 +114,7 @@ def test_traffic_between_nodes_is_encrypted(two, tmp_path):
                 assert garbage.recv(100) == b""
             except ConnectionResetError:
                 pass  # closed before all of it was read
-        eventually(lambda: "closing a connection that is not another node's" in log(one))
+        eventually(lambda: "closing a connection whose peer is not a node" in log(one))
 
         plain = node(tmp_path, "plain", one.address, {})
         turned_away(

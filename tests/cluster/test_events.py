@@ -112,8 +112,8 @@ def test_a_node_that_moves_leaves_one_address_and_appears_at_another(trio, event
 
 
 def test_the_node_that_leads_moves(trio):
-    """The node is back before the others have elected another leader: they would send to its old
-    address."""
+    """The leader returns at a new address before the other nodes have elected another leader. They
+    still know its old address."""
     from launch import free_address
 
     leads = next(

@@ -193,7 +193,7 @@ def test_garbage_on_the_port_for_nodes(tmp_path):
         lines = [
             line
             for line in log(first).splitlines()
-            if "closing a connection that is not another node's" in line
+            if "closing a connection whose peer is not a node" in line
         ]
         assert 1 <= len(lines) <= 3, "it is said, and not sixty times"
         assert first.metric("scylla_rpc_garbage_connections") >= 30

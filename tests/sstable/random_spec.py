@@ -298,12 +298,13 @@ def counters(rng):
 
 
 def column(rng, prefix, i, odd):
-    """Its name and type. An odd name is quoted, and sorted otherwise as bytes than as letters."""
+    """The name and type of a column. An odd name is quoted, and its bytes and its letters sort
+    differently."""
     start = rng.choice(["", "A", "z", "\u00e9", "\U0001f600", " ", "a b", "\uffee"]) if odd else ""
     type_ = column_type(rng)
     if not isinstance(type_, str) and not start.isascii():
-        # Cassandra's writer cannot merge rows with a column of many cells whose name begins so: it
-        # counts it among those of one cell.
+        # Cassandra's writer cannot merge rows with a multi-cell column whose name begins so: it
+        # takes the column for one with a single cell.
         start = "z" + start
     return (f'"{start}{prefix}{i}"' if odd else f"{prefix}{i}"), type_
 

@@ -267,7 +267,8 @@ def test_directories_that_could_not_be_recorded_at_once_are_missed_later(tmp_pat
         session.execute("TRUNCATE k.old")
         eventually(lambda: "directories of tables cannot be recorded" in node.log_path.read_text())
         in_the_way.rmdir()
-        eventually(lambda: "directories of tables are recorded again" in node.log_path.read_text())
+        again = "directories of tables are recorded in the inventory again"
+        eventually(lambda: again in node.log_path.read_text())
         cluster.shutdown()
         node.stop()
         for lost in (table_dir(node, "k", "new"), table_dir(node, "k", "old") / "epoch"):

@@ -20,7 +20,7 @@ pub enum CoordinatorError {
         alive: u32,
     },
     /// Too few replicas answered in time.
-    #[error("the request timed out: {received} of {required} replicas answered")]
+    #[error("the request timed out: {received} of {required} required replicas responded")]
     Timeout {
         /// The consistency level.
         consistency: Consistency,

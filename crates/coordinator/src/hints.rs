@@ -256,8 +256,8 @@ impl Hints {
             let file = self.config.notes.join(name);
             tracing::warn!(
                 file = %file.display(), nodes = nodes.len(),
-                "a file of hint-notes {why}: the nodes in it are recorded as missing writes. For each node that `messina admin \
-                 status` shows, run `messina admin resync NODE`"
+                "a file of hint-notes {why}: the nodes that it listed may miss writes. For each node that `messina admin status` \
+                 shows, run `messina admin resync NODE`"
             );
             self.count(|metrics| metrics.corrupted += 1);
             for (target, since) in nodes {

@@ -171,7 +171,7 @@ impl WriteResponses {
         self.unstored.set(self.unstored.get() + 1);
     }
 
-    /// Records that a hint is stored, or noted as missed.
+    /// Records that a hint is stored, or that its write is recorded as missed.
     pub fn end_hint(&self) {
         self.unstored.set(self.unstored.get() - 1);
         self.changed.notify_one();

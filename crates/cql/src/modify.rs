@@ -143,8 +143,8 @@ impl Room {
     #[cold]
     fn too_small(&self) -> Error {
         Error::invalid(format!(
-            "a request with mutations of at least {} bytes is larger than the limit of {}, the greater of half of \
-             commitlog_segment_size_in_mb and batch_size_fail_threshold_in_kb",
+            "a request with mutations of at least {} bytes is larger than the limit of {}. The limit is half of \
+             commitlog_segment_size_in_mb, or batch_size_fail_threshold_in_kb if that is greater",
             self.taken, self.limit
         ))
     }

@@ -144,7 +144,7 @@ pub enum DataDirError {
     )]
     NoStamp(PathBuf),
     /// The directory itself could not be made.
-    #[error("the data directory (data_dir) {path}: {error}{}", fs::way_out_of_new_dir(.path, .error))]
+    #[error("the data directory (data_dir) {path}: {error}{}", fs::remedy_for_new_dir(.path, .error))]
     NotMade {
         /// The directory.
         path: PathBuf,
@@ -152,7 +152,7 @@ pub enum DataDirError {
         error: io::Error,
     },
     /// The operating system refused.
-    #[error("{path}: {error}{}", fs::way_out(.path, .error))]
+    #[error("{path}: {error}{}", fs::remedy(.path, .error))]
     Io {
         /// Of what.
         path: PathBuf,
@@ -207,7 +207,7 @@ impl DataDir {
                 });
             }
             tracing::info!(dir = %path.display(), former = other.cluster_name, cluster_name,
-                "the data directory never joined a cluster, and gets another cluster name");
+                "changed the cluster name of the data directory: its node never joined a cluster");
         }
         for part in PARTS {
             let part = path.join(part);

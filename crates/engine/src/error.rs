@@ -47,7 +47,7 @@ pub enum EngineError {
         holds: &'static str,
     },
     /// The operating system refused.
-    #[error("{path}: {source}{}", rt::fs::way_out(.path, .source))]
+    #[error("{path}: {source}{}", rt::fs::remedy(.path, .source))]
     Io {
         /// Where.
         path: PathBuf,

@@ -147,8 +147,8 @@ impl Engine {
         Ok(())
     }
 
-    /// After a flush that failed for lack of disk space or descriptors, full memtables and a full
-    /// log refuse writes until a flush succeeds.
+    /// Logs a failed flush. If it failed for lack of disk space or descriptors, writes are refused
+    /// while memtables or the log are full, until a flush succeeds.
     fn report_failed_flush(&self, table: &Table, tablet: &Tablet, error: &EngineError) {
         let (schema, tablet) = (table.schema(), tablet.id);
         if !error.may_pass() {

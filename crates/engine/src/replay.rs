@@ -112,7 +112,7 @@ impl Engine {
         if let Err(why) = mutation.check(&table.schema()) {
             // A release without this check accepted it from a faulty node.
             tracing::error!(dir = %table.dir.display(), %position, key_bytes = key.key.len(), %why,
-                "a mutation in the commitlog cannot be stored in an sstable: it is left out");
+                "skipped an invalid mutation in the commitlog: it cannot be stored in an sstable");
             add(&self.counters().replay_skipped, 1);
             return false;
         }

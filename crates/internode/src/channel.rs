@@ -41,7 +41,7 @@ pub(super) struct Channel {
     waiting: Cell<u64>,
     /// When the first frame was sent after the last one arrived. Since when a frame of the peer is
     /// expected.
-    owed_since: Cell<Instant>,
+    expected_since: Cell<Instant>,
     last_used: Cell<Instant>,
     closed: RefCell<Option<Arc<str>>>,
     config: InternodeConfig,
@@ -64,7 +64,7 @@ impl Channel {
             room: Semaphore::new(config.queued_bytes.min(u32::MAX as usize >> 1)),
             excess: Cell::new(0),
             waiting: Cell::new(0),
-            owed_since: Cell::new(now),
+            expected_since: Cell::new(now),
             last_used: Cell::new(now),
             closed: RefCell::default(),
             config,
@@ -190,27 +190,27 @@ impl Channel {
         }
     }
 
-    /// A frame is sent: the peer answers it, at least with a keep-alive.
+    /// Notes that a frame is sent. The peer answers each frame, at least with a keep-alive.
     fn expect_frame(&self, now: Instant) {
-        if !self.is_owed() {
-            self.owed_since.set(now);
+        if !self.expects_frame() {
+            self.expected_since.set(now);
         }
     }
 
     /// Whether no bytes have arrived since a frame was sent.
-    fn is_owed(&self) -> bool {
-        self.connection.last_received() < self.owed_since.get()
+    fn expects_frame(&self) -> bool {
+        self.connection.last_received() < self.expected_since.get()
     }
 
     /// Whether a frame is expected.
     fn expects(&self) -> bool {
-        self.is_owed() || !self.pending.borrow().is_empty()
+        self.expects_frame() || !self.pending.borrow().is_empty()
     }
 
     /// How long nothing has arrived on the connection although a frame is expected.
     fn silent_for(&self, now: Instant) -> Duration {
         match self.expects() {
-            true => now.saturating_duration_since(self.connection.last_received().max(self.owed_since.get())),
+            true => now.saturating_duration_since(self.connection.last_received().max(self.expected_since.get())),
             false => Duration::ZERO,
         }
     }

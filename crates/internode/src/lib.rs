@@ -433,7 +433,7 @@ impl Internode {
     fn report_garbage(&self, from: SocketAddr, what: &str) {
         count(&self.counters.garbage);
         if self.rejection_log.borrow_mut().is_due(RejectionCode::Garbage, from.ip(), rt::time::now()) {
-            tracing::warn!(peer = %from, "closing a connection that is not another node's: {what}");
+            tracing::warn!(peer = %from, "closing a connection whose peer is not a node: {what}");
         }
     }
 

@@ -4,8 +4,8 @@
 //! About one of [`GAP`] operations is sampled, at random distances: only a sampled operation costs
 //! more than a counter and a branch. Samples go to the [`tracker`]. At most every [`PERIOD`], a
 //! sample also updates the [`protection`] by how long requests have waited for the shard, in
-//! sockets and as ready tasks. On a shard without operations nothing runs. So an operation that may
-//! be refused updates it as well: no decision outlives what it was based on.
+//! sockets and as ready tasks. On a shard without operations, nothing updates the protection. So an
+//! operation that may be refused updates it first, and no decision uses old waits.
 //!
 //! Reading order: [`sketch`], [`tracker`], [`protection`], [`recording`].
 
@@ -274,7 +274,7 @@ impl HotPartitions {
                 tracing::warn!(
                     ?mode, table_id = %id.table, token = id.token.0, accepted_part = accept,
                     partitions = state.protection.shares().len(),
-                    "requests wait for this shard: hot partitions exceed their share (see system.hot_partitions and \
+                    "the shard is overloaded, and hot partitions exceed their share of it (see system.hot_partitions and \
                      hot_partition_protection)"
                 );
             }

@@ -350,7 +350,8 @@ impl Executor {
         ended
     }
 
-    /// Called when nothing is left to do. Returns true if something arrived meanwhile.
+    /// Prepares the shard to sleep, because no task is ready. Polls the mailbox first, if that is
+    /// configured. Returns true if mail or a completion arrived meanwhile.
     fn before_sleep(&self, ctx: &Ctx) -> bool {
         if !self.tuning.poll.is_zero() {
             let until = Instant::now() + self.tuning.poll;

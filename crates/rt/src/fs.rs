@@ -17,9 +17,9 @@ mod huge;
 mod io;
 mod os_file;
 pub(crate) mod regular;
+mod remedy;
 mod ring;
 mod sequential;
-mod way_out;
 
 pub use directory::{
     DirEntry, FileLock, Metadata, canonicalize, create_dir_all, disk_space, free_files, hard_link, is_absence,
@@ -29,8 +29,8 @@ pub use directory::{
 pub use file::{File, OpenOptions, open};
 pub(crate) use huge::keep as keep_huge_pages;
 pub(crate) use io::{Io, blocking};
+pub use remedy::{remedy, remedy_for_new_dir};
 pub use sequential::{SequentialWriter, WriteBuffers};
-pub use way_out::{way_out, way_out_of_new_dir};
 
 use crate::group::Group;
 

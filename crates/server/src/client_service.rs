@@ -3,7 +3,7 @@
 //! Every shard has its [`Server`], whether clients are served or not.
 
 use crate::connection::tls::Tls;
-use crate::connection::{ClientPort, Listeners, Server, Spread};
+use crate::connection::{ClientPort, ConnectionCounts, Listeners, Server};
 use crate::report::Report;
 use cql::Processor;
 use rt::shard::PerShard;
@@ -73,7 +73,7 @@ impl ClientService {
         self.servers.call_all(|server| async move { server.start() }).await;
         let accepting = rt::task::spawn_in(
             Group::Statement,
-            listeners.accept(Spread::new(rt::shard::count(), self.most), self.servers, self.tls),
+            listeners.accept(ConnectionCounts::new(rt::shard::count(), self.most), self.servers, self.tls),
         );
         *self.accepting.borrow_mut() = Some(accepting);
         self.set_serving(!self.ports.is_empty());

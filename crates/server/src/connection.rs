@@ -1,6 +1,6 @@
 //! Client connections: from a socket to the query processor and back.
 //!
-//! Reading order: [`accept`] gives each socket to a shard, within the limit of [`seats`].
+//! Reading order: [`accept`] gives each socket to a shard, within the limit of [`slots`].
 //! [`drive`] is the loop of one connection: it reads, starts each request, and writes all answers
 //! of a wake together. [`arrival`] knows when requests were received, [`saturation`] whether the
 //! shard has idle time. [`client`] is the state that the loop and the requests share. [`startup`]
@@ -23,8 +23,8 @@ mod late_refusals;
 pub mod latency;
 pub mod memory;
 mod saturation;
-pub mod seats;
 pub mod service;
+pub mod slots;
 mod startup;
 mod statement;
 mod stream;
@@ -46,7 +46,7 @@ mod tests;
 pub use accept::{ClientPort, Listeners};
 pub use client::Connection;
 pub use late_refusals::LateLimits;
-pub use seats::Spread;
 pub use service::Service;
+pub use slots::ConnectionCounts;
 pub(crate) use startup::IGNORED_BITS;
 pub use transport::{Limits, NodeFacts, Server, Transport};

@@ -154,10 +154,10 @@ pub fn name_unknown_mutations(metadata: &Metadata, unknown: &BTreeMap<TableId, u
     for (id, mutations) in unknown {
         if created(*id) > newest {
             tracing::warn!(table_id = %id, mutations,
-                "mutations in the commitlog are left out: their table is not in the metadata. Was it not dropped? Then the \
-                 metadata log is older than the commitlog");
+                "replay skipped mutations in the commitlog: their table is not in the metadata. If the table was not \
+                 dropped, the metadata log is older than the commitlog");
         } else {
-            tracing::info!(table_id = %id, mutations, "mutations of a dropped table in the commitlog are left out");
+            tracing::info!(table_id = %id, mutations, "replay skipped mutations of a dropped table in the commitlog");
         }
     }
 }
@@ -241,10 +241,10 @@ async fn record_directories(keepers: PerShard<InventoryKeeper>, engine: Rc<Engin
         };
         let Some(made) = made else { return };
         match (add_made(keepers, made).await, warned) {
-            (Ok(()), true) => tracing::info!("directories of tables are recorded again"),
+            (Ok(()), true) => tracing::info!("directories of tables are recorded in the inventory again"),
             (Err(error), false) => tracing::warn!(
                 error,
-                "directories of tables cannot be recorded: the next start would not detect their loss; retrying"
+                "directories of tables cannot be recorded in the inventory: the next start would not detect their loss; retrying"
             ),
             (Ok(()), false) => continue,
             (Err(_), true) => {}
@@ -334,10 +334,11 @@ impl InventoryRecord {
             let recorded = self.record_log_end().await;
             is_due = recorded.is_err();
             match recorded {
-                Ok(()) if warned => tracing::info!("the end of the metadata log is recorded again"),
+                Ok(()) if warned => tracing::info!("the end of the metadata log is recorded in the inventory again"),
                 Err(error) if !warned => tracing::warn!(
                     %error,
-                    "the end of the metadata log cannot be recorded: the next start would not detect an older log; retrying"
+                    "the end of the metadata log cannot be recorded in the inventory: the next start would not detect an older log; \
+                     retrying"
                 ),
                 _ => {}
             }

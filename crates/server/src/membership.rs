@@ -369,8 +369,8 @@ pub fn connect_shard(
 /// The error of a start that cannot store hints. `key` is the setting that names the directory, if
 /// set.
 fn no_hints(directory: &Path, key: &str, error: &std::io::Error) -> StartError {
-    let way_out = rt::fs::way_out(directory, error);
-    StartError(format!("hints cannot be kept in {}{key}: {error}{way_out}", directory.display()))
+    let remedy = rt::fs::remedy(directory, error);
+    StartError(format!("hints cannot be kept in {}{key}: {error}{remedy}", directory.display()))
 }
 
 /// Warns about settings of hints that have no effect on the only node of a cluster, which stores no

@@ -29,13 +29,15 @@ async fn watch(memory: u64, shards: RemoteShards<PerShard<Engine>>) {
         sleep(EVERY).await;
         let resident = match rt::host::resident_memory() {
             Ok(resident) => resident,
-            Err(error) => return tracing::warn!(%error, "the resident memory cannot be read, so it is not limited"),
+            Err(error) => {
+                return tracing::warn!(%error, "cannot read the resident memory of the node: it is not limited");
+            }
         };
         let Some(pause) = guard.pause_after_flush(resident) else { continue };
         tracing::info!(
             resident_mib = resident >> 20,
             memory_mib = memory >> 20,
-            "much memory is resident: the shards flush their memtables, the oldest first"
+            "most of `memory` is resident: the shards flush their memtables, the oldest first"
         );
         let begun = shards.call_all(|engine| async move {
             if let Some(engine) = engine.try_get() {

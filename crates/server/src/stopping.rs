@@ -20,8 +20,8 @@ use thiserror::Error;
 
 /// The exit status of a process that failed, or that did not stop in time.
 pub const FAILED: u8 = 1;
-/// The exit status of a stop that could not write everything, with all acknowledged writes on disk:
-/// the next start replays more.
+/// The exit status of a stop that could not write all memtables. All acknowledged writes are on
+/// disk: the next start replays more of the commitlog.
 pub const REPLAYS: u8 = 3;
 
 static BEFORE_EXIT: OnceLock<fn()> = OnceLock::new();
@@ -176,7 +176,7 @@ impl Stopping {
         phase.enter("waiting for shard 0");
         let log_failed = failures.log_failed.clone();
         if clock.0.send(Limit { limit, phase: phase.clone(), log_failed }).is_err() {
-            tracing::warn!("the stop has no time limit: its thread has ended");
+            tracing::warn!("the stop has no time limit: the thread that enforces it has ended");
         }
         Stopping { phase, _clock: clock }
     }

@@ -26,7 +26,7 @@ impl fmt::Display for Corrupt {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An error of the operating system.
-    #[error("{}: {source}{}", path.display(), rt::fs::way_out(.path, .source))]
+    #[error("{}: {source}{}", path.display(), rt::fs::remedy(.path, .source))]
     Io {
         /// The file or directory.
         path: PathBuf,

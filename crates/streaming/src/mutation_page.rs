@@ -44,7 +44,7 @@ impl MutationPage {
 
     pub fn decode(mut bytes: Bytes) -> Result<MutationPage, String> {
         if bytes.len() < HEADER {
-            return Err(format!("{} bytes, which are no page of mutations", bytes.len()));
+            return Err(format!("{} bytes that are not a page of mutations", bytes.len()));
         }
         let flags = bytes.get_u8();
         if flags > LAST {

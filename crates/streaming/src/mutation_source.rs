@@ -134,7 +134,7 @@ impl MutationSource {
         if self.counters.streams.begin(&what, Direction::Out, receiver, None) {
             let TabletSize { partitions, bytes } = estimate;
             tracing::info!(session = %what.session, table_id = %what.table, tablet = what.tablet, partitions, bytes,
-                "a tablet is read for another node, as mutations");
+                "streaming a tablet to another node as mutations");
         }
         Ok(rt::task::spawn(read_page(reader, estimate)))
     }

@@ -38,7 +38,7 @@ pub(crate) enum ReceiveError {
     #[error("node {0}: {1}")]
     Source(HostId, CallError),
     /// A source has answered something else.
-    #[error("node {0} has answered {1}")]
+    #[error("node {0} sent an invalid response: {1}")]
     Answer(HostId, String),
     /// The data of a source is damaged.
     #[error("the tablet is damaged on node {0}: {1}")]

@@ -71,7 +71,7 @@ def contents(session):
 
 
 class Decommission:
-    """A request that a thread waits for."""
+    """A decommission that runs in a thread."""
 
     def __init__(self, node):
         self.done = None

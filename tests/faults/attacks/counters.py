@@ -1,5 +1,5 @@
-"""Three nodes with counters, of which one loses a part of what it counted. No acknowledged
-increment that others have may be lost."""
+"""Three nodes with counters. One of them loses part of its counter updates. No acknowledged
+increment that the other nodes have may be lost."""
 
 import shutil
 import subprocess
@@ -61,7 +61,7 @@ def resync(trio):
 
 
 def judge(trio, check, what, before):
-    """Node 0 has started without a part of what it counted. `before`: what the counters were."""
+    """Node 0 has started without a part of its counter updates. `before`: the counters before."""
     add(trio, 0, 0, 1)
     expected = {k: count + (k == 0) for k, count in before.items()}
     with check(f"{what}: increments after it add to what others have"):

@@ -127,7 +127,8 @@ def descriptors(place, check):
 
 
 def descriptors_of_one(place, check):
-    """The same on one of three nodes: all have the same tables afterwards, also after a restart."""
+    """One of three nodes runs out of descriptors while tables are created. All nodes have the same
+    tables afterwards, also after a restart."""
     with Trio(place) as trio:
         trio.keyspace("k")
         victim = trio.nodes[1]

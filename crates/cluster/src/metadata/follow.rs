@@ -295,7 +295,7 @@ impl AllShards {
         }
         if let Err(error) = before.apply(&change) {
             following.refused.borrow_mut().insert(change.new);
-            tracing::error!(version = %change.new, %error, "a change of the metadata is refused");
+            tracing::error!(version = %change.new, %error, "the node refused a committed change of the metadata: the change has no effect");
             return Ok(Outcome::Failed(error.to_string()));
         }
         let at_micros = change.made_at().unwrap_or_else(rt::time::wall_micros);

@@ -145,7 +145,7 @@ impl Recovered {
                 // A failed operation leaves unusable metadata, so the replay starts again without
                 // that change.
                 Replayed::Refuses { at, version, why } => {
-                    tracing::warn!(%version, why, "a change of the metadata was refused");
+                    tracing::warn!(%version, why, "replay of the metadata log refused a change: the change has no effect");
                     refused.insert(at);
                     versions.insert(version, why);
                 }

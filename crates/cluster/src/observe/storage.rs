@@ -138,7 +138,7 @@ pub async fn compactions_pending(engines: PerShard<Engine>) -> BTreeMap<(String,
     sum_by_key(lists.into_iter().flatten().map(|(keyspace, table, count)| ((keyspace, table), count)))
 }
 
-/// The latest finished compactions, shard by shard, each oldest first.
+/// The most recent compactions, ordered by shard, then from oldest to newest.
 pub async fn compactions_finished(engines: PerShard<Engine>) -> Vec<CompactionRecord> {
     ask(engines, |engine| engine.compaction_history()).await.into_iter().flatten().collect()
 }

@@ -59,7 +59,7 @@ pub struct Proposed {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum GroupError {
     /// Nothing was done.
-    #[error("no majority of the {voters} voters of the Raft group answers ({why})")]
+    #[error("no majority of the {voters} Raft voters responded: {why}")]
     NoMajority {
         /// The number of voters.
         voters: usize,
@@ -379,7 +379,7 @@ impl Group {
                 answer
             }
         };
-        tracing::trace!(%from, ?answer, "answered a request of the Raft group");
+        tracing::trace!(%from, ?answer, "the node answered a request of another Raft member");
         Ok(encode(&answer).into())
     }
 

@@ -174,7 +174,7 @@ impl Connection {
         match self.link.ask(self.to, &RaftRequest::Forgotten(acknowledged), limit).await {
             Ok(RaftResponse::Failed(_)) | Err(_) => {}
             Ok(other) => {
-                tracing::warn!(node = %self.to, why, response = ?other, "this leader ignores a member of the Raft group")
+                tracing::warn!(node = %self.to, why, response = ?other, "the leader treats a member of the Raft group as unreachable")
             }
         }
         RPCError::Unreachable(Unreachable::new(&AnyError::error(why)))

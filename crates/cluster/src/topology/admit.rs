@@ -181,7 +181,7 @@ pub(super) fn replace(
         )));
     }
     if known.state == NodeState::Removed {
-        tracing::warn!(node = %node.host, %dead, "the node that is to be replaced was removed or replaced before: the new one is a further member");
+        tracing::warn!(node = %node.host, %dead, "the node to replace was removed or replaced before: the new node joins as a further member");
         return Ok((Vec::new(), topology));
     }
     features::check_streaming(&topology).map_err(NotAdmitted::Yet)?;

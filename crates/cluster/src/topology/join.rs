@@ -180,7 +180,7 @@ async fn admit_node(
     let is_older = || runs::record(&topology, host, claim.as_ref()?).err();
     if let Some(why) = has_lost_metadata(&topology, &node).or_else(is_older) {
         if is_news(&why) {
-            tracing::warn!(why, "a node is refused");
+            tracing::warn!(node = %host, why, "a node is not admitted");
         }
         return JoinResponse::Refused(why);
     }
@@ -194,7 +194,7 @@ async fn admit_node(
     let (moved, lost) = (moved(internode.as_ref(), service), lost(internode.as_ref(), service));
     if let Some(why) = may_be_elsewhere(internode.as_ref(), &topology, &node).await {
         if is_news(&why) {
-            tracing::warn!(why, "a node is not admitted yet");
+            tracing::warn!(node = %host, why, "a node is not admitted yet");
         }
         return JoinResponse::Later(why);
     }

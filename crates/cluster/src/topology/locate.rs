@@ -35,13 +35,14 @@ const MOST_NAMED: usize = 256;
 pub struct Locator {
     named: RefCell<BTreeSet<SocketAddr>>,
     hurry: Notify,
-    /// Host ids that several nodes have, with the addresses of these nodes. They are logged
-    /// already.
+    /// Host ids that several nodes have, with the addresses of these nodes. The log has reported
+    /// these already.
     several: RefCell<BTreeMap<HostId, BTreeSet<SocketAddr>>>,
 }
 
 impl Locator {
-    /// Handles a question of the node at `from`. Returns the addresses that this node knows.
+    /// Handles a request of the node at `from`, which names the addresses that it knows. Returns
+    /// the addresses that this node knows.
     pub(super) fn asked(
         &self,
         internode: &Internode,
@@ -52,7 +53,7 @@ impl Locator {
         self.known(internode).into_iter().chain([internode.own().address]).collect()
     }
 
-    /// Adds addresses. New ones are asked soon.
+    /// Adds addresses that another node named. The node soon connects to the new ones.
     fn name(&self, addresses: impl IntoIterator<Item = SocketAddr>, own: SocketAddr) {
         let mut named = self.named.borrow_mut();
         let before = named.len();

@@ -42,9 +42,9 @@ pub fn choose(candidates: &[Candidate<'_>]) -> BTreeSet<HostId> {
     let ranked: BTreeMap<&str, Vec<Candidate<'_>>> =
         datacenters.into_iter().map(|(name, nodes)| (name, by_rack(nodes))).collect();
     // Live nodes first. Dead nodes are chosen only if no live node is left.
-    let mut chosen = seats(&ranked, wanted, true);
+    let mut chosen = choose_voters(&ranked, wanted, true);
     if chosen.is_empty() {
-        chosen = seats(&ranked, wanted, false);
+        chosen = choose_voters(&ranked, wanted, false);
     }
     debug_assert!(chosen.len() <= MOST, "there are no more voters than are useful");
     debug_assert!(candidates.is_empty() || !chosen.is_empty(), "a cluster with members has voters");
@@ -78,7 +78,7 @@ fn by_rack(nodes: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
 }
 
 /// Assigns votes one at a time, to the datacenter that has the fewest so far.
-fn seats(ranked: &BTreeMap<&str, Vec<Candidate<'_>>>, wanted: usize, alive: bool) -> BTreeSet<HostId> {
+fn choose_voters(ranked: &BTreeMap<&str, Vec<Candidate<'_>>>, wanted: usize, alive: bool) -> BTreeSet<HostId> {
     let mut queues: Vec<Vec<Candidate<'_>>> = ranked
         .values()
         .map(|nodes| nodes.iter().rev().filter(|node| node.alive || !alive).copied().collect::<Vec<_>>())

@@ -85,7 +85,7 @@ pub struct MissedWrites {
     pub table: Option<TableId>,
     /// The cause.
     pub cause: Cause,
-    /// When the entry was noted first: microseconds since the epoch.
+    /// The time since which writes are missing: microseconds since 1970.
     pub since: i64,
 }
 
@@ -166,8 +166,8 @@ impl Missed {
                 if found.is_none() && least == 0 {
                     // A node must start even if its own notes are damaged.
                     tracing::error!(file = %path.display(),
-                        "the missed-write records cannot be read, so this node does not know any more which nodes missed \
-                         writes: run `messina admin resync` for every node that was down lately");
+                        "the missed-write records are damaged, and the nodes that missed writes are unknown: run `messina \
+                         admin resync` for every node that was down recently");
                 }
                 (found, lost)
             }

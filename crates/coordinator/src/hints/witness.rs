@@ -1,5 +1,5 @@
-//! A second record of the notes of hints. Without it, removed notes look like notes that never
-//! existed.
+//! The second record of the files of hint-notes. Without it, the node could not distinguish removed
+//! files from files that never existed.
 //!
 //! The notes of a shard are the manifest of its hints (`<shard>.files`) and its missed writes
 //! (`<shard>.missed`). For each of these files the second record holds a sequence number, and the

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub(super) async fn snapshots(known: &Knowledge, rows: &mut Rows) {
     let found = storage::snapshots(known.cluster.engine, |_, _| true).await;
     for snapshot in found.unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot look for snapshots");
+        tracing::warn!(%error, "cannot list snapshots: system.snapshots shows none");
         Vec::new()
     }) {
         rows.add(&[

@@ -73,7 +73,7 @@ pub enum LogError {
         known: u32,
     },
     /// The operating system refused.
-    #[error("{path}: {error}{}", rt::fs::way_out(.path, .error))]
+    #[error("{path}: {error}{}", rt::fs::remedy(.path, .error))]
     Io {
         /// Of what.
         path: PathBuf,

@@ -96,7 +96,7 @@ impl LoadedUploads {
             }
             if !self.are_loaded(&files, record).await? {
                 tracing::warn!(dir = %dir.display(), sstable = upload,
-                    "an sstable in the upload directory has the name of one that was loaded, and is another one: it is kept");
+                    "kept an sstable in the upload directory: its content differs from the loaded sstable of the same name");
                 continue;
             }
             for name in files.into_keys().filter(|name| self.names(name)) {

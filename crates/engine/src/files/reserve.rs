@@ -20,7 +20,7 @@ const SMALLEST: u64 = 1 << 20;
 
 /// The file of the reserve could not be removed.
 #[derive(Debug, thiserror::Error)]
-#[error("{path}: {error}{}", fs::way_out(.path, .error))]
+#[error("{path}: {error}{}", fs::remedy(.path, .error))]
 pub struct ReserveError {
     path: PathBuf,
     error: io::Error,

@@ -22,7 +22,7 @@ const SHARE: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     block: BytesMut,
-    /// Bytes of all blocks, and of what is alone.
+    /// Bytes of all blocks, and of allocations that have their own memory.
     total: usize,
     /// For one merge at a time.
     pub scratch: Vec<u8>,
@@ -38,7 +38,7 @@ pub(crate) struct OwnRow {
 }
 
 impl Arena {
-    /// A block with room for `len` bytes; `None` for what should be alone.
+    /// A block with room for `len` bytes. `None`: the allocation gets its own memory.
     pub fn block(&mut self, len: usize) -> Option<&mut BytesMut> {
         // The rest of the last block is abandoned, at most an eighth of it.
         if self.block.capacity() < len {

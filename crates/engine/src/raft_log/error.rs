@@ -50,7 +50,7 @@ pub enum RaftLogError {
     #[error("the metadata log has failed: {0}")]
     Failed(String),
     /// The operating system refused.
-    #[error("{path}: {error}{}", fs::way_out(.path, .error))]
+    #[error("{path}: {error}{}", fs::remedy(.path, .error))]
     Io {
         /// Of what.
         path: PathBuf,

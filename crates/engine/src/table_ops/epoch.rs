@@ -97,7 +97,7 @@ impl Engine {
                     keyspace = schema.keyspace,
                     table = schema.name,
                     sstables = written.len(),
-                    "the snapshot of a truncated table gets the rows that were only in the commitlog"
+                    "wrote the rows of a truncated table that were only in the commitlog to sstables for its snapshot"
                 );
             }
         }

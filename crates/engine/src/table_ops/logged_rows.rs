@@ -107,7 +107,7 @@ impl Engine {
             }
             if let Err(why) = mutation.check(schema) {
                 tracing::error!(dir = %dir.display(), %position, key_bytes = key.key.len(), %why,
-                    "a mutation in the commitlog cannot be stored in an sstable: it is left out");
+                    "skipped an invalid mutation in the commitlog: it cannot be stored in an sstable");
                 continue;
             }
             collected.apply(schema, &key, &mutation);

@@ -89,7 +89,7 @@ impl Engine {
             match sealed::read::<Uuid>(&path, KIND, FORMAT).await.map_err(EngineError::io(&path))? {
                 Ok(id) => tablet.tablet_counter_id.set(Some(id)),
                 Err(damaged) if damaged.is_there => {
-                    tracing::warn!(file = %path.display(), why = damaged.why, "the node counts under a new id in a tablet");
+                    tracing::warn!(file = %path.display(), why = damaged.why, "a tablet gets a new counter id, because the file with its id is damaged");
                     tablet.tablet_counter_id.set(self.new_tablet_counter_id(table, &tablet.range).await?);
                 }
                 Err(_) => {}

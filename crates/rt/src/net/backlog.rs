@@ -1,9 +1,9 @@
 //! Input that waits in sockets because its shard has no time to read it.
 //!
-//! A loop of a connection that ends its turn before its socket is empty says how much is left. The
-//! time for which input waits follows by Little's law: the sum, over time, of what is left, divided
-//! by what is received. This wait is not seen in the queue of ready tasks: the task of a connection
-//! runs in each round, but serves a part of what is there.
+//! If the loop of a connection ends its turn before its socket is empty, it reports the bytes that
+//! are left. Little's law gives the time for which input waits: the sum of these bytes over time,
+//! divided by the bytes received. The queue of ready tasks does not show this wait: the task of a
+//! connection runs in each round, but reads only a part of its input.
 
 use super::TcpStream;
 use crate::backlog::Backlog;

@@ -38,7 +38,7 @@ impl Future for PausableShard {
             if this.now.get() >= this.until.get() {
                 return Pin::new(&mut this.shard).poll(cx);
             }
-            // One step of the world: the node may be resumed early.
+            // Check again after each step of simulated time: the node may be resumed early.
             this.wait = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
         }
     }

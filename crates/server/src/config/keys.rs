@@ -271,9 +271,9 @@ settings! {
         /// start if it cannot use one of them.
         cpuset: Option<CpuSet> = None;
         /// Memory of all shards together. Without a value: half of the machine's memory, or of the
-        /// limit of the control group. For uncounted memory, 24 MiB and 64 MiB for each shard are
-        /// reserved, together at most four tenths. The rest is the shards' budgets. A node with
-        /// less than 16 MiB for each shard does not start.
+        /// limit of the control group. The node reserves 24 MiB, and 64 MiB for each shard, for
+        /// memory that it does not count: together at most four tenths of the value. The shards
+        /// divide the rest. A node with less than 16 MiB for each shard does not start.
         memory ("64MiB" to ""): Option<Bytes> = None;
         /// The CPUs are shared with other programs: no pinning, no polling.
         overprovisioned: bool = false;

@@ -6,11 +6,11 @@
 //!
 //! The number of connections is limited ([`most_connections`]), so that clients never take the
 //! descriptors that files need. When all are in use, connections without STARTUP are evicted
-//! ([`super::seats`]).
+//! ([`super::slots`]).
 
 use super::drive;
-use super::seats::{PendingConnection, PendingConnections, STARTUP_GRACE, Seat, Spread};
 use super::service::Service;
+use super::slots::{ConnectionCounts, ConnectionSlot, PendingConnection, PendingConnections, STARTUP_GRACE};
 use super::tls::Tls;
 use super::transport::Server;
 use rt::LogThrottle;
@@ -25,7 +25,7 @@ use tokio::io::AsyncWriteExt;
 
 /// The timeout for sending the refusal of a connection.
 const REFUSAL_TIME: Duration = Duration::from_millis(100);
-/// How long to wait until an evicted connection frees its seat.
+/// How long to wait until an evicted connection frees its slot.
 const EVICTION_TIME: Duration = Duration::from_millis(100);
 /// The code of the error Overloaded.
 const OVERLOADED: i32 = 0x1001;
@@ -89,10 +89,10 @@ impl Listeners {
 
     /// Accepts connections for all shards until dropped. Every shard has its server, and its
     /// [`Tls`] if a port is encrypted.
-    pub async fn accept<S: Service>(self, spread: Spread, servers: PerShard<Server<S>>, tls: PerShard<Tls>) {
+    pub async fn accept<S: Service>(self, counts: ConnectionCounts, servers: PerShard<Server<S>>, tls: PerShard<Tls>) {
         let pending = Rc::new(PendingConnections::new());
         let shards = Shards { servers, tls };
-        let accept = |(listener, port)| accept(listener, port, spread.clone(), pending.clone(), shards);
+        let accept = |(listener, port)| accept(listener, port, counts.clone(), pending.clone(), shards);
         let loops = self.ports.into_iter().map(accept);
         let tasks: Vec<_> = loops.map(rt::task::spawn).collect();
         let _abort = AbortOnDrop(tasks);
@@ -140,7 +140,7 @@ pub fn listen_error(address: SocketAddr, error: &io::Error) -> io::Error {
 async fn accept<S: Service>(
     listener: TcpListener,
     port: ClientPort,
-    spread: Spread,
+    counts: ConnectionCounts,
     pending: Rc<PendingConnections>,
     shards: Shards<S>,
 ) {
@@ -161,35 +161,35 @@ async fn accept<S: Service>(
             }
         };
         errors.accepted();
-        if spread.is_full() && !make_room(&spread, &pending, &evictions, shards).await {
+        if counts.is_full() && !make_room(&counts, &pending, &evictions, shards).await {
             if let Some(refused) = refusals.count(rt::time::now()) {
                 tracing::warn!(
-                    most = spread.most(),
+                    most = counts.most(),
                     refused,
                     "too many client connections for the descriptors of the process: refused; raise the limit (ulimit -n, \
                      LimitNOFILE) or use fewer connections"
                 );
             }
-            refuse(stream, port.encrypted, spread.most()).await;
+            refuse(stream, port.encrypted, counts.most()).await;
             continue;
         }
         let to = match port.choice {
-            Choice::Server => spread.least(),
-            Choice::Client => spread.by_port(peer.port()),
+            Choice::Server => counts.least(),
+            Choice::Client => counts.by_port(peer.port()),
         };
-        let seat = spread.take(to);
-        pending.push(rt::time::now(), seat.pending.clone());
+        let slot = counts.take(to);
+        pending.push(rt::time::now(), slot.pending.clone());
         match rt::net::detach(stream) {
-            Ok(detached) => rt::task::spawn(hand_over(shards, to, detached, peer, seat, port.encrypted)).detach(),
+            Ok(detached) => rt::task::spawn(hand_over(shards, to, detached, peer, slot, port.encrypted)).detach(),
             Err(error) => tracing::debug!(%peer, %error, "a client disconnected before it was served"),
         }
     }
 }
 
 /// Evicts the oldest connection without STARTUP that has exceeded [`STARTUP_GRACE`], and waits for
-/// its seat. False if no seat becomes free.
+/// its slot. False if no slot becomes free.
 async fn make_room<S: Service>(
-    spread: &Spread,
+    counts: &ConnectionCounts,
     pending: &PendingConnections,
     evictions: &LogThrottle,
     shards: Shards<S>,
@@ -197,15 +197,15 @@ async fn make_room<S: Service>(
     let Some(oldest) = pending.evict_oldest(rt::time::now()) else { return false };
     if let Some(evicted) = evictions.count(rt::time::now()) {
         tracing::warn!(
-            most = spread.most(),
+            most = counts.most(),
             evicted,
             grace = ?STARTUP_GRACE,
             "all client connections are in use: closed connections without STARTUP to accept new ones"
         );
     }
     rt::task::spawn(cut(shards, oldest)).detach();
-    let _ = rt::time::timeout(EVICTION_TIME, spread.free()).await;
-    !spread.is_full()
+    let _ = rt::time::timeout(EVICTION_TIME, counts.free()).await;
+    !counts.is_full()
 }
 
 /// Closes an evicted connection. During its TLS handshake, the connection is not in its shard's
@@ -226,7 +226,7 @@ async fn refuse(mut stream: TcpStream, encrypted: bool, most: usize) {
     if encrypted {
         return;
     }
-    let why = format!("this node serves no more than {most} connections: its limit of open files allows no more");
+    let why = format!("the node has reached its limit of {most} connections, which depends on its limit of open files");
     // Version 4, stream 0, ERROR.
     let mut frame = vec![0x84, 0, 0, 0, 0];
     frame.extend((4 + 2 + why.len() as u32).to_be_bytes());
@@ -246,14 +246,14 @@ async fn hand_over<S: Service>(
     to: ShardId,
     detached: Detached,
     peer: SocketAddr,
-    seat: Seat,
+    slot: ConnectionSlot,
     encrypted: bool,
 ) {
     shard::call(to, move || async move {
         match detached.attach() {
             Ok(stream) => rt::task::spawn(async move {
-                let pending = seat.pending.clone();
-                let _seat = seat;
+                let pending = slot.pending.clone();
+                let _slot = slot;
                 // None when the node is stopping.
                 let Some(server) = shards.servers.try_get() else { return };
                 if encrypted {

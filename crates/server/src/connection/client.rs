@@ -2,7 +2,7 @@
 
 use super::latency::Did;
 use super::memory::Held;
-use super::seats::PendingConnection;
+use super::slots::PendingConnection;
 use super::transport::Transport;
 use crate::protocol::{Dialect, Event, EventKinds, Outbox, Reply, Version};
 use cql::Error;

@@ -13,7 +13,7 @@ use super::Service;
 use super::arrival::Arrival;
 use super::client::Connection;
 use super::memory::{Blocked, Charge, Ticket};
-use super::seats::PendingConnection;
+use super::slots::PendingConnection;
 use super::startup;
 use super::statement::{Job, Statement, Waiting};
 use super::stream::ClientStream;

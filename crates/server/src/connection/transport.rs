@@ -134,7 +134,7 @@ pub struct Stats {
     pub blocked_unread: Count,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: Count,
-    /// Connections closed because they had sent no STARTUP while others needed their seats.
+    /// Connections closed because they had sent no STARTUP while others needed their slots.
     pub evicted_silent: Count,
     /// Refusals by rate limits that were answered late.
     pub late_refusals: Count,
@@ -334,7 +334,7 @@ impl Transport {
         self.connections().iter().for_each(|connection| connection.cut());
     }
 
-    /// Closes a connection that had sent no STARTUP while others needed its seat. `id` is its id in
+    /// Closes a connection that had sent no STARTUP while others needed its slot. `id` is its id in
     /// the list, if it is there.
     pub(super) fn evict(&self, id: Option<u64>) {
         self.stats.evicted_silent.add(1);

@@ -105,7 +105,7 @@ pub struct TransportMetrics {
     pub dropped_unread: u64,
     /// Refusals by rate limits that were answered late.
     pub late_refusals: u64,
-    /// Connections closed because they had sent no STARTUP while others needed their seats.
+    /// Connections closed because they had sent no STARTUP while others needed their slots.
     pub evicted_silent: u64,
     /// Errors by code.
     pub errors: BTreeMap<i32, u64>,

@@ -322,8 +322,8 @@ mod tests {
         assert_eq!(payload_crc(&pieces), crc32fast::hash(b"\xFA\x2D\x55\xCApayload"));
     }
 
-    /// The bytes of an OPTIONS frame in a segment, from the Python driver's codec
-    /// (cassandra/segment.py).
+    /// The bytes of an OPTIONS frame in a segment, made by the codec of the Python driver (in its
+    /// file cassandra/segment.py).
     #[test]
     fn golden_bytes() {
         let frame = [5, 0, 0, 1, 5, 0, 0, 0, 0];

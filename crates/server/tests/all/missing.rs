@@ -485,7 +485,7 @@ fn files_of_another_node_are_refused() {
 /// A link to nothing and a link to itself have the place of each file and directory that a start
 /// opens.
 #[test]
-fn broken_links_are_named_with_a_way_out() {
+fn broken_links_are_named_with_a_remedy() {
     let scratch = Scratch::new("missing-broken-link");
     let (template, case) = (scratch.join("killed"), scratch.join("case"));
     killed(&scratch.join("home"), &template);

@@ -29,7 +29,7 @@ pub(crate) fn read(input: &mut Input<'_>, widths: &[Option<usize>], out: &mut Ve
                 (_, None) => input.vbytes()?,
             };
             if value.len() > MAX_KEY_BYTES {
-                return Err(Fault::Bad("length of a clustering value"));
+                return Err(Fault::Bad("a clustering value is too long"));
             }
             push_component(out, value);
         }

@@ -186,7 +186,7 @@ impl CellReader<'_> {
         width: Option<usize>,
     ) -> Parsed<Cell<'a>> {
         let flags = input.u8()?;
-        let row = || self.marker.ok_or(Fault::Bad("a cell refers to a marker that is not there"));
+        let row = || self.marker.ok_or(Fault::Bad("a cell refers to a missing row marker"));
         let timestamp = match flags & USE_ROW_TIMESTAMP {
             0 => self.layout.read_timestamp(input)?,
             _ => row()?.timestamp,

@@ -112,7 +112,7 @@ impl Header {
         let partition_key = partition_key.iter().map(CqlType::freeze).collect();
         let count = input.uvint()?;
         if count > MAX_COLUMNS {
-            return Err(Fault::Bad("number of clustering columns"));
+            return Err(Fault::Bad("too many clustering columns"));
         }
         let mut clustering = Vec::new();
         for _ in 0..count {
@@ -201,7 +201,7 @@ fn text(bytes: &[u8]) -> Parsed<&str> {
 fn read_columns(input: &mut Input<'_>) -> Parsed<Vec<HeaderColumn>> {
     let count = input.uvint()?;
     if count > MAX_COLUMNS {
-        return Err(Fault::Bad("number of columns"));
+        return Err(Fault::Bad("too many columns"));
     }
     let mut columns = Vec::new();
     for _ in 0..count {

@@ -468,8 +468,8 @@ fn a_free_segment_is_emptied_at_last() {
     });
 }
 
-/// Bits that flip in what was synced are found, and a tear of what was not is not mistaken for
-/// that.
+/// Replay detects flipped bits in synced data, and does not take a torn tail of unsynced data for
+/// them.
 #[test]
 fn flipped_bits_are_told_from_torn_tails() {
     let mut corrupt = 0;

@@ -1,10 +1,10 @@
 //! Limits the number of client connections, and tracks those without STARTUP.
 //!
-//! Each connection has a seat, and the number of seats is limited. When all are taken, the oldest
-//! connection that has sent no STARTUP within [`STARTUP_GRACE`] is evicted to free a seat for a new
+//! Each connection has a slot, and the number of slots is limited. When all are taken, the oldest
+//! connection that has sent no STARTUP within [`STARTUP_GRACE`] is evicted to free a slot for a new
 //! one. So connections without requests cannot lock out clients.
 //!
-//! A seat is taken on the shard that accepts, and dropped on the shard that serves. The state that
+//! A slot is taken on the shard that accepts, and dropped on the shard that serves. The state that
 //! both share is the [`PendingConnection`].
 
 use rt::shard::ShardId;
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// How long a connection may take to send STARTUP while others need its seat. Enough for the round
+/// How long a connection may take to send STARTUP while others need its slot. Enough for the round
 /// trips of TCP, TLS and the protocol to another continent.
 pub const STARTUP_GRACE: Duration = Duration::from_secs(1);
 /// The minimum length of the list of pending connections at which it is purged of connections that
@@ -32,24 +32,24 @@ const NO_ID: u64 = u64::MAX;
 
 /// The number of connections on each shard.
 #[derive(Debug, Clone)]
-pub struct Spread {
+pub struct ConnectionCounts {
     shards: Arc<[AtomicUsize]>,
     most: usize,
     freed: Arc<Notify>,
 }
 
-/// A connection that [`Spread`] counts until the seat is dropped.
+/// A connection that [`ConnectionCounts`] counts until the slot is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
-    spread: Spread,
+pub(super) struct ConnectionSlot {
+    counts: ConnectionCounts,
     pub pending: Arc<PendingConnection>,
 }
 
-impl Spread {
+impl ConnectionCounts {
     /// No connections on `shards` shards, with a limit of `most` for all shards together.
-    pub fn new(shards: usize, most: usize) -> Spread {
+    pub fn new(shards: usize, most: usize) -> ConnectionCounts {
         assert!(shards > 0, "a shard serves the connections");
-        Spread { shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(), most, freed: Arc::default() }
+        ConnectionCounts { shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(), most, freed: Arc::default() }
     }
 
     /// The limit.
@@ -61,7 +61,7 @@ impl Spread {
         self.shards.iter().map(|count| count.load(Ordering::Relaxed)).sum::<usize>() >= self.most
     }
 
-    /// Waits until a seat is free. Each freed seat wakes one waiter.
+    /// Waits until a slot is free. Each freed slot wakes one waiter.
     pub(super) async fn free(&self) {
         while self.is_full() {
             self.freed.notified().await;
@@ -79,18 +79,18 @@ impl Spread {
         ShardId(port % self.shards.len().clamp(1, usize::from(u16::MAX)) as u16)
     }
 
-    pub(super) fn take(&self, shard: ShardId) -> Seat {
+    pub(super) fn take(&self, shard: ShardId) -> ConnectionSlot {
         self.shards[usize::from(shard.0)].fetch_add(1, Ordering::Relaxed);
-        Seat { spread: self.clone(), pending: Arc::new(PendingConnection::on(shard)) }
+        ConnectionSlot { counts: self.clone(), pending: Arc::new(PendingConnection::on(shard)) }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.pending.stage.store(ENDED, Ordering::SeqCst);
-        let seats = self.spread.shards[usize::from(self.pending.shard.0)].fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(seats > 0, "a connection gives up its own seat");
-        self.spread.freed.notify_one();
+        let slots = self.counts.shards[usize::from(self.pending.shard.0)].fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(slots > 0, "a connection gives up its own slot");
+        self.counts.freed.notify_one();
     }
 }
 
@@ -197,59 +197,59 @@ mod tests {
 
     #[test]
     fn the_emptiest_shard_is_chosen() {
-        let spread = Spread::new(3, 7);
-        let first: Vec<Seat> = (0..6).map(|_| spread.take(spread.least())).collect();
-        let shards: Vec<u16> = first.iter().map(|seat| seat.pending.shard.0).collect();
+        let counts = ConnectionCounts::new(3, 7);
+        let first: Vec<ConnectionSlot> = (0..6).map(|_| counts.take(counts.least())).collect();
+        let shards: Vec<u16> = first.iter().map(|slot| slot.pending.shard.0).collect();
         assert_eq!(shards, [0, 1, 2, 0, 1, 2]);
         drop(first.into_iter().nth(4));
-        assert_eq!(spread.least(), ShardId(0));
-        let _one = spread.take(ShardId(0));
-        assert_eq!(spread.least(), ShardId(1));
-        assert_eq!(spread.by_port(19_043), ShardId(2));
+        assert_eq!(counts.least(), ShardId(0));
+        let _one = counts.take(ShardId(0));
+        assert_eq!(counts.least(), ShardId(1));
+        assert_eq!(counts.by_port(19_043), ShardId(2));
     }
 
     #[test]
     fn seats_are_bounded_and_given_back() {
-        let spread = Spread::new(2, 3);
-        let seats: Vec<Seat> = (0..3).map(|_| spread.take(spread.least())).collect();
-        assert!(spread.is_full());
-        drop(seats);
-        assert!(!spread.is_full());
+        let counts = ConnectionCounts::new(2, 3);
+        let slots: Vec<ConnectionSlot> = (0..3).map(|_| counts.take(counts.least())).collect();
+        assert!(counts.is_full());
+        drop(slots);
+        assert!(!counts.is_full());
     }
 
     #[test]
     fn the_oldest_silent_connection_is_evicted_after_its_grace() {
-        let (spread, pending) = (Spread::new(1, 4), PendingConnections::new());
+        let (counts, pending) = (ConnectionCounts::new(1, 4), PendingConnections::new());
         let begun = rt::time::now();
         let at = |millis| begun + Duration::from_millis(millis);
-        let seats: Vec<Seat> = (0..4).map(|_| spread.take(ShardId(0))).collect();
-        for (n, seat) in seats.iter().enumerate() {
-            pending.push(at(100 * n as u64), seat.pending.clone());
+        let slots: Vec<ConnectionSlot> = (0..4).map(|_| counts.take(ShardId(0))).collect();
+        for (n, slot) in slots.iter().enumerate() {
+            pending.push(at(100 * n as u64), slot.pending.clone());
         }
-        assert!(seats[0].pending.start(), "it sent STARTUP");
+        assert!(slots[0].pending.start(), "it sent STARTUP");
         let first = at(100) + STARTUP_GRACE;
         assert!(pending.evict_oldest(first - Duration::from_millis(1)).is_none(), "all are young");
         let evicted = pending.evict_oldest(first).expect("one is too old");
-        assert!(Arc::ptr_eq(&evicted, &seats[1].pending));
+        assert!(Arc::ptr_eq(&evicted, &slots[1].pending));
         assert!(!evicted.start(), "its STARTUP came too late");
         assert!(!evicted.is_listed_as(7), "nor is it served");
         assert!(pending.evict_oldest(first).is_none());
-        let mut seats = seats;
-        drop(seats.remove(2));
+        let mut slots = slots;
+        drop(slots.remove(2));
         let evicted = pending.evict_oldest(at(5000)).expect("the last one");
-        assert!(Arc::ptr_eq(&evicted, &seats[2].pending), "a connection that has ended is skipped");
+        assert!(Arc::ptr_eq(&evicted, &slots[2].pending), "a connection that has ended is skipped");
         assert!(pending.evict_oldest(at(5000)).is_none());
     }
 
     #[test]
     fn connections_that_started_or_ended_are_not_kept() {
-        let (spread, pending) = (Spread::new(1, usize::MAX), PendingConnections::new());
-        let silent: Vec<Seat> = (0..100).map(|_| spread.take(ShardId(0))).collect();
-        silent.iter().for_each(|seat| pending.push(rt::time::now(), seat.pending.clone()));
+        let (counts, pending) = (ConnectionCounts::new(1, usize::MAX), PendingConnections::new());
+        let silent: Vec<ConnectionSlot> = (0..100).map(|_| counts.take(ShardId(0))).collect();
+        silent.iter().for_each(|slot| pending.push(rt::time::now(), slot.pending.clone()));
         for _ in 0..10_000 {
-            let seat = spread.take(ShardId(0));
-            seat.pending.start();
-            pending.push(rt::time::now(), seat.pending.clone());
+            let slot = counts.take(ShardId(0));
+            slot.pending.start();
+            pending.push(rt::time::now(), slot.pending.clone());
         }
         assert!(pending.queue.borrow().len() <= 2 * LEAST_PURGE, "{}", pending.queue.borrow().len());
     }

@@ -1,9 +1,10 @@
-//! What an operator can do about an error of the file system: the end of a message that has the
-//! path and the error.
+//! What an operator can do about an error of the file system. The text is the end of a message that
+//! has the path and the error.
 //!
-//! The system's own words name no cause: "No such file or directory" may mean a link to a disk that
-//! is not mounted, "Permission denied" any directory of the path. So the path is examined again.
-//! That blocks, which is fine for what ends a start.
+//! The operating system's message names no cause. "No such file or directory" may mean a link to a
+//! disk that is not mounted, and "Permission denied" may mean any directory of the path. So these
+//! functions examine the path again. That blocks the thread, which is acceptable because the node
+//! exits after such an error.
 
 use std::ffi::CString;
 use std::io;
@@ -13,7 +14,7 @@ use std::path::Path;
 
 /// What to do about `error`, which came when the node used `path`. Begins with ". ", and is empty
 /// if nothing is known.
-pub fn way_out(path: &Path, error: &io::Error) -> String {
+pub fn remedy(path: &Path, error: &io::Error) -> String {
     match error.kind() {
         // `AlreadyExists`: a file or a link to nothing where a directory is to be made.
         io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists if let Some(link) = broken_link(path) => link,
@@ -35,11 +36,11 @@ pub fn way_out(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Like [`way_out`], for an error when the directory at `path` is made. If the directory has never
+/// Like [`remedy`], for an error when the directory at `path` is made. If the directory has never
 /// existed, nothing was moved or changed, and the operator has to make it.
-pub fn way_out_of_new_dir(path: &Path, error: &io::Error) -> String {
+pub fn remedy_for_new_dir(path: &Path, error: &io::Error) -> String {
     if is_simulated() || broken_link(path).is_some() {
-        return way_out(path, error);
+        return remedy(path, error);
     }
     let other = parts(path).find(|part| std::fs::metadata(part).is_ok_and(|found| !found.is_dir()));
     match (other, error.kind()) {
@@ -52,7 +53,7 @@ pub fn way_out_of_new_dir(path: &Path, error: &io::Error) -> String {
                  to this user (as root: mkdir -p {path} && chown {uid} {path}), or name another directory"
             )
         }
-        _ => way_out(path, error),
+        _ => remedy(path, error),
     }
 }
 
@@ -81,8 +82,8 @@ fn broken_link(path: &Path) -> Option<String> {
         return Some(match error.raw_os_error() {
             Some(libc::ELOOP) => format!(". {part} is a link that leads back to itself: {PUT_BACK}"),
             _ => format!(
-                ". {part} is a link to {target}, which is not there (a disk that is not mounted?): mount the disk. Or, if the link is \
-                 wrong, {PUT_BACK}"
+                ". {part} is a link to {target}, which does not exist. If its disk is not mounted, mount the disk. If the link is wrong, \
+                 {PUT_BACK}"
             ),
         });
     }
@@ -180,19 +181,19 @@ mod tests {
         let (new, file) = (scratch.join("new"), scratch.join("file"));
         std::fs::write(&file, "").expect("written");
         let refused = io::Error::from_raw_os_error(libc::EACCES);
-        let why = way_out_of_new_dir(&new, &refused);
+        let why = remedy_for_new_dir(&new, &refused);
         assert!(why.contains("does not exist") && why.contains(&format!("mkdir -p {}", new.display())), "{why}");
         assert!(!why.contains("restore"), "nothing was changed: {why}");
-        let why = way_out_of_new_dir(&scratch, &refused);
+        let why = remedy_for_new_dir(&scratch, &refused);
         assert!(why.contains("then start the node again"), "it is there: {why}");
         for path in [file.clone(), file.join("deeper")] {
             let error = std::fs::create_dir_all(&path).expect_err("a file is there");
-            let why = way_out_of_new_dir(&path, &error);
+            let why = remedy_for_new_dir(&path, &error);
             assert_eq!(why, format!(". {} is not a directory: name a directory", file.display()));
         }
         symlink(scratch.join("unmounted"), scratch.join("gone")).expect("linked");
         let error = std::fs::create_dir_all(scratch.join("gone")).expect_err("a link is there");
-        assert!(way_out_of_new_dir(&scratch.join("gone"), &error).contains("mount the disk"), "{error}");
+        assert!(remedy_for_new_dir(&scratch.join("gone"), &error).contains("mount the disk"), "{error}");
     }
 
     #[test]
@@ -206,21 +207,21 @@ mod tests {
         {
             let path = dir.join(path);
             let error = std::fs::read(&path).expect_err("it leads nowhere");
-            let why = way_out(&path, &error);
+            let why = remedy(&path, &error);
             assert!(why.contains(what) && why.contains("move it away"), "{why}");
         }
         let error = std::fs::create_dir_all(dir.join("gone")).expect_err("a link is there");
-        assert!(way_out(&dir.join("gone"), &error).contains("mount the disk"), "{error}");
+        assert!(remedy(&dir.join("gone"), &error).contains("mount the disk"), "{error}");
         let error = std::fs::read(dir.join("nothing")).expect_err("it is not there");
-        assert_eq!(way_out(&dir.join("nothing"), &error), "");
+        assert_eq!(remedy(&dir.join("nothing"), &error), "");
         let error = std::fs::read(dir).expect_err("a directory");
-        assert!(way_out(dir, &error).contains("move it away"));
+        assert!(remedy(dir, &error).contains("move it away"));
         let read_only = io::Error::from_raw_os_error(libc::EROFS);
-        assert!(way_out(dir, &read_only).contains("read-only"));
+        assert!(remedy(dir, &read_only).contains("read-only"));
         let forbidden = io::Error::from_raw_os_error(libc::EPERM);
-        assert!(way_out(dir, &forbidden).contains("chattr"));
+        assert!(remedy(dir, &forbidden).contains("chattr"));
         let refused = io::Error::from_raw_os_error(libc::EACCES);
-        let why = way_out(&dir.join("nothing"), &refused);
+        let why = remedy(&dir.join("nothing"), &refused);
         let owner = std::fs::metadata(dir).expect("there").uid();
         assert!(why.contains(&format!("{} belongs to user {owner}", dir.display())), "{why}");
         assert!(why.contains(&format!("runs as user {}", effective_user())), "{why}");

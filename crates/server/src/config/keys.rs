@@ -375,8 +375,9 @@ settings! {
         /// The maximum size of a request frame, and at most a tenth of the shard's memory.
         native_transport_max_frame_size_in_mb ["native_transport_max_frame_size"] ("1MiB" to "2047MiB"): MiB = Size(256 << 20);
         /// A client that reads nothing of its pending responses for this long is disconnected. If
-        /// these are large, it must read 1 MiB in that time. Reads of large rows wait for the
-        /// memory of unread responses.
+        /// these are large, it must read 1 MiB in that time. While the unread responses of a shard
+        /// use all of their memory, a client is disconnected that reads nothing for 5 s, or for 1 s
+        /// if they use twice as much. Reads of large rows wait for the memory of unread responses.
         native_transport_unread_timeout_in_ms ["native_transport_unread_timeout"] ("1s" to "1d"): Millis = millis(30_000);
         /// How long requests may wait for a shard that has no idle time. Once such waits have
         /// lasted for ten times as long, requests that have waited longer are refused as overload.

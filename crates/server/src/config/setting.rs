@@ -341,7 +341,7 @@ impl<const NANOS: u64> Setting for Time<NANOS> {
     }
 
     fn json(&self) -> String {
-        // Rounded up: a value below one unit is not shown as 0, which often has a meaning of its own.
+        // Rounded up: 0 often has a meaning of its own, so a smaller value is not shown as 0.
         self.0.as_nanos().div_ceil(u128::from(NANOS)).to_string()
     }
 

@@ -272,6 +272,33 @@ fn counters_count_once_wherever() {
     });
 }
 
+/// Drivers retry what is Overloaded, and the update of the other partition would count twice.
+#[test]
+fn a_counter_batch_that_is_refused_in_part_is_a_timeout() {
+    let replication = &[("class", "NetworkTopologyStrategy"), ("dc1", "2")];
+    let shape = Shape { counter: true, copies: &[1, 2], replication, ..Shape::DEFAULT };
+    with_cluster("counters-in-part", shape, |cluster| async move {
+        let refusal = || ReplicaError::Overloaded(replica::Overload::Counters);
+        [1, 2].iter().for_each(|node| cluster.break_node(*node, Fault::FailsCounter(key(1), refusal())));
+        let add = |partitions: &[i32]| {
+            let updates = partitions.iter().map(|k| {
+                let mutation = Change::of(&cluster, *k, 5).add(1, 10).done();
+                let key = mutation.decorated_key();
+                (mutation, key)
+            });
+            let (updates, options) = (updates.collect(), support::within(Quorum));
+            let coordinator = cluster.nodes[0].coordinator.clone();
+            async move { coordinator.write(updates, WriteKind::Counter, &options).await }
+        };
+        assert!(matches!(add(&[1]).await, Err(CoordinatorError::Overloaded(_))));
+        assert!(matches!(add(&[1, 2]).await, Err(CoordinatorError::Timeout { required: 2, .. })));
+        cluster.settle().await;
+        for node in [1, 2] {
+            assert_eq!(cluster.own(node, 2).await, [(1, 10)], "the update reaches all replicas");
+        }
+    });
+}
+
 #[test]
 fn batches_go_to_each_replica_in_one_request() {
     with_cluster("batches", Shape::DEFAULT, |cluster| async move {

@@ -1,6 +1,7 @@
 //! Faults of the nodes of a test.
 
 use bytes::Bytes;
+use model::key::DecoratedKey;
 use replica::wire::decode_request;
 use replica::{ReplicaError, ReplicaRequest};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub enum Fault {
     LosesFragmentReads,
     /// It refuses writes.
     FailsWrites(ReplicaError),
+    /// It refuses counter updates of this partition.
+    FailsCounter(DecoratedKey, ReplicaError),
     /// It is slow by this time, and then has this fault, if any.
     Late(Duration, Option<Box<Fault>>),
 }
@@ -35,6 +38,9 @@ impl Fault {
         let request = || decode_request(request).map(|(_, request)| request);
         match self {
             Fault::FailsWrites(_) => !matches!(request(), Ok(ReplicaRequest::Write(_))),
+            Fault::FailsCounter(refused, _) => {
+                !matches!(request(), Ok(ReplicaRequest::CounterUpdate((_, key))) if key == *refused)
+            }
             Fault::LosesFragmentReads => !matches!(request(), Ok(ReplicaRequest::ReadFragments(_))),
             _ => false,
         }

@@ -87,7 +87,7 @@ impl Transport for End {
             match fault {
                 Some(Fault::Refused) => Err(SendError::Down("connection refused".into())),
                 _ if is_spared => served.await.map(Pieces::join).map_err(|_| SendError::TimedOut),
-                Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
+                Some(Fault::Fails(error) | Fault::FailsWrites(error) | Fault::FailsCounter(_, error)) => {
                     Ok(encode_response(&Response::new(Err(error))).join())
                 }
                 Some(Fault::LostConnection) => Err(SendError::Lost("the connection was lost".into())),

@@ -366,7 +366,7 @@ def test_a_paging_state_of_a_dropped_table(db):
     assert state
     db.execute(f"DROP TABLE {name}")
     db.execute(f"CREATE TABLE {name} (pk int PRIMARY KEY, v double)")
-    with pytest.raises(Invalid, match="paging state has been dropped"):
+    with pytest.raises(Invalid, match="paging state does not exist: it was dropped"):
         db.session.execute(statement, paging_state=state)
 
 

@@ -88,7 +88,7 @@ impl Coordinator {
                 Err(Attempt::Outdated) => {}
             }
             drop(metadata);
-            self.wait_for_newer(number, options).await?;
+            self.wait_for_newer(number, options, &self.counters.write_timeouts).await?;
         }
     }
 

@@ -290,12 +290,18 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// [`CoordinatorError::Timeout`] when the deadline passes first.
-    async fn wait_for_newer(&self, number: u64, options: &RequestOptions) -> Result<(), CoordinatorError> {
+    /// [`CoordinatorError::Timeout`] when the deadline passes first. `timeouts` counts it.
+    async fn wait_for_newer(
+        &self,
+        number: u64,
+        options: &RequestOptions,
+        timeouts: &Cell<u64>,
+    ) -> Result<(), CoordinatorError> {
         options.context.trace("The metadata is outdated: waiting for a newer version");
         if self.metadata.wait_for_number(number + 1, options.context.deadline).await {
             return Ok(());
         }
+        count(timeouts);
         let consistency = options.consistency;
         Err(CoordinatorError::Timeout { consistency, required: 1, received: 0, data_present: false })
     }

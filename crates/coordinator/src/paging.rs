@@ -337,7 +337,9 @@ impl Coordinator {
                 table != binding.table && !table.is_named() && self.metadata().table_by_id(table).is_none()
             };
             if why == Refused::Forged && PagingState::claimed_table(bytes).is_some_and(is_gone) {
-                return CoordinatorError::Invalid("The table of the paging state has been dropped".into());
+                let why =
+                    "The table of the paging state does not exist: it was dropped, or the state is of another cluster";
+                return CoordinatorError::Invalid(why.into());
             }
             CoordinatorError::PagingState
         })

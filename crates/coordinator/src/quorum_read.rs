@@ -91,7 +91,7 @@ impl Coordinator {
                 Err(Attempt::Outdated) => {}
             }
             drop(metadata);
-            let newer = self.wait_for_newer(number, options);
+            let newer = self.wait_for_newer(number, options, &self.counters.read_timeouts);
             options.context.cancel.unless(newer).await.unwrap_or(Err(CoordinatorError::Cancelled))?;
         }
     }

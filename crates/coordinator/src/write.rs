@@ -89,7 +89,7 @@ impl Coordinator {
                     options = &continued;
                     let number = metadata.number;
                     drop(metadata);
-                    Box::pin(self.wait_for_newer(number, options)).await?;
+                    Box::pin(self.wait_for_newer(number, options, &self.counters.write_timeouts)).await?;
                     metadata = self.metadata();
                 }
             }
@@ -121,7 +121,7 @@ impl Coordinator {
                 Err(Attempt::Outdated) => sent = true,
             }
             drop(metadata);
-            self.wait_for_newer(number, options).await?;
+            self.wait_for_newer(number, options, &self.counters.write_timeouts).await?;
             metadata = self.metadata();
             let is_void = |(mutation, _): &KeyedMutation| {
                 metadata.table_by_id(mutation.table()).is_some_and(|table| table.epoch > made)

@@ -193,7 +193,8 @@ pub fn check_hello(
         return reject(
             RejectionCode::Cluster,
             format!(
-                "node {} at {} belongs to cluster '{}', node {} at {} to cluster '{}'",
+                "node {} at {} belongs to cluster '{}', node {} at {} to cluster '{}': set cluster_name to the same name \
+                 on all nodes, and seeds to nodes of this cluster",
                 from.host, from.address, hello.cluster, own.host, own.address, own.cluster
             ),
         );

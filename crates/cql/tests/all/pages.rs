@@ -99,7 +99,14 @@ fn a_paging_state_of_a_dropped_table_is_an_invalid_request() {
         create("double").await;
         for (statement, state) in statements.into_iter().zip(states) {
             let refused = page(statement, Some(state.clone())).await.unwrap_err();
-            assert_eq!(refused, Error::Invalid("The table of the paging state has been dropped".into()), "{statement}");
+            assert_eq!(
+                refused,
+                Error::Invalid(
+                    "The table of the paging state does not exist: it was dropped, or the state is of another cluster"
+                        .into()
+                ),
+                "{statement}"
+            );
             // An invalid paging state is a protocol error.
             for at in [0, state.len() - 20, state.len() - 1] {
                 let mut forged = state.to_vec();

@@ -167,6 +167,24 @@ fn refusals_come_back_as_what_they_are() {
 }
 
 /// A handler that never answers, and reports when it is dropped.
+/// The other end closes the connection if a body is longer, and all its calls fail.
+#[test]
+fn a_response_that_is_too_long_is_refused_and_the_connection_stays() {
+    rt::block_on(async {
+        let (near, far) = duplex(1 << 20);
+        let (channel, _asking) = ask(near, small(), true);
+        let handlers = Handlers::new();
+        handlers.set(Verb::Replica, |_: Caller, body: Bytes| async move {
+            Ok::<Pieces, Refusal>(Bytes::from(vec![7; small().largest_body + body.len()]).into())
+        });
+        let (_counters, _answering) = answer(far, small(), handlers);
+        let call = |body: &'static [u8]| channel.call(Verb::Replica, Bytes::from_static(body), deadline());
+        let refused = call(b"1").await.expect_err("too long");
+        assert!(matches!(&refused, CallError::Refused(why) if why.code == RefusalCode::Failed), "{refused}");
+        assert_eq!(call(b"").await.expect("the longest").len(), small().largest_body);
+    });
+}
+
 fn endless(handlers: &Handlers, started: &Rc<Cell<u32>>, dropped: &Rc<Cell<u32>>) {
     struct Dropped(Rc<Cell<u32>>);
     impl Drop for Dropped {

@@ -39,10 +39,21 @@ struct Work {
     average: Cell<usize>,
     /// When bytes were last sent, or were queued.
     last_sent: Cell<Instant>,
+    /// The maximum length of a response, in bytes.
+    largest_body: usize,
 }
 
 impl Work {
     fn respond(&self, stream: u64, result: Result<Pieces, Refusal>) {
+        // The other node would take a longer response for a damaged frame, and close the
+        // connection.
+        let result = match result {
+            Ok(body) if body.len() > self.largest_body => {
+                let why = format!("the response has {} bytes; the limit is {}", body.len(), self.largest_body);
+                Err(Refusal::new(RefusalCode::Failed, why))
+            }
+            other => other,
+        };
         let (kind, body) = match result {
             Ok(body) => (Kind::Response, body),
             Err(refusal) => {
@@ -94,7 +105,13 @@ impl Serving {
     pub fn new(connection: Rc<Connection>, party: &Party, handlers: Rc<Handlers>, config: InternodeConfig) -> Serving {
         let checked = connection.last_received();
         let last_sent = Cell::new(checked);
-        let work = Work { connection, active: RefCell::default(), average: Cell::new(0), last_sent };
+        let work = Work {
+            connection,
+            active: RefCell::default(),
+            average: Cell::new(0),
+            last_sent,
+            largest_body: config.largest_body,
+        };
         let (host, shard, address) = (party.host, party.shard, party.address);
         Serving { work: Rc::new(work), host, shard, address, handlers, config, timer: Timer::default(), checked }
     }

@@ -137,7 +137,7 @@ def test_idle_connections_leave_descriptors_for_tables():
         session.execute("DROP TABLE k.t4")
         refusals = refusals_of(sockets)
         assert (
-            len(refusals) == 1 and "no more than" in refusals.pop()
+            len(refusals) == 1 and "reached its limit of" in refusals.pop()
         ), "clients get the reason of the refusal"
         assert (
             1 <= node.log_path.read_text().count("too many client connections") <= 20

@@ -9,7 +9,7 @@ use super::nodes::Nodes;
 use super::read_failures::ReadFailures;
 use super::read_trace::ReadKind;
 use super::reconcile;
-use super::replica_failure::ReplicaFailure;
+use super::replica_failure::{FailureClass, ReplicaFailure};
 use super::response_tracker::{LevelStatus, ResponseTracker};
 use super::{Consistency, CoordinatorError};
 use bytes::Bytes;
@@ -158,7 +158,9 @@ impl QuorumState {
             if failure.is_rate_limited() {
                 self.give_up_spare();
             }
-            self.fail(replica, failure);
+            // The replica received the first request, or may have.
+            let was_sent = failure.class() == FailureClass::NotSent && self.lost.contains(&replica);
+            self.fail(replica, if was_sent { failure.into_lost() } else { failure });
             self.rows_asked -= usize::from(kind == ReadKind::Rows);
             instead = self.replacement();
         } else if self.rows_asked == 0 && self.rows.is_none() {

@@ -51,6 +51,11 @@ impl ReplicaFailure {
         matches!(self, ReplicaFailure::Send(SendError::Lost(_)))
     }
 
+    /// This failure of a second request, after the connection of the first was lost.
+    pub fn into_lost(self) -> ReplicaFailure {
+        ReplicaFailure::Send(SendError::Lost(self.why()))
+    }
+
     /// Whether the replica refused the request as routed by outdated metadata.
     pub fn is_stale(&self) -> bool {
         matches!(self, ReplicaFailure::Refused(ReplicaError::Stale(_)))

@@ -128,7 +128,10 @@ fn a_replica_is_asked_once_more_after_a_lost_connection_if_there_is_no_spare_one
         assert_eq!(read.add(replica(n), kind, lost()), Next::AskAgain(replica(n), kind));
         read.asked(replica(n), kind);
         assert_eq!(read.add(replica(3 - n), other, digested(7)), Next::Wait);
-        assert_eq!(read.add(replica(n), kind, lost()), Next::Unreachable, "only once");
+        let down = Err(ReplicaFailure::Send(SendError::Down("connection refused".into())));
+        assert_eq!(read.add(replica(n), kind, down), Next::Unreachable, "only once");
+        let error = read.error(false);
+        assert!(matches!(error, CoordinatorError::Timeout { .. }), "the first was sent: {error:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Context, Mutations, ReplicaAnswer, ReplicaRequest};
 
 /// A counter update that one replica has applied.
 struct AppliedUpdate {
@@ -127,8 +127,7 @@ impl Coordinator {
                     return Err(error.into());
                 }
                 Ok(_) => {
-                    let why = "a replica sent another kind of response to a counter update".to_owned();
-                    let failure = ReplicaFailure::Refused(ReplicaError::Storage(why));
+                    let failure = ReplicaFailure::unexpected_answer("a counter update");
                     let node = nodes.address(counter_leader.host);
                     return Err(CoordinatorError::of_failure(failure, consistency, required, node).into());
                 }

@@ -114,8 +114,9 @@ impl CoordinatorError {
     /// The client's error if a replica refused a write for a reason that holds on all replicas.
     pub(super) fn of_refused_write(failure: &ReplicaFailure) -> Option<Self> {
         match failure {
-            ReplicaFailure::Refused(ReplicaError::Rejected(why)) => Some(CoordinatorError::Invalid(why.clone())),
-            ReplicaFailure::Refused(ReplicaError::NoSuchTable) => Some(CoordinatorError::NoSuchTable),
+            ReplicaFailure::Refused(error @ (ReplicaError::Rejected(_) | ReplicaError::NoSuchTable)) => {
+                CoordinatorError::of_any_replica(error.clone()).ok()
+            }
             _ => None,
         }
     }

@@ -48,7 +48,7 @@ impl Coordinator {
         let asked = pin!(self.client.send(only, &message, &options.context));
         let failure = match options.context.cancel.interrupt(asked).await {
             Some(Ok(ReplicaAnswer::Page(page))) => return Ok(page),
-            Some(Ok(_)) => super::quorum_state::unexpected_answer(),
+            Some(Ok(_)) => ReplicaFailure::unexpected_answer("a read"),
             Some(Err(failure)) => failure,
             None => ReplicaFailure::Refused(ReplicaError::Cancelled),
         };

@@ -19,7 +19,7 @@ use super::client::Message;
 use super::error::Attempt;
 use super::level::factors;
 use super::paging::LastReplicas;
-use super::quorum_state::{AfterRepair, Next, QuorumState, Sources, unexpected_answer};
+use super::quorum_state::{AfterRepair, Next, QuorumState, Sources};
 use super::read_trace::{self, ReadKind};
 use super::reconcile::{self, Merged};
 use super::repair::{OtherSet, Repairs};
@@ -280,7 +280,7 @@ impl Coordinator {
                     ask(&asked, read, replica, kind);
                 }
                 Next::AskAgain(replica, kind) => {
-                    read_trace::asked_instead(kind, replica, options);
+                    read_trace::asked_again(kind, replica, options);
                     ask_again(&asked, read, replica, kind);
                 }
                 Next::Enough => {
@@ -358,7 +358,7 @@ impl Coordinator {
                     parts.push(*part);
                     sources.push(replica);
                 }
-                Ok(_) => read.fail(replica, unexpected_answer()),
+                Ok(_) => read.fail(replica, ReplicaFailure::unexpected_answer("a read")),
                 Err(failure) => {
                     read_trace::failed(replica, &failure, options);
                     read.fail(replica, failure);

@@ -15,7 +15,7 @@ use super::{Consistency, CoordinatorError};
 use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use model::schema::ClusteringOrder;
-use replica::{Digest, Page, ReplicaAnswer, ReplicaError};
+use replica::{Digest, Page, ReplicaAnswer};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -145,7 +145,7 @@ impl QuorumState {
                 self.digests.push((replica, page, digest));
                 None
             }
-            (_, Ok(_)) => Some(unexpected_answer()),
+            (_, Ok(_)) => Some(ReplicaFailure::unexpected_answer("a read")),
             (_, Err(failure)) => Some(failure),
         };
         let mut instead = None;
@@ -195,8 +195,7 @@ impl QuorumState {
     /// broke while it was idle shows this only at the next request, and a read has no effect. A
     /// spare replica is preferred: the node may be down.
     fn may_ask_again(&self, replica: TabletReplica) -> bool {
-        let counts = |spare: &TabletReplica| self.tracker.needs(self.nodes.datacenter(spare.host));
-        !self.lost.contains(&replica) && !self.spare.iter().any(counts)
+        !self.lost.contains(&replica) && self.place_of_spare().is_none()
     }
 
     /// Asks no other replica in place of a replica that refuses by a rate limit: a refusal must not
@@ -256,9 +255,13 @@ impl QuorumState {
 
     /// The next spare replica with an answer that would count.
     pub fn next_spare(&mut self) -> Option<TabletReplica> {
+        self.spare.remove(self.place_of_spare()?)
+    }
+
+    /// The place among the spare replicas of the next one with an answer that would count.
+    fn place_of_spare(&self) -> Option<usize> {
         let counts = |replica: &TabletReplica| self.tracker.needs(self.nodes.datacenter(replica.host));
-        let at = self.spare.iter().position(counts)?;
-        self.spare.remove(at)
+        self.spare.iter().position(counts)
     }
 
     /// Counts the response of a replica towards the level.
@@ -309,12 +312,6 @@ impl QuorumState {
 /// Whether each replica is there once.
 fn is_distinct(replicas: &[TabletReplica]) -> bool {
     replicas.iter().enumerate().all(|(i, replica)| !replicas[..i].contains(replica))
-}
-
-/// The failure of a replica that sent another kind of response than was requested.
-#[cold]
-pub(super) fn unexpected_answer() -> ReplicaFailure {
-    ReplicaFailure::Refused(ReplicaError::Storage("a replica sent another kind of response to a read".into()))
 }
 
 #[cfg(test)]

@@ -51,6 +51,11 @@ pub(super) fn asked_instead(kind: ReadKind, replica: TabletReplica, options: &Re
     record(options, || format!("Asking for {kind} of node {} instead", replica.host));
 }
 
+/// A replica is asked once more.
+pub(super) fn asked_again(kind: ReadKind, replica: TabletReplica, options: &RequestOptions) {
+    record(options, || format!("Asking for {kind} of node {} once more", replica.host));
+}
+
 /// A replica failed.
 pub(super) fn failed(replica: TabletReplica, failure: &ReplicaFailure, options: &RequestOptions) {
     record(options, || format!("Node {} did not answer: {}", replica.host, failure.why()));

@@ -46,6 +46,13 @@ impl ReplicaFailure {
         }
     }
 
+    /// The failure of a replica that sent another kind of response than `request` ("a read") needs.
+    #[cold]
+    pub fn unexpected_answer(request: &str) -> ReplicaFailure {
+        let why = format!("a replica sent another kind of response to {request}");
+        ReplicaFailure::Refused(ReplicaError::Storage(why))
+    }
+
     /// Whether the connection was lost before the response.
     pub fn is_lost(&self) -> bool {
         matches!(self, ReplicaFailure::Send(SendError::Lost(_)))

@@ -548,9 +548,10 @@ where
             ));
             return self.connection.error(&job.reply, &error);
         }
-        let expected = self.server.workers.answer_size(&job.statement, self.connection.answer_size());
+        let writes = job.statement.writes();
         let Some(rest) = self.server.workers.start(job) else { return };
         transport.stats.waited.add(1);
+        let expected = self.server.workers.answer_size(writes, self.connection.answer_size());
         // The memory of a large frame is charged already.
         let bytes = if charge.is_some() { STATEMENT } else { STATEMENT + COPIES * frame_len };
         let waiting = Waiting::new(transport, &self.connection, expected, bytes, charge);

@@ -20,20 +20,30 @@ pub(super) enum Statement {
     Batch(Batch),
 }
 
+/// Whether a statement writes rows, so that its answer is small.
+pub(super) enum Writes {
+    Yes,
+    No,
+    /// If the prepared statement with this id does.
+    IfPrepared([u8; 16]),
+}
+
 impl Statement {
-    /// Whether the statement writes rows, so that its answer is small.
-    #[cold]
-    pub fn is_write<S: Service>(&self, service: &S) -> bool {
+    /// Whether the statement writes rows. Looks up nothing: most statements end before it matters.
+    #[inline]
+    pub fn writes(&self) -> Writes {
         match self {
-            Statement::Query { text, .. } => {
-                let first = text.as_str().split_whitespace().next().unwrap_or_default();
-                ["INSERT", "UPDATE", "DELETE", "BEGIN"].iter().any(|verb| verb.eq_ignore_ascii_case(first))
-            }
-            Statement::Execute { id, .. } => service.is_write(id),
-            Statement::Batch(_) => true,
-            Statement::Prepare { .. } => false,
+            Statement::Execute { id, .. } => Writes::IfPrepared(*id),
+            Statement::Query { text, .. } if is_write(text.as_str()) => Writes::Yes,
+            Statement::Batch(_) => Writes::Yes,
+            Statement::Query { .. } | Statement::Prepare { .. } => Writes::No,
         }
     }
+}
+
+fn is_write(text: &str) -> bool {
+    let first = text.split_whitespace().next().unwrap_or_default();
+    ["INSERT", "UPDATE", "DELETE", "BEGIN"].iter().any(|verb| verb.eq_ignore_ascii_case(first))
 }
 
 /// A statement, with the connection and the frame to answer.

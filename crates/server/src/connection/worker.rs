@@ -5,7 +5,7 @@
 //! to wait moves into a task, finishes the job there, and returns to the pool.
 
 use super::service::Service;
-use super::statement::{self, Job, Statement};
+use super::statement::{self, Job, Writes};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -68,9 +68,14 @@ impl<S: Service> Workers<S> {
 
     /// The expected bytes of the answer to a statement, on a connection whose answers have `usual`
     /// bytes.
-    #[inline]
-    pub fn answer_size(&self, statement: &Statement, usual: usize) -> usize {
-        if usual > SMALL_ANSWER && statement.is_write(&*self.service) { SMALL_ANSWER } else { usual }
+    pub fn answer_size(&self, writes: Writes, usual: usize) -> usize {
+        let is_write = match writes {
+            _ if usual <= SMALL_ANSWER => return usual,
+            Writes::Yes => true,
+            Writes::No => false,
+            Writes::IfPrepared(id) => self.service.is_write(&id),
+        };
+        if is_write { SMALL_ANSWER } else { usual }
     }
 
     /// Starts `job`. If it has to wait, returns a future with the rest.

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from cassandra import Unavailable
+from cassandra import ConsistencyLevel, Unavailable
 from database import Config, Exists, Invalid, Syntax, connect
 
 RF1 = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
@@ -80,6 +80,22 @@ def test_wrong_options(db, name, rest):
 def test_default_replication(db, name):
     db.execute(f"CREATE KEYSPACE {name}")
     assert properties(db, name)[0][0]["class"].endswith("NetworkTopologyStrategy")
+
+
+@pytest.mark.scylla
+@pytest.mark.parametrize("level", ["QUORUM", "LOCAL_QUORUM", "EACH_QUORUM"])
+def test_a_quorum_of_more_replicas_than_nodes(db, name, level):
+    """The levels of a datacenter count its replication factor, as QUORUM does."""
+    db.execute(
+        f"CREATE KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy',"
+        " 'datacenter1': 3}"
+    )
+    db.execute(f"CREATE TABLE {name}.t (pk int PRIMARY KEY)")
+    level = ConsistencyLevel.name_to_value[level]
+    with pytest.raises(Unavailable) as refused:
+        db.execute(f"INSERT INTO {name}.t (pk) VALUES (1)", consistency_level=level)
+    assert (refused.value.required_replicas, refused.value.alive_replicas) == (2, 1)
+    db.execute(f"INSERT INTO {name}.t (pk) VALUES (1)", consistency_level=ConsistencyLevel.ONE)
 
 
 @pytest.mark.scylla

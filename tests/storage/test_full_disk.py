@@ -11,6 +11,7 @@ from cassandra import OperationTimedOut, WriteFailure, WriteTimeout
 from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.protocol import OverloadedErrorMessage
+from cluster.trio import eventually
 from database import connect
 from launch import Node
 
@@ -76,6 +77,37 @@ def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
             if not (isinstance(error, WriteFailure) and "no space left" in str(error))
         ]
         assert not others, others[:3]
+        alerts = [node.metric("scylla_commitlog_out_of_space"),
+                  node.metric("scylla_memtables_failed_flushes")]
+        assert any(alerts), "an alert shows it"
+        cluster.shutdown()
+    finally:
+        node.close()
+        shutil.rmtree(small_disk / "data", ignore_errors=True)
+
+
+def test_a_disk_without_space_for_a_segment_is_an_alert_until_there_is_space(small_disk):
+    node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
+    try:
+        node.start()
+        cluster, session = connect(node.address)
+        session.execute(
+            "CREATE KEYSPACE k WITH replication = {'class': 'NetworkTopologyStrategy',"
+            " 'replication_factor': 1}"
+        )
+        session.execute("CREATE TABLE k.t (pk int PRIMARY KEY, v blob)")
+        insert = session.prepare("INSERT INTO k.t (pk, v) VALUES (?, ?)")
+        assert node.metric("scylla_commitlog_out_of_space") == 0
+        ballast = fill(small_disk)
+        with pytest.raises(WriteFailure, match="no space left"):
+            for pk in range(1000):
+                session.execute(insert, (pk, os.urandom(50_000)))
+        assert node.metric("scylla_commitlog_out_of_space") == 1
+        assert "this shard refuses writes until there is" in node.log_tail(50)
+        os.unlink(ballast)
+        eventually(lambda: node.metric("scylla_commitlog_out_of_space") == 0)
+        session.execute(insert, (0, b"accepted"))
+        assert "the commitlog has space again: writes are accepted" in node.log_tail(50)
         cluster.shutdown()
     finally:
         node.close()

@@ -380,11 +380,6 @@ mod tests {
         assert!(
             nodes.down_for(host(6), rt::time::now()).is_some() && nodes.down_for(host(7), rt::time::now()).is_none()
         );
-        let alone = Nodes::new(host(9), &[view(9, "a", "r1")]);
-        let network =
-            [("class", "NetworkTopologyStrategy"), ("a", "3")].map(|(name, value)| (name.into(), value.into()));
-        let factors = alone.factors(&network.into(), &[alone.candidate(replica(9), false)]);
-        assert_eq!(factors.of(alone.own_datacenter()), 3, "a node alone counts its own datacenter");
         let alone = Nodes::new(host(9), &[]);
         assert!(alone.is_alive(host(9)));
         assert_eq!(alone.datacenter(host(9)), alone.own_datacenter());

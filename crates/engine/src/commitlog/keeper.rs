@@ -165,10 +165,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
             break;
         }
         if result.is_ok() {
-            // Nothing failed for lack of space any more: appends wait again for the next segment.
-            if std::mem::replace(&mut log.state.borrow_mut().no_space_for_segment, false) {
-                tracing::info!(shard = log.config.shard.0, "the commitlog has space again: writes are accepted");
-            }
+            has_space(log);
         }
         match result {
             Ok(true) => {}
@@ -205,6 +202,13 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
         if let Err(error) = fs::remove_file(&spare).await {
             tracing::warn!(file = %spare.display(), %error, "a spare commitlog segment could not be removed");
         }
+    }
+}
+
+/// Records that nothing fails for lack of space any more: appends wait again for the next segment.
+fn has_space(log: &Commitlog) {
+    if std::mem::replace(&mut log.state.borrow_mut().no_space_for_segment, false) {
+        tracing::info!(shard = log.config.shard.0, "the commitlog has space again: writes are accepted");
     }
 }
 
@@ -263,8 +267,8 @@ impl Keeper {
         debug_assert!(state.next.is_none(), "a segment that is ready is used first");
         debug_assert!(state.active.id < id, "segments are used in the order of their ids");
         state.next = Some(segment);
-        state.no_space_for_segment = false;
         drop(state);
+        has_space(&log);
         log.signals.room.notify_waiters();
         Ok(())
     }

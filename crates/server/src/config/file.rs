@@ -325,6 +325,15 @@ mod tests {
     }
 
     #[test]
+    fn a_replacement_needs_seeds() {
+        let replaces = "replace_node_first_boot: 00000000-0000-0000-0000-000000000001";
+        let why = parse(replaces).expect_err("it would form a cluster of its own").to_string();
+        assert!(why.contains("replace_node_first_boot") && why.contains("seeds"), "{why}");
+        let seeds = "seeds: localhost\n";
+        assert!(parse(&format!("{seeds}{replaces}")).is_ok());
+    }
+
+    #[test]
     fn a_file_that_places_data_elsewhere_needs_a_data_dir() {
         for text in ["data_file_directories: [/disk/data]", "commitlog_directory: /disk/log"] {
             let (key, _) = text.split_once(':').expect("a key");

@@ -575,6 +575,15 @@ mod tests {
         assert!(why.is_err_and(|why| why.contains("not supported yet")));
     }
 
+    #[test]
+    fn a_duration_below_one_unit_is_not_shown_as_zero() {
+        let shown = |word| read::<Millis>(word).expect("a duration").json();
+        assert_eq!(
+            [shown("0"), shown("1ns"), shown("500us"), shown("1500us"), shown("2s")],
+            ["0", "1", "1", "2", "2000"]
+        );
+    }
+
     proptest! {
         #[test]
         fn shown_sizes_and_times_can_be_read(bytes in 0u64..1 << 50, micros in 0u64..1 << 45) {

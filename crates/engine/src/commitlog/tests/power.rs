@@ -300,7 +300,7 @@ fn a_disk_that_has_room_again_is_not_taken_for_a_full_one() {
         }
         let until = async |is_full: bool| {
             let mut waited = 0;
-            while log.state.borrow().next.is_none() || log.state.borrow().no_space_for_segment != is_full {
+            while log.state.borrow().next.is_none() || log.metrics().out_of_space != is_full {
                 rt::time::sleep(Duration::from_millis(1)).await;
                 waited += 1;
                 assert!(waited < 10_000, "the log never says that the disk is full: {is_full}");

@@ -48,7 +48,7 @@ impl Coordinator {
         let some_applied = !counted.iter().all(is_refused);
         let Some(error) = counted.into_iter().find_map(Result::err) else { return Ok(()) };
         if some_applied && is_refusal(&error) {
-            // Drivers retry a refusal, and would then repeat the updates that are applied.
+            // A client may retry a refusal, and would then repeat the updates that are applied.
             let consistency = options.consistency;
             return Err(CoordinatorError::Timeout { consistency, required, received: 0, data_present: false });
         }

@@ -272,7 +272,7 @@ fn counters_count_once_wherever() {
     });
 }
 
-/// Drivers retry what is Overloaded, and the update of the other partition would count twice.
+/// A client may retry what is Overloaded, and the update of the other partition would count twice.
 #[test]
 fn a_counter_batch_that_is_refused_in_part_is_a_timeout() {
     let replication = &[("class", "NetworkTopologyStrategy"), ("dc1", "2")];

@@ -16,6 +16,15 @@ ROUTES = ("owner", "any")
 MOST = 20_000
 SKIPPED = 3  # seconds that are not counted: from the fourth second on
 EXACT, LOW = (100, 1000, 10_000), 10  # limits per second
+# Other partitions, of a table with a limit of 1 per second, and the reads per second of all of them
+# together. Each is below its limit.
+OTHERS, CROWDS = "goodput.others", ((1_200, 1_000), (20_000, 10_000))
+# The loads beside them: operation, level, route, limit and multiple.
+CROWDED = [
+    ("read", "one", "any", 100, 3),
+    ("read", "quorum", "any", 100, 3),
+    ("write", "quorum", "any", 100, 3),
+]
 LISTED = 10  # partitions that must be listed, but one
 ZIPF_TABLE = "goodput.zipf"
 
@@ -46,41 +55,57 @@ def batches(bench):
 
 def accuracy(bench, emit):
     server = Three("1G", shards=2)
-    seconds, key = bench.short(8, 30), 0
+    seconds, keys = bench.short(8, 30), itertools.count(1)
     try:
         server.start()
         create(server)
         fill(server, 10_000)
         for batch in batches(bench):
-            loads = []
-            most = batch[0][3]
-            limit(server, reads=most, writes=most)
-            for operation, level, route, _, multiple in batch:
-                # A key of its own, without a history.
-                key += 1
-                rate = most * multiple
-                plan = f"{rate if rate <= MOST else 0}:{SKIPPED + seconds + 1}"
-                loads.append(
-                    Load(
-                        server,
-                        op=operation,
-                        level=level,
-                        route=route,
-                        first=key,
-                        plan=plan,
-                        flight=ATTACK_FLIGHT,
-                    )
-                )
-            for kind, load in zip(batch, loads):
-                report = load.report()
-                since, until = SKIPPED, SKIPPED + seconds
-                accepted = sum(per_second(report, name, since, until) for name in ("good", "late"))
-                emit(bench, server, case_of(kind), {
-                    "limit": most, "offered_of_limit": round(answered(report, since, until) / most,
-                        2), "accepted_of_limit": round(accepted / most, 4),
-                    "failed": sum(report["failed"]), "codes": report["codes"]})
+            measure(bench, emit, server, batch, keys, seconds)
+        create(server, OTHERS)
+        fill(server, max(count for count, _ in CROWDS), OTHERS)
+        limit(server, OTHERS, reads=1, writes=1)
+        for count, rate in CROWDS:
+            plan = f"{rate}:{SKIPPED + seconds + 4}"
+            others = Load(server, OTHERS, level="one", keys=count, plan=plan, flight=ATTACK_FLIGHT)
+            measure(bench, emit, server, CROWDED, keys, seconds, f"-beside-{count}")
+            others.report()
     finally:
         server.close()
+
+
+def measure(bench, emit, server, batch, keys, seconds, beside=""):
+    """Offers loads beside each other, and counts what is accepted of each."""
+    most = batch[0][3]
+    limit(server, reads=most, writes=most)
+    # Each load has a key of its own, without a history.
+    loads = [start(server, kind, next(keys), seconds) for kind in batch]
+    for kind, load in zip(batch, loads):
+        report = load.report()
+        since, until = SKIPPED, SKIPPED + seconds
+        accepted = sum(per_second(report, name, since, until) for name in ("good", "late"))
+        emit(bench, server, case_of(kind) + beside, {
+            "limit": most,
+            "offered_of_limit": round(answered(report, since, until) / most, 2),
+            "accepted_of_limit": round(accepted / most, 4),
+            "failed": sum(report["failed"]),
+            "codes": report["codes"],
+        })
+
+
+def start(server, kind, key, seconds):
+    operation, level, route, most, multiple = kind
+    rate = most * multiple
+    plan = f"{rate if rate <= MOST else 0}:{SKIPPED + seconds + 1}"
+    return Load(
+        server,
+        op=operation,
+        level=level,
+        route=route,
+        first=key,
+        plan=plan,
+        flight=ATTACK_FLIGHT,
+    )
 
 
 # -- the hottest partitions ------------------------------------------------------------------------

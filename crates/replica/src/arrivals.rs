@@ -8,6 +8,11 @@
 //! total, although each operation is counted by one shard only. Reports hold first-hand counts
 //! alone: a total that is reported would return and be counted twice.
 //!
+//! If there are too many partitions, those are reported that exceed their limits by the most
+//! operations, as far as the shard can know ([`Tracked::excess`]). So a partition is displaced only
+//! by partitions with an excess as large as its own. The excess is not taken in proportion to the
+//! limit: one operation of a partition with a limit of 1 would displace any other.
+//!
 //! Rates are thousandths of operations per second, halved each second like the counts behind them.
 //! They do not depend on when the seconds of a node begin. The report of a coordinator that no
 //! longer reports expires after [`EXPIRY_MILLIS`]. Memory is bounded: see [`MAX_TRACKED`] and
@@ -16,6 +21,7 @@
 use crate::limiter::{LimitKey, fold};
 use model::id::HostId;
 use rt::hash::HashMap;
+use std::cmp::Reverse;
 
 /// The most partitions of a report, with the partitions of [`crate::spent`].
 pub const MAX_REPORTED: usize = 256;
@@ -27,6 +33,10 @@ pub const MAX_TRACKED: usize = SETS * WAYS;
 pub const MAX_SHARES: usize = 1 << 15;
 /// The highest rate of a report. A higher one is cut.
 const MAX_RATE: u64 = 1 << 45;
+/// The highest total of which an excess is known.
+const MAX_TOTAL: u64 = 1 << 62;
+/// The rate of one operation per second.
+const PER_OPERATION: u64 = 1_000;
 
 const SETS: usize = 256;
 const WAYS: usize = 4;
@@ -39,6 +49,9 @@ const MOST_SHARES: u64 = 16;
 const LEAST_COUNT: u64 = 4;
 /// A partition that gets no operation for this long is no longer tracked.
 const IDLE_MILLIS: u64 = 2_000;
+/// How long the rate at the other coordinators may be incomplete once it is known: the others, too,
+/// must report the partition first.
+const SETTLING_MILLIS: u64 = 1_000;
 /// How often reports are searched for those that have expired.
 const SWEEP_MILLIS: u64 = 250;
 
@@ -69,15 +82,36 @@ struct Tracked {
     count: u64,
     /// When the last operation came, in milliseconds.
     at: u64,
-    /// The rate that arrives at all other coordinators, and until when it counts.
+    /// The rate that arrives at all other coordinators, since when it is known without a gap, and
+    /// until when it counts.
     others: u64,
+    since: u64,
     until: u64,
 }
 
 impl Tracked {
-    /// Whether this partition is further above its limit than another.
-    fn exceeds(&self, other: &Tracked) -> bool {
-        u128::from(self.count) * u128::from(other.limit) > u128::from(other.count) * u128::from(self.limit)
+    /// The operations per second beyond the limit at all coordinators, in thousandths; negative
+    /// below the limit. `own`: the rate at this shard.
+    ///
+    /// Until owners have reported the rate at the others for a while, each of the others is assumed
+    /// to receive as much as this shard. From this shard's operations their square root is
+    /// subtracted, about the standard deviation of their number: a few operations alone do not show
+    /// a high rate.
+    fn excess(&self, own: u64, coordinators: u64, now: u64) -> i64 {
+        let is_known = self.until > now;
+        let mut total = own.saturating_add(if is_known { self.others } else { 0 });
+        if !is_known || self.since + SETTLING_MILLIS > now {
+            let surely = own.saturating_sub((own / PER_OPERATION).isqrt() * PER_OPERATION);
+            total = total.max(surely.saturating_mul(coordinators));
+        }
+        total.min(MAX_TOTAL) as i64 - (u64::from(self.limit) * PER_OPERATION) as i64
+    }
+
+    /// The excess by the count when the last operation came. The count is halved in each second.
+    fn excess_by_count(&self, coordinators: u64, now: u64) -> i64 {
+        let seconds = (now.saturating_sub(self.at) / 1_000) as u32;
+        let count = self.count.checked_shr(seconds).unwrap_or(0);
+        self.excess(count.saturating_mul(PER_OPERATION), coordinators, now)
     }
 
     fn is_free(&self, now: u64) -> bool {
@@ -143,8 +177,8 @@ impl Arrivals {
             return (known.until > now).then_some(known.others);
         }
         if is_relevant {
-            let new = Tracked { key, limit, count, at: now, others: 0, until: 0 };
-            put(set, new, now);
+            let new = Tracked { key, limit, count, at: now, others: 0, since: 0, until: 0 };
+            put(set, new, self.coordinators, now);
         }
         None
     }
@@ -165,24 +199,22 @@ impl Arrivals {
         limit > 0 && self.has_others() && count.saturating_mul(shares) >= limit
     }
 
-    /// The rates to report, at most `most`: the rates of the partitions that exceed their limits
-    /// most. `rate_of`: the present rate of a partition at this shard.
+    /// The rates to report, at most `most`: the rates of the partitions with the highest excess,
+    /// the highest first. `rate_of`: the present rate of a partition at this shard.
     pub fn to_report(&mut self, most: usize, now: u64, rate_of: impl Fn(LimitKey) -> u64) -> Vec<Arrival> {
-        let mut all: Vec<Tracked> = Vec::new();
+        let coordinators = self.coordinators;
+        let mut all: Vec<(i64, Arrival)> = Vec::new();
         for slot in self.tracked.iter_mut().flatten() {
             *slot = slot.filter(|known| !known.is_free(now));
-            all.extend(*slot);
+            let Some(known) = slot else { continue };
+            let rate = rate_of(known.key);
+            if rate > 0 {
+                all.push((known.excess(rate, coordinators, now), Arrival { key: known.key, rate }));
+            }
         }
-        if all.len() > most {
-            all.sort_by(|a, b| match (a.exceeds(b), b.exceeds(a)) {
-                (true, _) => std::cmp::Ordering::Less,
-                (_, true) => std::cmp::Ordering::Greater,
-                _ => std::cmp::Ordering::Equal,
-            });
-            all.truncate(most);
-        }
-        let arrivals = all.into_iter().map(|known| Arrival { key: known.key, rate: rate_of(known.key) });
-        arrivals.filter(|arrival| arrival.rate > 0).collect()
+        all.sort_unstable_by_key(|(excess, _)| Reverse(*excess));
+        all.truncate(most);
+        all.into_iter().map(|(_, arrival)| arrival).collect()
     }
 
     /// Stores the rate that arrives at all other coordinators of a partition, as its owner reports
@@ -190,6 +222,9 @@ impl Arrivals {
     pub fn learn(&mut self, key: LimitKey, others: u64, now: u64) {
         let Some(set) = self.tracked.get_mut(set_of(key)) else { return };
         if let Some(known) = set.iter_mut().flatten().find(|known| known.key == key) {
+            if known.until <= now {
+                known.since = now;
+            }
             (known.others, known.until) = (others.min(MAX_RATE), now + EXPIRY_MILLIS);
         }
     }
@@ -208,7 +243,9 @@ impl Arrivals {
         arrivals.iter_mut().for_each(|arrival| arrival.rate = arrival.rate.min(MAX_RATE));
         let others = |arrival: &Arrival| self.reported(arrival.key, now) + rate_of(arrival.key);
         let others = arrivals.iter().map(others).collect();
-        arrivals.truncate(MAX_REPORTED.min(MAX_SHARES.saturating_sub(self.shares)));
+        // Each coordinator gets its part of the memory.
+        let most = MAX_SHARES / usize::try_from(self.coordinators.max(1)).unwrap_or(MAX_SHARES);
+        arrivals.truncate(most.min(MAX_REPORTED).min(MAX_SHARES.saturating_sub(self.shares)));
         for arrival in &arrivals {
             let total = self.totals.entry(arrival.key).or_default();
             *total = Total { rate: total.rate + arrival.rate, at: now };
@@ -254,25 +291,16 @@ impl Arrivals {
 }
 
 /// Puts a partition into its set, into a free slot. If no slot is free, it replaces the partition
-/// that exceeds its limit least, if the new partition exceeds its own limit more.
+/// with the lowest excess, if its own is higher.
 #[cold]
-fn put(set: &mut [Option<Tracked>; WAYS], new: Tracked, now: u64) {
-    let mut least = 0;
-    for at in 0..WAYS {
-        match set[at] {
-            Some(known) if !known.is_free(now) => {
-                if set[least].is_some_and(|other| other.exceeds(&known)) {
-                    least = at;
-                }
-            }
-            _ => {
-                set[at] = Some(new);
-                return;
-            }
-        }
-    }
-    if set[least].is_some_and(|known| new.exceeds(&known)) {
-        set[least] = Some(new);
+fn put(set: &mut [Option<Tracked>; WAYS], new: Tracked, coordinators: u64, now: u64) {
+    let rank = |slot: &Option<Tracked>| {
+        let known = slot.filter(|known| !known.is_free(now));
+        known.map(|known| known.excess_by_count(coordinators, now))
+    };
+    let least = set.iter_mut().min_by_key(|slot| rank(slot)).expect("a set has slots");
+    if rank(least).is_none_or(|excess| new.excess_by_count(coordinators, now) > excess) {
+        *least = Some(new);
     }
 }
 

@@ -105,19 +105,58 @@ fn many_partitions_hide_no_hot_one_and_take_no_memory() {
         arrivals.track(key(token), 4, 40, 1);
     }
     assert_eq!(arrivals.tracked.iter().flatten().flatten().count(), MAX_TRACKED);
-    let told = arrivals.to_report(MAX_REPORTED, 2, |_| 1);
+    let rate_of = |key: LimitKey| if key.token < 0 { 1_000_000 } else { 4_000 };
+    let told = arrivals.to_report(MAX_REPORTED, 2, rate_of);
     assert_eq!(told.len(), MAX_REPORTED);
-    assert!((0..100).all(|token| told.contains(&arrival(-1 - token, 1))));
+    assert!(told.iter().take(100).all(|arrival| arrival.key.token < 0), "the highest excess first");
+}
+
+/// The tokens of a report of so many partitions.
+fn reported(arrivals: &mut Arrivals, most: usize, now: u64, rate_of: impl Fn(i64) -> u64) -> Vec<i64> {
+    let report = arrivals.to_report(most, now, |key| rate_of(key.token) * PER_OPERATION);
+    report.into_iter().map(|arrival| arrival.key.token).collect()
 }
 
 #[test]
-fn a_limit_in_proportion_decides_which_are_told() {
+fn the_operations_beyond_a_limit_decide_which_partitions_are_reported() {
     let mut arrivals = arrivals(2);
-    for token in 0..MAX_REPORTED as i64 {
-        arrivals.track(key(token), 1_000, 10_000, 0);
+    let partitions = [(1, 1_000, 10_000), (2, 100, 10), (3, 2, 1), (4, 600, 1_000)];
+    for (token, count, limit) in partitions {
+        arrivals.track(key(token), count, limit, 0);
     }
-    arrivals.track(key(-1), 100, 10, 0);
-    assert!(arrivals.to_report(MAX_REPORTED, 0, |_| 1).contains(&arrival(-1, 1)));
+    let rate_of = |token: i64| partitions[token as usize - 1].1;
+    assert_eq!(reported(&mut arrivals, 3, 0, rate_of), [2, 4, 3], "as if the others received as much");
+    for now in [0, SETTLING_MILLIS - 1] {
+        arrivals.learn(key(4), 350_000, now);
+        arrivals.learn(key(1), 9_200_000, now);
+    }
+    let at_first = reported(&mut arrivals, 3, SETTLING_MILLIS - 1, rate_of);
+    assert_eq!(at_first, [1, 2, 4], "the rate at the others may be incomplete");
+    assert_eq!(reported(&mut arrivals, 3, SETTLING_MILLIS, rate_of), [1, 2, 3], "by what the others receive");
+}
+
+#[test]
+fn one_operation_does_not_show_a_high_rate() {
+    let mut arrivals = arrivals(100);
+    arrivals.track(key(1), 30, 600, 0);
+    arrivals.track(key(2), 1, 1, 0);
+    assert_eq!(reported(&mut arrivals, 1, 0, |token| if token == 1 { 30 } else { 1 }), [1]);
+}
+
+#[test]
+fn counts_of_partitions_without_operations_fade() {
+    let mut arrivals = arrivals(2);
+    let same_set: Vec<i64> = (0..).filter(|token| set_of(key(*token)) == set_of(key(0))).take(WAYS + 1).collect();
+    for token in &same_set[..WAYS] {
+        arrivals.track(key(*token), 200, 10, 0);
+    }
+    arrivals.track(key(same_set[WAYS]), 101, 10, 500);
+    let is_tracked = |arrivals: &Arrivals, token: i64| {
+        arrivals.tracked.iter().flatten().flatten().any(|known| known.key == key(token))
+    };
+    assert!(!is_tracked(&arrivals, same_set[WAYS]));
+    arrivals.track(key(same_set[WAYS]), 101, 10, 1_500);
+    assert!(is_tracked(&arrivals, same_set[WAYS]));
 }
 
 #[test]

@@ -14,6 +14,16 @@ const PERIOD: u64 = 250;
 /// Limiters of tests are small: most tests have one key.
 const BYTES: usize = 1 << 12;
 
+/// Operations of many other partitions, of a table with another limit. They come to all shards
+/// alike.
+#[derive(Clone, Copy, Debug)]
+struct Others {
+    partitions: u64,
+    /// Operations per second of all of them together.
+    rate: u64,
+    limit: u32,
+}
+
 /// Evenly distributed numbers.
 struct Random(u64);
 
@@ -51,6 +61,7 @@ struct Cluster {
     shards: Vec<Shard>,
     /// The budget of bytes of a second.
     budget: u64,
+    others: Option<Others>,
     random: Random,
     now: u64,
 }
@@ -61,15 +72,25 @@ const BYTES_KEY: LimitKey = LimitKey { kind: LimitKind::ReadBytes, ..KEY };
 
 impl Cluster {
     fn new(shards: usize, seed: u64) -> Cluster {
+        Cluster::with_limiters(BYTES, shards, seed)
+    }
+
+    fn with_limiters(bytes: usize, shards: usize, seed: u64) -> Cluster {
         let shard = |n: u64| Shard {
             decider: Decider::new(
-                Limiter::new(BYTES, [1, 2, 3, 4].map(|part| Random(part << 8 | n).next())),
+                Limiter::new(bytes, [1, 2, 3, 4].map(|part| Random(part << 8 | n).next())),
                 shards as u64,
             ),
             behind: 0,
             reports: true,
         };
-        Cluster { shards: (0..shards as u64).map(shard).collect(), budget: 0, random: Random(seed), now: 10_000 }
+        Cluster {
+            shards: (0..shards as u64).map(shard).collect(),
+            budget: 0,
+            others: None,
+            random: Random(seed),
+            now: 10_000,
+        }
     }
 
     fn moment(&self, shard: usize) -> Moment {
@@ -101,8 +122,18 @@ impl Cluster {
         }
     }
 
+    /// The operations of all other partitions that come in a millisecond.
+    fn operate_on_others(&mut self, level: Level) {
+        let Some(Others { partitions, rate, limit }) = self.others else { return };
+        for _ in self.now * rate / 1_000..(self.now + 1) * rate / 1_000 {
+            let key = LimitKey { token: 1_000 + self.random.below(partitions) as i64, table: 3, ..KEY };
+            let shard = self.random.below(self.shards.len() as u64) as usize;
+            self.operate(key, shard, limit, level);
+        }
+    }
+
     /// An operation that comes to a shard; whether it is accepted.
-    fn operate(&mut self, shard: usize, limit: u32, level: Level) -> bool {
+    fn operate(&mut self, key: LimitKey, shard: usize, limit: u32, level: Level) -> bool {
         let (draw, now) = (self.random.next() as u32, self.moment(shard));
         let first = self.random.below(OWNERS as u64) as usize;
         let asked = |owns: bool| {
@@ -113,12 +144,12 @@ impl Cluster {
             (0..count).map(move |at| (first + at) % OWNERS)
         };
         let owns = shard < OWNERS;
-        match self.shards[shard].decider.arrive(KEY, limit, draw, owns, now) {
+        match self.shards[shard].decider.arrive(key, limit, draw, owns, now) {
             Decision::Refused { .. } => false,
             Decision::Accepted => {
                 for owner in asked(owns).filter(|owner| *owner != shard) {
                     let at = self.moment(owner);
-                    self.shards[owner].decider.count_sent(KEY, at);
+                    self.shards[owner].decider.count_sent(key, at);
                 }
                 true
             }
@@ -127,8 +158,8 @@ impl Cluster {
                 for owner in asked(owns) {
                     let at = self.moment(owner);
                     let decider = &mut self.shards[owner].decider;
-                    decider.count_sent(KEY, at);
-                    accepted += usize::from(decider.decide(KEY, limit, draw, at) == Decision::Accepted);
+                    decider.count_sent(key, at);
+                    accepted += usize::from(decider.decide(key, limit, draw, at) == Decision::Accepted);
                 }
                 let (Level::Reads(needed) | Level::Writes(needed)) = level;
                 accepted >= needed
@@ -156,6 +187,7 @@ impl Cluster {
         for _ in seconds.start * 1_000..seconds.end * 1_000 {
             self.now += 1;
             (0..self.shards.len()).for_each(|shard| self.report(shard));
+            self.operate_on_others(level);
             due += rate;
             for _ in 0..due / 1_000 {
                 let mut share = self.random.below(all);
@@ -164,7 +196,7 @@ impl Cluster {
                     share = share.saturating_sub(*own);
                     is_here
                 });
-                accepted += u64::from(self.operate(shard.expect("there is one"), limit, level));
+                accepted += u64::from(self.operate(KEY, shard.expect("there is one"), limit, level));
             }
             due %= 1_000;
         }
@@ -267,6 +299,32 @@ fn a_burst_after_silence_is_bounded() {
         // That of a single node: `2 L + L log2(V / 2 L)`. Reads at ONE reach no other owner.
         let single = 2.0 * 400.0 + 400.0 * (20_000.0f64 / 800.0).log2();
         assert!(first <= single * most, "{level:?}: {first} of {single}");
+    }
+}
+
+/// Partitions below their limits must not take the place of one above its limit in the reports. Nor
+/// must many that exceed low limits a little.
+#[test]
+fn the_limit_is_accepted_beside_many_other_partitions() {
+    let others = [(1_200, 1_000, 1), (20_000, 20_000, 1), (2_000, 6_000, 2), (1_200, 10_000, 10), (300, 24_000, 100)];
+    let loads = [
+        (Level::Reads(1), 3, 100, SPLITS[3]),
+        (Level::Reads(1), 3, 200, SPLITS[1]),
+        (Level::Reads(2), 3, 100, SPLITS[5]),
+        (Level::Writes(2), 2, 200, SPLITS[3]),
+    ];
+    for ((partitions, rate, others_limit), at) in others.into_iter().zip(0..) {
+        for (level, times, limit, split) in [loads[at % 4], loads[(at + 3) % 4]] {
+            let others = Others { partitions, rate, limit: others_limit };
+            let mut cluster = Cluster::with_limiters(1 << 18, split.len(), 12);
+            cluster.others = Some(others);
+            let rate = times * u64::from(limit);
+            cluster.run(rate, limit, split, level, 0..4);
+            let accepted = cluster.run(rate, limit, split, level, 4..10);
+            let ratio = accepted as f64 / (6.0 * f64::from(limit));
+            let what = format!("{split:?} {level:?}, {times} times {limit} beside {others:?}");
+            assert!((0.9..=1.1).contains(&ratio), "{what}: {ratio}");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use cql::api::{ClientState, QueryParams};
-use cql::{Answer, Error, Processor};
+use cql::{Error, Processor, StatementResult};
 use engine::commitlog::SyncMode;
 use server::protocol::outbox::{Outbox, Reply};
 use server::protocol::{Dialect, Frames, Next, Request, Version};
@@ -84,7 +84,7 @@ impl Harness {
         &self,
         frames: &RefCell<Frames>,
         out: &RefCell<Outbox>,
-        then: impl FnOnce(&Result<Answer, Error>) -> T,
+        then: impl FnOnce(&Result<StatementResult, Error>) -> T,
     ) -> T {
         let next = frames.borrow_mut().take_next();
         let Next::Frame(frame) = next else { panic!("a whole frame is there") };

@@ -15,7 +15,7 @@
 use bench::harness::{Harness, LAYERS, execute_frame};
 use bench::paging::{self, Case};
 use bytes::Bytes;
-use cql::{Answer, Error};
+use cql::{Error, StatementResult};
 use rt::net::AsyncWrite;
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
@@ -156,7 +156,7 @@ impl<'a> Workers<'a> {
                 loop {
                     poll_fn(|_| if waiting.get() > 0 { Poll::Ready(()) } else { Poll::Pending }).await;
                     waiting.set(waiting.get() - 1);
-                    let check = |answer: &Result<Answer, Error>| match answer {
+                    let check = |answer: &Result<StatementResult, Error>| match answer {
                         Ok(_) => assert!(!refused.get(), "the request exceeds its limit"),
                         Err(Error::RateLimit { .. }) if refused.get() => {}
                         Err(error) => panic!("{error}"),

@@ -7,7 +7,7 @@
 
 use crate::harness::{Harness, LAYERS, MEMORY, page_frame};
 use bytes::Bytes;
-use cql::{Answer, AnswerKind, Error};
+use cql::{Error, ResultKind, StatementResult};
 use replica::ReplicaConfig;
 use server::protocol::Frames;
 use server::protocol::outbox::Outbox;
@@ -119,14 +119,14 @@ async fn fill(harness: &Harness, case: &Case) {
     assert!(engine.metrics().sstables >= u64::from(case.sstables), "every part is an sstable");
 }
 
-fn succeeds(answer: &Result<Answer, Error>) {
+fn succeeds(answer: &Result<StatementResult, Error>) {
     assert!(answer.is_ok(), "{answer:?}");
 }
 
 /// The number of rows, and where the next page begins.
-fn page_of(answer: &Result<Answer, Error>) -> (u32, Option<Bytes>) {
+fn page_of(answer: &Result<StatementResult, Error>) -> (u32, Option<Bytes>) {
     match answer {
-        Ok(Answer { kind: AnswerKind::Rows(page), .. }) => (page.count, page.paging_state.clone()),
+        Ok(StatementResult { kind: ResultKind::Rows(page), .. }) => (page.count, page.paging_state.clone()),
         other => panic!("a SELECT answers rows: {other:?}"),
     }
 }

@@ -15,7 +15,7 @@ use futures_util::future::LocalBoxFuture;
 use internode::Verb;
 use model::id::HostId;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Context, RateLimitMode, Replica, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Context, RateLimitMode, Replica, ReplicaError, ReplicaRequest, ReplicaResponse};
 use rt::Pieces;
 use rt::ShardId;
 use rt::sync::Deadline;
@@ -129,7 +129,7 @@ impl ReplicaClient {
         to: TabletReplica,
         message: &Message,
         context: &Context,
-    ) -> Result<ReplicaAnswer, ReplicaFailure> {
+    ) -> Result<ReplicaResponse, ReplicaFailure> {
         if to.host == self.host && to.shard == rt::shard::this().0 {
             // Pinned, so that this large future is not moved.
             let work = pin!(self.replica.perform(&message.request, context));
@@ -145,7 +145,7 @@ impl ReplicaClient {
         to: TabletReplica,
         message: &Message,
         context: &Context,
-    ) -> Result<ReplicaAnswer, ReplicaFailure> {
+    ) -> Result<ReplicaResponse, ReplicaFailure> {
         let is_own = to.host == self.host;
         count(if is_own { &self.to_shards } else { &self.to_nodes });
         let traced = context.trace.as_ref().map(|trace| {

@@ -9,7 +9,7 @@ use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
 use model::key::DecoratedKey;
 use model::mutation::Mutation;
-use replica::{Context, Mutations, ReplicaAnswer, ReplicaRequest};
+use replica::{Context, Mutations, ReplicaRequest, ReplicaResponse};
 
 /// A counter update that one replica has applied.
 struct AppliedUpdate {
@@ -112,7 +112,7 @@ impl Coordinator {
         for counter_leader in leaders {
             match self.client.send(counter_leader, &message, &options.context).await {
                 // Sstables of the other replicas can hold it.
-                Ok(ReplicaAnswer::CounterUpdated(state))
+                Ok(ReplicaResponse::CounterUpdated(state))
                     if state.table() == mutation.table() && state.check(&table.schema).is_ok() =>
                 {
                     return Ok(AppliedUpdate { counter_leader, state, others: set.replicas.len() > 1 });

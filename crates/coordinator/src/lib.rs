@@ -50,6 +50,7 @@ mod result_memory;
 mod resume;
 pub mod resync;
 mod routing;
+mod shared_reads;
 mod speculation;
 mod targets;
 mod timestamp;
@@ -165,6 +166,8 @@ pub struct CoordinatorMetrics {
     pub read_repairs: u64,
     /// Reads that asked one more replica because the first ones were slow.
     pub speculative_reads: u64,
+    /// Reads that got the page of an equal read, without requests to replicas.
+    pub shared_reads: u64,
     /// Reads refused by rate limits: by this coordinator, and by replicas.
     pub limited_reads: [u64; 2],
     /// Writes refused by rate limits: by this coordinator, and by replicas.
@@ -206,6 +209,7 @@ pub struct Coordinator {
     client: Rc<client::ReplicaClient>,
     writer: Rc<replica_writer::ReplicaWriter>,
     read_times: read_times::ReadTimes,
+    shared_reads: shared_reads::SharedReads,
     peers: RefCell<Option<Rc<peers::Peers>>>,
     counters: Counters,
     results: Rc<ResultMemory>,
@@ -244,6 +248,7 @@ impl Coordinator {
             client,
             writer,
             read_times,
+            shared_reads: shared_reads::SharedReads::default(),
             peers: RefCell::default(),
             counters: Counters::default(),
             results: ResultMemory::new(),
@@ -367,6 +372,7 @@ impl Coordinator {
             digest_mismatches: self.counters.digest_mismatches.get(),
             read_repairs: self.counters.read_repairs.get(),
             speculative_reads: self.counters.speculative_reads.get(),
+            shared_reads: self.shared_reads.joined(),
             limited_reads: self.counters.limited_reads.each_ref().map(Cell::get),
             limited_writes: self.counters.limited_writes.each_ref().map(Cell::get),
             hints: self.writer.hints().map(|hints| hints.metrics()).unwrap_or_default(),

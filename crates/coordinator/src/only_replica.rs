@@ -11,7 +11,7 @@ use super::replica_failure::ReplicaFailure;
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::Metadata;
 use cluster::tablets::TabletReplica;
-use replica::{Mutations, Page, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Mutations, Page, RateLimitMode, ReadCommand, ReplicaError, ReplicaRequest, ReplicaResponse};
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ impl Coordinator {
         // Pinned here, so that this large future is not moved.
         let asked = pin!(self.client.send(only, &message, &options.context));
         let failure = match options.context.cancel.interrupt(asked).await {
-            Some(Ok(ReplicaAnswer::Page(page))) => return Ok(page),
+            Some(Ok(ReplicaResponse::Page(page))) => return Ok(page),
             Some(Ok(_)) => ReplicaFailure::unexpected_answer("a read"),
             Some(Err(failure)) => failure,
             None => ReplicaFailure::Refused(ReplicaError::Cancelled),
@@ -88,7 +88,7 @@ impl Coordinator {
     #[inline]
     pub(super) fn written_to_only(
         &self,
-        response: Result<ReplicaAnswer, ReplicaFailure>,
+        response: Result<ReplicaResponse, ReplicaFailure>,
         options: &RequestOptions,
     ) -> Result<(), Attempt> {
         match response {

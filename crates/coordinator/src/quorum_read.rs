@@ -25,6 +25,7 @@ use super::reconcile::{self, Merged};
 use super::repair::{OtherSet, Repairs};
 use super::replica_failure::ReplicaFailure;
 use super::response_tracker::{LevelStatus, ResponseTracker};
+use super::shared_reads::{self, ReadStart};
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
@@ -33,7 +34,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use model::id::HostId;
-use replica::{Class, FragmentPage, Page, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use replica::{Class, Context, FragmentPage, Page, ReadCommand, ReplicaRequest, ReplicaResponse};
 use rt::sync::Unwanted;
 use rt::time::Duration;
 use smallvec::SmallVec;
@@ -42,6 +43,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 /// A page on which the replicas agree.
+#[derive(Clone)]
 pub(super) struct QuorumPage {
     pub page: Box<Page>,
     /// No limit was reached, but more data follows: the caller must ask for it.
@@ -51,7 +53,7 @@ pub(super) struct QuorumPage {
 }
 
 type Asked =
-    FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaAnswer, ReplicaFailure>)>>;
+    FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaResponse, ReplicaFailure>)>>;
 
 /// A page that is built from the merged data of several replicas.
 struct Reconciled {
@@ -63,9 +65,42 @@ struct Reconciled {
 
 impl Coordinator {
     /// Reads a page of one tablet that has replicas on other nodes. The command's ranges are within
-    /// the tablet. `kept`: the replicas that read the previous page. A read that a replica refuses
-    /// as outdated is repeated with newer metadata.
+    /// the tablet. `kept`: the replicas that read the previous page. The page of an equal read may
+    /// be shared ([`super::shared_reads`]).
     pub(super) async fn read_quorum(
+        &self,
+        table: &Table,
+        tablet: u32,
+        command: &Rc<ReadCommand>,
+        kept: Option<&LastReplicas>,
+        options: &RequestOptions,
+    ) -> Result<QuorumPage, CoordinatorError> {
+        let mut in_flight = match self.shared_reads.start(command, options) {
+            ReadStart::Sends(in_flight) => in_flight,
+            ReadStart::Joined(page) => {
+                let Context { deadline, cancel, .. } = &options.context;
+                if let Ok(Ok(page)) = deadline.limit_unless(cancel, page).await {
+                    return Ok(page);
+                }
+                None
+            }
+        };
+        let joined = match &mut in_flight {
+            Some(in_flight) => in_flight.wait_for_others().await,
+            None => Vec::new(),
+        };
+        let read = self.read_from_replicas(table, tablet, command, kept, options).await;
+        if let Ok(page) = &read
+            && shared_reads::is_whole(page, command)
+        {
+            joined.into_iter().for_each(|other| drop(other.send(page.clone())));
+        }
+        read
+    }
+
+    /// The same, with requests of its own. A read that a replica refuses as outdated is repeated
+    /// with newer metadata.
+    async fn read_from_replicas(
         &self,
         table: &Table,
         tablet: u32,
@@ -300,7 +335,7 @@ impl Coordinator {
         kind: ReadKind,
         message: &Rc<Message>,
         options: &RequestOptions,
-    ) -> LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaAnswer, ReplicaFailure>)> {
+    ) -> LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaResponse, ReplicaFailure>)> {
         let (client, message, context) = (self.client.clone(), message.clone(), options.context.clone());
         Box::pin(async move { (replica, kind, client.send(replica, &message, &context).await) })
     }
@@ -352,7 +387,7 @@ impl Coordinator {
         let mut sources = Sources::new();
         while let Some((replica, _, answer)) = asked.next().await {
             match answer {
-                Ok(ReplicaAnswer::Fragments(part)) => {
+                Ok(ReplicaResponse::Fragments(part)) => {
                     debug_assert!(!sources.contains(&replica), "the data of each replica is merged once");
                     read.counts(replica);
                     parts.push(*part);

@@ -15,7 +15,7 @@ use super::{Consistency, CoordinatorError};
 use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use model::schema::ClusteringOrder;
-use replica::{Digest, Page, ReplicaAnswer};
+use replica::{Digest, Page, ReplicaResponse};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -124,22 +124,22 @@ impl QuorumState {
         &mut self,
         replica: TabletReplica,
         kind: ReadKind,
-        answer: Result<ReplicaAnswer, ReplicaFailure>,
+        answer: Result<ReplicaResponse, ReplicaFailure>,
     ) -> Next {
         debug_assert!(self.silent.contains(&replica), "only replicas that were asked answer");
         self.silent.retain(|other| *other != replica);
         let failure = match (kind, answer) {
-            (ReadKind::Rows, Ok(ReplicaAnswer::Page(page))) => {
+            (ReadKind::Rows, Ok(ReplicaResponse::Page(page))) => {
                 self.counts(replica);
                 self.rows = Some((replica, page, None));
                 None
             }
-            (ReadKind::Rows, Ok(ReplicaAnswer::Digested(page, digest))) if self.rows.is_none() => {
+            (ReadKind::Rows, Ok(ReplicaResponse::Digested(page, digest))) if self.rows.is_none() => {
                 self.counts(replica);
                 self.rows = Some((replica, page, Some(digest)));
                 None
             }
-            (_, Ok(ReplicaAnswer::Digested(mut page, digest))) => {
+            (_, Ok(ReplicaResponse::Digested(mut page, digest))) => {
                 self.counts(replica);
                 page.body = Bytes::new();
                 self.digests.push((replica, page, digest));

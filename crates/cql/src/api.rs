@@ -265,7 +265,7 @@ pub struct SchemaChange {
 
 /// The kind and content of an answer.
 #[derive(Debug)]
-pub enum AnswerKind {
+pub enum ResultKind {
     /// No result.
     Void,
     /// Rows.
@@ -278,9 +278,9 @@ pub enum AnswerKind {
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct StatementResult {
     /// The kind and content.
-    pub kind: AnswerKind,
+    pub kind: ResultKind,
     /// Warnings for the client.
     pub warnings: Vec<String>,
     /// The value of the custom payload `tablets-routing-v1`. Present if the client chose the wrong
@@ -290,10 +290,10 @@ pub struct Answer {
     pub page_info: Option<Bytes>,
 }
 
-impl Answer {
+impl StatementResult {
     /// An answer without warnings.
-    pub fn new(kind: AnswerKind) -> Self {
-        Answer { kind, warnings: Vec::new(), tablet: None, page_info: None }
+    pub fn new(kind: ResultKind) -> Self {
+        StatementResult { kind, warnings: Vec::new(), tablet: None, page_info: None }
     }
 }
 

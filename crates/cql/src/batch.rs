@@ -1,6 +1,6 @@
 //! BATCH: several modifications as one write, with one mutation for each partition.
 
-use crate::api::{Answer, AnswerKind, BatchKind};
+use crate::api::{BatchKind, ResultKind, StatementResult};
 use crate::batch_limit::BatchLimit;
 use crate::error::Error;
 use crate::large_data;
@@ -64,7 +64,11 @@ fn check_time(options: &RequestOptions, schema: &TableSchema, kind: WriteKind) -
 
 /// Executes a batch. Each partition gets one mutation, so no statement sees this batch partly
 /// applied within a partition.
-pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Request<'_>) -> Result<Answer, Error> {
+pub async fn execute(
+    parts: &[Part<'_>],
+    whole: &BatchAttributes,
+    request: &Request<'_>,
+) -> Result<StatementResult, Error> {
     let counters = check_counters(whole.kind, whole.timestamp.is_some(), parts.iter().map(|part| part.modify.counter))?;
     request.check_write_level()?;
     let config = request.config;
@@ -76,7 +80,7 @@ pub async fn execute(parts: &[Part<'_>], whole: &BatchAttributes, request: &Requ
     };
     let timeout = if counters { config.counter_write_timeout } else { config.write_timeout };
     let mut options = request.options(whole.timeout.unwrap_or(timeout))?;
-    let mut answer = Answer::new(AnswerKind::Void);
+    let mut answer = StatementResult::new(ResultKind::Void);
     answer.warnings.extend(warning);
     let mut partitions: Vec<(Rc<TableSchema>, DecoratedKey, MutationBuilder)> = Vec::new();
     let mut places: HashMap<(TableId, bytes::Bytes), usize> = HashMap::default();
@@ -196,7 +200,7 @@ fn check_size(
     mutations: &Mutations,
     tables: &[Rc<TableSchema>],
     request: &Request<'_>,
-    answer: &mut Answer,
+    answer: &mut StatementResult,
 ) -> Result<(), Error> {
     debug_assert!(is_each_once(mutations), "a batch has one mutation of each partition");
     if mutations.len() <= 1 {

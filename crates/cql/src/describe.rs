@@ -12,7 +12,7 @@ mod tests;
 
 pub use snapshot::snapshot_schema;
 
-use crate::api::{Answer, AnswerKind, ColumnSpec, ResultMetadata, Rows};
+use crate::api::{ColumnSpec, ResultKind, ResultMetadata, Rows, StatementResult};
 use crate::error::Error;
 use crate::schema::names;
 use crate::syntax::ast::{Describe, DescribeTarget, Name, QualifiedName};
@@ -33,10 +33,10 @@ pub fn describe(
     system: &SystemTables,
     current: Option<&str>,
     statement: &Describe,
-) -> Result<Answer, Error> {
+) -> Result<StatementResult, Error> {
     let catalog = Catalog { user: service.current(), system: system.keyspaces() };
     let rows = rows(&catalog, service.info(), current, statement)?;
-    Ok(Answer::new(AnswerKind::Rows(encode(result_metadata(statement, current), &rows))))
+    Ok(StatementResult::new(ResultKind::Rows(encode(result_metadata(statement, current), &rows))))
 }
 
 /// The result columns of a DESCRIBE in a session with this keyspace.

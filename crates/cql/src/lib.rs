@@ -40,7 +40,7 @@ pub mod syntax;
 pub mod system;
 pub mod term;
 
-pub use api::{Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams};
+pub use api::{Batch, ClientState, Prepared, QueryParams, ResultKind, StatementResult};
 pub use error::Error;
 pub use processor::{Processor, ProcessorShards, SlowLogSettings};
 pub use request::Config;

@@ -19,7 +19,7 @@ mod slow_log;
 mod trace_store;
 mod traces;
 
-use crate::api::{Answer, Batch, BatchStatement, BoundValues, ClientState, Prepared, QueryParams};
+use crate::api::{Batch, BatchStatement, BoundValues, ClientState, Prepared, QueryParams, StatementResult};
 use crate::authorize::{Permission, Resource, authorize};
 use crate::batch::{self, BatchAttributes, Part};
 use crate::error::Error;
@@ -127,7 +127,12 @@ impl Processor {
 
     /// Executes a statement given as text (QUERY).
     #[inline]
-    pub async fn query(&self, client: &Rc<ClientState>, text: &str, params: &QueryParams) -> Result<Answer, Error> {
+    pub async fn query(
+        &self,
+        client: &Rc<ClientState>,
+        text: &str,
+        params: &QueryParams,
+    ) -> Result<StatementResult, Error> {
         let metadata = self.coordinator.metadata();
         let trace = self.tracing.trace_of(params);
         let steps = trace.as_ref().and_then(|trace| self.tracing.steps_of(trace, params));
@@ -154,7 +159,7 @@ impl Processor {
         client: &Rc<ClientState>,
         id: &StatementId,
         params: &QueryParams,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         let metadata = self.coordinator.metadata();
         let (kept, planned) = self.plans.prepared(client, id, Use::Alone(params.skip_metadata), &metadata)?;
         let trace = self.tracing.trace_of(params);
@@ -236,7 +241,7 @@ impl Processor {
 
     /// Executes a batch (BATCH).
     #[inline]
-    pub async fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> Result<Answer, Error> {
+    pub async fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> Result<StatementResult, Error> {
         let metadata = self.coordinator.metadata();
         let mut planned: Vec<(Rc<Planned>, &BoundValues)> = Vec::with_capacity(batch.statements.len());
         for (i, statement) in batch.statements.iter().enumerate() {

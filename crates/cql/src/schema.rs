@@ -28,7 +28,7 @@ mod user_type;
 pub use create_table::{Identity, definition as table_definition};
 pub use truncate::truncate;
 
-use crate::api::{Answer, AnswerKind, SchemaAction, SchemaChange, SchemaTarget};
+use crate::api::{ResultKind, SchemaAction, SchemaChange, SchemaTarget, StatementResult};
 use crate::error::Error;
 use crate::guardrails::Guardrails;
 use crate::syntax::ast::{AlterTableAction, Literal, Name, QualifiedName, Statement, Term};
@@ -97,7 +97,7 @@ pub async fn execute(
     statement: &Statement,
     drop_time: Option<i64>,
     guardrails: &Guardrails,
-) -> Result<Answer, Error> {
+) -> Result<StatementResult, Error> {
     let mut statement = statement.clone();
     set_drop_time(&mut statement, drop_time);
     keep_newer_than_drop(service, &statement).await?;
@@ -117,8 +117,8 @@ pub async fn execute(
     if let Statement::AlterKeyspace(altered) = &statement {
         wait_for_replicas(service, altered.name.as_str()).await?;
     }
-    let kind = change.map_or(AnswerKind::Void, AnswerKind::SchemaChange);
-    Ok(Answer { warnings, ..Answer::new(kind) })
+    let kind = change.map_or(ResultKind::Void, ResultKind::SchemaChange);
+    Ok(StatementResult { warnings, ..StatementResult::new(kind) })
 }
 
 /// Waits until the tablets of a keyspace have the replicas that it asks for. The change continues

@@ -4,7 +4,7 @@
 //! counted when it is executed, whether it succeeds or not. Its rows are counted when they are
 //! returned. [`Statistics::numbers`] copies the counters.
 
-use crate::api::{Answer, AnswerKind, BatchKind, QueryParams};
+use crate::api::{BatchKind, QueryParams, ResultKind, StatementResult};
 use crate::guardrails::{Guardrail, Violations};
 use crate::modify::{Modify, Verb};
 use crate::select::Select;
@@ -117,8 +117,8 @@ impl Statistics {
 
     /// Counts the rows of an answered SELECT.
     #[inline]
-    pub(crate) fn selected(&self, answer: &Answer) {
-        if let AnswerKind::Rows(rows) = &answer.kind {
+    pub(crate) fn selected(&self, answer: &StatementResult) {
+        if let ResultKind::Rows(rows) = &answer.kind {
             add(&self.rows_read, u64::from(rows.count));
         }
     }

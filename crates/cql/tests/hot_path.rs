@@ -11,7 +11,7 @@ mod support;
 
 use bytes::Bytes;
 use cql::api::{BoundValue, BoundValues};
-use cql::{AnswerKind, QueryParams};
+use cql::{QueryParams, ResultKind};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use support::with_node;
@@ -84,7 +84,7 @@ fn allocations_of_a_request() {
                     before = ALLOCATIONS.get();
                 }
                 let answer = session.processor.execute(&session.client, &prepared.id, &params).await.expect(text);
-                if let AnswerKind::Rows(rows) = &answer.kind {
+                if let ResultKind::Rows(rows) = &answer.kind {
                     assert_eq!(rows.count, 1);
                 }
             }

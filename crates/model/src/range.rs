@@ -33,9 +33,15 @@ impl PartitionRange {
 
     /// The one key, if the range is exactly one partition.
     pub fn singular_key(&self) -> Option<DecoratedKey> {
+        let token = self.singular_token()?;
+        self.start.key.clone().map(|key| DecoratedKey { token, key })
+    }
+
+    /// The token of the one key, if the range is exactly one partition.
+    pub fn singular_token(&self) -> Option<Token> {
         match (&self.start, &self.end) {
             (RingCut { token, key: Some(a), after: false }, RingCut { key: Some(b), after: true, .. }) if a == b => {
-                Some(DecoratedKey { token: *token, key: a.clone() })
+                Some(*token)
             }
             _ => None,
         }

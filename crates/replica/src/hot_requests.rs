@@ -12,7 +12,7 @@ use crate::hot::{HotPartition, HotSettings, MOST_RECORDINGS, PartitionId, Tablet
 use crate::limiter::{LimitKind, hash};
 use crate::rate_limit::only_token;
 use crate::replica::Replica;
-use crate::request::{Class, Context, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Class, Context, ReplicaRequest, ReplicaResponse};
 use bytes::Bytes;
 use model::id::TableId;
 use model::key::DecoratedKey;
@@ -48,9 +48,9 @@ fn key_of(range: &PartitionRange) -> Option<DecoratedKey> {
 }
 
 /// The bytes of a request's result, or of its mutations.
-fn bytes_of(request: &ReplicaRequest, answer: &ReplicaAnswer) -> u64 {
+fn bytes_of(request: &ReplicaRequest, answer: &ReplicaResponse) -> u64 {
     match answer {
-        ReplicaAnswer::Page(page) | ReplicaAnswer::Digested(page, _) => page.body.len() as u64,
+        ReplicaResponse::Page(page) | ReplicaResponse::Digested(page, _) => page.body.len() as u64,
         _ => request.mutations().iter().map(|(mutation, _)| mutation.as_bytes().len() as u64).sum(),
     }
 }
@@ -113,7 +113,7 @@ impl Replica {
 
     /// Adds the sample of a request that was performed.
     #[cold]
-    pub(crate) fn add_sample(&self, request: &ReplicaRequest, answer: &ReplicaAnswer, sample: Sample) {
+    pub(crate) fn add_sample(&self, request: &ReplicaRequest, answer: &ReplicaResponse, sample: Sample) {
         // Of several partitions, each gets an equal part.
         let count = match request {
             ReplicaRequest::Read(command)

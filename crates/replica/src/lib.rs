@@ -60,7 +60,7 @@ pub use rate_limiter::RateLimitMetrics;
 pub use reduce::Reduction;
 pub use replica::{Replica, ReplicaConfig, ReplicaMetrics};
 pub use request::{
-    Class, Context, KeyedMutation, Limits, Mutations, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest,
+    Class, Context, KeyedMutation, Limits, Mutations, RateLimitMode, ReadCommand, ReplicaRequest, ReplicaResponse,
 };
 pub use trace::Trace;
 pub use wire::command::region_from_code;

@@ -27,7 +27,7 @@ use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
 use crate::rate_limit::WriteCharge;
 use crate::replica::Replica;
-use crate::request::{Compared, Context, KeyedMutation, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Compared, Context, KeyedMutation, ReadCommand, ReplicaRequest, ReplicaResponse};
 use bytes::Bytes;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -50,10 +50,10 @@ impl Prepared<'_> {
         }
     }
 
-    fn answer(self) -> ReplicaAnswer {
+    fn answer(self) -> ReplicaResponse {
         match self {
-            Prepared::AsSent(_) => ReplicaAnswer::Written,
-            Prepared::Made(made) => ReplicaAnswer::CounterUpdated(made.0),
+            Prepared::AsSent(_) => ReplicaResponse::Written,
+            Prepared::Made(made) => ReplicaResponse::CounterUpdated(made.0),
         }
     }
 }
@@ -67,7 +67,7 @@ impl Replica {
     ///
     /// See [`ReplicaError`].
     #[inline]
-    pub async fn perform(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaAnswer, ReplicaError> {
+    pub async fn perform(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaResponse, ReplicaError> {
         // Pinned, so that this large future is not moved.
         let mut work = pin!(self.pass_stages(request, context));
         let mut sample = self.begin_sample(context);
@@ -88,7 +88,7 @@ impl Replica {
     }
 
     /// Passes the stages of a request.
-    async fn pass_stages(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaAnswer, ReplicaError> {
+    async fn pass_stages(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaResponse, ReplicaError> {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);
         }
@@ -104,7 +104,7 @@ impl Replica {
             let page = self.read(command, context, None, charge.as_deref_mut()).await?;
             drop(charge);
             self.check_fence(request, context)?;
-            return Ok(ReplicaAnswer::Page(page));
+            return Ok(ReplicaResponse::Page(page));
         }
         if let Some((command, compared)) = request.to_compare() {
             // Boxed: it must not enlarge the futures of plain reads and writes.
@@ -132,9 +132,9 @@ impl Replica {
         command: &ReadCommand,
         compared: Compared,
         context: &Context,
-    ) -> Result<ReplicaAnswer, ReplicaError> {
+    ) -> Result<ReplicaResponse, ReplicaError> {
         if compared == Compared::Fragments {
-            return self.read_fragments(command, context).await.map(|part| ReplicaAnswer::Fragments(part.into()));
+            return self.read_fragments(command, context).await.map(|part| ReplicaResponse::Fragments(part.into()));
         }
         let schema = self.engine.schema(command.table).ok_or(ReplicaError::NoSuchTable)?;
         let mut digester = Digester::new(&schema, command.now);
@@ -144,7 +144,7 @@ impl Replica {
         if is_digest {
             page.body = Bytes::new();
         }
-        Ok(ReplicaAnswer::Digested(page, digester.finish()))
+        Ok(ReplicaResponse::Digested(page, digester.finish()))
     }
 
     /// Locks the partition of a write that reads it first.

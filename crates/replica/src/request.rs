@@ -204,18 +204,18 @@ pub type Mutations = SmallVec<[KeyedMutation; 1]>;
 /// A request to a replica. Its command is shared, because several replicas get the same one.
 #[derive(Clone, Debug)]
 pub enum ReplicaRequest {
-    /// Read the rows of a page. Answer: `Page`.
+    /// Read the rows of a page. Response: `Page`.
     Read(Rc<ReadCommand>),
-    /// Read the digest of a page. Answer: `Digested`, without rows.
+    /// Read the digest of a page. Response: `Digested`, without rows.
     Digest(Rc<ReadCommand>),
-    /// Read the rows of a page and their digest. Answer: `Digested`.
+    /// Read the rows of a page and their digest. Response: `Digested`.
     ReadAndDigest(Rc<ReadCommand>),
-    /// Read the data behind a page, for reconciliation. Answer: `Fragments`.
+    /// Read the data behind a page, for reconciliation. Response: `Fragments`.
     ReadFragments(Rc<ReadCommand>),
     /// Write mutations. They share one commitlog record: after a crash all of them are there or
-    /// none. Answer: `Written`.
+    /// none. Response: `Written`.
     Write(Mutations),
-    /// Apply a mutation of a counter table. Its live cells are increments. Answer:
+    /// Apply a mutation of a counter table. Its live cells are increments. Response:
     /// `CounterUpdated`.
     CounterUpdate(KeyedMutation),
 }
@@ -274,7 +274,7 @@ impl ReplicaRequest {
 /// The answer of a replica. Its variants are small, because it is moved several times on its way to
 /// the coordinator.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ReplicaAnswer {
+pub enum ReplicaResponse {
     /// The rows of a page.
     Page(Box<Page>),
     /// The write is applied.

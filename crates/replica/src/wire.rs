@@ -19,7 +19,7 @@ mod serve;
 use crate::digest::Digest;
 use crate::error::ReplicaError;
 use crate::large_data::LargeKinds;
-use crate::request::{Context, KeyedMutation, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Context, KeyedMutation, ReplicaRequest, ReplicaResponse};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use codec::{Reader, Writer};
@@ -41,18 +41,18 @@ pub const VERSION: u8 = 1;
 #[derive(Debug, PartialEq)]
 pub struct Response {
     /// The answer, or the error.
-    pub result: Result<ReplicaAnswer, ReplicaError>,
+    pub result: Result<ReplicaResponse, ReplicaError>,
     report: Report,
 }
 
 impl Response {
     /// A response without a report.
-    pub fn new(result: Result<ReplicaAnswer, ReplicaError>) -> Response {
+    pub fn new(result: Result<ReplicaResponse, ReplicaError>) -> Response {
         Response { result, report: Report::default() }
     }
 
     /// A response with the events and large-data kinds that the request's context recorded.
-    fn reporting(result: Result<ReplicaAnswer, ReplicaError>, context: &Context) -> Response {
+    fn reporting(result: Result<ReplicaResponse, ReplicaError>, context: &Context) -> Response {
         let events = context.trace.as_ref().map(|trace| trace.take_events()).unwrap_or_default();
         let large_data = context.large_data.as_ref().map(|found| found.get()).unwrap_or_default();
         Response { result, report: Report { events, large_data } }
@@ -151,26 +151,26 @@ pub fn encode_response(response: &Response) -> Pieces {
     let mut out = Writer::framed(VERSION);
     response.report.write(&mut out);
     match &response.result {
-        Ok(ReplicaAnswer::Page(page)) => {
+        Ok(ReplicaResponse::Page(page)) => {
             out.u8(0);
             command::write_page(page, &mut out);
         }
-        Ok(ReplicaAnswer::Written) => out.u8(1),
+        Ok(ReplicaResponse::Written) => out.u8(1),
         Err(error) => {
             out.u8(2);
             error::write(error, &mut out);
         }
-        Ok(ReplicaAnswer::Digested(page, digest)) => {
+        Ok(ReplicaResponse::Digested(page, digest)) => {
             out.u8(3);
             out.u8(digest.version);
             out.raw(&digest.hash);
             command::write_page(page, &mut out);
         }
-        Ok(ReplicaAnswer::Fragments(part)) => {
+        Ok(ReplicaResponse::Fragments(part)) => {
             out.u8(4);
             fragments::write(part, &mut out);
         }
-        Ok(ReplicaAnswer::CounterUpdated(state)) => {
+        Ok(ReplicaResponse::CounterUpdated(state)) => {
             out.u8(5);
             out.bytes(state.as_bytes());
         }
@@ -188,15 +188,15 @@ fn decode_response_inner(pieces: &Pieces) -> Option<Response> {
     let mut reader = Reader::framed(pieces.iter().as_slice(), VERSION)?;
     let report = Report::read(&mut reader)?;
     let result = match reader.u8()? {
-        0 => Ok(ReplicaAnswer::Page(command::read_page(&mut reader)?.into())),
-        1 => Ok(ReplicaAnswer::Written),
+        0 => Ok(ReplicaResponse::Page(command::read_page(&mut reader)?.into())),
+        1 => Ok(ReplicaResponse::Written),
         2 => Err(error::read(&mut reader)?),
         3 => {
             let digest = Digest { version: reader.u8()?, hash: reader.array()? };
-            Ok(ReplicaAnswer::Digested(command::read_page(&mut reader)?.into(), digest))
+            Ok(ReplicaResponse::Digested(command::read_page(&mut reader)?.into(), digest))
         }
-        4 => Ok(ReplicaAnswer::Fragments(fragments::read(&mut reader)?.into())),
-        5 => Ok(ReplicaAnswer::CounterUpdated(Mutation::parse(reader.bytes()?).ok()?)),
+        4 => Ok(ReplicaResponse::Fragments(fragments::read(&mut reader)?.into())),
+        5 => Ok(ReplicaResponse::CounterUpdated(Mutation::parse(reader.bytes()?).ok()?)),
         _ => return None,
     };
     Some(Response { result, report })

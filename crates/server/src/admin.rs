@@ -12,6 +12,7 @@ pub mod node_ops;
 pub mod nodes;
 pub mod operations;
 pub mod process;
+mod refusal;
 pub mod rest;
 pub mod ring;
 pub mod slow_query;

@@ -50,7 +50,7 @@ const MAJORITY_WAIT: Duration = Duration::from_secs(30);
 
 /// Whether this process may serve.
 #[derive(Clone, PartialEq, Debug)]
-enum Standing {
+enum RunStatus {
     /// It is not known yet.
     Open,
     /// No other process had replaced this one at the time of the check.
@@ -78,7 +78,7 @@ pub struct Runs {
     internode: Weak<Internode>,
     admission: Rc<Admission>,
     service: Rc<MetadataService>,
-    standing: watch::Sender<Standing>,
+    standing: watch::Sender<RunStatus>,
     /// The stamp names the claimed run.
     is_named: Cell<bool>,
     /// The last attempt to raise the write mark failed.
@@ -151,7 +151,7 @@ pub async fn begin(
     }
     let has_others = service.current().topology.members().count() > 1;
     let claim = RunClaim::new(keeper.runs());
-    let (standing, _) = watch::channel(Standing::Open);
+    let (standing, _) = watch::channel(RunStatus::Open);
     let own = Rc::new(Runs {
         claim,
         keeper,
@@ -182,22 +182,22 @@ pub async fn begin(
     loop {
         let standing = runs.standing.borrow().clone();
         match standing {
-            Standing::Accepted => return Ok(()),
-            Standing::Displaced(why) | Standing::Left(why) => return Err(StartError(why)),
-            Standing::Open if moved_from.is_some() => {}
-            Standing::Open if is_majority_down(&group, internode) => {
+            RunStatus::Accepted => return Ok(()),
+            RunStatus::Displaced(why) | RunStatus::Left(why) => return Err(StartError(why)),
+            RunStatus::Open if moved_from.is_some() => {}
+            RunStatus::Open if is_majority_down(&group, internode) => {
                 tracing::warn!(
                     "no majority of the cluster is up: the node serves requests with the metadata on its disk"
                 );
                 return Ok(());
             }
-            Standing::Open if began.elapsed() >= MAJORITY_WAIT => {
+            RunStatus::Open if began.elapsed() >= MAJORITY_WAIT => {
                 tracing::warn!(
                     "the metadata of the cluster cannot be read: the node serves requests with the metadata on its disk"
                 );
                 return Ok(());
             }
-            Standing::Open => {}
+            RunStatus::Open => {}
         }
         if let Ok(why) = rt::time::timeout(LOOK, failure.as_mut()).await {
             return Err(StartError::of_group(&why));
@@ -215,16 +215,16 @@ impl Runs {
     /// Waits until this process must stop, because another process has replaced it. The returned
     /// reason is for the operator.
     pub async fn displaced(&self) -> String {
-        self.wait(|standing| if let Standing::Displaced(why) = standing { Some(why.clone()) } else { None }).await
+        self.wait(|standing| if let RunStatus::Displaced(why) = standing { Some(why.clone()) } else { None }).await
     }
 
     /// Waits until the cluster has recorded that this node has left. The returned text is for the
     /// operator of a node that was removed.
     pub async fn left(&self) -> String {
-        self.wait(|standing| if let Standing::Left(why) = standing { Some(why.clone()) } else { None }).await
+        self.wait(|standing| if let RunStatus::Left(why) = standing { Some(why.clone()) } else { None }).await
     }
 
-    async fn wait(&self, wanted: impl Fn(&Standing) -> Option<String>) -> String {
+    async fn wait(&self, wanted: impl Fn(&RunStatus) -> Option<String>) -> String {
         let mut standing = self.standing.subscribe();
         loop {
             if let Some(why) = wanted(&standing.borrow_and_update()) {
@@ -243,19 +243,19 @@ impl Runs {
 
     /// Ends the comparisons with other members: this node has left the cluster.
     pub fn leave(&self, why: &str) {
-        self.standing.send_replace(Standing::Left(why.to_owned()));
+        self.standing.send_replace(RunStatus::Left(why.to_owned()));
     }
 
     /// Whether this process must stop, or has left the cluster.
     fn is_over(&self) -> bool {
-        matches!(*self.standing.borrow(), Standing::Displaced(_) | Standing::Left(_))
+        matches!(*self.standing.borrow(), RunStatus::Displaced(_) | RunStatus::Left(_))
     }
 
     fn accept(&self) {
         self.standing.send_if_modified(|standing| {
-            let is_open = *standing == Standing::Open;
+            let is_open = *standing == RunStatus::Open;
             if is_open {
-                *standing = Standing::Accepted;
+                *standing = RunStatus::Accepted;
             }
             is_open
         });
@@ -299,7 +299,7 @@ impl Runs {
     fn displace(&self, why: String) {
         if !self.is_over() {
             tracing::error!(why, "another process has replaced this node in the cluster");
-            self.standing.send_replace(Standing::Displaced(why));
+            self.standing.send_replace(RunStatus::Displaced(why));
         }
     }
 
@@ -423,7 +423,7 @@ async fn keep_comparing(
     let mut seen = written(&group, engines, coordinators).await;
     let (mut asked, mut saved) = (rt::time::now(), rt::time::now());
     while !runs.is_over() {
-        let is_open = *runs.standing.borrow() == Standing::Open;
+        let is_open = *runs.standing.borrow() == RunStatus::Open;
         let pause = if is_open { PAUSE } else { MARK_EVERY };
         if rt::time::timeout(pause, rt::shard::stopping().cancelled()).await.is_ok() {
             return;

@@ -5,8 +5,8 @@ use crate::checker::{Oracle, Shape};
 use crate::layers::LAYERS;
 use crate::model::SeenRow;
 use crate::workload::{LONGEST_FILLER, ROWS};
-use cql::Answer;
-use cql::api::{AnswerKind, ClientState, QueryParams, Rows};
+use cql::StatementResult;
+use cql::api::{ClientState, QueryParams, ResultKind, Rows};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use rt::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) fn client_at(address: Option<SocketAddr>) -> Rc<ClientState> {
     })
 }
 
-async fn ask(text: &str, params: &QueryParams) -> Result<Answer, String> {
+async fn ask(text: &str, params: &QueryParams) -> Result<StatementResult, String> {
     let processor = LAYERS.processor.get();
     processor.query(&client(), text, params).await.map_err(|error| format!("{text}: {error}"))
 }
@@ -58,7 +58,7 @@ async fn query(text: &str, page_size: i32) -> Result<Vec<BTreeMap<String, Vec<u8
     let mut all = Vec::new();
     loop {
         let answer = ask(text, &params).await?;
-        let AnswerKind::Rows(rows) = answer.kind else { return Err(format!("{text}: no rows")) };
+        let ResultKind::Rows(rows) = answer.kind else { return Err(format!("{text}: no rows")) };
         all.extend(decode(&rows));
         match rows.paging_state {
             Some(next) => params.paging_state = Some(next),

@@ -33,7 +33,7 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 /// The seeds of one trial.
-struct Tally {
+struct TrialTotals {
     trial: &'static Trial,
     left: AtomicU64,
     failed: AtomicU64,
@@ -42,7 +42,7 @@ struct Tally {
 }
 
 struct Run {
-    tallies: Vec<Tally>,
+    tallies: Vec<TrialTotals>,
     /// The trials and seeds that no thread has begun.
     waiting: Mutex<VecDeque<(usize, u64)>>,
     seeds: u64,
@@ -64,9 +64,13 @@ impl Run {
         let seeds = setting("SEEDS", 11);
         let first = setting("FIRST_SEED", 0);
         let wanted = ALL.iter().filter(|trial| named.is_empty() || named.contains(&trial.name));
-        let fresh =
-            |trial| Tally { trial, left: AtomicU64::new(seeds), failed: AtomicU64::new(0), took: AtomicU64::new(0) };
-        let tallies: Vec<Tally> = wanted.map(fresh).collect();
+        let fresh = |trial| TrialTotals {
+            trial,
+            left: AtomicU64::new(seeds),
+            failed: AtomicU64::new(0),
+            took: AtomicU64::new(0),
+        };
+        let tallies: Vec<TrialTotals> = wanted.map(fresh).collect();
         let waiting = (0..tallies.len()).flat_map(|trial| (first..first + seeds).map(move |seed| (trial, seed)));
         Run {
             waiting: Mutex::new(waiting.collect()),

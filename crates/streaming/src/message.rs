@@ -36,7 +36,7 @@ pub enum Request {
         /// The replicas to receive it from, all of them.
         from: Vec<TabletReplica>,
     },
-    /// From the receiver to a source: flush and pin the tablet. Answered with a [`PinAnswer`].
+    /// From the receiver to a source: flush and pin the tablet. Answered with a [`PinResponse`].
     Pin(TabletSession),
     /// From the receiver to a source: send a range of the files. Answered with the bytes.
     Read {
@@ -67,7 +67,7 @@ pub enum Request {
 
 /// The answer to [`Request::Pin`]. Append-only: the stored form is the index in this list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum PinAnswer {
+pub enum PinResponse {
     /// The files are pinned.
     Files(Vec<StreamedSstable>),
     /// The tablet must be streamed as mutations, for this reason.
@@ -93,9 +93,9 @@ impl Request {
     }
 }
 
-impl PinAnswer {
+impl PinResponse {
     /// The answer of these bytes.
-    pub fn decode(bytes: &[u8]) -> Result<PinAnswer, String> {
+    pub fn decode(bytes: &[u8]) -> Result<PinResponse, String> {
         let (answer, rest) = postcard::take_from_bytes(bytes).map_err(|error| error.to_string())?;
         if rest.is_empty() { Ok(answer) } else { Err("bytes after the response".to_owned()) }
     }

@@ -1,6 +1,6 @@
 //! The receiver of a session: pulls the files of a tablet from its sources.
 
-use crate::message::{PinAnswer, Request, TabletSession};
+use crate::message::{PinResponse, Request, TabletSession};
 use crate::metrics::{Counters, add};
 use crate::settings::Settings;
 use crate::source::MOST_BYTES;
@@ -131,8 +131,8 @@ impl Receiver {
         let place = (what.session, source.host, what.epoch);
         let kept = self.arrived.borrow_mut().remove(&place);
         let sstables = match self.pin(self.now(what), source).await {
-            Ok(PinAnswer::Files(sstables)) => sstables,
-            Ok(PinAnswer::OnlyAsMutations(why)) => return Err(ReceiveError::OnlyAsMutations(why)),
+            Ok(PinResponse::Files(sstables)) => sstables,
+            Ok(PinResponse::OnlyAsMutations(why)) => return Err(ReceiveError::OnlyAsMutations(why)),
             Err(error) => {
                 // The data that has arrived is still valid.
                 if let Some(kept) = kept {
@@ -161,9 +161,9 @@ impl Receiver {
         }
     }
 
-    async fn pin(&self, what: TabletSession, source: TabletReplica) -> Result<PinAnswer, ReceiveError> {
+    async fn pin(&self, what: TabletSession, source: TabletReplica) -> Result<PinResponse, ReceiveError> {
         let answer = self.call(source, Request::Pin(what), PIN).await?;
-        PinAnswer::decode(&answer).map_err(|why| ReceiveError::Answer(source.host, why))
+        PinResponse::decode(&answer).map_err(|why| ReceiveError::Answer(source.host, why))
     }
 
     /// Pulls the missing chunks, several at a time, and stores them in order.

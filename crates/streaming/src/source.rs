@@ -1,6 +1,6 @@
 //! The source of a session: pins the files of a tablet, and sends their bytes.
 
-use crate::message::{PinAnswer, TabletSession};
+use crate::message::{PinResponse, TabletSession};
 use crate::metrics::{Counters, add};
 use crate::settings::Settings;
 use cluster::ClusterShards;
@@ -43,7 +43,7 @@ impl Source {
 
     /// Pins the files of a tablet. The work continues if the caller stops waiting, because files
     /// that it makes after the end of the session must be removed.
-    pub async fn pin(self: &Rc<Self>, what: TabletSession, caller: &Caller) -> Result<PinAnswer, Refusal> {
+    pub async fn pin(self: &Rc<Self>, what: TabletSession, caller: &Caller) -> Result<PinResponse, Refusal> {
         let service = self.shards.metadata.get();
         if !service.wait_for_number(what.number, caller.deadline).await {
             let why = format!("this node has not applied metadata {} yet", what.number);
@@ -64,7 +64,7 @@ impl Source {
         pinning.await.unwrap_or_else(|_| Err(Refusal::failed("this node is stopping")))
     }
 
-    async fn pin_files(&self, what: TabletSession, receiver: HostId) -> Result<PinAnswer, Refusal> {
+    async fn pin_files(&self, what: TabletSession, receiver: HostId) -> Result<PinResponse, Refusal> {
         if !self.settings.whole_files.get() {
             return self.refuse_files(&what, "enable_file_stream is false on the source".to_owned()).await;
         }
@@ -94,7 +94,7 @@ impl Source {
             tracing::info!(session = %what.session, table_id = %table, tablet = what.tablet, sstables = sstables.len(), bytes,
                 "the files of a tablet are pinned for another node");
         }
-        Ok(PinAnswer::Files(sstables))
+        Ok(PinResponse::Files(sstables))
     }
 
     /// Removes the files of a session that has ended, unless its table was truncated: then the
@@ -113,10 +113,10 @@ impl Source {
     }
 
     /// Removes what was pinned for the session.
-    async fn refuse_files(&self, what: &TabletSession, why: String) -> Result<PinAnswer, Refusal> {
+    async fn refuse_files(&self, what: &TabletSession, why: String) -> Result<PinResponse, Refusal> {
         self.end(what.session);
         self.unpin(what.table, what.session, what.epoch).await;
-        Ok(PinAnswer::OnlyAsMutations(why))
+        Ok(PinResponse::OnlyAsMutations(why))
     }
 
     async fn unpin(&self, table: TableId, session: Uuid, epoch: u64) {

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 
 /// The answer of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DiscoveryAnswer {
+pub struct DiscoveryResponse {
     /// The host id of the node at the address.
     pub host: HostId,
     /// The addresses that it knows, including its own.
@@ -24,7 +24,7 @@ pub struct DiscoveryAnswer {
 
 /// The next step of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum DiscoveryStep {
     /// A cluster exists: join it through one of these addresses.
     Join(BTreeSet<SocketAddr>),
     /// No cluster exists, and this node creates it.
@@ -39,7 +39,7 @@ pub struct Discovery {
     host: HostId,
     address: SocketAddr,
     known: BTreeSet<SocketAddr>,
-    answers: BTreeMap<SocketAddr, DiscoveryAnswer>,
+    answers: BTreeMap<SocketAddr, DiscoveryResponse>,
 }
 
 impl Discovery {
@@ -70,7 +70,7 @@ impl Discovery {
     }
 
     /// Records an answer.
-    pub fn record_answer(&mut self, from: SocketAddr, answer: DiscoveryAnswer) {
+    pub fn record_answer(&mut self, from: SocketAddr, answer: DiscoveryResponse) {
         if answer.host == self.host {
             // The address is another address of this node.
             self.known.remove(&from);
@@ -86,15 +86,15 @@ impl Discovery {
     }
 
     /// The next step, according to the answers so far.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> DiscoveryStep {
         let members: BTreeSet<SocketAddr> =
             self.answers.iter().filter(|(_, answer)| answer.in_cluster).map(|(address, _)| *address).collect();
         if !members.is_empty() {
-            return Verdict::Join(members);
+            return DiscoveryStep::Join(members);
         }
         let agree = |address: &SocketAddr| self.answers.get(address).is_some_and(|answer| answer.known == self.known);
         let lowest = self.answers.values().all(|answer| answer.host > self.host);
-        if self.to_ask().iter().all(agree) && lowest { Verdict::Begin } else { Verdict::Ask }
+        if self.to_ask().iter().all(agree) && lowest { DiscoveryStep::Begin } else { DiscoveryStep::Ask }
     }
 }
 
@@ -121,29 +121,35 @@ mod tests {
         let known = nodes[asker].known().clone();
         nodes[asked].add_known(known);
         let (from, other) = (nodes[asked].address, &nodes[asked]);
-        let answer = DiscoveryAnswer { host: other.host, known: other.known.clone(), in_cluster: false };
+        let answer = DiscoveryResponse { host: other.host, known: other.known.clone(), in_cluster: false };
         nodes[asker].record_answer(from, answer);
     }
 
     #[test]
     fn a_node_that_is_its_only_seed_begins_at_once() {
-        assert_eq!(node(1, &[1]).verdict(), Verdict::Begin);
-        assert_eq!(node(1, &[]).verdict(), Verdict::Begin);
-        assert_eq!(node(1, &[2]).verdict(), Verdict::Ask);
+        assert_eq!(node(1, &[1]).verdict(), DiscoveryStep::Begin);
+        assert_eq!(node(1, &[]).verdict(), DiscoveryStep::Begin);
+        assert_eq!(node(1, &[2]).verdict(), DiscoveryStep::Ask);
     }
 
     #[test]
     fn a_node_that_is_in_a_cluster_is_joined() {
         let mut one = node(1, &[2, 3]);
-        one.record_answer(address(3), DiscoveryAnswer { host: host(3), known: [address(3)].into(), in_cluster: true });
-        assert_eq!(one.verdict(), Verdict::Join([address(3)].into()));
+        one.record_answer(
+            address(3),
+            DiscoveryResponse { host: host(3), known: [address(3)].into(), in_cluster: true },
+        );
+        assert_eq!(one.verdict(), DiscoveryStep::Join([address(3)].into()));
     }
 
     #[test]
     fn another_address_of_the_node_itself_is_not_a_peer() {
         let mut one = node(1, &[9]);
-        one.record_answer(address(9), DiscoveryAnswer { host: host(1), known: [address(1)].into(), in_cluster: false });
-        assert_eq!(one.verdict(), Verdict::Begin);
+        one.record_answer(
+            address(9),
+            DiscoveryResponse { host: host(1), known: [address(1)].into(), in_cluster: false },
+        );
+        assert_eq!(one.verdict(), DiscoveryStep::Begin);
     }
 
     proptest! {
@@ -165,7 +171,7 @@ mod tests {
             let mut begun = BTreeSet::new();
             let look = |nodes: &[Discovery], begun: &mut BTreeSet<usize>| {
                 for (n, node) in nodes.iter().enumerate() {
-                    if node.verdict() == Verdict::Begin {
+                    if node.verdict() == DiscoveryStep::Begin {
                         begun.insert(n);
                     }
                 }

@@ -4,7 +4,7 @@
 //! created a cluster and then get each other's addresses as seeds stay separate, without any error.
 //! Each node therefore logs each seed of another cluster once.
 
-use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
+use super::join::{JoinRequest, JoinResponse, NoResponse, ask};
 use crate::metadata::MetadataService;
 use internode::{Internode, Party};
 use rt::shard::PerShard;
@@ -93,10 +93,10 @@ async fn look(
                     found.insert(seed, format!("node {host} answers there, in a cluster without this node"));
                 }
             }
-            Err(NoAnswer::Ever(why)) => {
+            Err(NoResponse::Ever(why)) => {
                 found.insert(seed, why);
             }
-            Ok(_) | Err(NoAnswer::Yet(_) | NoAnswer::Own | NoAnswer::Twin(_) | NoAnswer::Left(_)) => {}
+            Ok(_) | Err(NoResponse::Yet(_) | NoResponse::Own | NoResponse::Twin(_) | NoResponse::Left(_)) => {}
         }
     }
     found

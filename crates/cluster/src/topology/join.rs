@@ -9,7 +9,7 @@
 use super::Node;
 use super::admission::Admission;
 use super::admit::{NotAdmitted, admit, check_unchanged, has_lost_metadata, place, relocate, replace};
-use super::discovery::{Discovery, DiscoveryAnswer, Verdict};
+use super::discovery::{Discovery, DiscoveryResponse, DiscoveryStep};
 use super::runs::{self, KnownNode, RunClaim};
 use super::search_progress::{SearchProgress, waits_for};
 use super::whereabouts::{down, lost, may_be_elsewhere, moved, reached_at};
@@ -322,23 +322,24 @@ async fn search_with(
             let mut search = search();
             match answer {
                 Ok((Party { host, .. }, JoinResponse::InCluster)) => {
-                    search.record_answer(address, DiscoveryAnswer { host, known: [address].into(), in_cluster: true });
+                    search
+                        .record_answer(address, DiscoveryResponse { host, known: [address].into(), in_cluster: true });
                 }
                 Ok((Party { host, .. }, JoinResponse::Searching(known))) => {
-                    search.record_answer(address, DiscoveryAnswer { host, known, in_cluster: false });
+                    search.record_answer(address, DiscoveryResponse { host, known, in_cluster: false });
                 }
                 Ok((_, other)) => {
                     search.lost(address);
                     reasons.insert(address, format!("{other:?}"));
                 }
-                Err(NoAnswer::Own) => {
+                Err(NoResponse::Own) => {
                     search.record_answer(
                         address,
-                        DiscoveryAnswer { host: own.host, known: BTreeSet::new(), in_cluster: false },
+                        DiscoveryResponse { host: own.host, known: BTreeSet::new(), in_cluster: false },
                     );
                 }
-                Err(NoAnswer::Ever(why) | NoAnswer::Left(why)) => return Err(why),
-                Err(NoAnswer::Yet(why) | NoAnswer::Twin(why)) => {
+                Err(NoResponse::Ever(why) | NoResponse::Left(why)) => return Err(why),
+                Err(NoResponse::Yet(why) | NoResponse::Twin(why)) => {
                     search.lost(address);
                     reasons.insert(address, why);
                 }
@@ -346,13 +347,13 @@ async fn search_with(
         }
         let verdict = search().verdict();
         match verdict {
-            Verdict::Begin => return Ok(SearchOutcome::Nothing),
-            Verdict::Join(members) => match join(internode, own, None, replaces, members).await {
+            DiscoveryStep::Begin => return Ok(SearchOutcome::Nothing),
+            DiscoveryStep::Join(members) => match join(internode, own, None, replaces, members).await {
                 Ok(Some(nodes)) => return Ok(SearchOutcome::Cluster(nodes)),
                 Ok(None) => {}
                 Err(why) => return Err(why),
             },
-            Verdict::Ask => {}
+            DiscoveryStep::Ask => {}
         }
         let waits_for = waits_for(&search().silent(), &reasons);
         if rt::time::now() >= next_report {
@@ -365,7 +366,7 @@ async fn search_with(
 }
 
 /// Why a question has no answer.
-pub(super) enum NoAnswer {
+pub(super) enum NoResponse {
     /// The question may be answered later.
     Yet(String),
     /// The address belongs to this node.
@@ -382,7 +383,7 @@ pub(super) async fn ask(
     internode: &Rc<Internode>,
     address: SocketAddr,
     request: JoinRequest,
-) -> Result<(Party, JoinResponse), NoAnswer> {
+) -> Result<(Party, JoinResponse), NoResponse> {
     let is_admission = matches!(request, JoinRequest::Join(_) | JoinRequest::Return(..) | JoinRequest::Replace(..));
     let limit = if is_admission { ADMISSION } else { QUESTION };
     if matches!(request, JoinRequest::Locate(_)) {
@@ -392,17 +393,17 @@ pub(super) async fn ask(
     let called = internode.call_at(address, Verb::Join, encode(&request), Deadline::after(limit)).await;
     let (party, answer) = called.map_err(|error| match &error {
         CallError::Rejected(rejection) => match rejection.code {
-            RejectionCode::Itself => NoAnswer::Own,
-            RejectionCode::Twin => NoAnswer::Twin(error.to_string()),
+            RejectionCode::Itself => NoResponse::Own,
+            RejectionCode::Twin => NoResponse::Twin(error.to_string()),
             RejectionCode::Cluster | RejectionCode::Version => {
-                NoAnswer::Ever(format!("the seed or member at {address}: {error}"))
+                NoResponse::Ever(format!("the seed or member at {address}: {error}"))
             }
-            RejectionCode::Left => NoAnswer::Left(format!("{error}: start it with an empty data directory")),
-            _ => NoAnswer::Yet(error.to_string()),
+            RejectionCode::Left => NoResponse::Left(format!("{error}: start it with an empty data directory")),
+            _ => NoResponse::Yet(error.to_string()),
         },
-        _ => NoAnswer::Yet(error.to_string()),
+        _ => NoResponse::Yet(error.to_string()),
     })?;
-    Ok((party, decode(&answer).map_err(NoAnswer::Yet)?))
+    Ok((party, decode(&answer).map_err(NoResponse::Yet)?))
 }
 
 /// Announces this node's current address to the cluster, with the new run that it claims. Returns
@@ -462,9 +463,9 @@ async fn join(
                 return Err(format!("node {host} at {address} refuses: {why}"));
             }
             Ok((_, other)) => tracing::info!(%address, response = ?other, "not admitted yet"),
-            Err(NoAnswer::Ever(why) | NoAnswer::Left(why) | NoAnswer::Twin(why)) => return Err(why),
-            Err(NoAnswer::Own) => {}
-            Err(NoAnswer::Yet(why)) => tracing::info!(%address, why, "not admitted yet"),
+            Err(NoResponse::Ever(why) | NoResponse::Left(why) | NoResponse::Twin(why)) => return Err(why),
+            Err(NoResponse::Own) => {}
+            Err(NoResponse::Yet(why)) => tracing::info!(%address, why, "not admitted yet"),
         }
     }
     Ok(None)

@@ -12,7 +12,7 @@
 
 use super::Topology;
 use super::features::NODE_RUNS;
-use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
+use super::join::{JoinRequest, JoinResponse, NoResponse, ask};
 use super::write_marks::{MarkAnnouncement, WriteMarks};
 use crate::metadata::{MetadataService, Op};
 use engine::datadir::AnnouncedMark;
@@ -162,7 +162,7 @@ pub async fn ask_others(
     let answers = futures_util::future::join_all(questions).await;
     let known = answers.into_iter().filter_map(|answer| match answer {
         Ok(Ok((_, JoinResponse::Runs(known)))) => Some(Ok(known)),
-        Ok(Err(NoAnswer::Left(why))) => Some(Err(HasLeft(why))),
+        Ok(Err(NoResponse::Left(why))) => Some(Err(HasLeft(why))),
         _ => None,
     });
     known.collect()

@@ -5,7 +5,7 @@
 //! lose its place to a copy. So a node is admitted at a new address only if another node is at the
 //! old address now, or the member has not answered there for [`Internode::address_change_delay`].
 
-use super::join::{JoinRequest, JoinResponse, NoAnswer, ask};
+use super::join::{JoinRequest, JoinResponse, NoResponse, ask};
 use super::{Node, Topology};
 use crate::metadata::MetadataService;
 use internode::{Internode, NodeStatus};
@@ -69,7 +69,7 @@ async fn occupant(internode: &Rc<Internode>, address: SocketAddr) -> Option<Host
     match ask(internode, address, JoinRequest::Locate(BTreeSet::new())).await {
         // A node itself states its address. An address at which it answers by chance is not used.
         Ok((party, JoinResponse::Located(_))) if party.address == address => Some(party.host),
-        Err(NoAnswer::Own) => Some(internode.own().host),
+        Err(NoResponse::Own) => Some(internode.own().host),
         _ => None,
     }
 }

@@ -56,11 +56,11 @@ fn digest(of: u8) -> Digest {
     Digest { version: 1, hash: [of; 16] }
 }
 
-fn digested(of: u8) -> Result<ReplicaAnswer, ReplicaFailure> {
-    Ok(ReplicaAnswer::Digested(page(1), digest(of)))
+fn digested(of: u8) -> Result<ReplicaResponse, ReplicaFailure> {
+    Ok(ReplicaResponse::Digested(page(1), digest(of)))
 }
 
-fn broken() -> Result<ReplicaAnswer, ReplicaFailure> {
+fn broken() -> Result<ReplicaResponse, ReplicaFailure> {
     Err(ReplicaFailure::Refused(ReplicaError::Storage("broken".into())))
 }
 
@@ -73,7 +73,7 @@ fn agreed(read: &mut QuorumState) -> Option<Vec<u8>> {
 #[test]
 fn one_replica_is_enough_for_one() {
     let mut read = read(3, Consistency::One, 1);
-    assert_eq!(read.add(replica(1), ReadKind::Rows, Ok(ReplicaAnswer::Page(page(1)))), Next::Enough);
+    assert_eq!(read.add(replica(1), ReadKind::Rows, Ok(ReplicaResponse::Page(page(1)))), Next::Enough);
     assert_eq!(agreed(&mut read), Some(vec![1]));
 }
 
@@ -115,7 +115,7 @@ fn a_replica_that_sent_a_digest_is_asked_for_its_rows_when_no_other_is_left() {
     assert_eq!(read.add(replica(1), ReadKind::Rows, broken()), Next::AskAgain(replica(2), ReadKind::Rows));
 }
 
-fn lost() -> Result<ReplicaAnswer, ReplicaFailure> {
+fn lost() -> Result<ReplicaResponse, ReplicaFailure> {
     Err(ReplicaFailure::Send(SendError::Lost("connection reset".into())))
 }
 
@@ -135,7 +135,7 @@ fn a_replica_is_asked_once_more_after_a_lost_connection_if_there_is_no_spare_one
     }
 }
 
-fn limited() -> Result<ReplicaAnswer, ReplicaFailure> {
+fn limited() -> Result<ReplicaResponse, ReplicaFailure> {
     let table = model::id::TableId(Uuid::from_u128(7));
     Err(ReplicaFailure::Refused(ReplicaError::RateLimited(RateLimited {
         kind: LimitKind::Read,
@@ -222,7 +222,7 @@ proptest! {
             let (answering, kind) = asked.remove(which.index(asked.len()));
             let answer = match (fails[usize::from(number(answering)) - 1], kind, required) {
                 (true, ..) => broken(),
-                (false, ReadKind::Rows, 1) => Ok(ReplicaAnswer::Page(page(1))),
+                (false, ReadKind::Rows, 1) => Ok(ReplicaResponse::Page(page(1))),
                 _ => digested(7),
             };
             match read.add(answering, kind, answer) {
@@ -261,7 +261,7 @@ fn a_spare_replica_takes_the_place_of_one_that_is_not_repaired() {
     let reconciled = |copies: u8| {
         let mut read = read(copies, Consistency::Quorum, 2);
         for (n, kind, value) in [(1, ReadKind::Rows, 1), (2, ReadKind::Digest, 2)] {
-            let _ = read.add(replica(n), kind, Ok(ReplicaAnswer::Digested(page(1), digest(value))));
+            let _ = read.add(replica(n), kind, Ok(ReplicaResponse::Digested(page(1), digest(value))));
         }
         let sources = read.disagreed();
         sources.iter().for_each(|source| read.counts(*source));

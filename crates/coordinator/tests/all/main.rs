@@ -13,6 +13,7 @@ mod moving_repairs;
 mod paging;
 mod protection;
 mod repairs;
+mod shared_reads;
 mod support;
 mod truncating;
 mod wired;

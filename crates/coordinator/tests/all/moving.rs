@@ -11,7 +11,7 @@ use coordinator::{CoordinatorError, WriteKind, answer};
 use futures_util::FutureExt;
 use replica::ReplicaError;
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{ReplicaAnswer, ReplicaRequest};
+use replica::{ReplicaRequest, ReplicaResponse};
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::rc::Rc;
@@ -312,7 +312,7 @@ fn a_replica_holds_the_metadata_until_it_responds() {
         let soon = Deadline::after(Duration::from_millis(100));
         assert!(!metadata.wait_until_unused(fence, soon).await, "it was admitted under earlier metadata");
         let written = decode_response(answering.await.expect("it was admitted")).expect("understood");
-        assert!(matches!(written.result, Ok(ReplicaAnswer::Written)), "{:?}", written.result);
+        assert!(matches!(written.result, Ok(ReplicaResponse::Written)), "{:?}", written.result);
         assert!(metadata.wait_until_unused(fence, Deadline::after(TIMEOUT)).await);
         let refused = answer(replica, metadata, request(2), Deadline::after(TIMEOUT)).await.expect("asked");
         let refused = decode_response(refused).expect("understood");

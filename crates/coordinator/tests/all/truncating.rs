@@ -6,7 +6,7 @@ use crate::support;
 use cluster::metadata::Op;
 use coordinator::hints::HintsMetrics;
 use coordinator::{Consistency, CoordinatorError, PageRequest, WriteKind};
-use replica::{Context, Mutations, ReplicaAnswer, ReplicaError, ReplicaRequest};
+use replica::{Context, Mutations, ReplicaError, ReplicaRequest, ReplicaResponse};
 use std::rc::Rc;
 use std::time::Duration;
 use support::{Change, Cluster, SHORT_TIMEOUT, Shape, TIMEOUT, table_id, with_cluster};
@@ -170,7 +170,7 @@ fn a_replica_refuses_requests_older_than_the_epoch() {
         }
         for request in requests() {
             let written = ask(before + 1, request).await;
-            assert!(matches!(written, Ok(ReplicaAnswer::Written)), "{written:?}");
+            assert!(matches!(written, Ok(ReplicaResponse::Written)), "{written:?}");
         }
     });
 }

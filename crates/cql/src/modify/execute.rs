@@ -4,7 +4,7 @@ use super::build::Inputs;
 use super::evaluated::EvaluatedOperations;
 use super::read_first::read_first;
 use super::{Modify, OVERHEAD, ReadFirst, Room, Stamp};
-use crate::api::{Answer, AnswerKind, BoundValue};
+use crate::api::{BoundValue, ResultKind, StatementResult};
 use crate::attributes::check_timestamp;
 use crate::error::Error;
 use crate::footprint::Footprint;
@@ -189,7 +189,7 @@ impl Modify {
         warning: Option<String>,
         env: Env<'_>,
         request: &Request<'_>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         let json = match &self.json {
             Some(json) => Some(Box::pin(json.bind(env, request)).await?),
             None => None,
@@ -269,7 +269,7 @@ impl Modify {
                 large = large.with(found.get());
             }
         }
-        let mut answer = Answer::new(AnswerKind::Void);
+        let mut answer = StatementResult::new(ResultKind::Void);
         answer.tablet = hint;
         answer.warnings.extend(warning);
         answer.warnings.extend(config.guardrails.large_data.warning(large));

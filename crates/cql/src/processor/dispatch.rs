@@ -1,7 +1,7 @@
 //! Executes a plan, by its kind.
 
 use super::Processor;
-use crate::api::{Answer, AnswerKind, ClientState, QueryParams};
+use crate::api::{ClientState, QueryParams, ResultKind, StatementResult};
 use crate::attributes::Attributes;
 use crate::authorize::{Permission, Resource, authorize};
 use crate::batch::{self, BatchAttributes, Part};
@@ -26,7 +26,7 @@ impl Processor {
         params: &QueryParams,
         metadata: Rc<Metadata>,
         trace: Option<Rc<Trace>>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         let config = self.config();
         let mut values = planned.bind(&params.values, config.referenced_bytes())?;
         let request = self.request(&config, metadata, client, params, trace);
@@ -57,7 +57,7 @@ impl Processor {
                 self.statistics.modification(modify, params);
                 allowed(client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
                 Box::pin(system::config::update(self.plans.context().system.shards(), modify, env, &request)).await?;
-                Ok(Answer::new(AnswerKind::Void))
+                Ok(StatementResult::new(ResultKind::Void))
             }
             Plan::Unwritable(modify) => {
                 self.statistics.modification(modify, params);
@@ -106,12 +106,17 @@ impl Processor {
         }
     }
 
-    fn use_keyspace(&self, client: &ClientState, keyspace: &str, metadata: &Metadata) -> Result<Answer, Error> {
+    fn use_keyspace(
+        &self,
+        client: &ClientState,
+        keyspace: &str,
+        metadata: &Metadata,
+    ) -> Result<StatementResult, Error> {
         if !crate::system::is_virtual(keyspace) && metadata.keyspace(keyspace).is_none() {
             return Err(Error::invalid(format!("Keyspace '{keyspace}' does not exist")));
         }
         *client.keyspace.borrow_mut() = Some(keyspace.to_owned());
-        Ok(Answer::new(AnswerKind::SetKeyspace(keyspace.to_owned())))
+        Ok(StatementResult::new(ResultKind::SetKeyspace(keyspace.to_owned())))
     }
 }
 
@@ -131,7 +136,7 @@ fn permission_of(statement: &Statement) -> Permission {
     }
 }
 
-async fn run_batch(plan: &BatchPlan, env: Env<'_>, request: &Request<'_>) -> Result<Answer, Error> {
+async fn run_batch(plan: &BatchPlan, env: Env<'_>, request: &Request<'_>) -> Result<StatementResult, Error> {
     for modify in &plan.statements {
         allowed(request.client, Permission::Modify, &modify.schema.keyspace, &modify.schema.name)?;
     }

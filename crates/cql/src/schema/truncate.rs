@@ -1,7 +1,7 @@
 //! TRUNCATE.
 
 use super::{names, written_keyspace};
-use crate::api::{Answer, AnswerKind};
+use crate::api::{ResultKind, StatementResult};
 use crate::error::Error;
 use crate::syntax::ast::Truncate;
 use crate::system::SystemTables;
@@ -14,7 +14,7 @@ pub async fn truncate(
     system: &SystemTables,
     statement: &Truncate,
     timeout: Duration,
-) -> Result<Answer, Error> {
+) -> Result<StatementResult, Error> {
     let (keyspace, name) = (written_keyspace(&statement.table), statement.table.name.as_str());
     if crate::system::is_virtual(keyspace) {
         return Err(match system.table(keyspace, name) {
@@ -25,7 +25,7 @@ pub async fn truncate(
     let metadata = service.current();
     let table = names::table(&metadata, keyspace, name)?.schema.id;
     match cluster::truncate::everywhere(service.shards(), metadata, table, timeout).await {
-        Ok(()) => Ok(Answer::new(AnswerKind::Void)),
+        Ok(()) => Ok(StatementResult::new(ResultKind::Void)),
         Err(why) => Err(Error::Truncate(format!("Error during truncate of {keyspace}.{name}: {why}"))),
     }
 }

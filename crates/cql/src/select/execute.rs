@@ -5,7 +5,7 @@ use super::pager::{Pager, VirtualState, bad_state};
 use super::pages::ClientPage;
 use super::rows::Emitter;
 use super::{Select, Shape, virtual_rows};
-use crate::api::{Answer, AnswerKind, Rows};
+use crate::api::{ResultKind, Rows, StatementResult};
 use crate::error::Error;
 use crate::pace::Pace;
 use crate::request::Request;
@@ -74,7 +74,7 @@ impl Select {
         rate_limit: RateLimitMode,
         env: Env<'_>,
         request: &Request<'_>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         let rows_limit = row_limit(&self.limit, "LIMIT", env)?;
         let per_partition = row_limit(&self.per_partition_limit, "PER PARTITION LIMIT", env)?;
         let page_size = request.params.page_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
@@ -186,8 +186,8 @@ impl Select {
         knows.then_some(key.token)
     }
 
-    pub(super) fn answer(&self, rows: Rows, info: PageInfo, request: &Request<'_>) -> Answer {
-        let mut answer = Answer::new(AnswerKind::Rows(rows));
+    pub(super) fn answer(&self, rows: Rows, info: PageInfo, request: &Request<'_>) -> StatementResult {
+        let mut answer = StatementResult::new(ResultKind::Rows(rows));
         if request.params.page_info {
             answer.page_info = Some(info.to_json().into());
         }
@@ -217,7 +217,7 @@ impl Select {
         mut emitter: Emitter<'_>,
         request: &Request<'_>,
         options: &RequestOptions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         let pace = Pace::new(options, &self.schema);
         emitter.bind(&pace).await?;
         emitter.finish(&pace).await?;

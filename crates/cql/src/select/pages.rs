@@ -3,7 +3,7 @@
 use super::pager::{FilteredState, Pager, bad_state};
 use super::rows::{Body, Emitter};
 use super::{Select, Shape};
-use crate::api::Answer;
+use crate::api::StatementResult;
 use crate::error::Error;
 use crate::pace::Pace;
 use crate::request::{Request, read_error};
@@ -88,7 +88,7 @@ impl Select {
     }
 
     /// Reads one page of rows that need no filter, aggregate or sorting.
-    pub(super) async fn plain(&self, query: Query, mut page: ClientPage<'_>) -> Result<Answer, Error> {
+    pub(super) async fn plain(&self, query: Query, mut page: ClientPage<'_>) -> Result<StatementResult, Error> {
         debug_assert!(
             self.sort.is_empty() && self.grouping.is_none() && self.restrictions.filters.is_empty(),
             "a plain page has the rows as they are read"
@@ -106,13 +106,13 @@ impl Select {
         let next = read.next.map(|state| page.pager.seal(&state)).transpose()?;
         if let Shape::Plain = self.shape {
             let answer = self.answer(self.rows(read.rows, read.body, next), read.info, page.request);
-            return Ok(Answer { tablet, ..answer });
+            return Ok(StatementResult { tablet, ..answer });
         }
         let mut emitter = Emitter::new(self, page.pager.env(), None, None, page.request.config.unpaged_bytes);
         let pace = Pace::new(page.options, &self.schema);
         push_all(read.body, read.rows, self, &mut emitter, &pace).await?;
         let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
-        Ok(Answer { tablet, ..self.answer(rows, read.info, page.request) })
+        Ok(StatementResult { tablet, ..self.answer(rows, read.info, page.request) })
     }
 
     /// Limits the rows collected here like the result of an unpaged read.
@@ -160,7 +160,7 @@ impl Select {
         mut query: Query,
         mut emitter: Emitter<'_>,
         page: &ClientPage<'_>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         debug_assert!(query.limit.is_none(), "LIMIT is of the result, not of the rows that it is made of");
         let ClientPage { request, options, .. } = *page;
         let mut collected = Collected::new(page, self);
@@ -201,7 +201,7 @@ impl Select {
         mut query: Query,
         mut emitter: Emitter<'_>,
         mut page: ClientPage<'_>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         let ClientPage { request, pager, .. } = page;
         let mut collected = Collected::new(&page, self);
         emitter.bind(&collected.pace).await?;
@@ -249,7 +249,7 @@ impl Select {
             let tablet = page.tablet(&query, next.as_ref());
             let next = next.map(|state| pager.seal(&state)).transpose()?;
             let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next);
-            return Ok(Answer { tablet, ..self.answer(rows, collected.info, request) });
+            return Ok(StatementResult { tablet, ..self.answer(rows, collected.info, request) });
         }
     }
 
@@ -261,7 +261,7 @@ impl Select {
         mut query: Query,
         mut emitter: Emitter<'_>,
         mut page: ClientPage<'_>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<StatementResult, Error> {
         let ClientPage { request, options, pager, .. } = page;
         let mut collected = Collected::new(&page, self);
         emitter.bind(&collected.pace).await?;
@@ -296,7 +296,7 @@ impl Select {
                     pager.seal(&state)
                 });
                 let rows = self.rows(emitter.rows, std::mem::take(&mut emitter.body), next.transpose()?);
-                return Ok(Answer { tablet, ..self.answer(rows, collected.info, request) });
+                return Ok(StatementResult { tablet, ..self.answer(rows, collected.info, request) });
             }
             rt::task::yield_now().await;
         }

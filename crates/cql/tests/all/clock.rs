@@ -2,7 +2,7 @@
 //! of the request. Also timestamps far in the future.
 
 use crate::support::{Session, show_rows, with_node};
-use cql::{AnswerKind, QueryParams};
+use cql::{QueryParams, ResultKind};
 
 /// A time long before the tests run, so that use of the clock would be noticed.
 const NOW: i32 = 1_000_000_000;
@@ -11,7 +11,7 @@ async fn at(session: &Session, now: i32, text: &str) -> Vec<String> {
     let params = QueryParams { now_in_seconds: Some(now), ..QueryParams::default() };
     let answer = session.processor.query(&session.client, text, &params).await;
     match answer.unwrap_or_else(|error| panic!("{text}: {error}")).kind {
-        AnswerKind::Rows(rows) => show_rows(&rows),
+        ResultKind::Rows(rows) => show_rows(&rows),
         _ => Vec::new(),
     }
 }

@@ -5,7 +5,7 @@
 use crate::support::{Session, show_rows, with_node};
 use bytes::Bytes;
 use cql::api::{BoundValue, BoundValues, QueryParams};
-use cql::{AnswerKind, Error};
+use cql::{Error, ResultKind};
 
 /// The number of statements without the environment variable.
 const STATEMENTS: u64 = 1200;
@@ -426,7 +426,7 @@ async fn answered(session: &Session, maker: &mut Maker, text: &str) -> bool {
         };
         match session.processor.query(&session.client, text, &params).await {
             Ok(answer) => match answer.kind {
-                AnswerKind::Rows(rows) => {
+                ResultKind::Rows(rows) => {
                     show_rows(&rows);
                     match rows.paging_state {
                         Some(state) => paging_state = Some(state),

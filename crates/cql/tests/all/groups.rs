@@ -3,13 +3,13 @@
 use crate::support::{Session, show_rows, values, with_node};
 use bytes::Bytes;
 use cql::api::{BoundValue, BoundValues, Rows};
-use cql::{Answer, AnswerKind, Error, QueryParams};
+use cql::{Error, QueryParams, ResultKind, StatementResult};
 use model::CqlType;
 use model::types::Value;
 
-fn rows(answer: Result<Answer, Error>) -> Rows {
+fn rows(answer: Result<StatementResult, Error>) -> Rows {
     match answer.expect("the statement is fine").kind {
-        AnswerKind::Rows(rows) => rows,
+        ResultKind::Rows(rows) => rows,
         other => panic!("{other:?}"),
     }
 }

@@ -9,7 +9,7 @@
 //! Each file uses its own keyspace `ks`.
 
 use crate::support::{Session, show_rows, with_node};
-use cql::{AnswerKind, Error};
+use cql::{Error, ResultKind};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -24,11 +24,11 @@ async fn answer(session: &Session, statement: &str) -> String {
         }
         Ok(answer) => {
             match &answer.kind {
-                AnswerKind::Rows(rows) if rows.count == 0 => {
+                ResultKind::Rows(rows) if rows.count == 0 => {
                     let names: Vec<&str> = rows.metadata.columns.iter().map(|column| column.name.as_str()).collect();
                     let _ = writeln!(out, "| no rows of {}", names.join(", "));
                 }
-                AnswerKind::Rows(rows) => show_rows(rows).iter().for_each(|row| {
+                ResultKind::Rows(rows) => show_rows(rows).iter().for_each(|row| {
                     let _ = writeln!(out, "| {row}");
                 }),
                 _ => out.push_str("ok\n"),

@@ -4,7 +4,7 @@
 use crate::support::statements::{execute, params, prepare};
 use crate::support::{Session, bound, show_rows, values, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValue, BoundValues};
-use cql::{Answer, AnswerKind, Error, QueryParams};
+use cql::{Error, QueryParams, ResultKind, StatementResult};
 use model::CqlType;
 use model::types::{Decimal, Value};
 use std::future::poll_fn;
@@ -52,8 +52,8 @@ fn shortly(statement: &str) -> &str {
     &statement[..statement.len().min(70)]
 }
 
-fn shown(answer: Answer) -> Vec<String> {
-    let AnswerKind::Rows(rows) = answer.kind else { panic!("no rows") };
+fn shown(answer: StatementResult) -> Vec<String> {
+    let ResultKind::Rows(rows) = answer.kind else { panic!("no rows") };
     show_rows(&rows)
 }
 
@@ -207,7 +207,7 @@ fn pages_of_a_long_list_of_in_belong_together() {
         let page = async |list: &BoundValue, paging_state| {
             let params = QueryParams { page_size: Some(1), paging_state, ..params(one(list.clone())) };
             match session.processor.execute(&session.client, &prepared.id, &params).await.map(|answer| answer.kind) {
-                Ok(AnswerKind::Rows(rows)) => Ok((show_rows(&rows), rows.paging_state)),
+                Ok(ResultKind::Rows(rows)) => Ok((show_rows(&rows), rows.paging_state)),
                 Ok(_) => panic!("no rows"),
                 Err(error) => Err(error),
             }
@@ -238,7 +238,7 @@ fn large_collections_and_json_are_checked_off_the_shard() {
             let prepared = prepare(&session, &insert).await;
             off_shard(1, &insert, execute(&session, &prepared, one(list.clone()))).await.expect("it is written");
             let answer = session.ok(&format!("SELECT {column} FROM t WHERE p = 7")).await;
-            let AnswerKind::Rows(rows) = answer.kind else { panic!("no rows") };
+            let ResultKind::Rows(rows) = answer.kind else { panic!("no rows") };
             assert_eq!(rows.body.len(), 4 + bytes, "{column}");
         }
         let BoundValue::Value(bytes) = &list else { panic!("a value") };

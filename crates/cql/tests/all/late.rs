@@ -3,7 +3,7 @@
 use crate::support::statements::prepare;
 use crate::support::{Session, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
-use cql::{Answer, Config, Error, QueryParams};
+use cql::{Config, Error, QueryParams, StatementResult};
 use rt::time::Duration;
 
 /// All timeouts, in seconds.
@@ -15,7 +15,7 @@ fn ago(seconds: u64) -> QueryParams {
     QueryParams { received: Some(received), ..QueryParams::default() }
 }
 
-async fn run(session: &Session, seconds: u64, text: &str) -> Result<Answer, Error> {
+async fn run(session: &Session, seconds: u64, text: &str) -> Result<StatementResult, Error> {
     session.processor.query(&session.client, text, &ago(seconds)).await
 }
 

@@ -6,7 +6,7 @@
 use crate::support::{Session, show_rows, with_node};
 use bytes::Bytes;
 use cql::api::{BoundValue, BoundValues, QueryParams};
-use cql::{AnswerKind, Error};
+use cql::{Error, ResultKind};
 use std::fmt::Write as _;
 
 /// The number of clauses without the environment variable.
@@ -234,7 +234,7 @@ async fn matched(session: &Session, clause: &str, values: Vec<BoundValue>) -> Re
     let params = QueryParams { values: BoundValues::Positional(values.into()), ..QueryParams::default() };
     let text = format!("SELECT p, q, c, d FROM t WHERE {clause} ALLOW FILTERING");
     let mut rows = match session.processor.query(&session.client, &text, &params).await?.kind {
-        AnswerKind::Rows(rows) => show_rows(&rows),
+        ResultKind::Rows(rows) => show_rows(&rows),
         other => panic!("{text}: {other:?}"),
     };
     rows.sort();

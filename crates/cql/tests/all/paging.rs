@@ -8,7 +8,7 @@ use cluster::metadata::{Op, PagingKey};
 use coordinator::PageLimits;
 use cql::api::{BoundValues, Rows};
 use cql::system::{Setting, SettingRefused, Settings, SettingsTable};
-use cql::{Answer, AnswerKind, Error, QueryParams};
+use cql::{Error, QueryParams, ResultKind, StatementResult};
 use model::CqlType;
 use model::types::Value;
 use rt::time::Duration;
@@ -16,14 +16,19 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-fn rows(answer: Result<Answer, Error>) -> Rows {
+fn rows(answer: Result<StatementResult, Error>) -> Rows {
     match answer.expect("the statement is fine").kind {
-        AnswerKind::Rows(rows) => rows,
+        ResultKind::Rows(rows) => rows,
         other => panic!("{other:?}"),
     }
 }
 
-async fn page(session: &Session, text: &str, bound: BoundValues, state: Option<Bytes>) -> Result<Answer, Error> {
+async fn page(
+    session: &Session,
+    text: &str,
+    bound: BoundValues,
+    state: Option<Bytes>,
+) -> Result<StatementResult, Error> {
     let params = QueryParams { page_size: Some(2), paging_state: state, values: bound, ..QueryParams::default() };
     session.processor.query(&session.client, text, &params).await
 }

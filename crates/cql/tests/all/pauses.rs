@@ -4,7 +4,7 @@
 use crate::support::statements::{execute, int, params, prepare, rows};
 use crate::support::{Session, bound, values, with_node};
 use cql::api::{BoundValue, BoundValues};
-use cql::{AnswerKind, Error};
+use cql::{Error, ResultKind};
 use model::CqlType;
 use model::types::collection::build_list;
 use model::types::{Decimal, Value};
@@ -97,7 +97,7 @@ fn long_work_on_one_row_lets_others_run() {
         let (turns, counter) = count_turns();
         for statement in statements() {
             let before = turns.get();
-            let AnswerKind::Rows(rows) = session.ok(&statement).await.kind else { panic!("no rows") };
+            let ResultKind::Rows(rows) = session.ok(&statement).await.kind else { panic!("no rows") };
             assert_eq!(rows.count, 1, "{}", shortly(&statement));
             let turns = turns.get() - before;
             assert!(turns >= FEW_TURNS, "{}: others had {turns} turns", shortly(&statement));
@@ -254,7 +254,7 @@ fn one_call_on_a_large_value_lets_others_run() {
             let before = turns.get();
             let named = BoundValues::Named(vec![("a".to_owned(), value.clone())]);
             let answer = execute(&session, &select, named).await.unwrap_or_else(|error| panic!("{call}: {error}"));
-            let AnswerKind::Rows(rows) = answer.kind else { panic!("no rows") };
+            let ResultKind::Rows(rows) = answer.kind else { panic!("no rows") };
             let had = turns.get() - before;
             assert!(had >= FEW_TURNS, "{call}: others had {had} turns");
             if let Some(expected) = expected {
@@ -297,7 +297,7 @@ fn long_lists_of_in_find_what_is_equal() {
             let select = prepare(&session, &select).await;
             let bound = values(&[(&list, Value::List(decimals.clone()))]);
             let answer = execute(&session, &select, bound).await.expect("it is read");
-            let AnswerKind::Rows(rows) = answer.kind else { panic!("no rows") };
+            let ResultKind::Rows(rows) = answer.kind else { panic!("no rows") };
             let mut found = crate::support::show_rows(&rows);
             found.sort();
             assert_eq!(found, expected.iter().map(|p| format!("p={p}")).collect::<Vec<_>>(), "{operator}");

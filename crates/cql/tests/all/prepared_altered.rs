@@ -5,7 +5,7 @@ use crate::support::SHARDS;
 use crate::support::statements::{bigint, execute, int, markers, prepare, rows, text};
 use crate::support::{Session, show_rows, values, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
-use cql::{Answer, ClientState, Error, Prepared, Processor, QueryParams};
+use cql::{ClientState, Error, Prepared, Processor, QueryParams, StatementResult};
 use model::CqlType;
 use model::types::Value;
 use std::rc::Rc;
@@ -89,7 +89,7 @@ fn an_altered_type_is_planned_anew() {
     });
 }
 
-async fn insert_batch(session: &Session, insert: &Prepared, values: BoundValues) -> Result<Answer, Error> {
+async fn insert_batch(session: &Session, insert: &Prepared, values: BoundValues) -> Result<StatementResult, Error> {
     let statements = vec![
         BatchStatement::Query("INSERT INTO t (p) VALUES (99)".into(), BoundValues::default()),
         BatchStatement::Prepared(insert.id, values),

@@ -2,7 +2,7 @@
 
 use crate::support::{Session, values, with_node};
 use cql::api::{Batch, BatchKind, BatchStatement};
-use cql::{Answer, Error, Prepared, QueryParams};
+use cql::{Error, Prepared, QueryParams, StatementResult};
 use model::CqlType;
 use model::types::Value;
 
@@ -12,7 +12,7 @@ async fn prepare(session: &Session) -> Prepared {
     session.processor.prepare(&session.client, INSERT, None).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
-async fn batch(session: &Session, insert: &Prepared) -> Result<Answer, Error> {
+async fn batch(session: &Session, insert: &Prepared) -> Result<StatementResult, Error> {
     let values = values(&[(&CqlType::Int, Value::Int(1)), (&CqlType::Bigint, Value::Bigint(5))]);
     let statements = vec![BatchStatement::Prepared(insert.id, values)];
     let batch = Batch { kind: BatchKind::Unlogged, statements, params: QueryParams::default() };

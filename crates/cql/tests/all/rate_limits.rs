@@ -2,7 +2,7 @@
 
 use crate::support::{CLUSTER, Session, with_node};
 use bytes::Bytes;
-use cql::api::AnswerKind;
+use cql::api::ResultKind;
 use cql::{Error, QueryParams};
 
 const VERY_MUCH: &str = "{'max_reads_per_second': 4294967295, 'max_writes_per_second': 4294967295}";
@@ -74,7 +74,7 @@ fn each_page_of_a_partition_counts() {
             let params = QueryParams { page_size: Some(2), paging_state: state.take(), ..QueryParams::default() };
             let answer = session.processor.query(&session.client, "SELECT c FROM t WHERE p = 1", &params).await;
             counts.push(counted() - before);
-            let AnswerKind::Rows(rows) = answer.expect("a page").kind else { panic!("a SELECT returns rows") };
+            let ResultKind::Rows(rows) = answer.expect("a page").kind else { panic!("a SELECT returns rows") };
             state = rows.paging_state;
             if state.is_none() {
                 break;

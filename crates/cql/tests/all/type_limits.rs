@@ -5,7 +5,7 @@ use crate::support::CLUSTER;
 use crate::support::{Session, with_node, with_restart};
 use bytes::Bytes;
 use cql::api::{BoundValue, BoundValues, QueryParams};
-use cql::{AnswerKind, Error};
+use cql::{Error, ResultKind};
 use model::CqlType;
 use model::types::collection;
 use model::types::limits::{Extent, MAX_TABLE_NODES, MAX_TYPE_DEPTH, MAX_TYPE_NODES};
@@ -45,7 +45,7 @@ async fn fill(session: &Session, table: &str, columns: &[String]) {
 
 /// The bytes of all rows, and the size of the column descriptions for drivers.
 async fn contents(session: &Session, table: &str) -> (Bytes, usize) {
-    let AnswerKind::Rows(rows) = session.ok(&format!("SELECT * FROM ks.{table}")).await.kind else {
+    let ResultKind::Rows(rows) = session.ok(&format!("SELECT * FROM ks.{table}")).await.kind else {
         panic!("{table} has no rows")
     };
     assert_eq!(rows.count, 1, "{table}");

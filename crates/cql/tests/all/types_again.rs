@@ -4,7 +4,7 @@
 use crate::support::CLUSTER;
 use crate::support::{Session, values, with_node, with_restart};
 use cql::api::{Batch, BatchKind, BatchStatement, BoundValues};
-use cql::{Answer, Error, Prepared, QueryParams};
+use cql::{Error, Prepared, QueryParams, StatementResult};
 use model::CqlType;
 use model::types::Value;
 
@@ -176,12 +176,12 @@ fn old() -> BoundValues {
     values(&[(&CqlType::Int, Value::Int(1)), (&ty, value)])
 }
 
-async fn execute(session: &Session, prepared: &Prepared) -> Result<Answer, Error> {
+async fn execute(session: &Session, prepared: &Prepared) -> Result<StatementResult, Error> {
     let params = QueryParams { values: old(), ..QueryParams::default() };
     session.processor.execute(&session.client, &prepared.id, &params).await
 }
 
-async fn batch(session: &Session, prepared: &Prepared) -> Result<Answer, Error> {
+async fn batch(session: &Session, prepared: &Prepared) -> Result<StatementResult, Error> {
     let statements = vec![BatchStatement::Prepared(prepared.id, old())];
     let batch = Batch { kind: BatchKind::Unlogged, statements, params: QueryParams::default() };
     session.processor.batch(&session.client, &batch).await

@@ -135,7 +135,7 @@ async fn begin_segment(
 }
 
 /// The state of the keeper alone.
-struct Keeper {
+struct SegmentKeeper {
     log: Rc<Commitlog>,
     /// The first segment if it is shorter than others, and so cannot be reused; 0 otherwise.
     short: u64,
@@ -157,7 +157,7 @@ pub(super) async fn keep(log: Rc<Commitlog>) {
         if first.size < log.config.segment_size { first.id } else { 0 }
     };
     let (last_id, spares, free) = (log.run, Vec::new(), Vec::new());
-    let mut keeper = Keeper { short, last_id, spares, has_file: false, unnamed: None, free, log };
+    let mut keeper = SegmentKeeper { short, last_id, spares, has_file: false, unnamed: None, free, log };
     loop {
         let result = keeper.turn().await;
         let log = &keeper.log;
@@ -212,7 +212,7 @@ fn has_space(log: &Commitlog) {
     }
 }
 
-impl Keeper {
+impl SegmentKeeper {
     /// Does one round of work. False if there was nothing to do.
     async fn turn(&mut self) -> io::Result<bool> {
         let log = self.log.clone();

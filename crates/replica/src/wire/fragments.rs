@@ -103,7 +103,7 @@ mod tests {
     use crate::LargeKinds;
     use crate::digest::Digest;
     use crate::page::{Page, PageEnd, Position, Region};
-    use crate::request::ReplicaAnswer;
+    use crate::request::ReplicaResponse;
     use crate::wire::header::Report;
     use crate::wire::{Response, decode_response, encode_response};
     use model::ColumnId;
@@ -147,7 +147,7 @@ mod tests {
     fn answers_come_back_as_they_were() {
         let digest = Digest { version: 1, hash: [9; 16] };
         let page = page(Bytes::from_static(b"rows"));
-        for answer in [ReplicaAnswer::Fragments(part().into()), ReplicaAnswer::Digested(page.into(), digest)] {
+        for answer in [ReplicaResponse::Fragments(part().into()), ReplicaResponse::Digested(page.into(), digest)] {
             let response = Response::new(Ok(answer));
             let bytes = encode_response(&response).join();
             assert_eq!(decode_response(bytes.clone()).expect("it is well-formed"), response);
@@ -161,29 +161,29 @@ mod tests {
     fn large_data_kinds_return_with_the_answer_of_a_write() {
         let large_data = LargeKinds::PARTITION.with(LargeKinds::ROW);
         let report = Report { large_data, ..Report::default() };
-        let response = Response { report, ..Response::new(Ok(ReplicaAnswer::Written)) };
+        let response = Response { report, ..Response::new(Ok(ReplicaResponse::Written)) };
         let bytes = encode_response(&response).join();
         assert_eq!(decode_response(bytes).expect("it is well-formed"), response);
-        let plain = encode_response(&Response::new(Ok(ReplicaAnswer::Written))).join();
+        let plain = encode_response(&Response::new(Ok(ReplicaResponse::Written))).join();
         assert_eq!(plain.len(), 5 + 1 + 1, "an answer without large data takes no space for it");
     }
 
     #[test]
     fn the_rows_of_a_large_page_stay_where_they_are() {
         let rows = Bytes::from(vec![7; 100_000]);
-        let response = Response::new(Ok(ReplicaAnswer::Page(page(rows.clone()).into())));
+        let response = Response::new(Ok(ReplicaResponse::Page(page(rows.clone()).into())));
         let pieces = encode_response(&response);
         assert!(pieces.iter().any(|piece| piece.as_ptr() == rows.as_ptr()));
         let decoded = decode_response(pieces.clone()).expect("it is well-formed");
         assert_eq!(decoded, response);
-        assert!(matches!(decoded.result, Ok(ReplicaAnswer::Page(page)) if page.body.as_ptr() == rows.as_ptr()));
+        assert!(matches!(decoded.result, Ok(ReplicaResponse::Page(page)) if page.body.as_ptr() == rows.as_ptr()));
         let len = pieces.len();
         let whole = pieces.join();
         assert_eq!(whole.len(), len);
         let decoded = decode_response(whole.clone()).expect("it is well-formed");
         assert_eq!(decoded, response);
         let own = whole.as_ptr_range();
-        assert!(matches!(decoded.result, Ok(ReplicaAnswer::Page(page)) if own.contains(&page.body.as_ptr())));
+        assert!(matches!(decoded.result, Ok(ReplicaResponse::Page(page)) if own.contains(&page.body.as_ptr())));
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
     fn streams_that_no_reader_makes_are_refused() {
         let mut bad = part();
         bad.fragments.swap(1, 3);
-        let bytes = encode_response(&Response::new(Ok(ReplicaAnswer::Fragments(bad.into()))));
+        let bytes = encode_response(&Response::new(Ok(ReplicaResponse::Fragments(bad.into()))));
         assert!(decode_response(bytes).is_err());
     }
 }

@@ -16,7 +16,7 @@ use crate::limiter::{LimitKey, LimitKind};
 use crate::output::{Output, OutputColumn};
 use crate::page::{Page, PageEnd, Position, Region};
 use crate::reduce::Reduction;
-use crate::request::{Class, Limits, Mutations, RateLimitMode, ReadCommand, ReplicaAnswer, ReplicaRequest};
+use crate::request::{Class, Limits, Mutations, RateLimitMode, ReadCommand, ReplicaRequest, ReplicaResponse};
 use crate::trace::TraceEvent;
 use bytes::Bytes;
 use model::aggregate::AggregateKind;
@@ -194,12 +194,12 @@ fn responses() -> Vec<(&'static str, Response)> {
         plain_error(ReplicaError::RateLimited(RateLimited { kind, table, by, partition, excess }))
     };
     vec![
-        ("page", plain(ReplicaAnswer::Page(page.clone().into()))),
-        ("written", plain(ReplicaAnswer::Written)),
-        ("written-with-report", Response { result: Ok(ReplicaAnswer::Written), report: report() }),
-        ("digested", plain(ReplicaAnswer::Digested(page.into(), digest))),
-        ("data", plain(ReplicaAnswer::Fragments(FragmentPage { fragments, last: Some(last) }.into()))),
-        ("counted", plain(ReplicaAnswer::CounterUpdated(mutation()))),
+        ("page", plain(ReplicaResponse::Page(page.clone().into()))),
+        ("written", plain(ReplicaResponse::Written)),
+        ("written-with-report", Response { result: Ok(ReplicaResponse::Written), report: report() }),
+        ("digested", plain(ReplicaResponse::Digested(page.into(), digest))),
+        ("data", plain(ReplicaResponse::Fragments(FragmentPage { fragments, last: Some(last) }.into()))),
+        ("counted", plain(ReplicaResponse::CounterUpdated(mutation()))),
         ("refused", Response { result: Err(ReplicaError::Rejected("too much".into())), report: report() }),
         ("overloaded", plain_error(ReplicaError::Overloaded(Overload::Reads { class: Class::User, waiting: 7 }))),
         ("overloaded-counters", plain_error(ReplicaError::Overloaded(Overload::Counters))),

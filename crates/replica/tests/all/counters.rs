@@ -14,7 +14,9 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::time::Tombstone;
 use model::{ColumnId, CounterId, CqlType, HostId, SchemaVersion, TableId};
 use proptest::prelude::*;
-use replica::{Output, OutputColumn, ReadCommand, Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest};
+use replica::{
+    Output, OutputColumn, ReadCommand, Replica, ReplicaConfig, ReplicaError, ReplicaRequest, ReplicaResponse,
+};
 use rt::ShardId;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
@@ -77,7 +79,7 @@ fn update(k: i32, c: Option<i32>, delta: i64, timestamp: i64) -> Mutation {
 async fn count_in(replica: &Replica, mutation: &Mutation) -> Result<Mutation, ReplicaError> {
     let request = ReplicaRequest::CounterUpdate((mutation.clone(), mutation.decorated_key()));
     match replica.perform(&request, &context()).await? {
-        ReplicaAnswer::CounterUpdated(state) => Ok(state),
+        ReplicaResponse::CounterUpdated(state) => Ok(state),
         other => panic!("{other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::time::Tombstone;
 use model::{ColumnId, TableSchema};
 use replica::wire::{Header, decode_response, encode_request};
-use replica::{Replica, ReplicaAnswer, ReplicaConfig, ReplicaError, ReplicaRequest};
+use replica::{Replica, ReplicaConfig, ReplicaError, ReplicaRequest, ReplicaResponse};
 
 /// The mutation with another partition key.
 fn with_key(mutation: &Mutation, key: &[u8]) -> Mutation {
@@ -64,7 +64,7 @@ fn writes_that_no_sstable_can_hold_are_refused() {
         let longest = with_key(&good, &vec![7; 65_535]);
         for (name, mutation) in [("good", &good), ("longest key", &longest)] {
             let written = send(mutation).await;
-            assert!(matches!(written, Ok(ReplicaAnswer::Written)), "{name}: {written:?}");
+            assert!(matches!(written, Ok(ReplicaResponse::Written)), "{name}: {written:?}");
         }
         engine.flush(None).await.expect("all can be stored");
         assert_eq!(engine.table_stats(schema.id).expect("the table is there").partitions, 2);

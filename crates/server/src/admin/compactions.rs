@@ -3,7 +3,8 @@
 
 use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::{self, Refusal, TableName, observed};
+use super::operations::{self, TableName, observed};
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -12,8 +13,6 @@ use cluster::observe::storage::{self, CompactionProgress, EngineMetrics};
 use engine::CompactionKind;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-
-type Answer<T = ()> = Result<Json<T>, Refusal>;
 
 /// Kinds of work that other databases stop by name and that never run here.
 const NEVER_RUN: [&str; 5] = ["MAJOR", "RESHAPE", "RESHARD", "SCRUB", "UPGRADE"];
@@ -66,7 +65,7 @@ impl RunningCompaction {
     }
 }
 
-async fn running(State(state): State<AdminState>) -> Answer<Vec<RunningCompaction>> {
+async fn running(State(state): State<AdminState>) -> RestResult<Vec<RunningCompaction>> {
     let running = observed(&state.remote, |services| storage::compactions_running(services.cluster.engine)).await?;
     Ok(Json(running.into_iter().map(|(shard, one)| RunningCompaction::new(shard.0, one)).collect()))
 }
@@ -89,7 +88,7 @@ pub struct DoneCompaction {
     rows_merged: [u64; 0],
 }
 
-async fn history(State(state): State<AdminState>) -> Answer<Vec<DoneCompaction>> {
+async fn history(State(state): State<AdminState>) -> RestResult<Vec<DoneCompaction>> {
     let records = observed(&state.remote, |services| storage::compactions_finished(services.cluster.engine)).await?;
     let mut done: Vec<DoneCompaction> = records
         .into_iter()
@@ -137,7 +136,7 @@ impl Stop {
     }
 }
 
-async fn stop_some(remote: &RemoteServices, stop: &Stop, tables: Option<Vec<TableName>>) -> Answer {
+async fn stop_some(remote: &RemoteServices, stop: &Stop, tables: Option<Vec<TableName>>) -> RestResult {
     let Some(kind) = stop.kind()? else { return Ok(Json(())) };
     let stopped = remote.call_all(move |services| {
         let tables = tables.clone();
@@ -154,7 +153,7 @@ async fn stop_some(remote: &RemoteServices, stop: &Stop, tables: Option<Vec<Tabl
     Ok(Json(()))
 }
 
-async fn stop(State(state): State<AdminState>, Query(query): Query<Stop>) -> Answer {
+async fn stop(State(state): State<AdminState>, Query(query): Query<Stop>) -> RestResult {
     stop_some(&state.remote, &query, None).await
 }
 
@@ -162,18 +161,18 @@ async fn stop_keyspace(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<Stop>,
-) -> Answer {
+) -> RestResult {
     let tables = operations::tables(&state.remote, &keyspace, query.tables.as_deref()).await?;
     stop_some(&state.remote, &query, Some(tables)).await
 }
 
 /// The sum of a metric over the shards.
-async fn sum(state: &AdminState, metric: fn(&EngineMetrics) -> u64) -> Answer<u64> {
+async fn sum(state: &AdminState, metric: fn(&EngineMetrics) -> u64) -> RestResult<u64> {
     let engines = observed(&state.remote, |services| storage::engines(services.cluster.engine)).await?;
     Ok(Json(engines.iter().map(metric).sum()))
 }
 
-async fn pending(State(state): State<AdminState>) -> Answer<u64> {
+async fn pending(State(state): State<AdminState>) -> RestResult<u64> {
     sum(&state, |engine| engine.compactions_pending).await
 }
 
@@ -185,16 +184,16 @@ struct PendingOfTable {
     task: u64,
 }
 
-async fn pending_by_table(State(state): State<AdminState>) -> Answer<Vec<PendingOfTable>> {
+async fn pending_by_table(State(state): State<AdminState>) -> RestResult<Vec<PendingOfTable>> {
     let pending = observed(&state.remote, |services| storage::compactions_pending(services.cluster.engine)).await?;
     Ok(Json(pending.into_iter().map(|((ks, cf), task)| PendingOfTable { ks, cf, task }).collect()))
 }
 
-async fn completed(State(state): State<AdminState>) -> Answer<u64> {
+async fn completed(State(state): State<AdminState>) -> RestResult<u64> {
     sum(&state, |engine| engine.compactions).await
 }
 
-async fn bytes_compacted(State(state): State<AdminState>) -> Answer<u64> {
+async fn bytes_compacted(State(state): State<AdminState>) -> RestResult<u64> {
     sum(&state, |engine| engine.compacted_bytes_in).await
 }
 
@@ -204,7 +203,7 @@ struct Tables {
     cf: Option<String>,
 }
 
-async fn clean(remote: &RemoteServices, tables: &[TableName]) -> Answer<u32> {
+async fn clean(remote: &RemoteServices, tables: &[TableName]) -> RestResult<u32> {
     operations::on_every_shard(remote, tables, |engine, table| async move { engine.cleanup(table).await.map(|_| ()) })
         .await?;
     // As ScyllaDB answers when it is done.
@@ -215,12 +214,12 @@ async fn cleanup(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<Tables>,
-) -> Answer<u32> {
+) -> RestResult<u32> {
     let tables = operations::tables(&state.remote, &keyspace, query.cf.as_deref()).await?;
     clean(&state.remote, &tables).await
 }
 
-async fn cleanup_all(State(state): State<AdminState>) -> Answer<u32> {
+async fn cleanup_all(State(state): State<AdminState>) -> RestResult<u32> {
     let tables = operations::all_tables(&state.remote).await?;
     clean(&state.remote, &tables).await
 }

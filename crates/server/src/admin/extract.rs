@@ -1,7 +1,7 @@
 //! Axum's extractors of the same names, with errors in the format of this interface:
 //! `{message, code}`.
 
-use super::operations::Refusal;
+use super::refusal::Refusal;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;

@@ -6,7 +6,8 @@
 
 use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::{self, Refusal, TableName, observed};
+use super::operations::{self, TableName, observed};
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use super::tables::named;
 use axum::extract::State;
@@ -23,8 +24,7 @@ use rt::sync::Deadline;
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-type Answer<T> = Result<Json<T>, Refusal>;
+use std::collections::BTreeMap;
 
 /// How long another node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ fn row(view: &HotView) -> Value {
 }
 
 /// The hot partitions of all nodes. A node that does not answer has an error instead.
-async fn all_nodes(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+async fn all_nodes(State(state): State<AdminState>) -> RestResult<Vec<Value>> {
     let nodes = observed(&state.remote, |services| async move {
         let shards = services.cluster;
         let asked = members::nodes(shards).into_iter().map(|seen| async move {
@@ -90,7 +90,30 @@ async fn all_nodes(State(state): State<AdminState>) -> Answer<Vec<Value>> {
         });
         futures_util::future::join_all(asked).await
     });
-    nodes.await.map(Json)
+    let mut nodes = nodes.await?;
+    complete_keys(&mut nodes);
+    Ok(Json(nodes))
+}
+
+/// Sets the keys that a shard does not know because it has only refused operations, if another
+/// shard knows them.
+fn complete_keys(nodes: &mut [Value]) {
+    let id = |row: &Value| {
+        let text = |name: &str| row[name].as_str().map(str::to_owned);
+        Some((text("keyspace")?, text("table")?, row["token"].as_i64()?))
+    };
+    let rows = |node: &mut Value| node["partitions"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let mut lists: Vec<Vec<Value>> = nodes.iter_mut().map(rows).collect();
+    let known = lists.iter().flatten().filter(|row| !row["key"].is_null());
+    let known: BTreeMap<_, Value> = known.filter_map(|row| Some((id(row)?, row["key"].clone()))).collect();
+    for row in lists.iter_mut().flatten().filter(|row| row["key"].is_null()) {
+        if let Some(key) = id(row).and_then(|id| known.get(&id)) {
+            row["key"] = key.clone();
+        }
+    }
+    for (node, rows) in nodes.iter_mut().zip(lists) {
+        node["partitions"] = rows.into();
+    }
 }
 
 /// Asks another node.
@@ -129,7 +152,7 @@ struct TopPartition {
 }
 
 #[derive(Serialize)]
-struct TopAnswer {
+struct TopPartitions {
     read_cardinality: usize,
     write_cardinality: usize,
     read: Vec<TopPartition>,
@@ -170,7 +193,7 @@ impl Top {
         remote: &RemoteServices,
         tables: Vec<TableName>,
         shown: fn(&TopView) -> String,
-    ) -> Answer<TopAnswer> {
+    ) -> RestResult<TopPartitions> {
         let duration = number("duration", self.duration.as_deref(), 1_000, MOST_MILLIS)?;
         let list_size = number("list_size", self.list_size.as_deref(), 10, MOST_CAPACITY)? as usize;
         let capacity = number("capacity", self.capacity.as_deref(), 256, MOST_CAPACITY)? as usize;
@@ -189,7 +212,7 @@ impl Top {
             top.map(|one| TopPartition { partition: shown(one), count: one.count, error: one.error }).collect()
         };
         let (read_cardinality, write_cardinality) = (read.partitions, write.partitions);
-        Ok(Json(TopAnswer { read_cardinality, write_cardinality, read: top(&read), write: top(&write) }))
+        Ok(Json(TopPartitions { read_cardinality, write_cardinality, read: top(&read), write: top(&write) }))
     }
 }
 
@@ -198,7 +221,7 @@ fn key_or_token(one: &TopView) -> String {
     one.key.clone().unwrap_or_else(|| format!("token {}", one.token))
 }
 
-async fn top_of_tables(State(state): State<AdminState>, Query(query): Query<Top>) -> Answer<TopAnswer> {
+async fn top_of_tables(State(state): State<AdminState>, Query(query): Query<Top>) -> RestResult<TopPartitions> {
     let tables = query.tables(&state.remote).await?;
     query.record(&state.remote, tables, |one| format!("({}:{}) {}", one.keyspace, one.table, key_or_token(one))).await
 }
@@ -207,7 +230,7 @@ async fn top_of_table(
     State(state): State<AdminState>,
     Path(name): Path<String>,
     Query(query): Query<Top>,
-) -> Answer<TopAnswer> {
+) -> RestResult<TopPartitions> {
     let table = named(&state.remote, &name).await?;
     query.record(&state.remote, vec![table], key_or_token).await
 }
@@ -225,5 +248,23 @@ mod tests {
             let why = format!("duration must be a number from 1 to 9, not {wrong}");
             assert_eq!(number("duration", Some(wrong), 7, 9), Err(Refusal::Bad(why)));
         }
+    }
+
+    #[test]
+    fn keys_come_from_shards_that_know_them() {
+        let row =
+            |table: &str, token: i64, key: Value| json!({"keyspace": "k", "table": table, "token": token, "key": key});
+        let node = |rows: Vec<Value>| json!({"address": "a", "error": null, "partitions": rows});
+        let mut nodes = [
+            node(vec![row("t", 1, Value::Null), row("u", 1, Value::Null)]),
+            json!({"address": "b", "error": "the node is down", "partitions": []}),
+            node(vec![row("t", 1, json!("'a'")), row("t", 2, Value::Null)]),
+        ];
+        complete_keys(&mut nodes);
+        let keys = |node: &Value| {
+            node["partitions"].as_array().expect("a list").iter().map(|row| row["key"].clone()).collect()
+        };
+        let keys: Vec<Vec<Value>> = nodes.iter().map(keys).collect();
+        assert_eq!(keys, [vec![json!("'a'"), Value::Null], vec![], vec![json!("'a'"), Value::Null]]);
     }
 }

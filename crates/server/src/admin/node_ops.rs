@@ -4,7 +4,8 @@
 use super::RemoteServices;
 use super::extract::Query;
 use super::nodes::{address, find, members};
-use super::operations::{Refusal, observed};
+use super::operations::observed;
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use crate::node_ops::{NodeOps, OpError, OperationMode, is_down};
 use axum::extract::State;
@@ -19,8 +20,6 @@ use std::future::Future;
 use std::rc::Rc;
 use uuid::Uuid;
 
-type Answer<T = ()> = Result<Json<T>, Refusal>;
-
 /// The paths of this file.
 pub fn routes() -> Router<AdminState> {
     Router::new()
@@ -32,7 +31,7 @@ pub fn routes() -> Router<AdminState> {
         .route("/cluster/excluded", get(excluded))
 }
 
-async fn operation_mode(State(state): State<AdminState>) -> Answer<&'static str> {
+async fn operation_mode(State(state): State<AdminState>) -> RestResult<&'static str> {
     let mode = state.remote.call(ShardId(0), |services| async move {
         services.node_ops.try_get().map_or(OperationMode::Normal, |ops| ops.mode())
     });
@@ -50,15 +49,15 @@ struct Progress {
     waits_for: Option<String>,
 }
 
-async fn progress(State(state): State<AdminState>) -> Answer<Progress> {
+async fn progress(State(state): State<AdminState>) -> RestResult<Progress> {
     progress_of(&state.remote, HostId(state.host_id)).await
 }
 
-async fn progress_of_removal(State(state): State<AdminState>, Query(query): Query<Removed>) -> Answer<Progress> {
+async fn progress_of_removal(State(state): State<AdminState>, Query(query): Query<Removed>) -> RestResult<Progress> {
     progress_of(&state.remote, host(&state, &query.host_id).await?).await
 }
 
-async fn progress_of(remote: &RemoteServices, host: HostId) -> Answer<Progress> {
+async fn progress_of(remote: &RemoteServices, host: HostId) -> RestResult<Progress> {
     let progress = remote.call(ShardId(0), move |services| async move {
         let (metadata, ops) = (services.cluster.metadata.get().current(), services.node_ops.try_get());
         let mode = ops.map_or(OperationMode::Normal, |ops| ops.mode()).name();
@@ -69,15 +68,15 @@ async fn progress_of(remote: &RemoteServices, host: HostId) -> Answer<Progress> 
 }
 
 /// Answers once the node has left.
-async fn decommission(State(state): State<AdminState>) -> Answer {
+async fn decommission(State(state): State<AdminState>) -> RestResult {
     with_ops(&state.remote, |ops| async move { ops.decommission().await }).await.map(Json)
 }
 
-async fn cancel_decommission(State(state): State<AdminState>) -> Answer {
+async fn cancel_decommission(State(state): State<AdminState>) -> RestResult {
     with_ops(&state.remote, |ops| async move { ops.cancel_decommission().await }).await.map(Json)
 }
 
-async fn drain(State(state): State<AdminState>) -> Answer {
+async fn drain(State(state): State<AdminState>) -> RestResult {
     with_ops(&state.remote, |ops| async move { ops.drain().await }).await.map(Json)
 }
 
@@ -88,7 +87,7 @@ struct Removed {
 }
 
 /// Answers once other nodes have all replicas of the node.
-async fn remove_node(State(state): State<AdminState>, Query(query): Query<Removed>) -> Answer {
+async fn remove_node(State(state): State<AdminState>, Query(query): Query<Removed>) -> RestResult {
     let host = host(&state, &query.host_id).await?;
     with_ops(&state.remote, move |ops| async move { ops.remove(host, true).await }).await.map(Json)
 }
@@ -99,7 +98,7 @@ struct Excluded {
     hosts: String,
 }
 
-async fn exclude_node(State(state): State<AdminState>, Query(query): Query<Excluded>) -> Answer {
+async fn exclude_node(State(state): State<AdminState>, Query(query): Query<Excluded>) -> RestResult {
     // All names are checked before the first node is banned.
     let mut hosts = Vec::new();
     for name in query.hosts.split(',') {
@@ -126,7 +125,7 @@ struct ExcludedNode {
     waits_for: Option<String>,
 }
 
-async fn excluded(State(state): State<AdminState>) -> Answer<Vec<ExcludedNode>> {
+async fn excluded(State(state): State<AdminState>) -> RestResult<Vec<ExcludedNode>> {
     let excluded = observed(&state.remote, |services| async move {
         let metadata = services.cluster.metadata.get().current();
         let of_node = |node: &Rc<Node>| ExcludedNode {

@@ -7,7 +7,8 @@
 
 use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::{Refusal, observed};
+use super::operations::observed;
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use super::ring::{Entry, facts};
 use axum::extract::State;
@@ -23,8 +24,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use uuid::Uuid;
-
-type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The version of values that nodes do not report.
 const UNREACHABLE: &str = "UNREACHABLE";
@@ -87,7 +86,7 @@ pub fn find<'a>(members: &'a [Member], endpoint: Option<&str>) -> Result<&'a Mem
     found.ok_or_else(|| Refusal::Bad(format!("The endpoint {} is not known", endpoint.unwrap_or_default())))
 }
 
-async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> Answer<Vec<String>> {
+async fn addresses(state: &AdminState, which: impl Fn(&Member) -> bool) -> RestResult<Vec<String>> {
     let members = members(&state.remote).await?;
     Ok(Json(members.iter().filter(|member| which(member)).map(|member| address(&member.seen.node)).collect()))
 }
@@ -118,12 +117,12 @@ async fn resync(
     State(state): State<AdminState>,
     Path(node): Path<String>,
     Query(query): Query<Forced>,
-) -> Answer<Vec<String>> {
+) -> RestResult<Vec<String>> {
     let host = find(&members(&state.remote).await?, Some(&node))?.seen.node.host;
     resync_node(&state.remote, host, query.force).await
 }
 
-async fn resync_node(remote: &RemoteServices, host: HostId, force: bool) -> Answer<Vec<String>> {
+async fn resync_node(remote: &RemoteServices, host: HostId, force: bool) -> RestResult<Vec<String>> {
     let done = remote.call(ShardId(0), move |services| async move {
         let task = rt::task::spawn_in(Group::Maintenance, coordinator::resync::resync(services.resync, host, force));
         task.await.unwrap_or_else(|_| Err("the node is stopping".into()))
@@ -138,7 +137,7 @@ struct Rebuilt {
 }
 
 /// Reads all tables of this node again from all their replicas, after it has lost data.
-async fn rebuild(State(state): State<AdminState>, Query(query): Query<Rebuilt>) -> Answer<()> {
+async fn rebuild(State(state): State<AdminState>, Query(query): Query<Rebuilt>) -> RestResult<()> {
     if query.source_dc.is_some_and(|name| !name.is_empty()) {
         let why = "A datacenter cannot be chosen: a rebuild reads all replicas, because one alone may lack writes";
         return Err(Refusal::Bad(why.to_owned()));
@@ -147,7 +146,7 @@ async fn rebuild(State(state): State<AdminState>, Query(query): Query<Rebuilt>) 
 }
 
 /// Removes the missed writes of a node, because an operator says that it has them.
-async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>) -> Answer<()> {
+async fn forget_missed(State(state): State<AdminState>, Path(node): Path<String>) -> RestResult<()> {
     let host = find(&members(&state.remote).await?, Some(&node))?.seen.node.host;
     let done = state
         .remote
@@ -163,7 +162,7 @@ async fn stuck_change(remote: &RemoteServices) -> Result<Option<String>, Refusal
     asked.await.map_err(Refusal::failed)
 }
 
-async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+async fn all(State(state): State<AdminState>) -> RestResult<Vec<Value>> {
     let missed = missed(&state.remote).await?;
     let stuck = stuck_change(&state.remote).await?;
     let missed_by = |node: &Node| {
@@ -203,22 +202,22 @@ async fn all(State(state): State<AdminState>) -> Answer<Vec<Value>> {
     Ok(Json(members(&state.remote).await?.iter().map(shown).collect()))
 }
 
-async fn host_ids(State(state): State<AdminState>) -> Answer<Vec<Entry<String>>> {
+async fn host_ids(State(state): State<AdminState>) -> RestResult<Vec<Entry<String>>> {
     let members = members(&state.remote).await?;
     Ok(Json(members.iter().map(|one| Entry::new(address(&one.seen.node), one.seen.node.host.to_string())).collect()))
 }
 
 /// Nodes that have not reported their load yet are left out.
-async fn load_map(State(state): State<AdminState>) -> Answer<Vec<Entry<u64>>> {
+async fn load_map(State(state): State<AdminState>) -> RestResult<Vec<Entry<u64>>> {
     let members = members(&state.remote).await?;
     Ok(Json(members.iter().filter_map(|one| Some(Entry::new(address(&one.seen.node), one.seen.load_bytes?))).collect()))
 }
 
-async fn joining(State(state): State<AdminState>) -> Answer<Vec<String>> {
+async fn joining(State(state): State<AdminState>) -> RestResult<Vec<String>> {
     addresses(&state, |member| member.seen.node.state == NodeState::Joining).await
 }
 
-async fn leaving(State(state): State<AdminState>) -> Answer<Vec<String>> {
+async fn leaving(State(state): State<AdminState>) -> RestResult<Vec<String>> {
     addresses(&state, |member| member.seen.node.state == NodeState::Leaving).await
 }
 
@@ -227,23 +226,23 @@ async fn moving() -> Json<[String; 0]> {
     Json([])
 }
 
-async fn live(State(state): State<AdminState>) -> Answer<Vec<String>> {
+async fn live(State(state): State<AdminState>) -> RestResult<Vec<String>> {
     addresses(&state, |member| member.seen.is_up).await
 }
 
-async fn down(State(state): State<AdminState>) -> Answer<Vec<String>> {
+async fn down(State(state): State<AdminState>) -> RestResult<Vec<String>> {
     addresses(&state, |member| !member.seen.is_up).await
 }
 
-async fn count_up(State(state): State<AdminState>) -> Answer<usize> {
+async fn count_up(State(state): State<AdminState>) -> RestResult<usize> {
     Ok(Json(live(State(state)).await?.0.len()))
 }
 
-async fn count_down(State(state): State<AdminState>) -> Answer<usize> {
+async fn count_down(State(state): State<AdminState>) -> RestResult<usize> {
     Ok(Json(down(State(state)).await?.0.len()))
 }
 
-async fn simple_states(State(state): State<AdminState>) -> Answer<Vec<Entry<&'static str>>> {
+async fn simple_states(State(state): State<AdminState>) -> RestResult<Vec<Entry<&'static str>>> {
     let members = members(&state.remote).await?;
     Ok(Json(
         members
@@ -253,7 +252,7 @@ async fn simple_states(State(state): State<AdminState>) -> Answer<Vec<Entry<&'st
     ))
 }
 
-async fn schema_versions(State(state): State<AdminState>) -> Answer<Vec<Entry<Vec<String>>>> {
+async fn schema_versions(State(state): State<AdminState>) -> RestResult<Vec<Entry<Vec<String>>>> {
     let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for member in members(&state.remote).await? {
         let version = schema(&member).map_or_else(|| UNREACHABLE.to_owned(), |version| version.to_string());
@@ -268,12 +267,12 @@ struct Host {
     host: Option<String>,
 }
 
-async fn datacenter(State(state): State<AdminState>, Query(query): Query<Host>) -> Answer<String> {
+async fn datacenter(State(state): State<AdminState>, Query(query): Query<Host>) -> RestResult<String> {
     let members = members(&state.remote).await?;
     Ok(Json(find(&members, query.host.as_deref())?.seen.node.datacenter.clone()))
 }
 
-async fn rack(State(state): State<AdminState>, Query(query): Query<Host>) -> Answer<String> {
+async fn rack(State(state): State<AdminState>, Query(query): Query<Host>) -> RestResult<String> {
     let members = members(&state.remote).await?;
     Ok(Json(find(&members, query.host.as_deref())?.seen.node.rack.clone()))
 }
@@ -284,7 +283,7 @@ async fn snitch() -> Json<&'static str> {
 
 /// The application states that gossip would have. ScyllaDB's tools use the same numbers. The start
 /// time of other nodes is not known.
-async fn endpoints(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+async fn endpoints(State(state): State<AdminState>) -> RestResult<Vec<Value>> {
     let started = facts(&state.remote).await?.node.started_micros;
     let version = 1;
     let shown = |member: &Member| {

@@ -1,5 +1,6 @@
 //! The operations of administrators: on which tables, by which shards.
 
+use super::refusal::Refusal;
 use super::{AdminShards, RemoteServices};
 use cluster::observe::storage;
 use engine::{Engine, EngineError};
@@ -7,44 +8,6 @@ use model::TableId;
 use rt::ShardId;
 use std::future::Future;
 use std::rc::Rc;
-
-/// Why an operation was not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The request is invalid.
-    Bad(String),
-    /// The object does not exist.
-    Missing(String),
-    /// Too many such requests run already.
-    Busy(String),
-    /// The operation has not ended within the time that the caller gave it.
-    TimedOut(String),
-    /// The operation failed.
-    Failed(String),
-}
-
-impl Refusal {
-    pub(super) fn failed(error: impl std::fmt::Display) -> Refusal {
-        Refusal::Failed(error.to_string())
-    }
-
-    /// Maps an error of the engine. An error that the caller can correct is not a failure of the
-    /// node.
-    pub(super) fn of_engine(error: EngineError) -> Refusal {
-        match error {
-            EngineError::SnapshotName(_) | EngineError::NoSuchTable(_) => Refusal::Bad(error.to_string()),
-            other => Refusal::failed(other),
-        }
-    }
-
-    /// The same. A failure of the node also names the place where it happened.
-    pub(super) fn at(self, place: impl std::fmt::Display) -> Refusal {
-        match self {
-            Refusal::Failed(why) => Refusal::Failed(format!("{place}: {why}")),
-            other => other,
-        }
-    }
-}
 
 /// A table by all its names.
 #[derive(Clone, Debug, PartialEq, Eq)]

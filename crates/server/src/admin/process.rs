@@ -6,7 +6,8 @@
 
 use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::{Refusal, observed};
+use super::operations::observed;
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use super::ring::facts;
 use super::snapshots;
@@ -17,8 +18,6 @@ use cluster::observe::storage::{self, EngineMetrics};
 use rt::ShardId;
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The format of the sstables that are written.
 const SSTABLE_VERSION: &str = "me";
@@ -67,12 +66,12 @@ async fn uptime_ms(remote: &RemoteServices) -> Result<i64, Refusal> {
     Ok(facts(remote).await?.node.uptime_micros() / 1000)
 }
 
-async fn uptime(State(state): State<AdminState>) -> Answer<i64> {
+async fn uptime(State(state): State<AdminState>) -> RestResult<i64> {
     Ok(Json(uptime_ms(&state.remote).await?))
 }
 
 /// Empties the caches of pages and rows of every shard.
-async fn drop_caches(State(state): State<AdminState>) -> Answer<()> {
+async fn drop_caches(State(state): State<AdminState>) -> RestResult<()> {
     let dropped = state.remote.call_all(|services| async move { services.cluster.engine.get().drop_caches() });
     dropped.await.map(|_| Json(())).map_err(Refusal::failed)
 }
@@ -84,7 +83,7 @@ struct LogLine {
 }
 
 /// Writes a line to the log, as a marker for readers of the log.
-async fn write_log(Query(line): Query<LogLine>) -> Answer<()> {
+async fn write_log(Query(line): Query<LogLine>) -> RestResult<()> {
     let message = line.message.ok_or_else(|| Refusal::Bad("The message is missing: ?message=...".to_owned()))?;
     let message = one_line(&message);
     match line.level.as_deref().unwrap_or("info") {
@@ -128,13 +127,13 @@ pub(super) async fn setting_of(remote: &RemoteServices, name: String) -> Result<
     found.map(|text| serde_json::from_str(&text).map_err(Refusal::failed)).transpose()
 }
 
-async fn setting(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<Value> {
+async fn setting(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<Value> {
     let found = setting_of(&state.remote, name.clone()).await?;
     found.map(Json).ok_or_else(|| Refusal::Missing(format!("No such config entry: {name}")))
 }
 
 /// MB per second; 0 for no limit.
-async fn compaction_throughput(State(state): State<AdminState>) -> Answer<Value> {
+async fn compaction_throughput(State(state): State<AdminState>) -> RestResult<Value> {
     let limit = setting_of(&state.remote, "compaction_throughput_mb_per_sec".to_owned()).await?;
     Ok(Json(limit.unwrap_or(json!(0))))
 }
@@ -148,7 +147,7 @@ async fn log_directory(State(state): State<AdminState>) -> Json<String> {
 }
 
 /// Bytes of files that only snapshots use.
-async fn snapshots_size(State(state): State<AdminState>) -> Answer<u64> {
+async fn snapshots_size(State(state): State<AdminState>) -> RestResult<u64> {
     let all = snapshots::find(&state.remote, None).await?;
     Ok(Json(all.iter().map(|snapshot| snapshot.live).sum()))
 }
@@ -160,7 +159,10 @@ async fn engines(remote: &RemoteServices) -> Result<Vec<EngineMetrics>, Refusal>
 
 /// A number of a cache, by ScyllaDB's name. Only the row cache exists here. It shares a budget with
 /// the page cache: size and capacity are of the shared budget.
-async fn cache_metric(State(state): State<AdminState>, Path((cache, metric)): Path<(String, String)>) -> Answer<Value> {
+async fn cache_metric(
+    State(state): State<AdminState>,
+    Path((cache, metric)): Path<(String, String)>,
+) -> RestResult<Value> {
     let unknown = || Refusal::Missing(format!("Not found: /cache_service/metrics/{cache}/{metric}"));
     let engines = match cache.as_str() {
         "row" => engines(&state.remote).await?,
@@ -188,7 +190,7 @@ async fn cache_metric(State(state): State<AdminState>, Path((cache, metric)): Pa
     }))
 }
 
-async fn log_metric(State(state): State<AdminState>, Path(metric): Path<String>) -> Answer<u64> {
+async fn log_metric(State(state): State<AdminState>, Path(metric): Path<String>) -> RestResult<u64> {
     let number: fn(&EngineMetrics) -> u64 = match metric.as_str() {
         "completed_tasks" => |engine: &EngineMetrics| engine.log.records,
         "pending_tasks" => |engine: &EngineMetrics| engine.log.blocked_writers,

@@ -2,18 +2,16 @@
 
 use super::RemoteServices;
 use super::extract::{Path, Query};
-use super::operations::{self, Refusal};
+use super::operations;
+use super::refusal::{Refusal, RestResult};
 use super::snapshots;
 use super::table_stats;
 use super::tables::named;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use rt::ShardId;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -36,21 +34,6 @@ pub struct AdminState {
     pub release_version: String,
     /// Changes a log level.
     pub log: LogControl,
-}
-
-type Answer<T = ()> = Result<Json<T>, Refusal>;
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let (code, message) = match self {
-            Refusal::Bad(message) => (StatusCode::BAD_REQUEST, message),
-            Refusal::Missing(message) => (StatusCode::NOT_FOUND, message),
-            Refusal::Busy(message) => (StatusCode::TOO_MANY_REQUESTS, message),
-            Refusal::TimedOut(message) => (StatusCode::REQUEST_TIMEOUT, message),
-            Refusal::Failed(message) => (StatusCode::INTERNAL_SERVER_ERROR, message),
-        };
-        (code, Json(json!({ "message": message, "code": code.as_u16() }))).into_response()
-    }
 }
 
 /// All paths.
@@ -116,7 +99,7 @@ struct KeyspaceType {
     kind: Option<String>,
 }
 
-async fn keyspaces(State(state): State<AdminState>, Query(query): Query<KeyspaceType>) -> Answer<Vec<String>> {
+async fn keyspaces(State(state): State<AdminState>, Query(query): Query<KeyspaceType>) -> RestResult<Vec<String>> {
     let mut names = operations::keyspaces(&state.remote).await?;
     match query.kind.as_deref() {
         Some("user") => names.retain(|name| !name.starts_with("system")),
@@ -126,22 +109,30 @@ async fn keyspaces(State(state): State<AdminState>, Query(query): Query<Keyspace
     Ok(Json(names))
 }
 
-async fn flush_all(State(state): State<AdminState>) -> Answer {
+async fn flush_all(State(state): State<AdminState>) -> RestResult {
     let tables = operations::all_tables(&state.remote).await?;
     Ok(Json(operations::flush(&state.remote, &tables).await?))
 }
 
-async fn flush(State(state): State<AdminState>, Path(keyspace): Path<String>, Query(query): Query<Tables>) -> Answer {
+async fn flush(
+    State(state): State<AdminState>,
+    Path(keyspace): Path<String>,
+    Query(query): Query<Tables>,
+) -> RestResult {
     let tables = operations::tables(&state.remote, &keyspace, query.cf.as_deref()).await?;
     Ok(Json(operations::flush(&state.remote, &tables).await?))
 }
 
-async fn compact_all(State(state): State<AdminState>) -> Answer {
+async fn compact_all(State(state): State<AdminState>) -> RestResult {
     let tables = operations::all_tables(&state.remote).await?;
     Ok(Json(operations::compact(&state.remote, &tables).await?))
 }
 
-async fn compact(State(state): State<AdminState>, Path(keyspace): Path<String>, Query(query): Query<Tables>) -> Answer {
+async fn compact(
+    State(state): State<AdminState>,
+    Path(keyspace): Path<String>,
+    Query(query): Query<Tables>,
+) -> RestResult {
     let tables = operations::tables(&state.remote, &keyspace, query.cf.as_deref()).await?;
     Ok(Json(operations::compact(&state.remote, &tables).await?))
 }
@@ -160,7 +151,7 @@ async fn refresh(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<Tables>,
-) -> Answer<Loaded> {
+) -> RestResult<Loaded> {
     let Some(name) = query.cf.as_deref().filter(|name| !name.is_empty()) else {
         return Err(Refusal::Bad("The column family must be specified: cf".to_owned()));
     };
@@ -180,7 +171,7 @@ async fn refresh(
     }))
 }
 
-async fn set_keyspace(state: &AdminState, keyspace: &str, tables: &Tables, on: bool) -> Answer {
+async fn set_keyspace(state: &AdminState, keyspace: &str, tables: &Tables, on: bool) -> RestResult {
     let tables = operations::tables(&state.remote, keyspace, tables.cf.as_deref()).await?;
     Ok(Json(operations::set_auto_compaction(&state.remote, &tables, on).await?))
 }
@@ -189,7 +180,7 @@ async fn enable_keyspace(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<Tables>,
-) -> Answer {
+) -> RestResult {
     set_keyspace(&state, &keyspace, &query, true).await
 }
 
@@ -197,7 +188,7 @@ async fn disable_keyspace(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<Tables>,
-) -> Answer {
+) -> RestResult {
     set_keyspace(&state, &keyspace, &query, false).await
 }
 
@@ -211,7 +202,7 @@ struct StatsQuery {
 async fn table_stats(
     State(state): State<AdminState>,
     Query(query): Query<StatsQuery>,
-) -> Answer<Vec<table_stats::TableNumbers>> {
+) -> RestResult<Vec<table_stats::TableNumbers>> {
     let tables = match query.ks.as_deref().filter(|keyspace| !keyspace.is_empty()) {
         Some(keyspace) => operations::tables(&state.remote, keyspace, query.cf.as_deref()).await?,
         None => operations::all_tables(&state.remote).await?,
@@ -219,19 +210,19 @@ async fn table_stats(
     Ok(Json(table_stats::collect(&state.remote, &tables).await?))
 }
 
-async fn metric_of_all(State(state): State<AdminState>, Path(metric): Path<String>) -> Answer<serde_json::Value> {
+async fn metric_of_all(State(state): State<AdminState>, Path(metric): Path<String>) -> RestResult<serde_json::Value> {
     Ok(Json(table_stats::metric(&state.remote, &metric, None).await?))
 }
 
 async fn metric_of_table(
     State(state): State<AdminState>,
     Path((metric, name)): Path<(String, String)>,
-) -> Answer<serde_json::Value> {
+) -> RestResult<serde_json::Value> {
     let table = named(&state.remote, &name).await?;
     Ok(Json(table_stats::metric(&state.remote, &metric, Some(&table)).await?))
 }
 
-async fn sstables_per_level(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<Vec<u64>> {
+async fn sstables_per_level(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<Vec<u64>> {
     let table = named(&state.remote, &name).await?;
     let mut numbers = table_stats::collect(&state.remote, &[table]).await?;
     Ok(Json(numbers.pop().map(|one| one.sstables_in_each_level).unwrap_or_default()))
@@ -288,11 +279,11 @@ impl SnapshotQuery {
     }
 }
 
-async fn list_snapshots(State(state): State<AdminState>) -> Answer<Vec<snapshots::Snapshot>> {
+async fn list_snapshots(State(state): State<AdminState>) -> RestResult<Vec<snapshots::Snapshot>> {
     Ok(Json(snapshots::list(&state.remote).await?))
 }
 
-async fn take_snapshot(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> Answer {
+async fn take_snapshot(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> RestResult {
     let tables = query.tables(&state.remote).await?;
     let name = match query.name() {
         Some(name) => name.to_owned(),
@@ -301,7 +292,7 @@ async fn take_snapshot(State(state): State<AdminState>, Query(query): Query<Snap
     Ok(Json(snapshots::take(&state.remote, &state.data_dir, &tables, &name).await?))
 }
 
-async fn clear_snapshots(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> Answer {
+async fn clear_snapshots(State(state): State<AdminState>, Query(query): Query<SnapshotQuery>) -> RestResult {
     let chosen = query.chosen()?;
     Ok(Json(snapshots::clear(&state.remote, &state.data_dir, chosen).await?))
 }
@@ -310,7 +301,7 @@ async fn host_id(State(state): State<AdminState>) -> Json<String> {
     Json(state.host_id.to_string())
 }
 
-async fn native_transport(State(state): State<AdminState>) -> Answer<bool> {
+async fn native_transport(State(state): State<AdminState>) -> RestResult<bool> {
     let serving = state.remote.call(ShardId(0), |services| async move {
         services.clients.try_get().is_some_and(|clients| clients.is_serving())
     });
@@ -318,7 +309,7 @@ async fn native_transport(State(state): State<AdminState>) -> Answer<bool> {
 }
 
 /// Opens the ports for clients.
-async fn serve_clients(State(state): State<AdminState>) -> Answer {
+async fn serve_clients(State(state): State<AdminState>) -> RestResult {
     let opened = state.remote.call(ShardId(0), |services| async move {
         if let Some(ops) = services.node_ops.try_get() {
             ops.check_may_serve().map_err(Refusal::Bad)?;
@@ -332,7 +323,7 @@ async fn serve_clients(State(state): State<AdminState>) -> Answer {
 }
 
 /// Closes the ports for clients and their connections.
-async fn refuse_clients(State(state): State<AdminState>) -> Answer {
+async fn refuse_clients(State(state): State<AdminState>) -> RestResult {
     let closed = state.remote.call(ShardId(0), |services| async move {
         if let Some(clients) = services.clients.try_get() {
             clients.stop().await;
@@ -353,7 +344,7 @@ async fn messina_version() -> Json<&'static str> {
     Json(env!("CARGO_PKG_VERSION"))
 }
 
-async fn load(State(state): State<AdminState>) -> Answer<u64> {
+async fn load(State(state): State<AdminState>) -> RestResult<u64> {
     Ok(Json(operations::load(&state.remote).await?))
 }
 
@@ -365,14 +356,14 @@ struct ColumnFamily {
     kind: &'static str,
 }
 
-async fn column_families(State(state): State<AdminState>) -> Answer<Vec<ColumnFamily>> {
+async fn column_families(State(state): State<AdminState>) -> RestResult<Vec<ColumnFamily>> {
     let tables = operations::all_tables(&state.remote).await?;
     let named =
         tables.into_iter().map(|table| ColumnFamily { ks: table.keyspace, cf: table.name, kind: "ColumnFamilies" });
     Ok(Json(named.collect()))
 }
 
-async fn column_family_names(State(state): State<AdminState>) -> Answer<Vec<String>> {
+async fn column_family_names(State(state): State<AdminState>) -> RestResult<Vec<String>> {
     let tables = operations::all_tables(&state.remote).await?;
     Ok(Json(tables.into_iter().map(|table| format!("{}:{}", table.keyspace, table.name)).collect()))
 }
@@ -404,16 +395,20 @@ fn check_logger(name: &str) -> Result<(), Refusal> {
 }
 
 /// The level of all modules without a level of their own.
-async fn set_root_logger(state: State<AdminState>, query: Query<Level>) -> Answer {
+async fn set_root_logger(state: State<AdminState>, query: Query<Level>) -> RestResult {
     set_logger(state, Path("root".to_owned()), query).await
 }
 
-async fn logger(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<String> {
+async fn logger(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<String> {
     check_logger(&name)?;
     (state.log)(&name, None).map(Json).map_err(Refusal::Bad)
 }
 
-async fn set_logger(State(state): State<AdminState>, Path(name): Path<String>, Query(query): Query<Level>) -> Answer {
+async fn set_logger(
+    State(state): State<AdminState>,
+    Path(name): Path<String>,
+    Query(query): Query<Level>,
+) -> RestResult {
     let Some(level) = query.level else {
         return Err(Refusal::Bad("The level is missing: ?level=debug".to_owned()));
     };

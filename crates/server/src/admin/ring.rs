@@ -8,7 +8,8 @@
 use super::RemoteServices;
 use super::extract::{Path, Query};
 use super::nodes::{self, address};
-use super::operations::{self, Refusal};
+use super::operations;
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use axum::extract::State;
 use axum::routing::get;
@@ -24,8 +25,6 @@ use rt::ShardId;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
-
-type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The paths of this file.
 pub fn routes() -> Router<AdminState> {
@@ -85,22 +84,22 @@ pub async fn facts(remote: &RemoteServices) -> Result<Facts, Refusal> {
     asked.await.map_err(Refusal::failed)
 }
 
-async fn schema_version(State(state): State<AdminState>) -> Answer<String> {
+async fn schema_version(State(state): State<AdminState>) -> RestResult<String> {
     Ok(Json(facts(&state.remote).await?.schema.to_string()))
 }
 
 /// Seconds since 1970 at which the node started.
-async fn generation_number(State(state): State<AdminState>) -> Answer<i64> {
+async fn generation_number(State(state): State<AdminState>) -> RestResult<i64> {
     Ok(Json(facts(&state.remote).await?.node.started_micros / 1_000_000))
 }
 
 /// The tokens of this node.
-async fn tokens(State(state): State<AdminState>) -> Answer<Vec<String>> {
+async fn tokens(State(state): State<AdminState>) -> RestResult<Vec<String>> {
     let members = nodes::members(&state.remote).await?;
     Ok(Json(nodes::tokens(nodes::find(&members, None)?).iter().map(i64::to_string).collect()))
 }
 
-async fn tokens_of(State(state): State<AdminState>, Path(endpoint): Path<String>) -> Answer<Vec<String>> {
+async fn tokens_of(State(state): State<AdminState>, Path(endpoint): Path<String>) -> RestResult<Vec<String>> {
     let members = nodes::members(&state.remote).await?;
     let found = nodes::find(&members, Some(&endpoint)).ok();
     Ok(Json(found.map_or_else(Vec::new, |member| nodes::tokens(member).iter().map(i64::to_string).collect())))
@@ -133,7 +132,7 @@ impl TableQuery {
 async fn tokens_endpoint(
     State(state): State<AdminState>,
     Query(query): Query<TableQuery>,
-) -> Answer<Vec<Entry<String>>> {
+) -> RestResult<Vec<Entry<String>>> {
     let members = nodes::members(&state.remote).await?;
     match (&query.keyspace, query.table()) {
         (Some(keyspace), Some(table)) => {
@@ -201,7 +200,7 @@ async fn tablets_of_table(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<TableQuery>,
-) -> Answer<Vec<serde_json::Value>> {
+) -> RestResult<Vec<serde_json::Value>> {
     let Some(table) = query.table() else {
         return Err(Refusal::Bad("The column family must be specified: cf".to_owned()));
     };
@@ -223,7 +222,7 @@ async fn tablets_of_table(
 }
 
 /// The share of the ring that clients see for each full member.
-async fn ownership(State(state): State<AdminState>) -> Answer<Vec<Entry<String>>> {
+async fn ownership(State(state): State<AdminState>) -> RestResult<Vec<Entry<String>>> {
     let members = nodes::members(&state.remote).await?;
     let share =
         |member: &Member| Some(Entry::new(address(&member.seen.node), owned(1.0 / f64::from(member.seen.rank?.1))));
@@ -239,7 +238,7 @@ async fn ownership_of(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<TableQuery>,
-) -> Answer<Vec<Entry<String>>> {
+) -> RestResult<Vec<Entry<String>>> {
     let tables = operations::tables(&state.remote, &keyspace, query.table()).await?;
     let members = nodes::members(&state.remote).await?;
     let mut shares = vec![0.0; members.len()];
@@ -301,7 +300,7 @@ async fn describe_ring(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<TableQuery>,
-) -> Answer<Vec<TokenRange>> {
+) -> RestResult<Vec<TokenRange>> {
     let members = nodes::members(&state.remote).await?;
     if let Some(table) = query.table() {
         let tablets = tablets(&state.remote, &keyspace, table).await?;
@@ -340,7 +339,7 @@ async fn natural_endpoints(
     State(state): State<AdminState>,
     Path(keyspace): Path<String>,
     Query(query): Query<TableQuery>,
-) -> Answer<Vec<String>> {
+) -> RestResult<Vec<String>> {
     let Some(table) = query.table() else {
         return Err(Refusal::Bad("The column family must be specified: cf".to_owned()));
     };

@@ -3,7 +3,7 @@
 
 use super::RemoteServices;
 use super::extract::Query;
-use super::operations::Refusal;
+use super::refusal::Refusal;
 use super::rest::AdminState;
 use axum::extract::State;
 use axum::routing::get;

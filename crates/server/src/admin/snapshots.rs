@@ -1,7 +1,8 @@
 //! Snapshots for an administrator: names over all tables, found in the data directory.
 
 use super::RemoteServices;
-use super::operations::{self, Refusal, TableName, observed};
+use super::operations::{self, TableName, observed};
+use super::refusal::Refusal;
 use cluster::observe::storage::{self, FoundSnapshot};
 use engine::datadir::{TABLE_SNAPSHOTS, directories, entries, find_snapshots, table_dir_name, table_of_dir_name};
 use engine::{Engine, EngineError, UNFINISHED_SNAPSHOT, is_snapshot_name};

@@ -2,8 +2,9 @@
 
 use super::extract::Query;
 use super::nodes::{address, members};
-use super::operations::{Refusal, observed};
+use super::operations::observed;
 use super::process::setting_of;
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use super::{AdminShards, RemoteServices};
 use crate::node_ops::is_down;
@@ -22,8 +23,6 @@ use serde_json::{Value, json};
 use std::future::Future;
 use std::rc::Rc;
 use streaming::{StreamMetrics, StreamProgress, StreamService};
-
-type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The setting behind `/storage_service/stream_throughput`.
 const THROUGHPUT: &str = "stream_io_throughput_mb_per_sec";
@@ -76,7 +75,7 @@ async fn all(remote: &RemoteServices) -> Result<Vec<Stream>, Refusal> {
 }
 
 /// Each stream is a plan of one session with one node, as for tools that expect ScyllaDB's form.
-async fn streams(State(state): State<AdminState>) -> Answer<Vec<Value>> {
+async fn streams(State(state): State<AdminState>) -> RestResult<Vec<Value>> {
     let nodes = members(&state.remote).await?;
     let peer_of = |host: HostId| {
         let member = nodes.iter().find(|member| member.seen.node.host == host);
@@ -131,7 +130,7 @@ struct TabletMove {
 }
 
 /// The tablets of all tables that are moving.
-async fn moves(State(state): State<AdminState>) -> Answer<Vec<TabletMove>> {
+async fn moves(State(state): State<AdminState>) -> RestResult<Vec<TabletMove>> {
     let nodes = members(&state.remote).await?;
     let streams = all(&state.remote).await?;
     let name = move |host: HostId| {
@@ -173,21 +172,21 @@ async fn moves(State(state): State<AdminState>) -> Answer<Vec<TabletMove>> {
     Ok(Json(named.collect()))
 }
 
-async fn sum(remote: &RemoteServices, number: fn(&StreamMetrics) -> u64) -> Answer<u64> {
+async fn sum(remote: &RemoteServices, number: fn(&StreamMetrics) -> u64) -> RestResult<u64> {
     let all = observed(remote, |services| on_shards(services, StreamService::metrics));
     Ok(Json(all.await?.iter().map(number).sum()))
 }
 
-async fn incoming(State(state): State<AdminState>) -> Answer<u64> {
+async fn incoming(State(state): State<AdminState>) -> RestResult<u64> {
     sum(&state.remote, |streams| streams.incoming_bytes).await
 }
 
-async fn outgoing(State(state): State<AdminState>) -> Answer<u64> {
+async fn outgoing(State(state): State<AdminState>) -> RestResult<u64> {
     sum(&state.remote, |streams| streams.outgoing_bytes).await
 }
 
 /// MiB per second; 0 for no limit.
-async fn throughput(State(state): State<AdminState>) -> Answer<Value> {
+async fn throughput(State(state): State<AdminState>) -> RestResult<Value> {
     Ok(Json(setting_of(&state.remote, THROUGHPUT.to_owned()).await?.unwrap_or(json!(0))))
 }
 
@@ -197,7 +196,7 @@ struct Limit {
     value: String,
 }
 
-async fn set_throughput(State(state): State<AdminState>, Query(Limit { value }): Query<Limit>) -> Answer<()> {
+async fn set_throughput(State(state): State<AdminState>, Query(Limit { value }): Query<Limit>) -> RestResult<()> {
     if value.trim().parse::<u32>().is_err() {
         return Err(Refusal::Bad(format!("{value} is not a number of MiB per second")));
     }
@@ -217,7 +216,7 @@ async fn set_throughput(State(state): State<AdminState>, Query(Limit { value }):
 }
 
 /// Answers once no tablet moves, and none will unless something changes.
-async fn quiesce_topology(State(state): State<AdminState>) -> Answer<()> {
+async fn quiesce_topology(State(state): State<AdminState>) -> RestResult<()> {
     let mut moved = None;
     loop {
         // Planning takes time: only when something has changed.

@@ -5,7 +5,8 @@
 //! are left out instead of shown as 0.
 
 use super::RemoteServices;
-use super::operations::{self, Refusal, TableName, observed};
+use super::operations::{self, TableName, observed};
+use super::refusal::Refusal;
 use super::snapshots;
 use cluster::observe::storage::{self, TableDetails};
 use serde::Serialize;

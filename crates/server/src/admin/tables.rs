@@ -3,7 +3,8 @@
 
 use super::RemoteServices;
 use super::extract::Path;
-use super::operations::{self, Refusal, TableName, observed};
+use super::operations::{self, TableName, observed};
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use super::ring::Entry;
 use axum::extract::State;
@@ -13,8 +14,6 @@ use cluster::observe::storage;
 use model::options::TableOptions;
 use rt::ShardId;
 use serde_json::Value;
-
-type Answer<T = ()> = Result<Json<T>, Refusal>;
 
 /// `min_threshold` and `max_threshold` of tables that do not set them.
 const THRESHOLDS: (i64, i64) = (4, 32);
@@ -52,63 +51,63 @@ async fn options(state: &AdminState, name: &str) -> Result<TableOptions, Refusal
     found.await.map_err(Refusal::failed)?.ok_or_else(gone)
 }
 
-async fn keyspaces(State(state): State<AdminState>) -> Answer<Vec<String>> {
+async fn keyspaces(State(state): State<AdminState>) -> RestResult<Vec<String>> {
     let mut names: Vec<String> =
         operations::all_tables(&state.remote).await?.into_iter().map(|table| table.keyspace).collect();
     names.dedup();
     Ok(Json(names))
 }
 
-async fn compact(State(state): State<AdminState>, Path(name): Path<String>) -> Answer {
+async fn compact(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult {
     let table = named(&state.remote, &name).await?;
     Ok(Json(operations::compact(&state.remote, &[table]).await?))
 }
 
-async fn threshold(state: &AdminState, name: &str, option: &str, otherwise: i64) -> Answer<i64> {
+async fn threshold(state: &AdminState, name: &str, option: &str, otherwise: i64) -> RestResult<i64> {
     let options = options(state, name).await?;
     Ok(Json(options.compaction.get(option).and_then(|text| text.parse().ok()).unwrap_or(otherwise)))
 }
 
-async fn least_threshold(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<i64> {
+async fn least_threshold(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<i64> {
     threshold(&state, &name, "min_threshold", THRESHOLDS.0).await
 }
 
-async fn greatest_threshold(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<i64> {
+async fn greatest_threshold(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<i64> {
     threshold(&state, &name, "max_threshold", THRESHOLDS.1).await
 }
 
-async fn strategy(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<String> {
+async fn strategy(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<String> {
     let options = options(&state, &name).await?;
     let class = options.compaction.get("class").map(String::as_str).unwrap_or_default();
     Ok(Json(class.rsplit('.').next().unwrap_or_default().to_owned()))
 }
 
-async fn compression(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<Vec<Entry<String>>> {
+async fn compression(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<Vec<Entry<String>>> {
     let options = options(&state, &name).await?;
     Ok(Json(options.compression.into_iter().map(|(key, value)| Entry { key, value }).collect()))
 }
 
 /// There are no indexes yet.
-async fn indexes(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<[Value; 0]> {
+async fn indexes(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<[Value; 0]> {
     named(&state.remote, &name).await?;
     Ok(Json([]))
 }
 
-async fn is_compacted(State(state): State<AdminState>, Path(name): Path<String>) -> Answer<bool> {
+async fn is_compacted(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult<bool> {
     let id = named(&state.remote, &name).await?.id;
     let is_on = observed(&state.remote, move |services| storage::auto_compaction(services.cluster.engine, id)).await?;
     is_on.map(Json).map_err(Refusal::of_engine)
 }
 
-async fn set(state: &AdminState, name: &str, on: bool) -> Answer {
+async fn set(state: &AdminState, name: &str, on: bool) -> RestResult {
     let table = named(&state.remote, name).await?;
     Ok(Json(operations::set_auto_compaction(&state.remote, &[table], on).await?))
 }
 
-async fn enable(State(state): State<AdminState>, Path(name): Path<String>) -> Answer {
+async fn enable(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult {
     set(&state, &name, true).await
 }
 
-async fn disable(State(state): State<AdminState>, Path(name): Path<String>) -> Answer {
+async fn disable(State(state): State<AdminState>, Path(name): Path<String>) -> RestResult {
     set(&state, &name, false).await
 }

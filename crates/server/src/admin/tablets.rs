@@ -3,7 +3,8 @@
 
 use super::extract::Query;
 use super::nodes::{find, members};
-use super::operations::{self, Refusal};
+use super::operations;
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use super::{AdminShards, RemoteServices};
 use crate::node_ops::OpError;
@@ -19,8 +20,6 @@ use model::id::HostId;
 use model::token::Token;
 use rt::ShardId;
 use serde::Deserialize;
-
-type Answer = Result<Json<()>, Refusal>;
 
 /// The paths of this file.
 pub fn routes() -> Router<AdminState> {
@@ -68,7 +67,7 @@ async fn is_balancing(State(state): State<AdminState>) -> Result<Json<bool>, Ref
     Ok(Json(is_on.await.map_err(Refusal::failed)?))
 }
 
-async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Balancing>) -> Answer {
+async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Balancing>) -> RestResult {
     let done = state.remote.call(ShardId(0), move |services| async move {
         check_is_member(services).map_err(ChangeError::Refused)?;
         balancer::set_balancing(services.cluster.metadata, query.enabled).await
@@ -76,18 +75,18 @@ async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Bala
     changed(done.await.map_err(Refusal::failed)?)
 }
 
-async fn move_tablet(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+async fn move_tablet(State(state): State<AdminState>, Query(query): Query<Parameters>) -> RestResult {
     let from = (host(&state, "src_host", query.src_host.as_deref()).await?, query.src_shard);
     let to = (host(&state, "dst_host", query.dst_host.as_deref()).await?, query.dst_shard);
     carry_out(&state.remote, query, Change { kind: TransitionKind::Migration, from: Some(from), to: Some(to) }).await
 }
 
-async fn add_replica(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+async fn add_replica(State(state): State<AdminState>, Query(query): Query<Parameters>) -> RestResult {
     let to = (host(&state, "dst_host", query.dst_host.as_deref()).await?, query.dst_shard);
     carry_out(&state.remote, query, Change { kind: TransitionKind::Rebuild, from: None, to: Some(to) }).await
 }
 
-async fn del_replica(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+async fn del_replica(State(state): State<AdminState>, Query(query): Query<Parameters>) -> RestResult {
     let from = (host(&state, "host", query.host.as_deref()).await?, query.shard);
     carry_out(&state.remote, query, Change { kind: TransitionKind::Rebuild, from: Some(from), to: None }).await
 }
@@ -108,7 +107,7 @@ async fn host(state: &AdminState, parameter: &str, name: Option<&str>) -> Result
 }
 
 /// Answers once the rollback of a tablet's transition has begun.
-async fn cancel_move(State(state): State<AdminState>, Query(query): Query<Parameters>) -> Answer {
+async fn cancel_move(State(state): State<AdminState>, Query(query): Query<Parameters>) -> RestResult {
     let (table, token) = (table(&state.remote, &query).await?, Token(query.token));
     let done = state.remote.call(ShardId(0), move |services| async move {
         check_is_member(services).map_err(ChangeError::Refused)?;
@@ -121,7 +120,7 @@ async fn cancel_move(State(state): State<AdminState>, Query(query): Query<Parame
 }
 
 /// The answer after a change of the metadata.
-fn changed(made: Result<(), ChangeError<String>>) -> Answer {
+fn changed(made: Result<(), ChangeError<String>>) -> RestResult {
     made.map(Json).map_err(|error| match error {
         ChangeError::Refused(why) => Refusal::Bad(why),
         error => Refusal::failed(error),
@@ -134,7 +133,7 @@ async fn table(remote: &RemoteServices, of: &Parameters) -> Result<TableId, Refu
     tables.first().map(|table| table.id).ok_or_else(|| Refusal::Bad(format!("Can't find a column family {}", of.table)))
 }
 
-async fn carry_out(remote: &RemoteServices, of: Parameters, change: Change) -> Answer {
+async fn carry_out(remote: &RemoteServices, of: Parameters, change: Change) -> RestResult {
     let (table, token) = (table(remote, &of).await?, Token(of.token));
     let done = remote.call(ShardId(0), move |services| async move {
         check_is_member(services).map_err(Refusal::Bad)?;

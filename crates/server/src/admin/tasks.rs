@@ -5,7 +5,8 @@
 
 use super::AdminShards;
 use super::extract::{Path, Query};
-use super::operations::{Refusal, observed};
+use super::operations::observed;
+use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use crate::node_ops::is_down;
 use axum::extract::State;
@@ -25,8 +26,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use uuid::Uuid;
-
-type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The interval at which the end of a task is looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -246,7 +245,7 @@ async fn tasks_of_module(
     State(state): State<AdminState>,
     Path(module): Path<String>,
     Query(filter): Query<Filter>,
-) -> Answer<Vec<TaskStats>> {
+) -> RestResult<Vec<TaskStats>> {
     if !MODULES.contains(&module.as_str()) {
         return Err(Refusal::Missing(format!("Module {module} not found: the modules are {}", MODULES.join(", "))));
     }
@@ -284,7 +283,7 @@ fn not_found(id: Uuid) -> Refusal {
     Refusal::Missing(format!("task with id {id} not found: moves and compactions are no longer shown after their end"))
 }
 
-async fn status(State(state): State<AdminState>, Path(id): Path<String>) -> Answer<Task> {
+async fn status(State(state): State<AdminState>, Path(id): Path<String>) -> RestResult<Task> {
     let id = parsed(&id)?;
     let found = observed(&state.remote, move |services| find(id, services)).await?;
     found.map(|(task, _)| Json(task)).ok_or_else(|| not_found(id))
@@ -317,7 +316,7 @@ fn failure_of_move(metadata: &Metadata, (table, tablet, new_replicas): &MoveGoal
 }
 
 /// Answers once a task has ended.
-async fn wait(State(state): State<AdminState>, Path(id): Path<String>, Query(query): Query<Wait>) -> Answer<Task> {
+async fn wait(State(state): State<AdminState>, Path(id): Path<String>, Query(query): Query<Wait>) -> RestResult<Task> {
     let (id, began) = (parsed(&id)?, rt::time::now());
     let look = || observed(&state.remote, move |services| find(id, services));
     let (mut last, mut goal) = look().await?.ok_or_else(|| not_found(id))?;
@@ -345,7 +344,7 @@ enum Abortable {
     Move(TableId, u32),
 }
 
-async fn abort(State(state): State<AdminState>, Path(id): Path<String>) -> Answer<()> {
+async fn abort(State(state): State<AdminState>, Path(id): Path<String>) -> RestResult<()> {
     let id = parsed(&id)?;
     let aborted = state.remote.call(ShardId(0), move |services| async move {
         let service = services.cluster.metadata;

@@ -6,7 +6,7 @@ use super::slots::PendingConnection;
 use super::transport::Transport;
 use crate::protocol::{Dialect, Event, EventKinds, Outbox, Reply, Version};
 use cql::Error;
-use cql::api::{Answer, AnswerKind, ClientState, Prepared};
+use cql::api::{ClientState, Prepared, ResultKind, StatementResult};
 use cql::system::{ClientInfo, Encryption};
 use rt::time::Instant;
 use std::cell::{Cell, RefCell};
@@ -360,10 +360,10 @@ impl Connection {
 
     /// Sends the answer of a statement, or an error.
     #[inline]
-    pub(super) fn answer(self: &Rc<Self>, reply: &Reply, came: Instant, answer: Result<Answer, Error>) {
+    pub(super) fn answer(self: &Rc<Self>, reply: &Reply, came: Instant, answer: Result<StatementResult, Error>) {
         match answer {
             Ok(answer) => {
-                if let AnswerKind::Rows(rows) = &answer.kind
+                if let ResultKind::Rows(rows) = &answer.kind
                     && let Some(error) = self.no_room(rows.body.len())
                 {
                     return self.error(reply, &error);
@@ -404,11 +404,11 @@ impl Connection {
     }
 
     #[inline]
-    fn count_latency(&self, kind: &AnswerKind, came: Instant) {
+    fn count_latency(&self, kind: &ResultKind, came: Instant) {
         let did = match kind {
-            AnswerKind::Rows(_) => Did::Read,
-            AnswerKind::Void => Did::Write,
-            AnswerKind::SetKeyspace(_) | AnswerKind::SchemaChange(_) => return,
+            ResultKind::Rows(_) => Did::Read,
+            ResultKind::Void => Did::Write,
+            ResultKind::SetKeyspace(_) | ResultKind::SchemaChange(_) => return,
         };
         if self.driving.get() {
             self.transport.latencies.answered_in_turn(did);
@@ -417,12 +417,12 @@ impl Connection {
         }
     }
 
-    fn after(&self, kind: &AnswerKind) {
+    fn after(&self, kind: &ResultKind) {
         match kind {
             // Schema events are sent when this node's shards have the change, whichever node
             // coordinated it.
-            AnswerKind::Void | AnswerKind::Rows(_) | AnswerKind::SchemaChange(_) => {}
-            AnswerKind::SetKeyspace(name) => *self.client.keyspace.borrow_mut() = Some(name.clone()),
+            ResultKind::Void | ResultKind::Rows(_) | ResultKind::SchemaChange(_) => {}
+            ResultKind::SetKeyspace(name) => *self.client.keyspace.borrow_mut() = Some(name.clone()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The interface of a connection to the query processor. Tests replace it by a fake.
 
-use cql::api::{Answer, Batch, ClientState, Prepared, QueryParams};
+use cql::api::{Batch, ClientState, Prepared, QueryParams, StatementResult};
 use cql::{Error, Processor};
 use std::future::Future;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ pub trait Service: 'static {
         client: &Rc<ClientState>,
         text: &str,
         params: &QueryParams,
-    ) -> impl Future<Output = Result<Answer, Error>>;
+    ) -> impl Future<Output = Result<StatementResult, Error>>;
 
     /// Prepares a statement on every shard. With an id, the request is traced under this id.
     fn prepare(
@@ -30,13 +30,13 @@ pub trait Service: 'static {
         client: &Rc<ClientState>,
         id: &[u8; 16],
         params: &QueryParams,
-    ) -> impl Future<Output = Result<Answer, Error>>;
+    ) -> impl Future<Output = Result<StatementResult, Error>>;
 
     /// Whether the prepared statement with this id writes rows, so that its answer is small.
     fn is_write(&self, id: &[u8; 16]) -> bool;
 
     /// Executes a batch.
-    fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<Answer, Error>>;
+    fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<StatementResult, Error>>;
 }
 
 impl Service for Processor {
@@ -45,7 +45,7 @@ impl Service for Processor {
         client: &Rc<ClientState>,
         text: &str,
         params: &QueryParams,
-    ) -> impl Future<Output = Result<Answer, Error>> {
+    ) -> impl Future<Output = Result<StatementResult, Error>> {
         Processor::query(self, client, text, params)
     }
 
@@ -63,7 +63,7 @@ impl Service for Processor {
         client: &Rc<ClientState>,
         id: &[u8; 16],
         params: &QueryParams,
-    ) -> impl Future<Output = Result<Answer, Error>> {
+    ) -> impl Future<Output = Result<StatementResult, Error>> {
         Processor::execute(self, client, id, params)
     }
 
@@ -71,7 +71,7 @@ impl Service for Processor {
         Processor::is_write(self, id)
     }
 
-    fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<Answer, Error>> {
+    fn batch(&self, client: &Rc<ClientState>, batch: &Batch) -> impl Future<Output = Result<StatementResult, Error>> {
         Processor::batch(self, client, batch)
     }
 }

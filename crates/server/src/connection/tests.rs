@@ -7,8 +7,8 @@ use crate::protocol::{Compression, Opcode, flag};
 use bytes::Bytes;
 use cql::Error;
 use cql::api::{
-    Answer, AnswerKind, Batch, ClientState, Prepared, QueryParams, ResultMetadata, Rows, SchemaAction, SchemaChange,
-    SchemaTarget,
+    Batch, ClientState, Prepared, QueryParams, ResultKind, ResultMetadata, Rows, SchemaAction, SchemaChange,
+    SchemaTarget, StatementResult,
 };
 use cql::rate_limit_error::RateLimitError;
 use model::TableId;
@@ -44,8 +44,8 @@ impl Fake {
     }
 }
 
-fn rows(len: usize) -> Answer {
-    Answer::new(AnswerKind::Rows(Rows {
+fn rows(len: usize) -> StatementResult {
+    StatementResult::new(ResultKind::Rows(Rows {
         metadata: Rc::new(ResultMetadata::default()),
         paging_state: None,
         count: 1,
@@ -54,7 +54,12 @@ fn rows(len: usize) -> Answer {
 }
 
 impl Service for Fake {
-    async fn query(&self, client: &Rc<ClientState>, text: &str, params: &QueryParams) -> Result<Answer, Error> {
+    async fn query(
+        &self,
+        client: &Rc<ClientState>,
+        text: &str,
+        params: &QueryParams,
+    ) -> Result<StatementResult, Error> {
         self.texts.borrow_mut().push(text.to_owned());
         self.received.borrow_mut().push(params.received);
         match text.split_once(' ').unwrap_or((text, "")) {
@@ -67,13 +72,13 @@ impl Service for Fake {
                 };
                 let body: Vec<u8> = (0..len.parse().expect("a length")).map(noise).collect();
                 let rows = Rows { metadata: Rc::default(), paging_state: None, count: 1, body: body.into() };
-                Ok(Answer::new(AnswerKind::Rows(rows)))
+                Ok(StatementResult::new(ResultKind::Rows(rows)))
             }
             ("UPDATE" | "late", len) => {
                 self.release.acquire().await.expect("open").forget();
                 Ok(rows(len.parse().expect("a length")))
             }
-            ("use", name) => Ok(Answer::new(AnswerKind::SetKeyspace(name.to_owned()))),
+            ("use", name) => Ok(StatementResult::new(ResultKind::SetKeyspace(name.to_owned()))),
             ("wait", _) => {
                 let permit = client.cancel.unless(self.release.acquire()).await;
                 match permit {
@@ -83,9 +88,9 @@ impl Service for Fake {
                         self.gone.notify_one();
                     }
                 }
-                Ok(Answer::new(AnswerKind::Void))
+                Ok(StatementResult::new(ResultKind::Void))
             }
-            ("ddl", name) => Ok(Answer::new(AnswerKind::SchemaChange(SchemaChange {
+            ("ddl", name) => Ok(StatementResult::new(ResultKind::SchemaChange(SchemaChange {
                 action: SchemaAction::Created,
                 target: SchemaTarget::Table(name.to_owned()),
                 keyspace: "k".to_owned(),
@@ -108,13 +113,13 @@ impl Service for Fake {
                 Err(Error::RateLimit(RateLimitError { target, refused, rejected_by_coordinator: true }))
             }
             ("warn", _) => {
-                let mut answer = Answer::new(AnswerKind::Void);
+                let mut answer = StatementResult::new(ResultKind::Void);
                 answer.warnings.push("careful".to_owned());
                 Ok(answer)
             }
             ("trace", _) => {
                 assert!(params.trace.is_some_and(|id| id.get_version_num() == 1));
-                Ok(Answer::new(AnswerKind::Void))
+                Ok(StatementResult::new(ResultKind::Void))
             }
             _ => Err(Error::Syntax(format!("what is '{text}'?"))),
         }
@@ -136,7 +141,12 @@ impl Service for Fake {
         })
     }
 
-    async fn execute(&self, _client: &Rc<ClientState>, id: &[u8; 16], _params: &QueryParams) -> Result<Answer, Error> {
+    async fn execute(
+        &self,
+        _client: &Rc<ClientState>,
+        id: &[u8; 16],
+        _params: &QueryParams,
+    ) -> Result<StatementResult, Error> {
         match id {
             [5, ..] => Ok(rows(3)),
             _ => Err(Error::Unprepared(*id)),
@@ -147,10 +157,10 @@ impl Service for Fake {
         false
     }
 
-    async fn batch(&self, client: &Rc<ClientState>, _batch: &Batch) -> Result<Answer, Error> {
+    async fn batch(&self, client: &Rc<ClientState>, _batch: &Batch) -> Result<StatementResult, Error> {
         match client.keyspace.borrow().as_deref() {
             Some(keyspace) => Err(Error::Invalid(format!("in '{keyspace}'"))),
-            None => Ok(Answer::new(AnswerKind::Void)),
+            None => Ok(StatementResult::new(ResultKind::Void)),
         }
     }
 }

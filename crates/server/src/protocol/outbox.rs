@@ -9,7 +9,7 @@ use super::request::{PAGE_INFO, RATE_LIMIT_INFO};
 use super::{Compression, Event, Opcode, Version, compression, error, flag, result, write};
 use bytes::{BufMut, Bytes};
 use cql::Error;
-use cql::api::{Answer, MetadataId, Prepared};
+use cql::api::{MetadataId, Prepared, StatementResult};
 use rt::WriteQueue;
 use rt::net::AsyncWrite;
 use seal::Sealing;
@@ -137,7 +137,7 @@ impl Outbox {
 
     /// Appends the answer of a statement.
     #[inline]
-    pub fn answer(&mut self, reply: &Reply, answer: &Answer) {
+    pub fn answer(&mut self, reply: &Reply, answer: &StatementResult) {
         let (tablet, page_info) = (answer.tablet.as_deref(), answer.page_info.as_deref());
         let payload = Payload { tablet, page_info, ..Payload::NONE };
         let start = self.begin(reply, Opcode::Result, &answer.warnings, payload);
@@ -308,7 +308,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cql::api::{AnswerKind, ResultMetadata, Rows};
+    use cql::api::{ResultKind, ResultMetadata, Rows};
     use cql::rate_limit_error::RateLimitError;
     use model::TableId;
     use proptest::prelude::*;
@@ -336,8 +336,8 @@ mod tests {
         out
     }
 
-    fn rows(body: Vec<u8>) -> Answer {
-        Answer::new(AnswerKind::Rows(Rows {
+    fn rows(body: Vec<u8>) -> StatementResult {
+        StatementResult::new(ResultKind::Rows(Rows {
             metadata: Rc::new(ResultMetadata::default()),
             paging_state: None,
             count: 1,
@@ -380,7 +380,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let trace = Uuid::from_u128(0x11);
         let reply = Reply { trace: Some(trace), ..Reply::plain(Version::V4, 2) };
-        let mut answer = Answer::new(AnswerKind::Void);
+        let mut answer = StatementResult::new(ResultKind::Void);
         answer.warnings = vec!["w".to_owned()];
         answer.tablet = Some(Bytes::from_static(b"T"));
         outbox.answer(&reply, &answer);

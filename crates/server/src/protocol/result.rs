@@ -5,7 +5,7 @@
 
 use super::{Reply, Version, event, write};
 use bytes::{BufMut, Bytes};
-use cql::api::{AnswerKind, ColumnSpec, Prepared, ResultMetadata, Rows};
+use cql::api::{ColumnSpec, Prepared, ResultKind, ResultMetadata, Rows};
 use model::types::wire;
 
 /// Bits of the metadata flags.
@@ -26,18 +26,18 @@ const SCHEMA_CHANGE: i32 = 5;
 
 /// Appends the body of an answer without the rows. Returns the rows, which must follow.
 #[inline]
-pub fn answer<'a>(out: &mut impl BufMut, reply: &Reply, kind: &'a AnswerKind) -> Option<&'a Bytes> {
+pub fn answer<'a>(out: &mut impl BufMut, reply: &Reply, kind: &'a ResultKind) -> Option<&'a Bytes> {
     match kind {
-        AnswerKind::Void => out.put_i32(VOID),
-        AnswerKind::Rows(rows) => {
+        ResultKind::Void => out.put_i32(VOID),
+        ResultKind::Rows(rows) => {
             rows_head(out, reply, rows);
             return Some(&rows.body);
         }
-        AnswerKind::SetKeyspace(name) => {
+        ResultKind::SetKeyspace(name) => {
             out.put_i32(SET_KEYSPACE);
             write::string(out, name);
         }
-        AnswerKind::SchemaChange(change) => {
+        ResultKind::SchemaChange(change) => {
             out.put_i32(SCHEMA_CHANGE);
             event::schema_change(out, change);
         }
@@ -172,12 +172,12 @@ mod tests {
         };
         let mut out = Vec::new();
         let plain = Reply::plain(Version::V4, 0);
-        let kind = AnswerKind::Rows(rows(None));
+        let kind = ResultKind::Rows(rows(None));
         assert_eq!(answer(&mut out, &plain, &kind).map(|b| &b[..]), Some(&b"rows"[..]));
         assert_eq!(out, b"\0\0\0\x02\0\0\0\x01\0\0\0\x02\0\x01k\0\x01t\0\x01c\0\x09\0\x01c\0\x09\0\0\0\x01");
         let mut out = Vec::new();
         let skip = Reply { skip_metadata: true, ..plain };
-        answer(&mut out, &skip, &AnswerKind::Rows(rows(Some(Bytes::from_static(b"p")))));
+        answer(&mut out, &skip, &ResultKind::Rows(rows(Some(Bytes::from_static(b"p")))));
         assert_eq!(out, b"\0\0\0\x02\0\0\0\x06\0\0\0\x02\0\0\0\x01p\0\0\0\x01");
     }
 
@@ -185,7 +185,7 @@ mod tests {
     fn columns_of_two_tables_name_them() {
         let mut out = Vec::new();
         let rows = Rows { metadata: metadata(&["t", "u"]), paging_state: None, count: 0, body: Bytes::new() };
-        answer(&mut out, &Reply::plain(Version::V4, 0), &AnswerKind::Rows(rows));
+        answer(&mut out, &Reply::plain(Version::V4, 0), &ResultKind::Rows(rows));
         assert_eq!(out, b"\0\0\0\x02\0\0\0\0\0\0\0\x02\0\x01k\0\x01t\0\x01c\0\x09\0\x01k\0\x01u\0\x01c\0\x09\0\0\0\0");
     }
 
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(old.id(), metadata(&["t"]).id());
         let rows = || {
             let (metadata, paging_state) = (new.clone(), Some(Bytes::from_static(b"p")));
-            AnswerKind::Rows(Rows { metadata, paging_state, count: 0, body: Bytes::new() })
+            ResultKind::Rows(Rows { metadata, paging_state, count: 0, body: Bytes::new() })
         };
         let body = |skip_metadata, known| {
             let mut out = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
         let body = |reply: Reply| {
             let mut out = Vec::new();
             let rows = Rows { metadata: altered.clone(), paging_state: None, count: 0, body: Bytes::new() };
-            answer(&mut out, &Reply { skip_metadata: true, ..reply }, &AnswerKind::Rows(rows));
+            answer(&mut out, &Reply { skip_metadata: true, ..reply }, &ResultKind::Rows(rows));
             out
         };
         assert_eq!(

@@ -3,7 +3,7 @@
 //! other replicas.
 
 use crate::support::{LAYERS, Scratch, ask, config, live_with};
-use cql::api::AnswerKind;
+use cql::api::ResultKind;
 use std::path::{Path, PathBuf};
 
 /// How a node ends.
@@ -28,7 +28,7 @@ async fn flush() {
 }
 
 async fn total() -> Result<i64, String> {
-    let AnswerKind::Rows(rows) = ask("SELECT c FROM ks.n WHERE k = 0").await? else { return Err("no rows".into()) };
+    let ResultKind::Rows(rows) = ask("SELECT c FROM ks.n WHERE k = 0").await? else { return Err("no rows".into()) };
     let value = rows.body.get(4..).and_then(|value| value.try_into().ok());
     value.map(i64::from_be_bytes).ok_or_else(|| "no value".into())
 }

@@ -4,7 +4,7 @@
 
 use crate::support::LAYERS;
 use crate::support::{Scratch, ask, live};
-use cql::api::AnswerKind;
+use cql::api::ResultKind;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const ALL: usize = 4 * ROWS as usize;
 async fn rows() -> Result<usize, String> {
     let mut all = 0;
     for table in ["t", "u", "truncated", "given_id"] {
-        let AnswerKind::Rows(rows) = ask(&format!("SELECT k FROM ks.{table}")).await? else {
+        let ResultKind::Rows(rows) = ask(&format!("SELECT k FROM ks.{table}")).await? else {
             return Err("no rows".into());
         };
         all += rows.count as usize;

@@ -7,7 +7,7 @@ use cluster::tablets::TabletReplica;
 use cluster::tablets::transition::{Replicas, Stage, TransitionKind};
 use cluster::topology::NodeState;
 use cluster::topology::migration_driver::{self, StreamError, StreamTask, Streamer, Streaming};
-use cql::api::{AnswerKind, ClientState, Consistency, QueryParams, Rows};
+use cql::api::{ClientState, Consistency, QueryParams, ResultKind, Rows};
 use engine::commitlog::SyncMode;
 use futures_util::future::LocalBoxFuture;
 use internode::{InternodeConfig, LivenessConfig};
@@ -70,11 +70,11 @@ fn client() -> Rc<ClientState> {
     })
 }
 
-async fn ask(text: &str, consistency: Consistency) -> Result<AnswerKind, String> {
+async fn ask(text: &str, consistency: Consistency) -> Result<ResultKind, String> {
     ask_with(text, QueryParams { consistency, ..QueryParams::default() }).await
 }
 
-async fn ask_with(text: &str, params: QueryParams) -> Result<AnswerKind, String> {
+async fn ask_with(text: &str, params: QueryParams) -> Result<ResultKind, String> {
     let processor = LAYERS.processor.get();
     let answer = processor.query(&client(), text, &params).await;
     answer.map(|answer| answer.kind).map_err(|error| format!("{text}: {error}"))
@@ -82,7 +82,7 @@ async fn ask_with(text: &str, params: QueryParams) -> Result<AnswerKind, String>
 
 /// Rows of two ints and a bigint.
 async fn rows(text: &str, consistency: Consistency) -> Result<Vec<(i32, i32, i64)>, String> {
-    let AnswerKind::Rows(rows) = ask(text, consistency).await? else { return Err(format!("{text}: no rows")) };
+    let ResultKind::Rows(rows) = ask(text, consistency).await? else { return Err(format!("{text}: no rows")) };
     Ok(values(&rows))
 }
 
@@ -106,7 +106,7 @@ async fn page(state: Option<Bytes>) -> Result<(Vec<i32>, Option<Bytes>), String>
         paging_state: state,
         ..QueryParams::default()
     };
-    let AnswerKind::Rows(rows) = ask_with(text, params).await? else { return Err(format!("{text}: no rows")) };
+    let ResultKind::Rows(rows) = ask_with(text, params).await? else { return Err(format!("{text}: no rows")) };
     Ok((values(&rows).into_iter().map(|(k, ..)| k).collect(), rows.paging_state))
 }
 

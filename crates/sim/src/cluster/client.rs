@@ -12,7 +12,7 @@ use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level,
 use crate::layers::LAYERS;
 use crate::reads::{client, decode};
 use cql::Error;
-use cql::api::{AnswerKind, ClientState, Consistency, QueryParams};
+use cql::api::{ClientState, Consistency, QueryParams, ResultKind};
 use replica::LimitedBy;
 use rt::time::Duration;
 use std::collections::BTreeMap;
@@ -114,7 +114,7 @@ pub async fn execute_as(
         if took > LONGEST && !is_schema {
             return Err(Failed::Late(format!("too late: {text} took {took:?}")));
         }
-        let AnswerKind::Rows(rows) = answer.map_err(|error| Failed::of(error, text))?.kind else { return Ok(all) };
+        let ResultKind::Rows(rows) = answer.map_err(|error| Failed::of(error, text))?.kind else { return Ok(all) };
         all.extend(decode(&rows));
         match rows.paging_state {
             Some(next) => params.paging_state = Some(next),

@@ -101,17 +101,17 @@ impl Row {
 
 /// The least writes that one read must show.
 #[derive(Clone, Debug, Default)]
-pub struct Floors {
+pub struct LeastShown {
     rows: BTreeMap<RowKey, i32>,
     /// When the read began, in seconds of the wall clock.
     began: i64,
 }
 
-impl Floors {
+impl LeastShown {
     /// The floors of one partition, or of all.
-    pub fn of(&self, pk: Option<i32>) -> Floors {
+    pub fn of(&self, pk: Option<i32>) -> LeastShown {
         let wanted = self.rows.iter().filter(|((own, _), _)| pk.is_none_or(|pk| pk == *own));
-        Floors { rows: wanted.map(|(place, floor)| (*place, *floor)).collect(), began: self.began }
+        LeastShown { rows: wanted.map(|(place, floor)| (*place, *floor)).collect(), began: self.began }
     }
 }
 
@@ -181,21 +181,21 @@ impl History {
 
     /// The floors for a read of these majorities that begins at `now`, in seconds of the wall
     /// clock.
-    pub fn floors(&self, by: &[Majority], now: i64) -> Floors {
-        Floors { rows: self.rows.iter().map(|(place, row)| (*place, row.floor(by))).collect(), began: now }
+    pub fn floors(&self, by: &[Majority], now: i64) -> LeastShown {
+        LeastShown { rows: self.rows.iter().map(|(place, row)| (*place, row.floor(by))).collect(), began: now }
     }
 
     /// The writes that every replica must have after the repair of all faults, including those
     /// acknowledged at any lower level.
-    pub fn promises(&self, now: i64) -> Floors {
+    pub fn promises(&self, now: i64) -> LeastShown {
         let promise = |row: &Row| row.floor(EVERY).max(row.promised);
-        Floors { rows: self.rows.iter().map(|(place, row)| (*place, promise(row))).collect(), began: now }
+        LeastShown { rows: self.rows.iter().map(|(place, row)| (*place, promise(row))).collect(), began: now }
     }
 
     /// Checks a read that ends now, with the floors of its beginning. Later reads from the same
     /// majorities must show at least the same. A read from no majority may show an old value, but
     /// never a value that no client wrote.
-    pub fn check(&mut self, shown: &Shown, floors: &Floors, by: &[Majority], now: i64) -> Result<(), String> {
+    pub fn check(&mut self, shown: &Shown, floors: &LeastShown, by: &[Majority], now: i64) -> Result<(), String> {
         self.reads += 1;
         for (place, number) in shown {
             let row = self.rows.entry(*place).or_default();
@@ -251,7 +251,7 @@ mod tests {
     const PLACE: RowKey = (1, 2);
     const ALL: &[Majority] = &[0];
 
-    fn read(history: &mut History, floors: &Floors, shown: Option<i32>) -> Result<(), String> {
+    fn read(history: &mut History, floors: &LeastShown, shown: Option<i32>) -> Result<(), String> {
         history.check(&vec![(PLACE, shown)], floors, ALL, 0)
     }
 

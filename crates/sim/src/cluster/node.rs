@@ -23,7 +23,7 @@ use model::id::CounterId;
 use model::range::Slice;
 use replica::{
     Class, Context, HotSettings, Limits, Output, OutputColumn, PartitionId, ProtectionMode, RateLimitMode, ReadCommand,
-    Replica, ReplicaAnswer, ReplicaRequest,
+    Replica, ReplicaRequest, ReplicaResponse,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -476,7 +476,7 @@ async fn own_rows(replica: &Replica, table: &Table, tablet: u32) -> Result<Vec<u
         rate_limit: RateLimitMode::Off,
     };
     match replica.perform(&ReplicaRequest::Read(command.into()), &context).await {
-        Ok(ReplicaAnswer::Page(page)) => Ok(page.body.to_vec()),
+        Ok(ReplicaResponse::Page(page)) => Ok(page.body.to_vec()),
         Ok(_) => Err("a read was answered otherwise".to_owned()),
         Err(error) => Err(error.to_string()),
     }

@@ -14,7 +14,7 @@ use crate::layers::LAYERS;
 use crate::reads::{client, decode};
 use bytes::Bytes;
 use coordinator::PageLimits;
-use cql::api::{AnswerKind, Consistency, QueryParams};
+use cql::api::{Consistency, QueryParams, ResultKind};
 use std::collections::BTreeSet;
 
 /// The statement that makes the table.
@@ -199,7 +199,7 @@ async fn execute(
         return Err(Failed::Refused("the node does not serve".into()).why());
     };
     let answer = processor.query(&client, text, &params).await.map_err(|error| format!("{text}: {error}"))?;
-    let AnswerKind::Rows(rows) = answer.kind else { return Ok((Vec::new(), None)) };
+    let ResultKind::Rows(rows) = answer.kind else { return Ok((Vec::new(), None)) };
     let place = |row: &super::client::Row| -> Result<RowKey, String> {
         let value = |name: &str| row.get(name).ok_or_else(|| format!("{text}: a row without {name}"));
         Ok((int(value("pk")?)?, int(value("ck")?)?))

@@ -26,8 +26,8 @@ use model::row::{Cell, Marker, RowBuilder};
 use model::schema::{ColumnKind, TableSchema};
 use model::time::Tombstone;
 use replica::{
-    Class, Context, Output, OutputColumn, RateLimitMode, ReadCommand, Replica, ReplicaAnswer, ReplicaConfig,
-    ReplicaRequest,
+    Class, Context, Output, OutputColumn, RateLimitMode, ReadCommand, Replica, ReplicaConfig, ReplicaRequest,
+    ReplicaResponse,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -326,7 +326,7 @@ impl Cluster {
     pub async fn own(&self, node: usize, k: i32) -> Vec<(i32, i64)> {
         let command = self.read_of(k);
         let read = self.nodes[node].replica.perform(&ReplicaRequest::Read(command.into()), &by_any_metadata()).await;
-        let Ok(ReplicaAnswer::Page(page)) = read else { panic!("the node works: {read:?}") };
+        let Ok(ReplicaResponse::Page(page)) = read else { panic!("the node works: {read:?}") };
         let page = QueryPage { rows: page.rows, body: page.body, next: None, ..QueryPage::default() };
         rows(&page).into_iter().map(|(_, c, v)| (c, v)).collect()
     }

@@ -8,7 +8,7 @@ use cluster::metadata::open_log;
 use cluster::{ClusterShards, MetadataService, NodeInfo};
 use coordinator::{Coordinator, PageLimits, TimestampClock};
 use cql::api::{BoundValue, BoundValues, Rows};
-use cql::{Answer, AnswerKind, ClientState, Config, Error, Processor, ProcessorShards, QueryParams};
+use cql::{ClientState, Config, Error, Processor, ProcessorShards, QueryParams, ResultKind, StatementResult};
 use engine::datadir::DataDir;
 use engine::{Engine, EngineConfig};
 use model::CqlType;
@@ -113,19 +113,19 @@ impl Session {
     }
 
     /// Executes a statement without values.
-    pub async fn query(&self, text: &str) -> Result<Answer, Error> {
+    pub async fn query(&self, text: &str) -> Result<StatementResult, Error> {
         self.processor.query(&self.client, text, &QueryParams::default()).await
     }
 
     /// Executes a statement that must succeed.
-    pub async fn ok(&self, text: &str) -> Answer {
+    pub async fn ok(&self, text: &str) -> StatementResult {
         self.query(text).await.unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
     /// The rows of a SELECT that must succeed, as text.
     pub async fn rows(&self, text: &str) -> Vec<String> {
         match self.ok(text).await.kind {
-            AnswerKind::Rows(rows) => show_rows(&rows),
+            ResultKind::Rows(rows) => show_rows(&rows),
             other => panic!("{text}: {other:?}"),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Session;
 use cql::api::{BoundValues, Rows};
-use cql::{Answer, AnswerKind, Error, Prepared, QueryParams};
+use cql::{Error, Prepared, QueryParams, ResultKind, StatementResult};
 use model::CqlType;
 use model::types::Value;
 
@@ -26,7 +26,7 @@ pub fn params(values: BoundValues) -> QueryParams {
     QueryParams { values, ..QueryParams::default() }
 }
 
-pub async fn execute(session: &Session, prepared: &Prepared, values: BoundValues) -> Result<Answer, Error> {
+pub async fn execute(session: &Session, prepared: &Prepared, values: BoundValues) -> Result<StatementResult, Error> {
     session.processor.execute(&session.client, &prepared.id, &params(values)).await
 }
 
@@ -35,9 +35,9 @@ pub async fn prepare(session: &Session, text: &str) -> Prepared {
     prepared.unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-pub fn rows(answer: Result<Answer, Error>) -> Rows {
+pub fn rows(answer: Result<StatementResult, Error>) -> Rows {
     match answer.map(|answer| answer.kind) {
-        Ok(AnswerKind::Rows(rows)) => rows,
+        Ok(ResultKind::Rows(rows)) => rows,
         other => panic!("{other:?}"),
     }
 }

@@ -13,7 +13,7 @@ use model::time::Tombstone;
 use model::{ColumnId, CqlType, HostId, SchemaVersion, TableId};
 use replica::{
     Class, Context, Digest, FragmentPage, Limits, Output, OutputColumn, Page, PageEnd, RateLimitMode, ReadCommand,
-    Region, Replica, ReplicaAnswer, ReplicaError, ReplicaRequest, Trace,
+    Region, Replica, ReplicaError, ReplicaRequest, ReplicaResponse, Trace,
 };
 use rt::ShardId;
 use rt::sync::{Cancel, Deadline};
@@ -256,7 +256,7 @@ pub fn context() -> Context {
 /// A page.
 pub async fn read(replica: &Replica, command: &ReadCommand, context: &Context) -> Result<Page, ReplicaError> {
     match replica.perform(&ReplicaRequest::Read(command.clone().into()), context).await? {
-        ReplicaAnswer::Page(page) => Ok(*page),
+        ReplicaResponse::Page(page) => Ok(*page),
         other => panic!("{other:?}"),
     }
 }
@@ -264,7 +264,7 @@ pub async fn read(replica: &Replica, command: &ReadCommand, context: &Context) -
 /// A page and its digest.
 pub async fn read_digested(replica: &Replica, command: &ReadCommand) -> (Page, Digest) {
     match replica.perform(&ReplicaRequest::ReadAndDigest(command.clone().into()), &context()).await {
-        Ok(ReplicaAnswer::Digested(page, digest)) => (*page, digest),
+        Ok(ReplicaResponse::Digested(page, digest)) => (*page, digest),
         other => panic!("{other:?}"),
     }
 }
@@ -276,7 +276,7 @@ pub async fn fragments(
     context: &Context,
 ) -> Result<FragmentPage, ReplicaError> {
     match replica.perform(&ReplicaRequest::ReadFragments(command.clone().into()), context).await? {
-        ReplicaAnswer::Fragments(part) => Ok(*part),
+        ReplicaResponse::Fragments(part) => Ok(*part),
         other => panic!("{other:?}"),
     }
 }

@@ -174,14 +174,19 @@ mod tests {
     use crate::protocol::outbox::Reply;
     use crate::protocol::outbox::tests::drain;
     use crate::protocol::{Version, segment::Taken};
-    use cql::api::{Answer, AnswerKind, ResultMetadata, Rows};
+    use cql::api::{ResultKind, ResultMetadata, Rows, StatementResult};
     use proptest::prelude::*;
     use std::rc::Rc;
 
-    fn rows(stream: i16, len: usize) -> Answer {
+    fn rows(stream: i16, len: usize) -> StatementResult {
         let noise = (0..len).map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8 ^ stream as u8).collect::<Vec<u8>>();
         let metadata = Rc::new(ResultMetadata::default());
-        Answer::new(AnswerKind::Rows(Rows { metadata, paging_state: None, count: 1, body: Bytes::from(noise) }))
+        StatementResult::new(ResultKind::Rows(Rows {
+            metadata,
+            paging_state: None,
+            count: 1,
+            body: Bytes::from(noise),
+        }))
     }
 
     /// The frames in a stream of segments, and how many segments it had.
@@ -228,7 +233,7 @@ mod tests {
                 for (stream, (size, written)) in sizes.iter().enumerate() {
                     let answer = rows(stream as i16, *size);
                     outbox.answer(&Reply::plain(Version::V5, stream as i16), &answer);
-                    let AnswerKind::Rows(rows) = &answer.kind else { panic!("rows") };
+                    let ResultKind::Rows(rows) = &answer.kind else { panic!("rows") };
                     expected.push((stream as i16, [&[0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1][..], &rows.body].concat()));
                     if *written {
                         bytes.extend(drain(&mut outbox, step));

@@ -1,6 +1,6 @@
 //! A node alone in this process, without ports: starting it, asking it, ending it.
 
-use cql::api::{AnswerKind, ClientState, QueryParams};
+use cql::api::{ClientState, QueryParams, ResultKind};
 use rt::{Machine, MachineConfig, ShardId};
 use server::stack::{self, Layers, StackConfig};
 use std::net::Ipv4Addr;
@@ -61,7 +61,7 @@ pub fn live_with<T: Send + 'static, F: Future<Output = T> + 'static>(
     done
 }
 
-pub async fn ask(text: &str) -> Result<AnswerKind, String> {
+pub async fn ask(text: &str) -> Result<ResultKind, String> {
     let client = Rc::new(ClientState {
         keyspace: Default::default(),
         role: Default::default(),
@@ -76,7 +76,7 @@ pub async fn ask(text: &str) -> Result<AnswerKind, String> {
 
 /// The keys of a table with an int key, sorted.
 pub async fn keys(table: &str) -> Vec<i32> {
-    let AnswerKind::Rows(rows) = ask(&format!("SELECT k FROM {table}")).await.expect("it can be read") else {
+    let ResultKind::Rows(rows) = ask(&format!("SELECT k FROM {table}")).await.expect("it can be read") else {
         panic!("no rows of {table}");
     };
     let mut keys: Vec<i32> =

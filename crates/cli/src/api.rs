@@ -1,6 +1,7 @@
 //! The client of a node's REST interface, and the encoding of paths.
 
 use crate::Failure;
+use crate::failure::TIMED_OUT;
 use clap::ArgMatches;
 use serde_json::Value;
 use std::net::Ipv6Addr;
@@ -109,7 +110,9 @@ impl Api {
             })
         })?;
         let text = answer.body_mut().read_to_string()?;
-        interpret(&self.base, answer.status(), text).map_err(Failure::new)
+        let status = answer.status();
+        let exit_status = if status == StatusCode::REQUEST_TIMEOUT { TIMED_OUT } else { 1 };
+        interpret(&self.base, status, text).map_err(|why| Failure { why, exit_status })
     }
 }
 

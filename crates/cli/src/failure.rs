@@ -1,7 +1,11 @@
 //! The reason why a command failed, and the exit status of the process.
 
+/// The exit status if a time limit has passed, as of `timeout`.
+pub(crate) const TIMED_OUT: u8 = 124;
+
 /// The failure of a command.
 pub struct Failure {
+    /// Printed, unless it is empty.
     pub(crate) why: String,
     pub(crate) exit_status: u8,
 }

@@ -65,7 +65,9 @@ fn main() -> ExitCode {
     let status = match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { why, exit_status }) => {
-            complain!("messina: {why}");
+            if !why.is_empty() {
+                complain!("messina: {why}");
+            }
             ExitCode::from(exit_status)
         }
     };

@@ -3,8 +3,9 @@
 use crate::Failure;
 use crate::api::{self, Api, Method, query, quoted};
 use crate::columns;
+use crate::failure::TIMED_OUT;
 use crate::output::{plain_text, print_answer};
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -14,6 +15,8 @@ pub const NAME: &str = "tasks";
 /// The columns of a list: the names of the fields that they show.
 const COLUMNS: [&str; 9] =
     ["task_id", "type", "kind", "state", "keyspace", "table", "entity", "start_time", "waits_for"];
+
+const EXIT_STATUSES: &str = "Exit status: 0 the task succeeded, 123 it failed, 124 it is still running after the timeout, 125 its result is not known";
 
 /// The command.
 pub fn command() -> Command {
@@ -32,13 +35,24 @@ pub fn command() -> Command {
         )
         .subcommand(Command::new("status").about("Shows a task").arg(id()))
         .subcommand(
-            Command::new("wait").about("Waits until a task has ended, and shows it").arg(id()).arg(
-                Arg::new("timeout")
-                    .long("timeout")
-                    .value_name("SECONDS")
-                    .value_parser(value_parser!(u32))
-                    .help("Fails if the task is still running then"),
-            ),
+            Command::new("wait")
+                .about("Waits until a task has ended, and shows it")
+                .after_help(EXIT_STATUSES)
+                .arg(id())
+                .arg(
+                    Arg::new("quiet")
+                        .long("quiet")
+                        .short('q')
+                        .action(ArgAction::SetTrue)
+                        .help("Prints nothing: the exit status has the result"),
+                )
+                .arg(
+                    Arg::new("timeout")
+                        .long("timeout")
+                        .value_name("SECONDS")
+                        .value_parser(value_parser!(u32))
+                        .help("Fails if the task is still running then"),
+                ),
         )
         .subcommand(Command::new("abort").about("Aborts a task that can be aborted").arg(id()))
 }
@@ -67,11 +81,29 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
         "wait" => {
             let timeout = arguments.get_one::<u32>("timeout").map(u32::to_string).unwrap_or_default();
             let path = format!("{}{}", of_task("wait_task"), query(&[("timeout", &timeout)]));
-            print_answer(&api.get_when_done(&path)?, as_json, status_text);
+            let quiet = arguments.get_flag("quiet");
+            let ended = api.get_when_done(&path);
+            if let Ok(task) = &ended
+                && !quiet
+            {
+                print_answer(task, as_json, status_text);
+            }
+            return waited(ended, quiet);
         }
         _ => print_answer(&api.send(Method::Post, &of_task("abort_task"))?, as_json, |_| String::new()),
     }
     Ok(())
+}
+
+/// The result of a wait, with the exit statuses of ScyllaDB's nodetool.
+fn waited(ended: Result<Value, Failure>, quiet: bool) -> Result<(), Failure> {
+    let failure = match ended {
+        Ok(task) if task["state"] == "done" => return Ok(()),
+        Ok(task) => Failure { why: format!("the task failed: {}", plain_text(&task["error"])), exit_status: 123 },
+        Err(failure) if failure.exit_status == TIMED_OUT => failure,
+        Err(failure) => Failure { exit_status: 125, ..failure },
+    };
+    Err(if quiet { Failure { why: String::new(), ..failure } } else { failure })
 }
 
 fn names(list: &Value) -> Vec<String> {
@@ -118,6 +150,21 @@ mod tests {
             "task_id  type          kind     state    keyspace  table  entity  start_time  waits_for\n\
              1        decommission  cluster  running                   h\n"
         );
+    }
+
+    #[test]
+    fn the_exit_status_has_the_end_of_a_task() {
+        let status = |ended| waited(ended, true).map_err(|failure| (failure.exit_status, failure.why));
+        assert_eq!(status(Ok(json!({ "state": "done" }))), Ok(()));
+        assert_eq!(status(Ok(json!({ "state": "failed", "error": "full" }))), Err((123, String::new())));
+        assert_eq!(status(Err(Failure { why: "late".into(), exit_status: TIMED_OUT })), Err((124, String::new())));
+        assert_eq!(status(Err(Failure::new("no such task"))), Err((125, String::new())));
+        let shown = waited(Ok(json!({ "state": "failed", "error": "full" })), false).expect_err("it failed");
+        assert_eq!(shown.why, "the task failed: full");
+    }
+
+    #[test]
+    fn a_status_has_a_line_for_each_value() {
         assert_eq!(status_text(&json!({ "id": "1", "error": "", "shard": 0, "waits_for": null })), "id: 1\nshard: 0\n");
     }
 }

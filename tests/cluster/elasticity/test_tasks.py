@@ -47,7 +47,7 @@ def test_a_decommission_is_a_task_of_all_nodes(trio):
     status = admin(trio.nodes[1], "tasks", "status", task["task_id"])
     assert f"entity: {host}\n" in status.stdout
     late = admin(trio.nodes[1], "tasks", "wait", task["task_id"], "--timeout", 0)
-    assert late.returncode != 0 and "is still running" in late.stderr
+    assert late.returncode == 124 and "is still running" in late.stderr
     topology = {str(row.host_id): row for row in session.execute("SELECT * FROM system.topology")}
     assert topology[host].node_state == "decommissioning"
     assert str(topology[host].request_id) == task["task_id"]
@@ -58,6 +58,8 @@ def test_a_decommission_is_a_task_of_all_nodes(trio):
     assert leaving.result().returncode != 0
     ended = wait(trio.nodes[1], task["task_id"])
     assert (ended["state"], ended["error"]) == ("failed", "the request was cancelled")
+    quiet = admin(trio.nodes[1], "tasks", "wait", task["task_id"], "--quiet")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (123, "", "")
     again = admin(trio.nodes[0], "tasks", "abort", task["task_id"])
     assert again.returncode != 0 and "cannot be aborted" in again.stderr
 

@@ -135,6 +135,8 @@ struct Total {
 /// The operations that arrive at this shard, and those that other shards report.
 #[derive(Default)]
 pub struct Arrivals {
+    /// Makes the sets of partitions unknown to clients.
+    salt: u64,
     /// Empty until a partition is tracked: most nodes have no table with limits.
     tracked: Vec<[Option<Tracked>; WAYS]>,
     /// The shards of the cluster that may coordinate, or 0 if they must get no reports. With one,
@@ -149,6 +151,12 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
+    /// Nothing has arrived yet. `salt` must be random and secret: otherwise clients could choose
+    /// keys that displace a partition from its set.
+    pub fn new(salt: u64) -> Arrivals {
+        Arrivals { salt, ..Arrivals::default() }
+    }
+
     /// Sets the number of shards that may coordinate requests. 0: they must get no reports. 1: this
     /// shard is alone.
     pub fn set_coordinators(&mut self, count: u64) {
@@ -171,7 +179,7 @@ impl Arrivals {
             }
             self.tracked.resize(SETS, [None; WAYS]);
         }
-        let set = &mut self.tracked[set_of(key)];
+        let set = &mut self.tracked[set_of(key, self.salt)];
         if let Some(known) = set.iter_mut().flatten().find(|known| known.key == key) {
             (known.count, known.limit, known.at) = (count, limit, now);
             return (known.until > now).then_some(known.others);
@@ -220,7 +228,7 @@ impl Arrivals {
     /// Stores the rate that arrives at all other coordinators of a partition, as its owner reports
     /// it.
     pub fn learn(&mut self, key: LimitKey, others: u64, now: u64) {
-        let Some(set) = self.tracked.get_mut(set_of(key)) else { return };
+        let Some(set) = self.tracked.get_mut(set_of(key, self.salt)) else { return };
         if let Some(known) = set.iter_mut().flatten().find(|known| known.key == key) {
             if known.until <= now {
                 known.since = now;
@@ -304,10 +312,10 @@ fn put(set: &mut [Option<Tracked>; WAYS], new: Tracked, coordinators: u64, now: 
     }
 }
 
-/// The set of a partition. Keys that clients choose to share a set only hide each other's reports.
-fn set_of(key: LimitKey) -> usize {
-    let table = fold(key.table as u64 ^ 0x9e37_79b9_7f4a_7c15, (key.table >> 64) as u64 | 1);
-    fold(key.token as u64 ^ 0xbf58_476d_1ce4_e5b9, table ^ key.kind as u64 ^ 0x94d0_49bb_1331_11eb) as usize % SETS
+/// The set of a partition.
+fn set_of(key: LimitKey, salt: u64) -> usize {
+    let table = fold(key.table as u64 ^ salt, (key.table >> 64) as u64 | 1);
+    fold(key.token as u64 ^ salt.rotate_left(32), table ^ key.kind as u64 ^ 0x94d0_49bb_1331_11eb) as usize % SETS
 }
 
 #[cfg(test)]

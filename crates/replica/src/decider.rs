@@ -65,9 +65,10 @@ pub struct Decider {
 }
 
 impl Decider {
-    /// A decider without counts. `coordinators`: see [`Arrivals::set_coordinators`].
-    pub fn new(limiter: Limiter, coordinators: u64) -> Decider {
-        let mut arrivals = Arrivals::default();
+    /// A decider without counts. `coordinators`: see [`Arrivals::set_coordinators`]. `salt`: random
+    /// and secret.
+    pub fn new(limiter: Limiter, coordinators: u64, salt: u64) -> Decider {
+        let mut arrivals = Arrivals::new(salt);
         arrivals.set_coordinators(coordinators);
         Decider { limiter, arrivals, spent: Spent::default() }
     }
@@ -115,7 +116,8 @@ impl Decider {
     pub fn charge(&mut self, key: LimitKey, bytes: u64, budget: u64, now: Moment) {
         self.limiter.charge(key, bytes, budget, now.into());
         if !key.kind.is_write() && self.arrivals.has_others() {
-            self.spent.add(key, bytes, debt::bytes(budget));
+            let Decider { arrivals, spent, .. } = self;
+            spent.add(key, bytes, debt::bytes(budget), |bytes, budget| arrivals.is_share(bytes, budget));
         }
     }
 

@@ -84,9 +84,10 @@ impl RateLimiter {
     /// Uses the decider, which is made when it is first needed.
     fn with<T>(&self, work: impl FnOnce(&mut Decider, Moment) -> T) -> T {
         let make = || {
-            let mut salt = [[0; 8]; 4];
+            let mut salt = [[0; 8]; 5];
             salt.iter_mut().for_each(|part| rt::random::secret(part));
-            Decider::new(Limiter::new(self.bytes, salt.map(u64::from_le_bytes)), self.coordinators.get())
+            let [of_arrivals, of_limiter @ ..] = salt.map(u64::from_le_bytes);
+            Decider::new(Limiter::new(self.bytes, of_limiter), self.coordinators.get(), of_arrivals)
         };
         work(self.decider.borrow_mut().get_or_insert_with(make), self.moment())
     }

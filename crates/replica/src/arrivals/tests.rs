@@ -146,7 +146,7 @@ fn one_operation_does_not_show_a_high_rate() {
 #[test]
 fn counts_of_partitions_without_operations_fade() {
     let mut arrivals = arrivals(2);
-    let same_set: Vec<i64> = (0..).filter(|token| set_of(key(*token)) == set_of(key(0))).take(WAYS + 1).collect();
+    let same_set: Vec<i64> = (0..).filter(|token| set_of(key(*token), 0) == set_of(key(0), 0)).take(WAYS + 1).collect();
     for token in &same_set[..WAYS] {
         arrivals.track(key(*token), 200, 10, 0);
     }

@@ -80,6 +80,7 @@ impl Cluster {
             decider: Decider::new(
                 Limiter::new(bytes, [1, 2, 3, 4].map(|part| Random(part << 8 | n).next())),
                 shards as u64,
+                n,
             ),
             behind: 0,
             reports: true,

@@ -112,10 +112,11 @@ fn an_overloaded_shard_refuses_only_its_hot_partitions() {
         assert!(hot_accepted + 100 < hot_all, "{hot_accepted} of {hot_all}");
         let metrics = hot.metrics();
         assert_eq!((metrics.refused, metrics.would_refuse), ([hot_all - hot_accepted, 0], [0, 0]));
-        let before = hot.metrics().would_refuse[0];
         hot.set_understood(false);
-        assert!((0..200).all(|_| hot.performs(id(1), LimitKind::Read)) && !hot.refuses());
-        assert!(hot.metrics().would_refuse[0] > before, "until all coordinators understand, it only counts");
+        let late = after(LONG);
+        let counts = attack(&hot, 30, || hot.metrics().would_refuse[0] > 100 || late()).await;
+        assert!(counts.iter().all(|(accepted, all)| accepted == all) && !hot.refuses(), "{counts:?}");
+        assert!(hot.metrics().would_refuse[0] > 100, "until all coordinators understand, it only counts");
         hot.set(settings(ProtectionMode::Off, SHORT));
         assert!(!hot.decides() && !hot.refuses() && hot.admits(id(1), LimitKind::Read));
     });

@@ -7,6 +7,7 @@
 use crate::decider::Moment;
 use crate::excess::Excess;
 use crate::limiter::{LimitKind, hash};
+use model::id::TableId;
 use model::token::Token;
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
@@ -15,6 +16,8 @@ use std::sync::Arc;
 
 /// Partitions that are watched at the same time.
 const PLACES: usize = 128;
+/// Places where a partition can be.
+const PROBES: usize = 4;
 /// Refusals have ended when there was none for this long, in milliseconds.
 const QUIET_MS: u64 = 5_000;
 /// How often is checked whether refusals have ended.
@@ -24,6 +27,8 @@ const LINES: u32 = 4;
 
 /// A refusal, or in mode `observe` what would be one.
 pub(crate) struct Refusal<'a> {
+    /// The table's id.
+    pub id: TableId,
     /// The full name of the table.
     pub table: &'a Arc<str>,
     pub kind: LimitKind,
@@ -34,6 +39,8 @@ pub(crate) struct Refusal<'a> {
 /// A partition whose operations are refused.
 struct Limited {
     token: Token,
+    id: TableId,
+    /// The full name of the table.
     table: Arc<str>,
     kind: LimitKind,
     observe: bool,
@@ -46,10 +53,7 @@ struct Limited {
 
 impl Limited {
     fn is(&self, token: Token, refusal: &Refusal<'_>) -> bool {
-        self.token == token
-            && self.kind == refusal.kind
-            && self.observe == refusal.observe
-            && (Arc::ptr_eq(&self.table, refusal.table) || self.table == *refusal.table)
+        self.token == token && self.id == refusal.id && self.kind == refusal.kind && self.observe == refusal.observe
     }
 }
 
@@ -70,28 +74,35 @@ impl LimitedPartitions {
         if places.is_empty() {
             places.resize_with(PLACES, || None);
         }
-        let place = &mut places[hash(token, refusal.kind) as usize % PLACES];
-        match place {
-            Some(limited) if limited.is(token, refusal) => {
-                limited.refused += 1;
-                limited.last = now.millis;
-            }
-            // Another partition has the place until its refusals end.
-            Some(_) => self.omitted.set(self.omitted.get() + 1),
-            None => {
-                if !self.begins(token, refusal, now) {
+        let first = (hash(token, refusal.kind) ^ refusal.id.0.as_u128() as u32) as usize;
+        let mut free = None;
+        for at in (first..first + PROBES).map(|at| at % PLACES) {
+            match &mut places[at] {
+                Some(limited) if limited.is(token, refusal) => {
+                    limited.refused += 1;
+                    limited.last = now.millis;
                     return;
                 }
-                let Refusal { table, kind, observe, .. } = *refusal;
-                let (table, refused) = (table.clone(), 1);
-                let (began, last) = (now.millis, now.millis);
-                *place = Some(Limited { token, table, kind, observe, refused, began, last });
-                let is_first = places.iter().flatten().count() == 1;
-                drop(places);
-                if is_first {
-                    rt::task::spawn(self.clone().watch(now.millis)).detach();
-                }
+                Some(_) => {}
+                None => free = free.or(Some(at)),
             }
+        }
+        let Some(free) = free else {
+            // Others have the places until their refusals end.
+            self.omitted.set(self.omitted.get() + 1);
+            return;
+        };
+        if !self.begins(token, refusal, now) {
+            return;
+        }
+        let Refusal { id, table, kind, observe, .. } = *refusal;
+        let (table, refused) = (table.clone(), 1);
+        let (began, last) = (now.millis, now.millis);
+        places[free] = Some(Limited { token, id, table, kind, observe, refused, began, last });
+        let is_first = places.iter().flatten().count() == 1;
+        drop(places);
+        if is_first {
+            rt::task::spawn(self.clone().watch(now.millis)).detach();
         }
     }
 
@@ -115,6 +126,7 @@ impl LimitedPartitions {
             limit_of = kind,
             limit = excess.limit,
             observed = excess.observed,
+            shard = rt::shard::this().0,
             omitted = self.omitted.take(),
             "a partition exceeds its rate limit: the excess is {effect}"
         );
@@ -144,14 +156,17 @@ impl LimitedPartitions {
                 lines += 1;
                 let seconds = limited.last.saturating_sub(limited.began) / 1_000;
                 let (keyspace, table) = names(&limited.table);
+                let effect = if limited.observe { "were counted (mode observe)" } else { "were refused" };
                 tracing::info!(
                     keyspace,
                     table,
                     token = limited.token.0,
                     limit_of = limited.kind.name(),
-                    refused = limited.refused,
+                    operations = limited.refused,
                     seconds,
-                    "a partition is within its rate limit again"
+                    shard = rt::shard::this().0,
+                    omitted = self.omitted.take(),
+                    "a partition is within its rate limit again: operations beyond it {effect}"
                 );
                 *place = None;
             }
@@ -168,6 +183,7 @@ fn names(full_name: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uuid::Uuid;
 
     fn watched(partitions: &LimitedPartitions) -> usize {
         partitions.places.borrow().iter().flatten().count()
@@ -178,7 +194,8 @@ mod tests {
         rt::block_on(async {
             let partitions = Rc::new(LimitedPartitions::default());
             let table: Arc<str> = "ks.t".into();
-            let refusal = Refusal { table: &table, kind: LimitKind::Read, observe: false, excess: Excess::default() };
+            let (kind, id) = (LimitKind::Read, TableId(Uuid::from_u128(7)));
+            let refusal = Refusal { id, table: &table, kind, observe: false, excess: Excess::default() };
             let now = Moment::of(7, 300);
             for token in 0..1_000 {
                 partitions.refused(Token(token), &refusal, now);
@@ -194,6 +211,21 @@ mod tests {
             assert!(partitions.check(now.millis), "the refusals continue");
             assert_eq!(watched(&partitions), begun);
             assert!(!partitions.check(now.millis + QUIET_MS * 2));
+        });
+    }
+
+    #[test]
+    fn partitions_of_several_tables_with_one_token_have_lines() {
+        rt::block_on(async {
+            let partitions = Rc::new(LimitedPartitions::default());
+            let table: Arc<str> = "ks.t".into();
+            for id in 0..LINES {
+                let id = TableId(Uuid::from_u128(u128::from(id) * PLACES as u128));
+                let refusal =
+                    Refusal { id, table: &table, kind: LimitKind::Read, observe: false, excess: Excess::default() };
+                partitions.refused(Token(5), &refusal, Moment::of(7, 300));
+            }
+            assert_eq!(watched(&partitions), LINES as usize, "in one place, and in those behind it");
         });
     }
 }

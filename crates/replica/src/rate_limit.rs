@@ -212,7 +212,7 @@ impl Replica {
             }
         };
         let (table, observe) = (schema.id, schema.rate_limits().observe);
-        let refusal = Refusal { table: schema.full_name(), kind, observe, excess };
+        let refusal = Refusal { id: table, table: schema.full_name(), kind, observe, excess };
         self.rate_limiter.partitions.refused(token, &refusal, now);
         let id = PartitionId { table, token };
         if observe {

@@ -41,6 +41,9 @@ const COLUMNS: [Column; 10] = [
     ("Error/s", |_, hot| rate(&hot["error_per_second"])),
 ];
 
+/// The operations per second of a partition.
+const RATES: [&str; 3] = ["reads_per_second", "writes_per_second", "refused_per_second"];
+
 /// The command.
 pub fn command() -> Command {
     Command::new(NAME)
@@ -69,13 +72,20 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
         crate::output::print_answer(&fetch()?, as_json, |answer| text(answer, top));
         return Ok(());
     }
+    let terminal = console::Term::stdout();
     rt::block_on(async {
         loop {
-            let shown = text(&fetch()?, top);
+            let shown = fitted(&text(&fetch()?, top), terminal.size());
             crate::output::print(format_args!("{CLEAR}{shown}"));
             rt::time::sleep(LOOK_EVERY).await;
         }
     })
+}
+
+/// The part of a text that fits a terminal of this height and width, below which the cursor stays.
+fn fitted(text: &str, (height, width): (u16, u16)) -> String {
+    let lines = text.lines().take(usize::from(height.saturating_sub(1)));
+    lines.map(|line| line.chars().take(usize::from(width)).chain(['\n']).collect::<String>()).collect()
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -110,7 +120,7 @@ fn key(hot: &Value) -> String {
 }
 
 /// The hottest partitions of the answer of `/cluster/hot_partitions`, by their share of their
-/// shard.
+/// shard. Partitions without operations come last.
 fn text(nodes: &Value, top: usize) -> String {
     let mut rows: Vec<(&Value, &Value)> = Vec::new();
     let mut out = String::new();
@@ -121,7 +131,11 @@ fn text(nodes: &Value, top: usize) -> String {
             let _ = writeln!(out, "{}: {}", word(&node["address"]), printable(why));
         }
     }
-    rows.sort_by(|(_, a), (_, b)| number(&b["cpu_share"]).total_cmp(&number(&a["cpu_share"])));
+    // The only partition of a shard that is idle now has the whole share of it.
+    let is_idle = |hot: &Value| RATES.iter().all(|name| number(&hot[name]) < 1.0);
+    rows.sort_by(|(_, a), (_, b)| {
+        is_idle(a).cmp(&is_idle(b)).then(number(&b["cpu_share"]).total_cmp(&number(&a["cpu_share"])))
+    });
     rows.truncate(top);
     if rows.is_empty() {
         out.push_str("no hot partitions\n");
@@ -166,5 +180,20 @@ mod tests {
     fn long_keys_are_shortened() {
         let hot = json!({"key": format!("'{}'", "ä".repeat(100))});
         assert_eq!(key(&hot), format!("'{}...", "ä".repeat(39)));
+    }
+
+    #[test]
+    fn a_partition_without_operations_comes_last() {
+        let hot = |key: &str, share: f64, rate: f64| json!({"keyspace": "ks", "table": "t", "key": key, "shard": 0, "reads_per_second": rate, "cpu_share": share});
+        let nodes = json!([{"address": "a", "partitions": [hot("1", 1.0, 0.1), hot("2", 0.2, 500.0)]}]);
+        let shown = text(&nodes, 20);
+        let keys: Vec<_> = shown.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3)).collect();
+        assert_eq!(keys, ["2", "1"]);
+    }
+
+    #[test]
+    fn the_live_view_fits_the_terminal() {
+        assert_eq!(fitted("Node  Key\na     'ä1'\nb     2\n", (3, 8)), "Node  Ke\na     'ä\n");
+        assert_eq!(fitted("a\n", (24, 80)), "a\n");
     }
 }

@@ -178,9 +178,13 @@ impl ReplicaClient {
         let began = rt::time::now();
         let answered = transport.call(to, Verb::of_replica(context.class.group()), request, context.deadline).await;
         // A lost connection or a refusal says nothing about the time that a response takes.
-        if matches!(answered, Ok(_) | Err(SendError::TimedOut)) {
-            self.latencies.borrow_mut().add(to.host, began.elapsed(), rt::time::coarse_now());
+        let mut latencies = self.latencies.borrow_mut();
+        match answered {
+            Ok(_) => latencies.add(to.host, began.elapsed(), rt::time::coarse_now()),
+            Err(SendError::TimedOut) => latencies.add_longer(to.host, began.elapsed(), rt::time::coarse_now()),
+            Err(_) => {}
         }
+        drop(latencies);
         answered
     }
 }

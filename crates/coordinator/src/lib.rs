@@ -19,6 +19,7 @@
 mod arrival_reports;
 mod assembler;
 mod client;
+mod coalescing;
 mod consistency;
 mod counter_write;
 mod error;
@@ -50,7 +51,6 @@ mod result_memory;
 mod resume;
 pub mod resync;
 mod routing;
-mod shared_reads;
 mod speculation;
 mod targets;
 mod timestamp;
@@ -166,8 +166,8 @@ pub struct CoordinatorMetrics {
     pub read_repairs: u64,
     /// Reads that asked one more replica because the first ones were slow.
     pub speculative_reads: u64,
-    /// Reads that got the page of an equal read, without requests to replicas.
-    pub shared_reads: u64,
+    /// Reads that got the page of a concurrent equal read, without requests to replicas.
+    pub coalesced_reads: u64,
     /// Reads refused by rate limits: by this coordinator, and by replicas.
     pub limited_reads: [u64; 2],
     /// Writes refused by rate limits: by this coordinator, and by replicas.
@@ -187,6 +187,7 @@ struct Counters {
     digest_mismatches: Cell<u64>,
     read_repairs: Cell<u64>,
     speculative_reads: Cell<u64>,
+    coalesced_reads: Cell<u64>,
     /// Refused by this coordinator, and by replicas.
     limited_reads: [Cell<u64>; 2],
     /// The same for writes.
@@ -209,7 +210,7 @@ pub struct Coordinator {
     client: Rc<client::ReplicaClient>,
     writer: Rc<replica_writer::ReplicaWriter>,
     read_times: read_times::ReadTimes,
-    shared_reads: shared_reads::SharedReads,
+    coalescing: coalescing::Coalescing,
     peers: RefCell<Option<Rc<peers::Peers>>>,
     counters: Counters,
     results: Rc<ResultMemory>,
@@ -248,7 +249,7 @@ impl Coordinator {
             client,
             writer,
             read_times,
-            shared_reads: shared_reads::SharedReads::default(),
+            coalescing: coalescing::Coalescing::default(),
             peers: RefCell::default(),
             counters: Counters::default(),
             results: ResultMemory::new(),
@@ -372,7 +373,7 @@ impl Coordinator {
             digest_mismatches: self.counters.digest_mismatches.get(),
             read_repairs: self.counters.read_repairs.get(),
             speculative_reads: self.counters.speculative_reads.get(),
-            shared_reads: self.shared_reads.joined(),
+            coalesced_reads: self.counters.coalesced_reads.get(),
             limited_reads: self.counters.limited_reads.each_ref().map(Cell::get),
             limited_writes: self.counters.limited_writes.each_ref().map(Cell::get),
             hints: self.writer.hints().map(|hints| hints.metrics()).unwrap_or_default(),

@@ -245,6 +245,15 @@ impl Latencies {
         self.by_host.insert(host, ((before * (SMOOTHING - 1) + took) / SMOOTHING, now));
     }
 
+    /// Counts a response that had not arrived after this time. A time below the recent response
+    /// time says nothing: the request had little time left.
+    pub fn add_longer(&mut self, host: HostId, waited: Duration, now: Instant) {
+        const SHORT: Duration = Duration::from_millis(1);
+        if waited > self.of(host, now).unwrap_or(SHORT) {
+            self.add(host, waited, now);
+        }
+    }
+
     /// The recent response time of a node, if there is any.
     pub fn of(&self, host: HostId, now: Instant) -> Option<Duration> {
         self.recent(host, now).map(Duration::from_micros)

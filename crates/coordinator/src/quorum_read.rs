@@ -16,6 +16,7 @@
 //! [`super::quorum_state`] has the decisions, without I/O.
 
 use super::client::Message;
+use super::coalescing::{LeaderResult, ReadStart};
 use super::error::Attempt;
 use super::level::factors;
 use super::paging::LastReplicas;
@@ -25,7 +26,6 @@ use super::reconcile::{self, Merged};
 use super::repair::{OtherSet, Repairs};
 use super::replica_failure::ReplicaFailure;
 use super::response_tracker::{LevelStatus, ResponseTracker};
-use super::shared_reads::{self, ReadStart};
 use super::{Coordinator, CoordinatorError, RequestOptions, count};
 use cluster::metadata::{Metadata, Table};
 use cluster::tablets::TabletReplica;
@@ -35,7 +35,7 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use model::id::HostId;
 use replica::{Class, Context, FragmentPage, Page, ReadCommand, ReplicaRequest, ReplicaResponse};
-use rt::sync::Unwanted;
+use rt::sync::{Unwanted, oneshot};
 use rt::time::Duration;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -52,6 +52,9 @@ pub(super) struct QuorumPage {
     pub by: Option<LastReplicas>,
 }
 
+/// The leader of a read was cancelled, or had less time: the read must start again.
+struct LeaderCancelled;
+
 type Asked =
     FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaResponse, ReplicaFailure>)>>;
 
@@ -65,8 +68,8 @@ struct Reconciled {
 
 impl Coordinator {
     /// Reads a page of one tablet that has replicas on other nodes. The command's ranges are within
-    /// the tablet. `kept`: the replicas that read the previous page. The page of an equal read may
-    /// be shared ([`super::shared_reads`]).
+    /// the tablet. `kept`: the replicas that read the previous page. Concurrent equal reads share
+    /// their requests ([`super::coalescing`]).
     pub(super) async fn read_quorum(
         &self,
         table: &Table,
@@ -75,31 +78,65 @@ impl Coordinator {
         kept: Option<&LastReplicas>,
         options: &RequestOptions,
     ) -> Result<QuorumPage, CoordinatorError> {
-        let mut in_flight = match self.shared_reads.start(command, options) {
-            ReadStart::Sends(in_flight) => in_flight,
-            ReadStart::Joined(page) => {
-                let Context { deadline, cancel, .. } = &options.context;
-                if let Ok(Ok(page)) = deadline.limit_unless(cancel, page).await {
-                    return Ok(page);
-                }
-                None
-            }
-        };
-        let joined = match &mut in_flight {
-            Some(in_flight) => in_flight.wait_for_others().await,
-            None => Vec::new(),
-        };
-        let read = self.read_from_replicas(table, tablet, command, kept, options).await;
-        if let Ok(page) = &read
-            && shared_reads::is_whole(page, command)
-        {
-            joined.into_iter().for_each(|other| drop(other.send(page.clone())));
+        let mut has_followed = false;
+        // The protection decides on each request.
+        while !self.replica.protects_itself() {
+            let mut in_flight = match self.coalescing.start(command, options, has_followed) {
+                ReadStart::Sends(Some(in_flight)) => in_flight,
+                ReadStart::Sends(None) => break,
+                ReadStart::Follows(result) => match self.follow(result, table, tablet, options).await {
+                    Ok(LeaderResult::Shared(read)) => return read,
+                    Ok(LeaderResult::NotShared) => break,
+                    Err(LeaderCancelled) => {
+                        has_followed = true;
+                        continue;
+                    }
+                },
+            };
+            let followers = in_flight.gather_followers().await;
+            let read = self.read_from_replicas(table, tablet, command, kept, options).await;
+            in_flight.share(&read, followers);
+            return read;
         }
-        read
+        self.read_from_replicas(table, tablet, command, kept, options).await
     }
 
-    /// The same, with requests of its own. A read that a replica refuses as outdated is repeated
-    /// with newer metadata.
+    /// Waits for the result of a leader, within the deadline of the follower.
+    async fn follow(
+        &self,
+        result: oneshot::Receiver<LeaderResult>,
+        table: &Table,
+        tablet: u32,
+        options: &RequestOptions,
+    ) -> Result<LeaderResult, LeaderCancelled> {
+        let Context { deadline, cancel, .. } = &options.context;
+        let error = match deadline.limit_unless(cancel, result).await {
+            Ok(Ok(LeaderResult::Shared(Ok(page)))) => {
+                count(&self.counters.coalesced_reads);
+                return Ok(LeaderResult::Shared(Ok(page)));
+            }
+            Ok(Ok(LeaderResult::NotShared)) => return Ok(LeaderResult::NotShared),
+            // The leader had less time.
+            Ok(Ok(LeaderResult::Shared(Err(CoordinatorError::Timeout { .. })))) if !deadline.is_past() => {
+                return Err(LeaderCancelled);
+            }
+            Ok(Ok(LeaderResult::Shared(Err(error)))) => {
+                self.count_error(&error);
+                error
+            }
+            Ok(Err(_)) => return Err(LeaderCancelled),
+            Err(Unwanted::Cancelled) => CoordinatorError::Cancelled,
+            Err(Unwanted::Late) => match self.plan(&self.metadata(), table, tablet, &[], options) {
+                Ok((mut read, _)) => self.timed_out(&mut read),
+                Err(Attempt::Failed(error)) => error,
+                Err(Attempt::Outdated) => return Err(LeaderCancelled),
+            },
+        };
+        Ok(LeaderResult::Shared(Err(error)))
+    }
+
+    /// Reads the page with its own requests to replicas. A read that a replica refuses as outdated
+    /// is repeated with newer metadata.
     async fn read_from_replicas(
         &self,
         table: &Table,
@@ -240,12 +277,16 @@ impl Coordinator {
             return Attempt::Outdated;
         }
         let error = read.error(false);
+        self.count_error(&error);
+        error.into()
+    }
+
+    fn count_error(&self, error: &CoordinatorError) {
         match error {
             CoordinatorError::Timeout { .. } => count(&self.counters.read_timeouts),
             CoordinatorError::Unavailable { .. } => count(&self.counters.unavailable),
             _ => {}
         }
-        error.into()
     }
 
     fn timed_out(&self, read: &mut QuorumState) -> CoordinatorError {

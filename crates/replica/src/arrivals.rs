@@ -8,10 +8,9 @@
 //! total, although each operation is counted by one shard only. Reports hold first-hand counts
 //! alone: a total that is reported would return and be counted twice.
 //!
-//! If there are too many partitions, those are reported that exceed their limits by the most
-//! operations, as far as the shard can know ([`Tracked::excess`]). So a partition is displaced only
-//! by partitions with an excess as large as its own. The excess is not taken in proportion to the
-//! limit: one operation of a partition with a limit of 1 would displace any other.
+//! If there are too many partitions, the ones with the most operations beyond their limits are
+//! reported. The shard estimates this number ([`Tracked::excess`]). It is not divided by the limit:
+//! otherwise one operation of a partition with a limit of 1 would displace any other partition.
 //!
 //! Rates are thousandths of operations per second, halved each second like the counts behind them.
 //! They do not depend on when the seconds of a node begin. The report of a coordinator that no
@@ -33,7 +32,7 @@ pub const MAX_TRACKED: usize = SETS * WAYS;
 pub const MAX_SHARES: usize = 1 << 15;
 /// The highest rate of a report. A higher one is cut.
 const MAX_RATE: u64 = 1 << 45;
-/// The highest total of which an excess is known.
+/// Totals are cut to this value, so that an excess fits an `i64`.
 const MAX_TOTAL: u64 = 1 << 62;
 /// The rate of one operation per second.
 const PER_OPERATION: u64 = 1_000;
@@ -43,14 +42,15 @@ const WAYS: usize = 4;
 /// A partition is tracked once its count reaches this part of the shard's share of the limit.
 const RELEVANT_PART: u64 = 8;
 /// A shard's share of a limit counts as at least the limit divided by this number. Otherwise, in
-/// large clusters, partitions far below their limits would be reported to all owners.
+/// large clusters, partitions far below their limits would be reported to all owners, and would be
+/// ranked above those that exceed their limits.
 const MOST_SHARES: u64 = 16;
 /// A partition with a lower count is not tracked, unless its limit is lower.
 const LEAST_COUNT: u64 = 4;
 /// A partition that gets no operation for this long is no longer tracked.
 const IDLE_MILLIS: u64 = 2_000;
-/// How long the rate at the other coordinators may be incomplete once it is known: the others, too,
-/// must report the partition first.
+/// For this long after the first answer of an owner, the rate at the other coordinators may be too
+/// low, because they must report the partition first.
 const SETTLING_MILLIS: u64 = 1_000;
 /// How often reports are searched for those that have expired.
 const SWEEP_MILLIS: u64 = 250;
@@ -82,10 +82,11 @@ struct Tracked {
     count: u64,
     /// When the last operation came, in milliseconds.
     at: u64,
-    /// The rate that arrives at all other coordinators, since when it is known without a gap, and
-    /// until when it counts.
+    /// The rate that arrives at all other coordinators.
     others: u64,
+    /// Since when `others` is known without a gap.
     since: u64,
+    /// Until when `others` counts.
     until: u64,
 }
 
@@ -94,20 +95,22 @@ impl Tracked {
     /// below the limit. `own`: the rate at this shard.
     ///
     /// Until owners have reported the rate at the others for a while, each of the others is assumed
-    /// to receive as much as this shard. From this shard's operations their square root is
-    /// subtracted, about the standard deviation of their number: a few operations alone do not show
-    /// a high rate.
+    /// to receive as much as this shard, up to [`MOST_SHARES`] of them. The square root of this
+    /// shard's count is subtracted, about its standard deviation, so that few operations do not look
+    /// like a high rate.
     fn excess(&self, own: u64, coordinators: u64, now: u64) -> i64 {
         let is_known = self.until > now;
         let mut total = own.saturating_add(if is_known { self.others } else { 0 });
         if !is_known || self.since + SETTLING_MILLIS > now {
-            let surely = own.saturating_sub((own / PER_OPERATION).isqrt() * PER_OPERATION);
-            total = total.max(surely.saturating_mul(coordinators));
+            let deviation = own.saturating_mul(PER_OPERATION).isqrt();
+            let lower_bound = own.saturating_sub(deviation);
+            total = total.max(lower_bound.saturating_mul(coordinators.min(MOST_SHARES)));
         }
         total.min(MAX_TOTAL) as i64 - (u64::from(self.limit) * PER_OPERATION) as i64
     }
 
-    /// The excess by the count when the last operation came. The count is halved in each second.
+    /// The excess, estimated from the count at the last operation, halved for each second since. A
+    /// count is up to twice the rate: this is enough to choose among the partitions of a set.
     fn excess_by_count(&self, coordinators: u64, now: u64) -> i64 {
         let seconds = (now.saturating_sub(self.at) / 1_000) as u32;
         let count = self.count.checked_shr(seconds).unwrap_or(0);
@@ -251,7 +254,7 @@ impl Arrivals {
         arrivals.iter_mut().for_each(|arrival| arrival.rate = arrival.rate.min(MAX_RATE));
         let others = |arrival: &Arrival| self.reported(arrival.key, now) + rate_of(arrival.key);
         let others = arrivals.iter().map(others).collect();
-        // Each coordinator gets its part of the memory.
+        // The memory is divided equally among all coordinators.
         let most = MAX_SHARES / usize::try_from(self.coordinators.max(1)).unwrap_or(MAX_SHARES);
         arrivals.truncate(most.min(MAX_REPORTED).min(MAX_SHARES.saturating_sub(self.shares)));
         for arrival in &arrivals {

@@ -3,6 +3,7 @@
 //! They are one program, because linking one for each file takes minutes.
 
 mod aggregates;
+mod coalescing;
 mod hinting;
 mod levels;
 mod limit_reports;
@@ -13,7 +14,6 @@ mod moving_repairs;
 mod paging;
 mod protection;
 mod repairs;
-mod shared_reads;
 mod support;
 mod truncating;
 mod wired;

@@ -138,9 +138,9 @@ fn the_operations_beyond_a_limit_decide_which_partitions_are_reported() {
 #[test]
 fn one_operation_does_not_show_a_high_rate() {
     let mut arrivals = arrivals(100);
-    arrivals.track(key(1), 30, 600, 0);
+    arrivals.track(key(1), 60, 600, 0);
     arrivals.track(key(2), 1, 1, 0);
-    assert_eq!(reported(&mut arrivals, 1, 0, |token| if token == 1 { 30 } else { 1 }), [1]);
+    assert_eq!(reported(&mut arrivals, 1, 0, |token| if token == 1 { 60 } else { 1 }), [1]);
 }
 
 #[test]

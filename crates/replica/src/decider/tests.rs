@@ -14,14 +14,15 @@ const PERIOD: u64 = 250;
 /// Limiters of tests are small: most tests have one key.
 const BYTES: usize = 1 << 12;
 
-/// Operations of many other partitions, of a table with another limit. They come to all shards
-/// alike.
+/// Operations of many other partitions, of a table with another limit. They come to shards alike.
 #[derive(Clone, Copy, Debug)]
 struct Others {
     partitions: u64,
     /// Operations per second of all of them together.
     rate: u64,
     limit: u32,
+    /// Whether they come to the owners only.
+    to_owners: bool,
 }
 
 /// Evenly distributed numbers.
@@ -125,10 +126,11 @@ impl Cluster {
 
     /// The operations of all other partitions that come in a millisecond.
     fn operate_on_others(&mut self, level: Level) {
-        let Some(Others { partitions, rate, limit }) = self.others else { return };
+        let Some(Others { partitions, rate, limit, to_owners }) = self.others else { return };
+        let shards = if to_owners { OWNERS } else { self.shards.len() };
         for _ in self.now * rate / 1_000..(self.now + 1) * rate / 1_000 {
             let key = LimitKey { token: 1_000 + self.random.below(partitions) as i64, table: 3, ..KEY };
-            let shard = self.random.below(self.shards.len() as u64) as usize;
+            let shard = self.random.below(shards as u64) as usize;
             self.operate(key, shard, limit, level);
         }
     }
@@ -314,19 +316,32 @@ fn the_limit_is_accepted_beside_many_other_partitions() {
         (Level::Reads(2), 3, 100, SPLITS[5]),
         (Level::Writes(2), 2, 200, SPLITS[3]),
     ];
-    for ((partitions, rate, others_limit), at) in others.into_iter().zip(0..) {
+    for ((partitions, rate, limit), at) in others.into_iter().zip(0..) {
+        let others = Others { partitions, rate, limit, to_owners: false };
         for (level, times, limit, split) in [loads[at % 4], loads[(at + 3) % 4]] {
-            let others = Others { partitions, rate, limit: others_limit };
-            let mut cluster = Cluster::with_limiters(1 << 18, split.len(), 12);
-            cluster.others = Some(others);
-            let rate = times * u64::from(limit);
-            cluster.run(rate, limit, split, level, 0..4);
-            let accepted = cluster.run(rate, limit, split, level, 4..10);
-            let ratio = accepted as f64 / (6.0 * f64::from(limit));
-            let what = format!("{split:?} {level:?}, {times} times {limit} beside {others:?}");
-            assert!((0.9..=1.1).contains(&ratio), "{what}: {ratio}");
+            check_beside(others, level, times, limit, split);
         }
     }
+}
+
+/// In a large cluster whose clients know the owners.
+#[test]
+fn the_limit_is_accepted_beside_many_other_partitions_of_few_owners() {
+    let mut split = vec![0; 60];
+    split[..OWNERS].fill(1);
+    let others = Others { partitions: 600, rate: 18_000, limit: 100, to_owners: true };
+    check_beside(others, Level::Reads(1), 3, 100, &split);
+}
+
+fn check_beside(others: Others, level: Level, times: u64, limit: u32, split: &[u64]) {
+    let mut cluster = Cluster::with_limiters(1 << 18, split.len(), 12);
+    cluster.others = Some(others);
+    let rate = times * u64::from(limit);
+    cluster.run(rate, limit, split, level, 0..4);
+    let accepted = cluster.run(rate, limit, split, level, 4..10);
+    let ratio = accepted as f64 / (6.0 * f64::from(limit));
+    let what = format!("{split:?} {level:?}, {times} times {limit} beside {others:?}");
+    assert!((0.9..=1.1).contains(&ratio), "{what}: {ratio}");
 }
 
 #[test]

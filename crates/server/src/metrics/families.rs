@@ -115,7 +115,7 @@ families! {
     counter "scylla_storage_proxy_coordinator_foreground_read_repairs" "Reads whose replicas had different data." |s| s.coordinator.digest_mismatches;
     counter "scylla_storage_proxy_coordinator_read_repair_write_attempts" "Writes of read repair to replicas that lacked data." |s| s.coordinator.read_repairs;
     counter "scylla_storage_proxy_coordinator_speculative_data_reads" "Reads that queried one more replica because a replica was slow." |s| s.coordinator.speculative_reads;
-    counter "scylla_storage_proxy_coordinator_shared_reads" "Reads that got the page of an equal read of the same moment, without requests to replicas." |s| s.coordinator.shared_reads;
+    counter "scylla_storage_proxy_coordinator_coalesced_reads" "Reads that got the page of a concurrent equal read, without requests to replicas." |s| s.coordinator.coalesced_reads;
     counters "scylla_storage_proxy_coordinator_read_rate_limited" "Reads refused by a per-partition rate limit." |s, put| by_refuser(put, s.coordinator.limited_reads);
     counters "scylla_storage_proxy_coordinator_write_rate_limited" "Writes refused by a per-partition rate limit." |s, put| by_refuser(put, s.coordinator.limited_writes);
     counter "scylla_hints_manager_written" "Hints written." |s| s.coordinator.hints.written;

@@ -11,20 +11,20 @@
 //!
 //! Some reads are not coalesced:
 //!
-//! - Pages that another page follows: the reader that a replica keeps belongs to one query. Whether
-//!   a page is the last one is known only from its result. So reads are coalesced once an equal read
-//!   was answered by a last page.
+//! - Pages that another page follows: the reader that a replica keeps belongs to one query. Only
+//!   the result shows whether a page is the last one. So reads are coalesced once an equal read was
+//!   answered by a last page.
 //! - Later pages.
-//! - Reads that count against a rate limit, and all reads while the hot partition protection refuses
-//!   requests: replicas count each request.
+//! - Reads that count against a rate limit, and all reads while the hot partition protection
+//!   refuses requests: replicas count each request.
 //! - Reads that are traced, also for the slow query log.
 
 use super::consistency::Consistency;
-use super::quorum_read::QuorumPage;
+use super::quorum_page::QuorumPage;
 use super::{CoordinatorError, RequestOptions};
 use model::id::TableId;
 use model::token::Token;
-use replica::{Class, PageEnd, RateLimitMode, ReadCommand};
+use replica::{Class, RateLimitMode, ReadCommand};
 use rt::hash::HashMap;
 use rt::sync::oneshot;
 use std::cell::RefCell;
@@ -153,20 +153,10 @@ fn partition_of(command: &ReadCommand, options: &RequestOptions) -> Option<Parti
     Some(PartitionId { table: command.table, token })
 }
 
-/// Whether no other page follows the page of a read.
-fn is_last_page(read: &QuorumPage, command: &ReadCommand) -> bool {
-    let ends = match read.page.end {
-        PageEnd::Exhausted => true,
-        PageEnd::Rows => command.ends_with_rows,
-        PageEnd::Bytes | PageEnd::Tombstones => false,
-    };
-    ends && !read.has_more
-}
-
 impl ReadInFlight {
     /// Waits for followers if the read leads a group, until the other ready tasks have run once.
-    /// The caller must then send its requests without another wait: a follower that came later could
-    /// miss a write.
+    /// The caller must then send its requests without another wait: a follower that came later
+    /// could miss a write.
     pub async fn gather_followers(&mut self) -> Followers {
         if self.leads {
             rt::task::yield_now().await;
@@ -189,10 +179,10 @@ impl ReadInFlight {
     /// Gives the result of the read to its followers. If the read was cancelled, they start again.
     pub fn share(&self, read: &Result<QuorumPage, CoordinatorError>, followers: Followers) {
         if let Ok(page) = read {
-            self.set_ends(is_last_page(page, &self.wanted.command));
+            self.set_ends(page.is_last(&self.wanted.command));
         }
         let is_shared = match read {
-            Ok(page) => is_last_page(page, &self.wanted.command),
+            Ok(page) => page.is_last(&self.wanted.command),
             Err(CoordinatorError::Cancelled) => return,
             // Replicas decide on each request.
             Err(CoordinatorError::RateLimited { .. }) => false,

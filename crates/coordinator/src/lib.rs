@@ -34,6 +34,7 @@ mod page_info;
 mod paging;
 mod peers;
 mod protection;
+mod quorum_page;
 mod quorum_read;
 mod quorum_state;
 mod rate_limit;

@@ -20,6 +20,7 @@ use super::coalescing::{LeaderResult, ReadStart};
 use super::error::Attempt;
 use super::level::factors;
 use super::paging::LastReplicas;
+use super::quorum_page::QuorumPage;
 use super::quorum_state::{AfterRepair, Next, QuorumState, Sources};
 use super::read_trace::{self, ReadKind};
 use super::reconcile::{self, Merged};
@@ -41,16 +42,6 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
-
-/// A page on which the replicas agree.
-#[derive(Clone)]
-pub(super) struct QuorumPage {
-    pub page: Box<Page>,
-    /// No limit was reached, but more data follows: the caller must ask for it.
-    pub has_more: bool,
-    /// The replicas that agree. None where the tablet has a single replica.
-    pub by: Option<LastReplicas>,
-}
 
 /// The leader of a read was cancelled, or had less time: the read must start again.
 struct LeaderCancelled;

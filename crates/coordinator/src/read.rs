@@ -11,7 +11,7 @@ use super::error::Attempt;
 use super::page_counting::{Counting, PageCounting};
 use super::page_info::{PageBudget, PageInfo};
 use super::paging::{LastReplicas, PagingState};
-use super::quorum_read::QuorumPage;
+use super::quorum_page::QuorumPage;
 use super::result_memory::UNCOUNTED;
 use super::resume::is_well_formed;
 use super::window::{Target, Window};

@@ -5,7 +5,7 @@
 
 use super::page_counting::PageCounting;
 use super::paging::LastReplicas;
-use super::quorum_read::QuorumPage;
+use super::quorum_page::QuorumPage;
 use super::read::{Query, QueryPartitions, append};
 use super::targets::Targets;
 use super::{Coordinator, CoordinatorError};

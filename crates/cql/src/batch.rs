@@ -62,6 +62,17 @@ fn check_time(options: &RequestOptions, schema: &TableSchema, kind: WriteKind) -
     Err(write_error(error, schema, kind))
 }
 
+/// Yields if the batch has run for long. Returns the number of parts until the next call.
+async fn yield_if_late(options: &RequestOptions, schema: &TableSchema, kind: WriteKind) -> Result<usize, Error> {
+    if !rt::task::is_time_to_yield() {
+        return Ok(PARTS_PER_LOOK);
+    }
+    rt::task::yield_now().await;
+    check_time(options, schema, kind)?;
+    // Parts can be slow, of functions of large values.
+    Ok(1)
+}
+
 /// Executes a batch. Each partition gets one mutation, so no statement sees this batch partly
 /// applied within a partition.
 pub async fn execute(
@@ -90,13 +101,7 @@ pub async fn execute(
     let kind = write_kind(whole.kind, counters, parts.len());
     for (i, Part { modify, env }) in parts.iter().enumerate() {
         if i >= next_look {
-            let slow = rt::task::is_time_to_yield();
-            // Parts can be slow, of functions of large values: then each is followed by a look.
-            next_look = i + if slow { 1 } else { PARTS_PER_LOOK };
-            if slow {
-                rt::task::yield_now().await;
-                check_time(&options, &modify.schema, kind)?;
-            }
+            next_look = i + yield_if_late(&options, &modify.schema, kind).await?;
         }
         let json = match &modify.json {
             // The turn is free for the text, which needs it by itself.

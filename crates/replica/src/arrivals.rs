@@ -96,8 +96,8 @@ impl Tracked {
     ///
     /// Until owners have reported the rate at the others for a while, each of the others is assumed
     /// to receive as much as this shard, up to [`MOST_SHARES`] of them. The square root of this
-    /// shard's count is subtracted, about its standard deviation, so that few operations do not look
-    /// like a high rate.
+    /// shard's count is subtracted, about its standard deviation, so that few operations do not
+    /// look like a high rate.
     fn excess(&self, own: u64, coordinators: u64, now: u64) -> i64 {
         let is_known = self.until > now;
         let mut total = own.saturating_add(if is_known { self.others } else { 0 });

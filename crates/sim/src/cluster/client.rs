@@ -3,16 +3,17 @@
 //!
 //! It dies with its node. The outcome of its last statement is then unknown.
 
-use super::history::PARTITIONS;
+use super::history::{Majority, PARTITIONS};
 use super::limited;
 use super::pages;
 use super::shared::{PlantedBug, Shared};
 use super::truncating;
 use super::workload::{COUNTERS, Change, Read, any, int, read_level, write_level, write_text};
 use crate::layers::LAYERS;
-use crate::reads::{client, decode};
+use crate::reads::{client, client_at, decode};
 use cql::Error;
 use cql::api::{ClientState, Consistency, QueryParams, ResultKind};
+use futures_util::future::join_all;
 use replica::LimitedBy;
 use rt::time::Duration;
 use std::collections::BTreeMap;
@@ -101,6 +102,17 @@ pub async fn execute_as(
     consistency: Consistency,
     page_size: i32,
 ) -> Result<Vec<Row>, Failed> {
+    execute_all_pages(client, text, None, consistency, page_size).await
+}
+
+/// The same, of the prepared statement of this text if it has an id.
+async fn execute_all_pages(
+    client: Rc<ClientState>,
+    text: &str,
+    prepared: Option<&[u8; 16]>,
+    consistency: Consistency,
+    page_size: i32,
+) -> Result<Vec<Row>, Failed> {
     let mut params = QueryParams { page_size: Some(page_size), consistency, ..QueryParams::default() };
     let mut all = Vec::new();
     for _ in 0..MOST_PAGES {
@@ -108,7 +120,10 @@ pub async fn execute_as(
             return Err(Failed::Refused("the node does not serve".into()));
         };
         let began = rt::time::now();
-        let answer = processor.query(&client, text, &params).await;
+        let answer = match prepared {
+            None => processor.query(&client, text, &params).await,
+            Some(id) => processor.execute(&client, id, &params).await,
+        };
         let took = rt::time::now() - began;
         let is_schema = text.starts_with("CREATE") || text.starts_with("DROP") || text.starts_with("ALTER");
         if took > LONGEST && !is_schema {
@@ -192,9 +207,34 @@ async fn write(shared: &Shared, node: usize) -> Result<(), Failed> {
 
 async fn read(shared: &Shared, node: usize) -> Result<(), Failed> {
     let read = Read::any(PARTITIONS);
-    let (level, by) = read_level(shared.plan.own_datacenter(node));
+    if any(4) != 0 {
+        return read_once(shared, node, &read, read_level(shared.plan.own_datacenter(node)), client(), None).await;
+    }
+    // Concurrent equal reads of a prepared statement share their requests to replicas.
+    let user = client_at(Some(([127, 0, 0, 1], 1).into()));
+    let Some(processor) = LAYERS.processor.try_get() else { return Ok(()) };
+    let prepared = processor.prepare(&user, &read.text, None).await.map_err(|error| Failed::of(error, &read.text))?;
+    drop(processor);
+    let level = read_level(shared.plan.own_datacenter(node));
+    let reads = (0..2 + any(8)).map(|_| async {
+        rt::time::sleep(Duration::from_millis(any(3) as u64)).await;
+        read_once(shared, node, &read, level, user.clone(), Some(&prepared.id)).await
+    });
+    join_all(reads).await.into_iter().collect()
+}
+
+/// Reads once, and checks the rows.
+async fn read_once(
+    shared: &Shared,
+    node: usize,
+    read: &Read,
+    (level, by): (Consistency, &'static [Majority]),
+    client: Rc<ClientState>,
+    prepared: Option<&[u8; 16]>,
+) -> Result<(), Failed> {
     let floors = shared.history.borrow().floors(by, rt::time::wall_seconds()).of(read.pk);
-    let rows = execute(&read.text, shared.plan.planted_bug.read_level(level), read.page).await?;
+    let asked = shared.plan.planted_bug.read_level(level);
+    let rows = execute_all_pages(client, &read.text, prepared, asked, read.page).await?;
     let checked = read.shown(PARTITIONS, &rows).and_then(|shown| {
         shared.tell(|| format!("{node}/{} {} at {level:?} -> {shown:?}", rt::shard::this(), read.text));
         shared.history.borrow_mut().check(&shown, &floors, by, rt::time::wall_seconds())

@@ -39,7 +39,7 @@ fn sent(cluster: &Cluster) -> u64 {
 }
 
 async fn write(cluster: &Cluster, k: i32, value: i32) {
-    let change = Change::of(cluster, k, i64::from(value)).row(1, value.into()).done();
+    let change = Change::of(cluster, k, i64::from(value)).row(1, value).done();
     cluster.write(0, change, All).await.expect("all live");
 }
 

@@ -239,7 +239,9 @@ fn a_disconnected_caller_cancels_its_requests() {
         until(|| started.get() == 3).await;
         channel.close(&"enough".into());
         assert_eq!(last.await, Ok(Err(CallError::Lost("enough".into()))));
-        assert_eq!(answering.await, Ok(End::Closed));
+        // A pipe breaks if the other end was sending, such as a ping.
+        let ended = answering.await;
+        assert!(matches!(ended, Ok(End::Closed | End::Failed(_))), "{ended:?}");
         // The handler ends by itself, possibly a moment later.
         until(|| dropped.get() == 3).await;
         assert_eq!(counters.serving.get(), 0);

@@ -6,6 +6,9 @@
 //! read at the same time costs its replicas few requests. Without concurrent reads of a partition,
 //! the cost is one lookup for each read.
 //!
+//! A group with followers is remembered: the next read leads a group although no read is in flight.
+//! Clients often send their next reads together, after the responses to the last ones.
+//!
 //! A read never follows a leader that was sent: it must see all writes that were acknowledged
 //! before it began.
 //!
@@ -77,6 +80,9 @@ impl Wanted {
     }
 }
 
+/// The most partitions that are remembered without a read in flight.
+const MOST_REMEMBERED: usize = 64;
+
 /// The reads of a partition that are in flight on this shard.
 struct InFlight {
     /// The number of reads that send requests. Followers are not counted.
@@ -85,6 +91,8 @@ struct InFlight {
     last: Wanted,
     /// Whether a read like `last` was answered by a last page.
     ends: bool,
+    /// Whether the last group had followers, or other reads were in flight.
+    is_concurrent: bool,
     /// The followers of the read that was not sent yet. It is like `last`.
     group: Option<(Wanted, Followers)>,
 }
@@ -119,10 +127,11 @@ impl Coalescing {
         let wanted = || Wanted { command: command.clone(), consistency };
         let mut partitions = self.partitions.borrow_mut();
         let partition = partitions.entry(id).or_insert_with(|| {
-            let (reads, last, group) = (0, wanted(), None);
-            InFlight { reads, last, ends, group }
+            let (reads, last, is_concurrent, group) = (0, wanted(), false, None);
+            InFlight { reads, last, ends, is_concurrent, group }
         });
-        let InFlight { reads, last, ends, group } = partition;
+        let InFlight { reads, last, ends, is_concurrent, group } = partition;
+        *is_concurrent |= *reads > 0;
         let leads = match group {
             Some((leader, followers)) if leader.is_equal(command, consistency) => {
                 let (sender, receiver) = oneshot::channel();
@@ -130,7 +139,7 @@ impl Coalescing {
                 return ReadStart::Follows(receiver);
             }
             Some(_) => false,
-            None => *reads > 0 && *ends && last.is_alike(command, consistency),
+            None => *is_concurrent && *ends && last.is_alike(command, consistency),
         };
         if leads {
             *group = Some((wanted(), Vec::new()));
@@ -172,8 +181,12 @@ impl ReadInFlight {
             partition.ends = false;
         }
         partition.last = self.wanted.clone();
-        let group = if std::mem::take(&mut self.leads) { partition.group.take() } else { None };
-        group.map(|(_, followers)| followers).unwrap_or_default()
+        if !std::mem::take(&mut self.leads) {
+            return Vec::new();
+        }
+        let followers = partition.group.take().map(|(_, followers)| followers).unwrap_or_default();
+        partition.is_concurrent = !followers.is_empty() || partition.reads > 1;
+        followers
     }
 
     /// Gives the result of the read to its followers. If the read was cancelled, they start again.
@@ -213,9 +226,14 @@ impl Drop for ReadInFlight {
         let mut partitions = self.partitions.borrow_mut();
         let Some(partition) = partitions.get_mut(&self.id) else { return };
         partition.reads -= 1;
-        if partition.reads == 0 {
-            debug_assert!(partition.group.is_none(), "the leader of a group is in flight");
+        if partition.reads > 0 {
+            return;
+        }
+        debug_assert!(partition.group.is_none(), "the leader of a group is in flight");
+        if !partition.is_concurrent || !partition.ends {
             partitions.remove(&self.id);
+        } else if partitions.values().filter(|partition| partition.reads == 0).count() > MOST_REMEMBERED {
+            partitions.retain(|_, partition| partition.reads > 0);
         }
     }
 }

@@ -89,6 +89,23 @@ fn concurrent_equal_reads_share_one_request() {
 }
 
 #[test]
+fn reads_that_come_together_again_are_coalesced_again() {
+    with_cluster("coalesced_again", Shape::DEFAULT, |cluster| async move {
+        write(&cluster, 1, 5).await;
+        let query = query(&cluster, 1);
+        let more = async |count: usize| {
+            let before = coalesced(&cluster);
+            assert!(reads(&cluster, &query, count).await.iter().all(|read| values(read) == [5]));
+            coalesced(&cluster) - before
+        };
+        while_in_flight(&cluster, &query, async { assert_eq!(more(5).await, 4) }).await;
+        assert_eq!(more(5).await, 4, "although none is in flight before");
+        assert_eq!(more(1).await, 0);
+        assert_eq!(more(5).await, 0, "a read that came alone has ended it");
+    });
+}
+
+#[test]
 fn a_read_sees_what_was_written_before_it_began() {
     with_cluster("coalesced_fresh", Shape::DEFAULT, |cluster| async move {
         write(&cluster, 1, 5).await;

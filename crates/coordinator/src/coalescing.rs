@@ -4,7 +4,7 @@
 //! the other ready tasks of the shard have run once, and equal reads that arrive meanwhile follow
 //! it. Then the leader is sent, and its followers get its result. A partition that many clients
 //! read at the same time costs its replicas few requests. Without concurrent reads of a partition,
-//! the cost is one lookup for each read.
+//! each read costs two lookups: as it starts, and as it ends.
 //!
 //! A group with followers is remembered: the next read leads a group although no read is in flight.
 //! Clients often send their next reads together, after the responses to the last ones.
@@ -28,7 +28,7 @@ use super::{CoordinatorError, RequestOptions};
 use model::id::TableId;
 use model::token::Token;
 use replica::{Class, RateLimitMode, ReadCommand};
-use rt::hash::HashMap;
+use rt::hash::{Entry, HashMap};
 use rt::sync::oneshot;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -89,19 +89,27 @@ struct InFlight {
     reads: u32,
     /// The read that was sent last.
     last: Wanted,
+    /// The number of times that `last` was replaced by a read that is not like it.
+    changes: u32,
     /// Whether a read like `last` was answered by a last page.
     ends: bool,
     /// Whether the last group had followers, or other reads were in flight.
     is_concurrent: bool,
-    /// The followers of the read that was not sent yet. It is like `last`.
+    /// The leader that was not sent yet, and its followers.
     group: Option<(Wanted, Followers)>,
 }
 
-/// The reads in flight of a shard, by partition.
+/// The partitions of a shard with reads in flight, and those that are remembered.
 #[derive(Default)]
-pub(super) struct Coalescing {
-    partitions: Rc<RefCell<HashMap<PartitionId, InFlight>>>,
+struct Partitions {
+    by_id: HashMap<PartitionId, InFlight>,
+    /// The number of partitions without a read in flight.
+    remembered: usize,
 }
+
+/// The reads in flight of a shard.
+#[derive(Default)]
+pub(super) struct Coalescing(Rc<RefCell<Partitions>>);
 
 /// The start of a read.
 pub(super) enum ReadStart {
@@ -113,10 +121,13 @@ pub(super) enum ReadStart {
 
 /// A read that sends its own requests. It is in flight until this is dropped.
 pub(super) struct ReadInFlight {
-    partitions: Rc<RefCell<HashMap<PartitionId, InFlight>>>,
+    partitions: Rc<RefCell<Partitions>>,
     id: PartitionId,
-    wanted: Wanted,
+    /// [`InFlight::changes`] when the read started.
+    changes: u32,
     leads: bool,
+    /// Whether it was answered by a last page. None: it was not answered by a page.
+    ends: Option<bool>,
 }
 
 impl Coalescing {
@@ -125,27 +136,39 @@ impl Coalescing {
         let Some(id) = partition_of(command, options) else { return ReadStart::Sends(None) };
         let consistency = options.consistency;
         let wanted = || Wanted { command: command.clone(), consistency };
-        let mut partitions = self.partitions.borrow_mut();
-        let partition = partitions.entry(id).or_insert_with(|| {
-            let (reads, last, is_concurrent, group) = (0, wanted(), false, None);
-            InFlight { reads, last, ends, is_concurrent, group }
-        });
-        let InFlight { reads, last, ends, is_concurrent, group } = partition;
-        *is_concurrent |= *reads > 0;
-        let leads = match group {
-            Some((leader, followers)) if leader.is_equal(command, consistency) => {
-                let (sender, receiver) = oneshot::channel();
-                followers.push(sender);
-                return ReadStart::Follows(receiver);
-            }
-            Some(_) => false,
-            None => *is_concurrent && *ends && last.is_alike(command, consistency),
+        let sends = |changes, leads| {
+            let partitions = self.0.clone();
+            ReadStart::Sends(Some(ReadInFlight { partitions, id, changes, leads, ends: None }))
         };
+        let Partitions { by_id, remembered } = &mut *self.0.borrow_mut();
+        let mut entry = match by_id.entry(id) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => {
+                let (reads, last, changes, is_concurrent, group) = (1, wanted(), 0, false, None);
+                entry.insert(InFlight { reads, last, changes, ends, is_concurrent, group });
+                return sends(changes, false);
+            }
+        };
+        let InFlight { reads, last, changes, ends, is_concurrent, group } = entry.get_mut();
+        if *reads == 0 {
+            *remembered -= 1;
+        } else {
+            *is_concurrent = true;
+        }
+        if let Some((_, followers)) = group.as_mut().filter(|(leader, _)| leader.is_equal(command, consistency)) {
+            let (sender, receiver) = oneshot::channel();
+            followers.push(sender);
+            return ReadStart::Follows(receiver);
+        }
+        let is_alike = last.is_alike(command, consistency);
+        let leads = group.is_none() && *is_concurrent && *ends && is_alike;
         if leads {
             *group = Some((wanted(), Vec::new()));
+        } else if !is_alike {
+            (*last, *ends, *changes) = (wanted(), false, changes.wrapping_add(1));
         }
         *reads += 1;
-        ReadStart::Sends(Some(ReadInFlight { partitions: self.partitions.clone(), id, wanted: wanted(), leads }))
+        sends(*changes, leads)
     }
 }
 
@@ -167,35 +190,26 @@ impl ReadInFlight {
     /// The caller must then send its requests without another wait: a follower that came later
     /// could miss a write.
     pub async fn gather_followers(&mut self) -> Followers {
-        if self.leads {
-            rt::task::yield_now().await;
-        }
-        self.close()
-    }
-
-    /// Ends the group, and returns the followers.
-    fn close(&mut self) -> Followers {
-        let mut partitions = self.partitions.borrow_mut();
-        let Some(partition) = partitions.get_mut(&self.id) else { return Vec::new() };
-        if !partition.last.is_alike(&self.wanted.command, self.wanted.consistency) {
-            partition.ends = false;
-        }
-        partition.last = self.wanted.clone();
-        if !std::mem::take(&mut self.leads) {
+        if !self.leads {
             return Vec::new();
         }
+        rt::task::yield_now().await;
+        self.leads = false;
+        let partitions = &mut *self.partitions.borrow_mut();
+        let partition = partitions.by_id.get_mut(&self.id).expect("the partition has a read in flight");
         let followers = partition.group.take().map(|(_, followers)| followers).unwrap_or_default();
         partition.is_concurrent = !followers.is_empty() || partition.reads > 1;
         followers
     }
 
     /// Gives the result of the read to its followers. If the read was cancelled, they start again.
-    pub fn share(&self, read: &Result<QuorumPage, CoordinatorError>, followers: Followers) {
-        if let Ok(page) = read {
-            self.set_ends(page.is_last(&self.wanted.command));
-        }
+    /// `is_last`: whether the result is a page that no other one follows.
+    pub fn share(&mut self, read: &Result<QuorumPage, CoordinatorError>, is_last: bool, followers: Followers) {
         let is_shared = match read {
-            Ok(page) => page.is_last(&self.wanted.command),
+            Ok(_) => {
+                self.ends = Some(is_last);
+                is_last
+            }
             Err(CoordinatorError::Cancelled) => return,
             // Replicas decide on each request.
             Err(CoordinatorError::RateLimited { .. }) => false,
@@ -207,33 +221,35 @@ impl ReadInFlight {
             drop(follower.send(result));
         }
     }
-
-    fn set_ends(&self, ends: bool) {
-        let Wanted { command, consistency } = &self.wanted;
-        match self.partitions.borrow_mut().get_mut(&self.id) {
-            Some(partition) if partition.last.is_alike(command, *consistency) => partition.ends = ends,
-            _ => {}
-        }
-    }
 }
 
 impl Drop for ReadInFlight {
     fn drop(&mut self) {
+        let Partitions { by_id, remembered } = &mut *self.partitions.borrow_mut();
+        let Entry::Occupied(mut entry) = by_id.entry(self.id) else { return };
+        let partition = entry.get_mut();
         if self.leads {
-            // The leader was cancelled. Its followers start again.
-            drop(self.close());
+            // It was cancelled before it was sent. Its followers start again.
+            partition.group = None;
         }
-        let mut partitions = self.partitions.borrow_mut();
-        let Some(partition) = partitions.get_mut(&self.id) else { return };
+        if let Some(ends) = self.ends
+            && partition.changes == self.changes
+        {
+            partition.ends = ends;
+        }
         partition.reads -= 1;
         if partition.reads > 0 {
             return;
         }
         debug_assert!(partition.group.is_none(), "the leader of a group is in flight");
         if !partition.is_concurrent || !partition.ends {
-            partitions.remove(&self.id);
-        } else if partitions.values().filter(|partition| partition.reads == 0).count() > MOST_REMEMBERED {
-            partitions.retain(|_, partition| partition.reads > 0);
+            entry.remove();
+            return;
+        }
+        *remembered += 1;
+        if *remembered > MOST_REMEMBERED {
+            by_id.retain(|_, partition| partition.reads > 0);
+            *remembered = 0;
         }
     }
 }

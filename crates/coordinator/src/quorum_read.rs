@@ -86,7 +86,8 @@ impl Coordinator {
             };
             let followers = in_flight.gather_followers().await;
             let read = self.read_from_replicas(table, tablet, command, kept, options).await;
-            in_flight.share(&read, followers);
+            let is_last = read.as_ref().is_ok_and(|page| page.is_last(command));
+            in_flight.share(&read, is_last, followers);
             return read;
         }
         self.read_from_replicas(table, tablet, command, kept, options).await

@@ -9,6 +9,9 @@ pub type FastHasher = rustc_hash::FxHasher;
 /// Builds [`FastHasher`]s; deterministic.
 pub type FastBuildHasher = rustc_hash::FxBuildHasher;
 
+/// A place of a [`HashMap`].
+pub use hashbrown::hash_map::Entry;
+
 /// `hashbrown::HashMap` with the fixed hasher. Make one with `HashMap::default()`.
 pub type HashMap<K, V> = hashbrown::HashMap<K, V, FastBuildHasher>;
 

@@ -41,6 +41,8 @@ const COLUMNS: [Column; 10] = [
     ("Error/s", |_, hot| rate(&hot["error_per_second"])),
 ];
 
+/// A partition with fewer operations per second is idle.
+const IDLE_BELOW: f64 = 1.0;
 /// The operations per second of a partition.
 const RATES: [&str; 3] = ["reads_per_second", "writes_per_second", "refused_per_second"];
 
@@ -132,7 +134,7 @@ fn text(nodes: &Value, top: usize) -> String {
         }
     }
     // The only partition of a shard that is idle now has the whole share of it.
-    let is_idle = |hot: &Value| RATES.iter().all(|name| number(&hot[name]) < 1.0);
+    let is_idle = |hot: &Value| RATES.iter().all(|name| number(&hot[name]) < IDLE_BELOW);
     rows.sort_by(|(_, a), (_, b)| {
         is_idle(a).cmp(&is_idle(b)).then(number(&b["cpu_share"]).total_cmp(&number(&a["cpu_share"])))
     });

@@ -16,6 +16,9 @@ pub const NAME: &str = "tasks";
 const COLUMNS: [&str; 9] =
     ["task_id", "type", "kind", "state", "keyspace", "table", "entity", "start_time", "waits_for"];
 
+/// The exit statuses of `wait` if the task failed, and if its result is not known.
+const TASK_FAILED: u8 = 123;
+const UNKNOWN: u8 = 125;
 const EXIT_STATUSES: &str = "Exit status: 0 the task succeeded, 123 it failed, 124 it is still running after the timeout, 125 its result is not known";
 
 /// The command.
@@ -99,9 +102,11 @@ pub fn run(api: &Api, arguments: &ArgMatches, as_json: bool) -> Result<(), Failu
 fn waited(ended: Result<Value, Failure>, quiet: bool) -> Result<(), Failure> {
     let failure = match ended {
         Ok(task) if task["state"] == "done" => return Ok(()),
-        Ok(task) => Failure { why: format!("the task failed: {}", plain_text(&task["error"])), exit_status: 123 },
+        Ok(task) => {
+            Failure { why: format!("the task failed: {}", plain_text(&task["error"])), exit_status: TASK_FAILED }
+        }
         Err(failure) if failure.exit_status == TIMED_OUT => failure,
-        Err(failure) => Failure { exit_status: 125, ..failure },
+        Err(failure) => Failure { exit_status: UNKNOWN, ..failure },
     };
     Err(if quiet { Failure { why: String::new(), ..failure } } else { failure })
 }

@@ -178,13 +178,12 @@ impl ReplicaClient {
         let began = rt::time::now();
         let answered = transport.call(to, Verb::of_replica(context.class.group()), request, context.deadline).await;
         // A lost connection or a refusal says nothing about the time that a response takes.
-        let mut latencies = self.latencies.borrow_mut();
+        let (took, now) = (began.elapsed(), rt::time::coarse_now());
         match answered {
-            Ok(_) => latencies.add(to.host, began.elapsed(), rt::time::coarse_now()),
-            Err(SendError::TimedOut) => latencies.add_longer(to.host, began.elapsed(), rt::time::coarse_now()),
+            Ok(_) => self.latencies.borrow_mut().add(to.host, took, now),
+            Err(SendError::TimedOut) => self.latencies.borrow_mut().add_longer(to.host, took, now),
             Err(_) => {}
         }
-        drop(latencies);
         answered
     }
 }

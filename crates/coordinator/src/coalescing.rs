@@ -253,3 +253,6 @@ impl Drop for ReadInFlight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -236,6 +236,9 @@ const SMOOTHING: u64 = 8;
 /// Older response times are ignored. Otherwise a node that was slow once would never be asked
 /// again, and would count as slow for ever.
 const FORGOTTEN: Duration = Duration::from_secs(10);
+/// A response that had not arrived after this time says nothing about a node whose response time is
+/// not known.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl Latencies {
     /// Counts a response that arrived `now`.
@@ -248,8 +251,7 @@ impl Latencies {
     /// Counts a response that had not arrived after this time. A time below the recent response
     /// time says nothing: the request had little time left.
     pub fn add_longer(&mut self, host: HostId, waited: Duration, now: Instant) {
-        const SHORT: Duration = Duration::from_millis(1);
-        if waited > self.of(host, now).unwrap_or(SHORT) {
+        if waited > self.of(host, now).unwrap_or(SHORTEST_WAIT) {
             self.add(host, waited, now);
         }
     }
@@ -392,5 +394,18 @@ mod tests {
         let alone = Nodes::new(host(9), &[]);
         assert!(alone.is_alive(host(9)));
         assert_eq!(alone.datacenter(host(9)), alone.own_datacenter());
+    }
+
+    #[test]
+    fn a_timeout_counts_only_if_it_is_longer_than_the_response_time() {
+        let (mut latencies, now) = (Latencies::default(), rt::time::now());
+        latencies.add_longer(host(2), Duration::ZERO, now);
+        assert_eq!(latencies.of(host(2), now), None, "the request had no time");
+        latencies.add_longer(host(2), Duration::from_secs(5), now);
+        let slow = latencies.of(host(2), now).expect("it is known");
+        for _ in 0..200 {
+            latencies.add_longer(host(2), Duration::from_millis(3), now);
+        }
+        assert_eq!(latencies.of(host(2), now), Some(slow));
     }
 }

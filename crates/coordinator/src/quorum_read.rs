@@ -43,8 +43,15 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// The leader of a read was cancelled, or had less time: the read must start again.
-struct LeaderCancelled;
+/// What a read does that has followed a leader.
+enum Followed {
+    /// It has the result of its leader, or its own deadline has passed.
+    Ended(Result<QuorumPage, CoordinatorError>),
+    /// It reads by itself: the result of its leader cannot be shared.
+    ReadsAlone,
+    /// It starts again: its leader was cancelled, or had less time.
+    StartsAgain,
+}
 
 type Asked =
     FuturesUnordered<LocalBoxFuture<'static, (TabletReplica, ReadKind, Result<ReplicaResponse, ReplicaFailure>)>>;
@@ -57,86 +64,76 @@ struct Reconciled {
     sources: Sources,
 }
 
+/// A page to read of one tablet that has replicas on other nodes.
+#[derive(Clone, Copy)]
+pub(super) struct TabletRead<'a> {
+    pub table: &'a Table,
+    pub tablet: u32,
+    /// Its ranges are within the tablet.
+    pub command: &'a Rc<ReadCommand>,
+    /// The replicas that read the previous page.
+    pub kept: Option<&'a LastReplicas>,
+    pub options: &'a RequestOptions,
+}
+
 impl Coordinator {
-    /// Reads a page of one tablet that has replicas on other nodes. The command's ranges are within
-    /// the tablet. `kept`: the replicas that read the previous page. Concurrent equal reads share
-    /// their requests ([`super::coalescing`]).
-    pub(super) async fn read_quorum(
-        &self,
-        table: &Table,
-        tablet: u32,
-        command: &Rc<ReadCommand>,
-        kept: Option<&LastReplicas>,
-        options: &RequestOptions,
-    ) -> Result<QuorumPage, CoordinatorError> {
+    /// Reads a page. Concurrent equal reads share their requests ([`super::coalescing`]).
+    pub(super) async fn read_quorum(&self, read: TabletRead<'_>) -> Result<QuorumPage, CoordinatorError> {
         let mut has_followed = false;
         // The protection decides on each request.
         while !self.replica.protects_itself() {
-            let mut in_flight = match self.coalescing.start(command, options, has_followed) {
+            let mut in_flight = match self.coalescing.start(read.command, read.options, has_followed) {
                 ReadStart::Sends(Some(in_flight)) => in_flight,
                 ReadStart::Sends(None) => break,
-                ReadStart::Follows(result) => match self.follow(result, table, tablet, options).await {
-                    Ok(LeaderResult::Shared(read)) => return read,
-                    Ok(LeaderResult::NotShared) => break,
-                    Err(LeaderCancelled) => {
+                ReadStart::Follows(result) => match self.follow(result, read).await {
+                    Followed::Ended(result) => return result,
+                    Followed::ReadsAlone => break,
+                    Followed::StartsAgain => {
                         has_followed = true;
                         continue;
                     }
                 },
             };
             let followers = in_flight.gather_followers().await;
-            let read = self.read_from_replicas(table, tablet, command, kept, options).await;
-            let is_last = read.as_ref().is_ok_and(|page| page.is_last(command));
-            in_flight.share(&read, is_last, followers);
-            return read;
+            let result = self.read_from_replicas(read).await;
+            let is_last = result.as_ref().is_ok_and(|page| page.is_last(read.command));
+            in_flight.share(&result, is_last, followers);
+            return result;
         }
-        self.read_from_replicas(table, tablet, command, kept, options).await
+        self.read_from_replicas(read).await
     }
 
     /// Waits for the result of a leader, within the deadline of the follower.
-    async fn follow(
-        &self,
-        result: oneshot::Receiver<LeaderResult>,
-        table: &Table,
-        tablet: u32,
-        options: &RequestOptions,
-    ) -> Result<LeaderResult, LeaderCancelled> {
-        let Context { deadline, cancel, .. } = &options.context;
-        let error = match deadline.limit_unless(cancel, result).await {
-            Ok(Ok(LeaderResult::Shared(Ok(page)))) => {
-                count(&self.counters.coalesced_reads);
-                return Ok(LeaderResult::Shared(Ok(page)));
+    async fn follow(&self, result: oneshot::Receiver<LeaderResult>, read: TabletRead<'_>) -> Followed {
+        let Context { deadline, cancel, .. } = &read.options.context;
+        let result = match deadline.limit_unless(cancel, result).await {
+            Ok(Ok(LeaderResult::Shared(result))) => result,
+            Ok(Ok(LeaderResult::NotShared)) => return Followed::ReadsAlone,
+            // The leader was cancelled.
+            Ok(Err(_)) => return Followed::StartsAgain,
+            Err(Unwanted::Cancelled) => Err(CoordinatorError::Cancelled),
+            Err(Unwanted::Late) => {
+                let TabletRead { table, tablet, options, .. } = read;
+                return match self.plan(&self.metadata(), table, tablet, &[], options) {
+                    Ok((mut read, _)) => Followed::Ended(Err(self.timed_out(&mut read))),
+                    Err(Attempt::Failed(error)) => Followed::Ended(Err(error)),
+                    Err(Attempt::Outdated) => Followed::StartsAgain,
+                };
             }
-            Ok(Ok(LeaderResult::NotShared)) => return Ok(LeaderResult::NotShared),
-            // The leader had less time.
-            Ok(Ok(LeaderResult::Shared(Err(CoordinatorError::Timeout { .. })))) if !deadline.is_past() => {
-                return Err(LeaderCancelled);
-            }
-            Ok(Ok(LeaderResult::Shared(Err(error)))) => {
-                self.count_error(&error);
-                error
-            }
-            Ok(Err(_)) => return Err(LeaderCancelled),
-            Err(Unwanted::Cancelled) => CoordinatorError::Cancelled,
-            Err(Unwanted::Late) => match self.plan(&self.metadata(), table, tablet, &[], options) {
-                Ok((mut read, _)) => self.timed_out(&mut read),
-                Err(Attempt::Failed(error)) => error,
-                Err(Attempt::Outdated) => return Err(LeaderCancelled),
-            },
         };
-        Ok(LeaderResult::Shared(Err(error)))
+        match &result {
+            Ok(_) => count(&self.counters.coalesced_reads),
+            // The leader had less time.
+            Err(CoordinatorError::Timeout { .. }) if !deadline.is_past() => return Followed::StartsAgain,
+            Err(error) => self.count_error(error),
+        }
+        Followed::Ended(result)
     }
 
     /// Reads the page with its own requests to replicas. A read that a replica refuses as outdated
     /// is repeated with newer metadata.
-    async fn read_from_replicas(
-        &self,
-        table: &Table,
-        tablet: u32,
-        command: &Rc<ReadCommand>,
-        kept: Option<&LastReplicas>,
-        options: &RequestOptions,
-    ) -> Result<QuorumPage, CoordinatorError> {
+    async fn read_from_replicas(&self, read: TabletRead<'_>) -> Result<QuorumPage, CoordinatorError> {
+        let TabletRead { table, options, .. } = read;
         let mut rate_limit = options.context.rate_limit;
         loop {
             // Uses the newest tablet map, not the one of the statement's plan: replicas may have
@@ -149,8 +146,8 @@ impl Coordinator {
             // Replicas count the read once.
             routed.context.rate_limit = rate_limit;
             rate_limit = rate_limit.continued();
-            match self.try_read_quorum(&metadata, table, tablet, command, kept, &routed).await {
-                Ok(read) => return Ok(read),
+            match self.try_read_quorum(&metadata, TabletRead { table, options: &routed, ..read }).await {
+                Ok(page) => return Ok(page),
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::Outdated) => {}
             }
@@ -160,15 +157,8 @@ impl Coordinator {
         }
     }
 
-    async fn try_read_quorum(
-        &self,
-        metadata: &Metadata,
-        table: &Table,
-        tablet: u32,
-        command: &Rc<ReadCommand>,
-        kept: Option<&LastReplicas>,
-        options: &RequestOptions,
-    ) -> Result<QuorumPage, Attempt> {
+    async fn try_read_quorum(&self, metadata: &Metadata, wanted: TabletRead<'_>) -> Result<QuorumPage, Attempt> {
+        let TabletRead { table, tablet, command, kept, options } = wanted;
         let (before, last) = (table.tablets.first_token(tablet), table.tablets.last_token(tablet));
         let kept = kept.filter(|kept| kept.have_read(before, last)).map_or(&[][..], |kept| &kept.hosts);
         let (mut read, targets) = self.plan(metadata, table, tablet, kept, options)?;

@@ -6,6 +6,7 @@
 use super::page_counting::PageCounting;
 use super::paging::LastReplicas;
 use super::quorum_page::QuorumPage;
+use super::quorum_read::TabletRead;
 use super::read::{Query, QueryPartitions, append};
 use super::targets::Targets;
 use super::{Coordinator, CoordinatorError};
@@ -21,6 +22,18 @@ pub(super) struct Target {
     pub tablet: u32,
     /// What to read there.
     pub command: Rc<ReadCommand>,
+}
+
+impl Target {
+    fn read<'a>(
+        &'a self,
+        query: &'a Query,
+        kept: Option<&'a LastReplicas>,
+        counting: &'a PageCounting<'_>,
+    ) -> TabletRead<'a> {
+        let (table, options) = (&query.table, counting.options(self.place));
+        TabletRead { table, tablet: self.tablet, command: &self.command, kept, options }
+    }
 }
 
 /// The number of tablets that are read in parallel. It doubles as long as pages are not full.
@@ -76,14 +89,12 @@ impl Coordinator {
         }
         let counting = &*counting;
         if others.is_empty() {
-            let Target { place, tablet, command } = first;
-            return self.read_quorum(&query.table, tablet, &command, kept, counting.options(place)).await;
+            let read = first.read(query, kept, counting);
+            return self.read_quorum(read).await;
         }
         let batch: Vec<_> = std::iter::once(first).chain(others).collect();
         debug_assert!(batch.len() <= WIDEST, "a window has a limit");
-        let asked = batch.iter().map(|Target { place, tablet, command }| {
-            Box::pin(self.read_quorum(&query.table, *tablet, command, kept, counting.options(*place)))
-        });
+        let asked = batch.iter().map(|target| Box::pin(self.read_quorum(target.read(query, kept, counting))));
         let mut answers = stream::iter(asked.collect::<Vec<_>>()).buffered(batch.len());
         let page = joined_page(&batch, targets, &mut answers).await?;
         if counting.is_deferred() {

@@ -105,7 +105,8 @@ pub async fn execute_as(
     execute_all_pages(client, text, None, consistency, page_size).await
 }
 
-/// The same, of the prepared statement of this text if it has an id.
+/// Executes a statement, or the prepared statement `prepared` of this text. Returns the rows of all
+/// pages.
 async fn execute_all_pages(
     client: Rc<ClientState>,
     text: &str,
@@ -212,7 +213,7 @@ async fn read(shared: &Shared, node: usize) -> Result<(), Failed> {
     }
     // Concurrent equal reads of a prepared statement share their requests to replicas.
     let user = client_at(Some(([127, 0, 0, 1], 1).into()));
-    let Some(processor) = LAYERS.processor.try_get() else { return Ok(()) };
+    let processor = LAYERS.processor.try_get().ok_or_else(|| Failed::Refused("the node does not serve".into()))?;
     let prepared = processor.prepare(&user, &read.text, None).await.map_err(|error| Failed::of(error, &read.text))?;
     drop(processor);
     let level = read_level(shared.plan.own_datacenter(node));

@@ -55,11 +55,16 @@ fn heal(cluster: &Cluster) {
 
 /// Does `work` while an equal read is in flight, and another one has been answered.
 async fn while_in_flight<T>(cluster: &Cluster, query: &Query, work: impl Future<Output = T>) -> T {
+    while_reading(cluster, async || read(cluster, query, Quorum).await, work).await
+}
+
+/// The same with any read.
+async fn while_reading<T>(cluster: &Cluster, read: impl AsyncFn() -> Read, work: impl Future<Output = T>) -> T {
     answer_after(cluster, LONG);
-    let mut held = Box::pin(read(cluster, query, Quorum));
+    let mut held = Box::pin(read());
     assert!(poll!(held.as_mut()).is_pending());
     heal(cluster);
-    read(cluster, query, Quorum).await.expect("it is read");
+    read().await.expect("it is read");
     let done = work.await;
     assert!(poll!(held.as_mut()).is_pending(), "it is in flight");
     done
@@ -226,16 +231,13 @@ fn a_page_that_another_one_follows_is_not_shared() {
                 }
             }
         };
-        answer_after(&cluster, LONG);
-        let mut held = Box::pin(cluster.page(0, &query, &small, Quorum));
-        assert!(poll!(held.as_mut()).is_pending());
-        heal(&cluster);
-        all().await;
-        let before = sent(&cluster);
-        let found = join_all((0..6).map(|_| all())).await;
-        assert!(found.iter().all(|found| found == &[10, 20, 30]), "{found:?}");
-        assert_eq!((coalesced(&cluster), sent(&cluster) - before), (0, 12), "two pages each");
-        drop(held);
+        while_reading(&cluster, async || cluster.page(0, &query, &small, Quorum).await, async {
+            let before = sent(&cluster);
+            let found = join_all((0..6).map(|_| all())).await;
+            assert!(found.iter().all(|found| found == &[10, 20, 30]), "{found:?}");
+            assert_eq!((coalesced(&cluster), sent(&cluster) - before), (0, 12), "two pages each");
+        })
+        .await;
         // With LIMIT, no other page follows.
         let limited = Query { limit: Some(2), ..query.clone() };
         while_in_flight(&cluster, &limited, async {
@@ -246,15 +248,15 @@ fn a_page_that_another_one_follows_is_not_shared() {
         // The partition grows beyond a page.
         let query = cluster.query(QueryPartitions::Keys(smallvec![key(2)]));
         write(&cluster, 2, 1).await;
-        let page = async || cluster.page(0, &query, &small, Quorum).await.expect("all live");
-        answer_after(&cluster, LONG);
-        let mut held = Box::pin(page());
-        assert!(poll!(held.as_mut()).is_pending());
-        heal(&cluster);
-        assert!(page().await.next.is_none());
-        cluster.write(0, Change::of(&cluster, 2, 2).row(2, 2).row(3, 3).done(), All).await.expect("all live");
-        let pages = join_all((0..4).map(|_| page())).await;
-        assert!(pages.iter().all(|page| page.rows == 2 && page.next.is_some()));
-        assert_eq!(coalesced(&cluster), 5);
+        let page = async || cluster.page(0, &query, &small, Quorum).await;
+        while_reading(&cluster, page, async {
+            assert!(page().await.expect("all live").next.is_none());
+            cluster.write(0, Change::of(&cluster, 2, 2).row(2, 2).row(3, 3).done(), All).await.expect("all live");
+            let pages = join_all((0..4).map(|_| page())).await;
+            let is_first = |page: &Read| page.as_ref().is_ok_and(|page| page.rows == 2 && page.next.is_some());
+            assert!(pages.iter().all(is_first));
+            assert_eq!(coalesced(&cluster), 5);
+        })
+        .await;
     });
 }

@@ -22,6 +22,7 @@ pub use tracker::{HotPartition, TabletLoad};
 use crate::limiter::LimitKind;
 use model::id::TableId;
 use model::options::LIMITS;
+use model::schema::TableSchema;
 use protection::{LEAST_SHARE, Protection};
 use recording::Recording;
 use rt::metrics::GroupMetrics;
@@ -95,6 +96,8 @@ pub(crate) struct HotPartitions {
     /// Recordings of the node that this shard has admitted.
     pub admitted: Rc<Cell<u32>>,
     counts: [[Cell<u64>; 2]; 2],
+    /// The schema of a table, for its name in log lines.
+    schema: Box<dyn Fn(TableId) -> Option<Rc<TableSchema>>>,
     state: RefCell<State>,
 }
 
@@ -112,7 +115,8 @@ struct State {
 }
 
 impl HotPartitions {
-    pub fn new() -> HotPartitions {
+    /// No hot partitions. `schema`: gives the schema of a table on this shard.
+    pub fn new(schema: impl Fn(TableId) -> Option<Rc<TableSchema>> + 'static) -> HotPartitions {
         let now = rt::time::coarse_now();
         HotPartitions {
             countdown: Cell::new(1),
@@ -128,6 +132,7 @@ impl HotPartitions {
             is_understood: Cell::new(true),
             admitted: Rc::default(),
             counts: Default::default(),
+            schema: Box::new(schema),
             state: RefCell::new(State {
                 tracker: Tracker::default(),
                 protection: Protection::default(),
@@ -271,8 +276,10 @@ impl HotPartitions {
             state.logged = Some(now);
             let hottest = state.protection.shares().iter().min_by(|a, b| a.accept.total_cmp(&b.accept));
             if let Some(Share { id, accept, .. }) = hottest {
+                let schema = (self.schema)(id.table);
+                let table = schema.as_ref().map_or("a dropped table", |schema| schema.full_name());
                 tracing::warn!(
-                    ?mode, table_id = %id.table, token = id.token.0, accepted_part = accept,
+                    ?mode, table, token = id.token.0, accepted_part = accept,
                     partitions = state.protection.shares().len(),
                     "the shard is overloaded, and hot partitions exceed their share of it (see system.hot_partitions and \
                      hot_partition_protection)"

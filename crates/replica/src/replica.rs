@@ -136,6 +136,8 @@ impl Replica {
         });
         let queriers = Queriers::new(&config);
         let rate_limiter = RateLimiter::new(config.rate_limiter_bytes);
+        let tables = engine.clone();
+        let hot = HotPartitions::new(move |table| tables.schema(table));
         Rc::new(Replica {
             engine,
             permits,
@@ -148,7 +150,7 @@ impl Replica {
             large_data: Cell::default(),
             fence: Cell::new(0),
             rate_limiter,
-            hot: HotPartitions::new(),
+            hot,
         })
     }
 

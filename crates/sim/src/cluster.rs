@@ -8,12 +8,13 @@
 //! Checkers: `reads_are_merged`, `pages_are_exact` and `no_resurrection` at each read,
 //! `rate_limit_bounds` and `raft_safety` all the time, `acked_writes_survive`, `schema_agrees`,
 //! `refused_is_not_done`, `moves_end`, `tablet_owned_once`, `copies_as_asked` and
-//! `replicas_converge` at the end.
+//! `replicas_converge` at the end, `streamed_files_identical` after each copy of a tablet.
 
 pub mod client;
 pub mod counters;
 pub mod history;
 pub mod limited;
+pub mod membership;
 pub mod moves;
 pub mod nemesis;
 pub mod node;
@@ -23,10 +24,12 @@ pub mod rate_limits;
 pub mod schema_oracle;
 pub mod shared;
 pub mod trials;
+pub mod streamed_files;
 pub mod truncating;
 pub mod truncations;
 pub mod workload;
 
+use membership::MemberChanges;
 use nemesis::{FaultProfile, Nemesis};
 use rt::sim::{Disk, Unsynced, World};
 use rt::time::Duration;
@@ -41,6 +44,12 @@ const FORMING: Duration = Duration::from_secs(60);
 /// After the repair of all faults, nodes are up and see each other within this time. The worst
 /// flapping requires many answers in a row.
 const CALM: Duration = Duration::from_secs(40);
+/// All nodes are members again within this time, if members have changed.
+const SETTLING: Duration = Duration::from_secs(150);
+/// A node loses its disk after this number of faults, on average, if members change.
+const DISK_LOSS: u32 = 8;
+/// The pause before a process starts again whose start failed.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// Connections that broke without a sign are closed within this time.
 const SETTLED: Duration = Duration::from_secs(6);
 /// Requests that began before the repair have ended after this time: no request takes longer.
@@ -86,6 +95,12 @@ pub struct Outcome {
     pub pages: u64,
     /// Operations of a hot partition that an overloaded shard refused.
     pub protected: u64,
+    /// The most reads that a shard coalesced between two starts of its node.
+    pub coalesced: u64,
+    /// How often the members of the cluster changed.
+    pub member_changes: MemberChanges,
+    /// Files of sstables that were compared with their copies on other disks.
+    pub compared: u64,
 }
 
 /// A simulated cluster and the state of its scenario.
@@ -98,8 +113,14 @@ pub struct Simulation {
     pub nemesis: Nemesis,
     names: Vec<String>,
     stopping: Vec<(usize, Duration)>,
+    /// When each node was first seen to have ended without being stopped.
+    ended: Vec<Option<Duration>>,
     /// When the last faults were repaired.
     mended: Duration,
+    /// The tablets that had been copied when files were last compared.
+    copied: u64,
+    /// Files of sstables that were compared with their copies on other disks.
+    compared: u64,
 }
 
 impl Simulation {
@@ -123,7 +144,8 @@ impl Simulation {
         }
         let datacenters = (0..names.len()).map(|node| shared.plan.datacenter(node)).collect();
         let nemesis = Nemesis::new(profile, names.clone(), datacenters, disks);
-        Simulation { world, shared, nemesis, names, stopping: Vec::new(), mended: Duration::ZERO }
+        let (stopping, ended) = (Vec::new(), vec![None; names.len()]);
+        Simulation { world, shared, nemesis, names, stopping, ended, mended: Duration::ZERO, copied: 0, compared: 0 }
     }
 
     /// The state that nodes, clients and driver share.
@@ -159,7 +181,7 @@ impl Simulation {
                 self.nemesis.fill(&mut self.world, node);
             }
         }
-        let (world, names) = (&mut self.world, &self.names);
+        let (world, names, shared, nemesis) = (&mut self.world, &self.names, &self.shared, &self.nemesis);
         let mut stuck = None;
         self.stopping.retain(|(node, since)| {
             let name = &names[*node];
@@ -167,7 +189,7 @@ impl Simulation {
                 return false;
             }
             if world.has_ended(name) {
-                world.bounce(name);
+                restart(world, shared, nemesis, *node);
                 return false;
             }
             if world.elapsed() - *since > STOPPING {
@@ -175,10 +197,50 @@ impl Simulation {
             }
             true
         });
+        if shared.plan.member_changes {
+            self.restart_ended();
+        }
+        if self.copied < self.shared.copied.get() {
+            self.copied = self.shared.copied.get();
+            self.compared += streamed_files::check(self.nemesis.disks())?;
+        }
         match stuck.or_else(|| self.shared.first_broken()) {
             Some(why) => Err(why),
             None => Ok(()),
         }
+    }
+
+    /// Starts the nodes again that were removed, or did not start.
+    fn restart_ended(&mut self) {
+        for node in 0..self.names.len() {
+            let is_stopping = self.stopping.iter().any(|(stopping, _)| *stopping == node);
+            if is_stopping || !self.world.is_running(&self.names[node]) || !self.world.has_ended(&self.names[node]) {
+                self.ended[node] = None;
+                continue;
+            }
+            let now = self.world.elapsed();
+            if now - *self.ended[node].get_or_insert(now) >= RESTART_PAUSE {
+                self.ended[node] = None;
+                restart(&mut self.world, &self.shared, &self.nemesis, node);
+            }
+        }
+    }
+
+    /// Has a member lose its disk, if no other node is lost. A new node replaces it.
+    fn lose_disk(&mut self) {
+        let node = rand::Rng::gen_range(self.world.rng(), 0..self.names.len());
+        let state = &self.shared.nodes[node];
+        let Some(host) = state.host.get() else { return };
+        if self.shared.lost.get().is_some() || state.gone.get() || !state.is_ready() || state.is_stopping() {
+            return;
+        }
+        self.shared.lost.set(Some(host));
+        let mut changes = self.shared.member_changes.get();
+        changes.lost += 1;
+        self.shared.member_changes.set(changes);
+        state.gone.set(true);
+        restart(&mut self.world, &self.shared, &self.nemesis, node);
+        self.shared.nodes[node].replaces.set(Some(host));
     }
 
     /// Simulates a length of time.
@@ -223,6 +285,9 @@ impl Simulation {
             let pause = rand::Rng::gen_range(self.world.rng(), 20..1500);
             self.run_for(Duration::from_millis(pause))?;
             self.nemesis.strike(&mut self.world);
+            if self.shared.plan.member_changes && rand::Rng::gen_range(self.world.rng(), 0..DISK_LOSS) == 0 {
+                self.lose_disk();
+            }
         }
         Ok(())
     }
@@ -281,6 +346,9 @@ impl Simulation {
             queries: self.shared.pages.borrow().done,
             pages: self.shared.pages.borrow().pages,
             protected: self.shared.protected.get(),
+            coalesced: self.shared.coalesced.get(),
+            member_changes: self.shared.member_changes.get(),
+            compared: self.compared,
         })
     }
 
@@ -312,10 +380,23 @@ impl Simulation {
     fn heal(&mut self) -> Result<(), String> {
         self.nemesis.heal(&mut self.world);
         self.mended = self.world.elapsed();
+        self.shared.members_change.set(false);
+        let members_change = self.shared.plan.member_changes;
         // A node that is stopping is still ready for a moment.
-        let is_up = |node: &shared::NodeState| node.is_ready() && !node.is_stopping() && node.sees_all.get();
+        let is_up = |node: &shared::NodeState| {
+            let is_settled = !members_change || node.unsettled.borrow().is_none();
+            node.is_ready() && !node.is_stopping() && node.sees_all.get() && is_settled
+        };
         let all = |simulation: &mut Simulation| simulation.shared.nodes.iter().all(is_up);
-        self.run_until(CALM, "all nodes are up again, and see that all are", all)?;
+        let limit = if members_change { SETTLING } else { CALM };
+        self.run_until(limit, "all nodes are up again, and see that all are", all).map_err(|why| {
+            let unsettled = self.shared.nodes.iter().map(|node| node.unsettled.take()).filter(|_| members_change);
+            format!("{why}: {:?}", unsettled.collect::<Vec<_>>())
+        })?;
+        if members_change {
+            // Requests that began earlier may have been sent to nodes that are gone.
+            self.mended = self.world.elapsed();
+        }
         self.run_for(SETTLED)
     }
 
@@ -397,6 +478,18 @@ impl Simulation {
         }
         Ok(())
     }
+}
+
+/// Starts a node again. Erases its disk first, if it is no member any more.
+fn restart(world: &mut World, shared: &Shared, nemesis: &Nemesis, node: usize) {
+    let (name, state) = (format!("n{node}"), &shared.nodes[node]);
+    if state.gone.replace(false) {
+        world.kill(&name);
+        nemesis.disks()[node].restore(&Disk::new(0));
+        state.host.set(None);
+        state.replaces.set(None);
+    }
+    world.bounce(&name);
 }
 
 /// Whether a statement may fail with this error without any fault: two clients change the same

@@ -13,7 +13,7 @@ const READ: Operation = Operation { kind: LimitKind::Read, last_token: None, byt
 #[test]
 fn the_same_part_of_operations_is_sampled_whatever_their_pattern() {
     rt::block_on(async {
-        let hot = HotPartitions::new();
+        let hot = HotPartitions::new(|_| None);
         // 625 samples of each of 48 kinds that take turns.
         let mut of_each = [0u32; 48];
         for at in 0..30_000 * GAP as usize {
@@ -28,7 +28,7 @@ fn the_same_part_of_operations_is_sampled_whatever_their_pattern() {
 #[test]
 fn a_recording_counts_every_operation() {
     rt::block_on(async {
-        let hot = HotPartitions::new();
+        let hot = HotPartitions::new(|_| None);
         let operation = |token: i64| {
             if hot.is_sampled() {
                 hot.performed(id(token), &token.to_be_bytes(), READ);
@@ -103,7 +103,7 @@ const SHORT: Duration = Duration::from_millis(5);
 #[test]
 fn an_overloaded_shard_refuses_only_its_hot_partitions() {
     rt::block_on(async {
-        let hot = HotPartitions::new();
+        let hot = HotPartitions::new(|_| None);
         hot.set(settings(ProtectionMode::On, SHORT));
         let late = after(LONG);
         let done = || hot.metrics().refused[0] > 100 || late();
@@ -125,7 +125,7 @@ fn an_overloaded_shard_refuses_only_its_hot_partitions() {
 #[test]
 fn a_shard_that_observes_only_counts() {
     rt::block_on(async {
-        let hot = HotPartitions::new();
+        let hot = HotPartitions::new(|_| None);
         hot.set(settings(ProtectionMode::Observe, SHORT));
         let late = after(LONG);
         let counts = attack(&hot, 30, || hot.metrics().would_refuse[0] > 100 || late()).await;
@@ -140,7 +140,7 @@ fn a_shard_that_observes_only_counts() {
 fn a_shard_without_waiting_requests_or_without_protection_decides_nothing() {
     rt::block_on(async {
         for (mode, wait_threshold, tasks) in [(ProtectionMode::On, LONG, 1), (ProtectionMode::Off, SHORT, 30)] {
-            let hot = HotPartitions::new();
+            let hot = HotPartitions::new(|_| None);
             hot.set(settings(mode, wait_threshold));
             let counts = attack(&hot, tasks, after(Duration::from_millis(500))).await;
             assert!(!hot.decides() && counts.iter().all(|(accepted, all)| accepted == all), "{mode:?} {counts:?}");
@@ -151,7 +151,7 @@ fn a_shard_without_waiting_requests_or_without_protection_decides_nothing() {
 #[test]
 fn a_shard_is_overloaded_by_what_waits_in_sockets() {
     rt::block_on(async {
-        let hot = HotPartitions::new();
+        let hot = HotPartitions::new(|_| None);
         hot.set(settings(ProtectionMode::On, SHORT));
         let (stream, _other) = rt::net::duplex(1);
         let backlog = rt::net::StreamBacklog::default();
@@ -172,7 +172,7 @@ fn a_shard_is_overloaded_by_what_waits_in_sockets() {
 #[test]
 fn an_idle_shard_soon_refuses_nothing() {
     rt::block_on(async {
-        let hot = HotPartitions::new();
+        let hot = HotPartitions::new(|_| None);
         hot.set(settings(ProtectionMode::On, SHORT));
         let late = after(LONG);
         attack(&hot, 30, || hot.metrics().refused[0] > 100 || late()).await;

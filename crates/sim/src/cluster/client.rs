@@ -13,7 +13,7 @@ use crate::layers::LAYERS;
 use crate::reads::{client, client_at, decode};
 use cql::Error;
 use cql::api::{ClientState, Consistency, QueryParams, ResultKind};
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, TryFutureExt, join_all};
 use replica::LimitedBy;
 use rt::time::Duration;
 use std::collections::BTreeMap;
@@ -151,6 +151,8 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
             continue;
         }
         let began = shared.elapsed();
+        let requests = &shared.nodes[node].requests;
+        requests.set(requests.get() + 1);
         let done = match any(100) {
             _ if shared.plan.counting => count(&shared).await,
             _ if shared.plan.is_limiting() && any(4) != 0 => limited::work(&shared, node).await,
@@ -161,6 +163,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
             90..=94 => count(&shared).await,
             _ => read_counter(&shared).await,
         };
+        requests.set(requests.get() - 1);
         if let Err(failed) = done {
             shared.failed(node, began, failed);
         }
@@ -208,34 +211,44 @@ async fn write(shared: &Shared, node: usize) -> Result<(), Failed> {
 
 async fn read(shared: &Shared, node: usize) -> Result<(), Failed> {
     let read = Read::any(PARTITIONS);
+    let level = read_level(shared.plan.own_datacenter(node));
+    let asked = shared.plan.planted_bug.read_level(level.0);
     if any(4) != 0 {
-        return read_once(shared, node, &read, read_level(shared.plan.own_datacenter(node)), client(), None).await;
+        let rows = execute(&read.text, asked, read.page);
+        return check_read(shared, node, &read, level, rows).await;
     }
     // Concurrent equal reads of a prepared statement share their requests to replicas.
     let user = client_at(Some(([127, 0, 0, 1], 1).into()));
     let processor = LAYERS.processor.try_get().ok_or_else(|| Failed::Refused("the node does not serve".into()))?;
     let prepared = processor.prepare(&user, &read.text, None).await.map_err(|error| Failed::of(error, &read.text))?;
     drop(processor);
-    let level = read_level(shared.plan.own_datacenter(node));
+    let execute = || execute_all_pages(user.clone(), &read.text, Some(&prepared.id), asked, read.page);
+    let sent = execute().map_err(Failed::why).shared();
     let reads = (0..2 + any(8)).map(|_| async {
         rt::time::sleep(Duration::from_millis(any(3) as u64)).await;
-        read_once(shared, node, &read, level, user.clone(), Some(&prepared.id)).await
+        if shared.plan.planted_bug == PlantedBug::FollowsSentReads {
+            check_read(shared, node, &read, level, sent.clone().map_err(Failed::Unknown)).await
+        } else {
+            check_read(shared, node, &read, level, execute()).await
+        }
     });
-    join_all(reads).await.into_iter().collect()
+    let done = join_all(reads).await.into_iter().collect();
+    if let Some(coordinator) = LAYERS.coordinator.try_get() {
+        shared.coalesced.set(shared.coalesced.get().max(coordinator.metrics().coalesced_reads));
+    }
+    done
 }
 
-/// Reads once, and checks the rows.
-async fn read_once(
+/// Waits for the rows of a read, and checks them.
+async fn check_read(
     shared: &Shared,
     node: usize,
     read: &Read,
     (level, by): (Consistency, &'static [Majority]),
-    client: Rc<ClientState>,
-    prepared: Option<&[u8; 16]>,
+    rows: impl Future<Output = Result<Vec<Row>, Failed>>,
 ) -> Result<(), Failed> {
     let floors = shared.history.borrow().floors(by, rt::time::wall_seconds()).of(read.pk);
-    let asked = shared.plan.planted_bug.read_level(level);
-    let rows = execute_all_pages(client, &read.text, prepared, asked, read.page).await?;
+    let rows = rows.await?;
     let checked = read.shown(PARTITIONS, &rows).and_then(|shown| {
         shared.tell(|| format!("{node}/{} {} at {level:?} -> {shown:?}", rt::shard::this(), read.text));
         shared.history.borrow_mut().check(&shown, &floors, by, rt::time::wall_seconds())

@@ -123,7 +123,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
             continue;
         }
         let (what, done) = match any(18) {
-            0 | 1 => ("leaves or stays", begin_or_cancel_leaving().await),
+            0 | 1 if !shared.plan.member_changes => ("leaves or stays", begin_or_cancel_leaving().await),
             2 => ("turns balancing on or off", set_balancing(any(2) == 0).await),
             16 | 17 => ("turns file streaming on or off", set_file_streaming(any(2) == 0).await),
             13..=15 if shared.plan.replicating => ("alters the replication", alter_replication().await),

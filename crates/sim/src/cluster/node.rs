@@ -4,6 +4,7 @@
 use super::client::{self, Failed, counter, execute};
 use super::history::{EVERY, PARTITIONS};
 use super::limited;
+use super::membership;
 use super::moves;
 use super::ownership;
 use super::pages;
@@ -59,10 +60,14 @@ pub async fn run(shared: Rc<Shared>, node: usize, shard: ShardId) {
     match stack::start(*LAYERS, config(&shared, node)).await {
         Err(error) => {
             shared.tell(|| format!("node {node} does not start: {error}"));
-            shared.broken(format!("node {node} does not start: {error}"));
+            let is_excused = shared.plan.member_changes && membership::may_not_start(&shared, node, &error.to_string());
+            if !is_excused {
+                shared.broken(format!("node {node} does not start: {error}"));
+            }
         }
         Ok(stack) => {
             shared.tell(|| format!("node {node} is {}", stack.info.host_id));
+            shared.nodes[node].host.set(Some(stack.info.host_id));
             shared.nodes[node].up.set(true);
             shared.nodes[node].voted.set(votes());
             lead(&shared, node).await;
@@ -89,6 +94,10 @@ fn spawn_clients(shared: &Rc<Shared>, node: usize) -> Vec<rt::task::Task<()>> {
 /// commands of the driver, until the node must stop.
 async fn lead(shared: &Rc<Shared>, node: usize) {
     rt::task::spawn(watch(shared.clone(), node)).detach();
+    if shared.plan.member_changes {
+        rt::task::spawn(membership::watch(shared.clone(), node)).detach();
+        rt::task::spawn(membership::run(shared.clone(), node)).detach();
+    }
     moves::serve(shared);
     if shared.plan.planted_bug == PlantedBug::NoHints {
         forget_hints().await;
@@ -114,6 +123,8 @@ async fn lead(shared: &Rc<Shared>, node: usize) {
         let metadata = LAYERS.metadata.get().current();
         shared.knows(node, metadata.number, metadata.version);
         state.moving.set(moves::is_moving());
+        membership::look_at_lost(shared);
+        state.unsettled.replace(membership::unsettled(shared));
         if shared.plan.planted_bug == PlantedBug::NoArrivalReports {
             rt::shard::call_all(|| async { LAYERS.replica.get().set_reporting_coordinators(0) }).await;
         }
@@ -181,7 +192,8 @@ async fn watch(shared: Rc<Shared>, node: usize) {
 async fn make_tables(shared: Rc<Shared>, node: usize) {
     // Waits for all nodes, as operators do, because tables are placed on the nodes that exist.
     let has_joined = |node: &&Rc<topology::Node>| node.state != topology::NodeState::Joining;
-    while LAYERS.metadata.get().current().topology.members().filter(has_joined).count() < shared.nodes.len() {
+    while LAYERS.metadata.get().current().keyspace("c").is_none()
+        && LAYERS.metadata.get().current().topology.members().filter(has_joined).count() < shared.nodes.len() {
         rt::time::sleep(LOOK).await;
         if shared.nodes[node].is_stopping() {
             return;
@@ -196,7 +208,7 @@ async fn make_tables(shared: Rc<Shared>, node: usize) {
             }
         }
     }
-    shared.nodes[node].set_ready();
+    shared.nodes[node].set_ready(true);
 }
 
 /// Creates and drops tables and columns.
@@ -506,6 +518,9 @@ fn config(shared: &Shared, node: usize) -> StackConfig {
         query_processor: cql::Config { truncate_timeout: Duration::from_secs(8), ..cql::Config::default() },
         ..StackConfig::new(DIR, "sim", address.ip(), MEMORY)
     };
+    if let Some(cluster) = &mut config.cluster {
+        cluster.settings.replaces = shared.nodes[node].replaces.get();
+    }
     config.info.datacenter = format!("datacenter{}", shared.plan.datacenter(node) + 1);
     config.info.rack = format!("rack{}", node % 3);
     config.info.storage_port = address.port();

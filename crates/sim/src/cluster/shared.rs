@@ -4,12 +4,14 @@
 use super::client::Failed;
 use super::counters::Counters;
 use super::history::History;
+use super::membership::MemberChanges;
 use super::pages::Pages;
 use super::rate_limits::{LimitedTable, RateLimits};
 use super::schema_oracle::SchemaOracle;
 use super::truncations::Truncations;
 use cql::api::Consistency;
 use engine::commitlog::SyncMode;
+use model::id::HostId;
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,6 +32,8 @@ pub enum PlantedBug {
     WritesAtOne,
     /// A read at QUORUM asks one replica.
     ReadsAtOne,
+    /// Concurrent equal reads get the result of a read that may have been sent before they began.
+    FollowsSentReads,
     /// No hints are kept for a node that is down.
     NoHints,
     /// A write is acknowledged in batch mode before it is on the disk.
@@ -90,6 +94,8 @@ pub struct Plan {
     pub moving: bool,
     /// Whether the replication of the keyspace is altered while tablets move.
     pub replicating: bool,
+    /// Whether nodes leave, are removed or replaced, and come back as new nodes. Needs `moving`.
+    pub member_changes: bool,
     /// Whether queries are paged over clients of all nodes.
     pub paging: bool,
     /// The tables with partitions that are used far beyond their rate limits.
@@ -117,6 +123,7 @@ impl Default for Plan {
             truncating: false,
             moving: false,
             replicating: false,
+            member_changes: false,
             paging: false,
             limited: &[],
             clients: 1,
@@ -192,6 +199,16 @@ pub struct NodeState {
     pub sees_all: Cell<bool>,
     /// The node knows of moving tablets.
     pub moving: Cell<bool>,
+    /// The host id that the data on the disk belongs to, once the node has started with it.
+    pub host: Cell<Option<HostId>>,
+    /// The node is no member any more: its disk is erased, and it starts as a new node.
+    pub gone: Cell<bool>,
+    /// The lost node that the new node replaces.
+    pub replaces: Cell<Option<HostId>>,
+    /// The members that join, leave, were removed, or are too many, as the node knows them.
+    pub unsettled: RefCell<Option<String>>,
+    /// Requests of clients in progress.
+    pub requests: Cell<u32>,
     /// The node's shards behave as overloaded ones.
     pub seems_overloaded: Cell<bool>,
     /// Statements that failed on the node.
@@ -209,13 +226,15 @@ impl NodeState {
         self.up.set(false);
         self.voted.set(false);
         self.sees_all.set(false);
+        self.unsettled.replace(Some("it starts".into()));
+        self.requests.set(0);
         self.command.set(None);
         self.answer.take();
     }
 
-    /// The tables exist, and clients may begin.
-    pub fn set_ready(&self) {
-        self.ready.set(true);
+    /// Sets whether clients may begin: the tables exist, and the node does not leave.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.set(ready);
     }
 
     /// Whether clients may begin.
@@ -266,6 +285,14 @@ pub struct Shared {
     keeps_up_from: Cell<Duration>,
     /// Operations of a hot partition that an overloaded shard refused.
     pub protected: Cell<u64>,
+    /// The most reads that a shard coalesced between two starts of its node.
+    pub coalesced: Cell<u64>,
+    /// The node that is removed, or whose disk was lost, until others have its replicas.
+    pub lost: Cell<Option<HostId>>,
+    /// Whether nodes may begin to leave, or be removed.
+    pub members_change: Cell<bool>,
+    /// How often the members changed.
+    pub member_changes: Cell<MemberChanges>,
     working: Cell<bool>,
     elapsed: Cell<Duration>,
     /// Failures of statements that began earlier are not counted.
@@ -294,6 +321,10 @@ impl Shared {
             failures: RefCell::default(),
             keeps_up_from: Cell::default(),
             protected: Cell::new(0),
+            coalesced: Cell::new(0),
+            lost: Cell::new(None),
+            members_change: Cell::new(true),
+            member_changes: Cell::default(),
             working: Cell::new(false),
             elapsed: Cell::default(),
             failures_from: Cell::default(),

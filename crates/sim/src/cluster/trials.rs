@@ -79,6 +79,8 @@ pub const ALL: &[Trial] = &[
     Trial::new("moves-network", NETWORK, with_room),
     Trial::new("replication-deaths", DEATHS, |seed| Plan { replicating: true, ..with_room(seed) }),
     Trial::new("replication-network", NETWORK, |seed| Plan { replicating: true, ..with_room(seed) }),
+    Trial::new("members-deaths", DEATHS, changing_members),
+    Trial::new("members-network", NETWORK, changing_members),
     Trial::new("datacenters", DATACENTERS, two_datacenters),
     Trial { begin: Begin::Forming, ..Trial::new("forming-power", POWER, batch) },
     Trial { begin: Begin::Forming, ..Trial::new("forming-cuts", CUTS, batch) },
@@ -121,6 +123,11 @@ fn truncating(seed: u64) -> Plan {
 /// Each tablet has three replicas on four or five nodes, and tablets move.
 pub fn with_room(seed: u64) -> Plan {
     Plan { moving: true, ..periodic(2 + seed % 2) }
+}
+
+/// As [`with_room`], and nodes leave, are removed or replaced, and come back as new nodes.
+pub fn changing_members(seed: u64) -> Plan {
+    Plan { member_changes: true, ..with_room(seed) }
 }
 
 /// Three nodes in one datacenter and two in the other, with a replica on each.

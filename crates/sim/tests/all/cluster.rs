@@ -6,6 +6,7 @@ use rt::sim::Unsynced;
 use rt::time::Duration;
 use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, FaultProfile, NETWORK, PEACE, POWER};
 use sim::cluster::shared::{Plan, PlantedBug};
+use sim::cluster::streamed_files;
 use sim::cluster::trials::{Trial, batch, limiting, periodic, two_datacenters, with_room};
 use sim::cluster::{Simulation, scenario};
 
@@ -66,6 +67,19 @@ fn reads_that_do_not_ask_a_majority_are_found() {
     assert!(why.contains(" is broken: "), "{why}");
 }
 
+/// A read that follows a read that was sent can miss a write that was acknowledged before it began.
+#[test]
+fn reads_that_follow_sent_reads_are_found() {
+    let why = found(PlantedBug::FollowsSentReads, NETWORK, 10);
+    assert!(why.contains(" is broken: "), "{why}");
+}
+
+#[test]
+fn concurrent_equal_reads_are_coalesced() {
+    let outcome = scenario(1, periodic(0), PEACE, Duration::from_secs(8)).unwrap_or_else(|why| panic!("{why}"));
+    assert_ne!(outcome.coalesced, 0, "{outcome:?}");
+}
+
 #[test]
 fn writes_that_one_datacenter_has_not_are_found() {
     let why = found_in(PlantedBug::OneDatacenter, DATACENTERS, two_datacenters(0), 5);
@@ -96,6 +110,23 @@ fn counts_that_are_sent_again_are_found() {
 fn tablets_that_move_without_their_data_are_found() {
     let why = found_in(PlantedBug::NoCopy, NETWORK, with_room(0), 40);
     assert!(why.contains(" is broken: "), "{why}");
+}
+
+/// The checker of streamed files finds one changed bit.
+#[test]
+fn a_moved_file_that_differs_is_found() {
+    let mut simulation = Simulation::new(1, with_room(0), PEACE);
+    simulation.form().unwrap_or_else(|why| panic!("{why}"));
+    let moved = (0..60).find_map(|_| {
+        simulation.run_for(Duration::from_secs(1)).unwrap_or_else(|why| panic!("{why}"));
+        streamed_files::copies(simulation.nemesis.disks()).pop()
+    });
+    let (_, (node, path)) = moved.expect("a tablet moves within a minute");
+    let disks = simulation.nemesis.disks();
+    assert!(streamed_files::check(disks).is_ok());
+    assert!(disks[node].flip_bit(&path, 0, 0), "the file has a byte");
+    let why = streamed_files::check(disks).unwrap_err();
+    assert!(why.contains("streamed_files_identical is broken"), "{why}");
 }
 
 /// Each node has one shard, and owns all partitions: it decides by what comes to itself.

@@ -18,7 +18,11 @@ TOKIO_UNSTABLE = {"RUSTFLAGS": SIMULATED_FLAGS}
 # by a run that tests another change.
 SAME_INPUTS = {"PROPTEST_RNG_SEED": os.environ.get("PROPTEST_RNG_SEED", "1")}
 # `make soak` tries many inputs, new ones each time.
-MANY_INPUTS = {"PROPTEST_CASES": os.environ.get("PROPTEST_CASES", "5120")}
+MANY_INPUTS = {
+    "PROPTEST_CASES": os.environ.get("PROPTEST_CASES", "5120"),
+    "STREAM_FLIPS": os.environ.get("STREAM_FLIPS", "10000"),
+    "STREAM_CUTS": os.environ.get("STREAM_CUTS", "1000"),
+}
 # The simulation runs four times as fast with this, and keeps all assertions. Other crates than ours
 # stay those of the debug build.
 OPTIMISED = {**TOKIO_UNSTABLE, "CARGO_PROFILE_DEV_OPT_LEVEL": "1", "CARGO_INCREMENTAL": "0"}

@@ -361,6 +361,7 @@ def test_a_file_without_access_makes_one_table_unreadable(node):
         assert len(list(session.execute("SELECT * FROM k.good"))) == 1
         with pytest.raises(ReadFailure, match=path.name):
             session.execute("SELECT * FROM k.bad")
+        assert '"unreadable_sstables":true' in node.admin("GET", "/cluster/nodes")[1]
     finally:
         cluster.shutdown()
 

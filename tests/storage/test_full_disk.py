@@ -1,6 +1,7 @@
 """A full disk: writes are refused with the reason, reads are served, and no acknowledged write is
 lost."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -86,6 +87,14 @@ def test_a_full_disk_with_many_writers_gives_errors_that_say_so(small_disk):
         shutil.rmtree(small_disk / "data", ignore_errors=True)
 
 
+def refuses_writes(node):
+    """Whether `messina admin status` shows a full disk."""
+    status, body = node.admin("GET", "/cluster/nodes")
+    assert status == 200, body
+    (own,) = json.loads(body)
+    return own["refuses_writes"]
+
+
 def test_a_disk_without_space_for_a_segment_is_an_alert_until_there_is_space(small_disk):
     node = Node(shards=1, data_dir=small_disk / "data", config=FULL)
     try:
@@ -104,10 +113,12 @@ def test_a_disk_without_space_for_a_segment_is_an_alert_until_there_is_space(sma
                 session.execute(insert, (pk, os.urandom(50_000)))
         assert node.metric("scylla_commitlog_out_of_space") == 1
         assert "this shard refuses writes until there is" in node.log_tail(50)
+        assert refuses_writes(node)
         os.unlink(ballast)
         eventually(lambda: node.metric("scylla_commitlog_out_of_space") == 0)
         session.execute(insert, (0, b"accepted"))
         assert "the commitlog has space again: writes are accepted" in node.log_tail(50)
+        assert not refuses_writes(node)
         cluster.shutdown()
     finally:
         node.close()

@@ -63,6 +63,12 @@ fn notes(node: &Value) -> Vec<String> {
     if node["up"] == true && node["native_transport"] == false {
         notes.push("serves no clients".to_owned());
     }
+    if node["up"] == true && node["refuses_writes"] == true {
+        notes.push("refuses writes: its commitlog has no disk space".to_owned());
+    }
+    if node["up"] == true && node["unreadable_sstables"] == true {
+        notes.push("has sstables that cannot be read: its log names them".to_owned());
+    }
     let ahead = node["clock_ahead_us"].as_i64().unwrap_or(0);
     if ahead.abs() >= SKEW {
         let which = if ahead > 0 { "ahead of" } else { "behind" };
@@ -136,7 +142,8 @@ mod tests {
                 "state": "removed", "waits_for": "add a node"}),
             node(
                 "10.0.0.3",
-                json!({"datacenter": "dc2", "state": "bootstrapping", "native_transport": false, "clock_ahead_us": -3_600_000_000i64})
+                json!({"datacenter": "dc2", "state": "bootstrapping", "native_transport": false, "refuses_writes": true,
+                    "unreadable_sstables": true, "clock_ahead_us": -3_600_000_000i64})
             ),
         ]);
         let expected = "Datacenter: dc1\n\
@@ -152,7 +159,8 @@ mod tests {
                         Status=Up/Down/eXcluded\n\
                         |/ State=Normal/Leaving/Joining\n\
                         -- Address  Load     Tablets Host ID Rack Shards Notes\n\
-                        UJ 10.0.0.3 1.50 KiB 16      id      r1   2      serves no clients; its clock is 3600.0 s behind this node's\n";
+                        UJ 10.0.0.3 1.50 KiB 16      id      r1   2      serves no clients; refuses writes: its commitlog has no disk space; has sstables \
+                        that cannot be read: its log names them; its clock is 3600.0 s behind this node's\n";
         assert_eq!(text(&nodes), expected);
         assert_eq!((size(5), size(3 << 30)), ("5 bytes".to_owned(), "3.00 GiB".to_owned()));
     }

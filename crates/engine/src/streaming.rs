@@ -16,11 +16,15 @@
 //! a repeated attempt continues. They are removed when the session has ended
 //! ([`Engine::remove_session`](crate::Engine::remove_session)): nothing else refers to them.
 //!
+//! The rows that are often read on the source are then read into the receiver's row cache
+//! ([`Engine::read_in`](crate::Engine::read_in)).
+//!
 //! Sstables keep their generations, which are unique in the cluster. So what a tablet already has
 //! is not attached again.
 
 mod arrived;
 mod attach;
+mod hot_rows;
 mod incoming;
 mod incoming_mutations;
 mod layout;

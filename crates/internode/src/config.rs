@@ -209,6 +209,8 @@ pub enum Verb {
     Arrivals = 10,
     /// The hot partitions of the node, as JSON for operators.
     HotPartitions = 11,
+    /// The tablets that the node receives, as JSON for operators.
+    IncomingTablets = 12,
 }
 
 /// The connection that a verb uses. Urgent requests do not queue behind large ones.
@@ -221,7 +223,7 @@ pub(super) enum Lane {
 
 impl Verb {
     /// All verbs.
-    const ALL: [Verb; 12] = [
+    const ALL: [Verb; 13] = [
         Verb::Ping,
         Verb::Replica,
         Verb::Raft,
@@ -234,6 +236,7 @@ impl Verb {
         Verb::Missed,
         Verb::Arrivals,
         Verb::HotPartitions,
+        Verb::IncomingTablets,
     ];
 
     pub(super) fn lane(self) -> Lane {
@@ -246,7 +249,8 @@ impl Verb {
             | Verb::Stopping
             | Verb::Missed
             | Verb::Arrivals
-            | Verb::HotPartitions => Lane::Control,
+            | Verb::HotPartitions
+            | Verb::IncomingTablets => Lane::Control,
             Verb::Replica => Lane::Data,
             Verb::Maintenance | Verb::Stream => Lane::Bulk,
         }

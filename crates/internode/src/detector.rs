@@ -28,6 +28,10 @@ const VERSION: u8 = 2;
 const SERVING: u8 = 1;
 /// The node is stopping.
 const STOPPING: u8 = 2;
+/// The bit of a node that refuses writes because of a full disk. Earlier releases ignore it.
+const NO_SPACE: u8 = 4;
+/// The bit of a node with sstables that cannot be read. Earlier releases ignore it.
+const UNREADABLE: u8 = 8;
 /// The length of a node's report about itself, in bytes.
 const REPORT: usize = 25;
 /// The interval at which clocks and round trips are published to all shards.
@@ -42,7 +46,13 @@ fn encode(wall_micros: i64, report: Option<SelfReport>) -> Bytes {
     body.extend_from_slice(&len.to_le_bytes());
     body.extend_from_slice(&wall_micros.to_le_bytes());
     if let Some(report) = report {
-        body.push(if report.serving { SERVING } else { 0 } | if report.stopping { STOPPING } else { 0 });
+        let bits = [
+            (report.serving, SERVING),
+            (report.stopping, STOPPING),
+            (report.no_space, NO_SPACE),
+            (report.unreadable, UNREADABLE),
+        ];
+        body.push(bits.into_iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit));
         body.extend_from_slice(report.schema.as_bytes());
         body.extend_from_slice(&report.load_bytes.to_le_bytes());
     }
@@ -62,6 +72,8 @@ fn decode(body: &[u8]) -> Option<(i64, Option<SelfReport>)> {
             serving: flags & SERVING != 0,
             schema: Uuid::from_bytes(*schema),
             load_bytes: u64::from_le_bytes(*load.first_chunk()?),
+            no_space: flags & NO_SPACE != 0,
+            unreadable: flags & UNREADABLE != 0,
             stopping: flags & STOPPING != 0,
         })
     });
@@ -235,9 +247,12 @@ mod tests {
 
     #[test]
     fn pings_come_back_and_later_ones_may_say_more() {
-        let report = SelfReport { serving: true, schema: Uuid::from_u128(7), load_bytes: 1 << 40, stopping: true };
+        let schema = Uuid::from_u128(7);
+        let report = SelfReport { serving: true, schema, load_bytes: 1 << 40, stopping: true, ..SelfReport::default() };
+        let full = SelfReport { no_space: true, ..SelfReport::default() };
+        let damaged = SelfReport { unreadable: true, ..report };
         for wall in [0, -5, i64::MAX] {
-            for report in [None, Some(report), Some(SelfReport::default())] {
+            for report in [None, Some(report), Some(full), Some(damaged), Some(SelfReport::default())] {
                 assert_eq!(decode(&encode(wall, report)), Some((wall, report)));
             }
         }

@@ -52,6 +52,10 @@ pub struct SelfReport {
     pub schema: Uuid,
     /// Bytes of its sstables on disk, some seconds old.
     pub load_bytes: u64,
+    /// It refuses writes because its commitlog has no disk space; some seconds old.
+    pub no_space: bool,
+    /// It has sstables that cannot be read; some seconds old.
+    pub unreadable: bool,
     /// The node is stopping: it finishes its requests and accepts no more.
     pub stopping: bool,
 }

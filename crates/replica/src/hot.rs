@@ -279,7 +279,10 @@ impl HotPartitions {
                 let schema = (self.schema)(id.table);
                 let table = schema.as_ref().map_or("a dropped table", |schema| schema.full_name());
                 tracing::warn!(
-                    ?mode, table, token = id.token.0, accepted_part = accept,
+                    ?mode,
+                    table,
+                    token = id.token.0,
+                    accepted_part = accept,
                     partitions = state.protection.shares().len(),
                     "the shard is overloaded, and hot partitions exceed their share of it (see system.hot_partitions and \
                      hot_partition_protection)"

@@ -7,7 +7,9 @@
 
 pub mod compactions;
 mod extract;
+mod hindrances;
 pub mod hot;
+pub mod incoming;
 pub mod node_ops;
 pub mod nodes;
 pub mod operations;

@@ -275,6 +275,9 @@ pub async fn start_streaming(
     settings: StreamSettings,
 ) {
     streaming::start(shards, services, settings).await;
+    if let Some(internode) = shards.internode.try_get() {
+        crate::admin::incoming::serve(&internode, services);
+    }
     if streamer.try_get().is_none() {
         streamer.set(Rc::new(Streaming(Rc::new(TabletStreamer { shards, services }))));
     }

@@ -1,8 +1,8 @@
 //! The report that this node sends with every answer to a ping: whether it serves clients, its
-//! schema version, and its bytes on disk. A node without others reports nothing. On shard 0.
+//! schema version, and the state of its disks. A node without others reports nothing. On shard 0.
 
 use cluster::MetadataService;
-use cluster::observe::storage;
+use cluster::observe::storage::{self, DiskState};
 use engine::Engine;
 use internode::{Internode, SelfReport};
 use rt::shard::PerShard;
@@ -10,14 +10,14 @@ use rt::time::Duration;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How often the bytes on disk are measured.
+/// How often the state of the disks is determined.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Reported values that cannot be computed at once.
 #[derive(Debug, Default)]
 pub struct Report {
     serving: Cell<bool>,
-    load_bytes: Cell<u64>,
+    disks: Cell<DiskState>,
 }
 
 /// Starts to report. The node does not serve clients yet.
@@ -29,12 +29,17 @@ pub fn begin(
 ) {
     let report = Rc::new(Report::default());
     reports.set(report.clone());
-    rt::task::spawn(keep_load(report.clone(), engines)).detach();
-    internode.report_with(move || SelfReport {
-        serving: report.serving.get(),
-        schema: metadata.try_get().map_or_else(Default::default, |all| all.current().version),
-        load_bytes: report.load_bytes.get(),
-        stopping: false,
+    rt::task::spawn(keep_disks(report.clone(), engines)).detach();
+    internode.report_with(move || {
+        let DiskState { load_bytes, no_space, unreadable } = report.disks.get();
+        SelfReport {
+            serving: report.serving.get(),
+            schema: metadata.try_get().map_or_else(Default::default, |all| all.current().version),
+            load_bytes,
+            no_space,
+            unreadable,
+            stopping: false,
+        }
     });
 }
 
@@ -45,9 +50,9 @@ impl Report {
     }
 }
 
-async fn keep_load(report: Rc<Report>, engines: PerShard<Engine>) {
+async fn keep_disks(report: Rc<Report>, engines: PerShard<Engine>) {
     loop {
-        report.load_bytes.set(storage::load_bytes(engines).await);
+        report.disks.set(storage::disk_state(engines).await);
         if rt::time::timeout(LOOK, rt::shard::stopping().cancelled()).await.is_ok() {
             return;
         }

@@ -16,12 +16,16 @@
 //! streaming is off. The source reads fragments (`mutation_source`), and the receiver writes them
 //! into sstables of its own (`mutation_receiver`). Sessions and the end are the same.
 //!
+//! When a tablet has arrived, the receiver reads in the rows that the sources read often
+//! (`hot_rows`). Then the leader continues, and the receiver gets reads.
+//!
 //! An attempt that fails is repeated by the leader. It continues where the last one ended: the
 //! receiver keeps what has arrived, in memory while it runs, and on disk over a restart.
 //!
 //! Reading order: `message`, `source`, `receiver`, `mutation_page`, `mutation_source`,
-//! `mutation_receiver`, `sessions`, `streamer`, `settings`, `progress`, `metrics`.
+//! `mutation_receiver`, `hot_rows`, `sessions`, `streamer`, `settings`, `progress`, `metrics`.
 
+mod hot_rows;
 mod message;
 mod metrics;
 mod mutation_page;

@@ -63,7 +63,14 @@ pub enum Request {
         /// The number of the page.
         number: u64,
     },
+    /// From the receiver to a source: send the keys of rows that are often read. Answered with
+    /// [`HotKeys`].
+    HotKeys(TabletSession),
 }
+
+/// The answer to [`Request::HotKeys`]: serialised partition keys in the order of the ring.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HotKeys(pub Vec<Vec<u8>>);
 
 /// The answer to [`Request::Pin`]. Append-only: the stored form is the index in this list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -101,6 +108,14 @@ impl PinResponse {
     }
 }
 
+impl HotKeys {
+    /// The keys of these bytes.
+    pub fn decode(bytes: &[u8]) -> Result<HotKeys, String> {
+        let (keys, rest) = postcard::take_from_bytes(bytes).map_err(|error| error.to_string())?;
+        if rest.is_empty() { Ok(keys) } else { Err("bytes after the response".to_owned()) }
+    }
+}
+
 impl TabletSession {
     /// Whether the metadata still has the session, and the table was not truncated since. The
     /// error gives the reason.
@@ -122,7 +137,7 @@ mod tests {
     use super::*;
     use model::id::HostId;
 
-    fn requests() -> [Request; 4] {
+    fn requests() -> [Request; 5] {
         let (session, table) = (Uuid::from_u128(3), TableId(Uuid::from_u128(1)));
         let what = TabletSession { table, tablet: 2, session, epoch: 4, number: 300 };
         let from = vec![TabletReplica { host: HostId(Uuid::from_u128(5)), shard: 6 }];
@@ -131,6 +146,7 @@ mod tests {
             Request::Pin(what),
             Request::Read { session, epoch: 4, start: 1000, end: 2000, received: 7 },
             Request::ReadMutations { what, attempt: table.0, after: Some(vec![9, 8]), number: 5 },
+            Request::HotKeys(what),
         ]
     }
 
@@ -142,7 +158,8 @@ mod tests {
             [vec![1, 0], what.clone(), vec![1], id(5), vec![6]].concat(),
             [vec![1, 1], what.clone()].concat(),
             [vec![1, 2], id(3), vec![4, 0xe8, 0x07, 0xd0, 0x0f, 7]].concat(),
-            [vec![1, 3], what, id(1), vec![1, 2, 9, 8, 5]].concat(),
+            [vec![1, 3], what.clone(), id(1), vec![1, 2, 9, 8, 5]].concat(),
+            [vec![1, 4], what].concat(),
         ];
         for (request, bytes) in requests().iter().zip(expected) {
             assert_eq!(request.encode(), bytes, "{request:?}");

@@ -10,6 +10,7 @@ pub(crate) struct Counters {
     pub incoming_bytes: Cell<u64>,
     pub received_tablets: Cell<u64>,
     pub failed_attempts: Cell<u64>,
+    pub hot_rows: Cell<u64>,
     pub streams: OpenStreams,
 }
 
@@ -24,6 +25,8 @@ pub struct StreamMetrics {
     pub received_tablets: u64,
     /// Attempts to receive a tablet that failed.
     pub failed_attempts: u64,
+    /// Rows of received tablets that were read into the cache because the source reads them often.
+    pub hot_rows: u64,
     /// The finished part of the files that arrive now, from 0 to 1. 1 if none arrive.
     pub finished: f64,
 }
@@ -42,6 +45,7 @@ impl Counters {
             incoming_bytes: self.incoming_bytes.get(),
             received_tablets: self.received_tablets.get(),
             failed_attempts: self.failed_attempts.get(),
+            hot_rows: self.hot_rows.get(),
             finished: if total == 0 { 1.0 } else { done as f64 / total as f64 },
         }
     }

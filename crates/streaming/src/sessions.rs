@@ -95,6 +95,11 @@ impl StreamService {
             Request::Read { session, epoch, start, end, received } => {
                 self.source.read((session, epoch), start..end, received, caller.host).await
             }
+            Request::HotKeys(what) => {
+                let keys = self.source.hot_keys(what).await?;
+                let answer = postcard::to_stdvec(&keys).map_err(Refusal::failed)?;
+                Ok(Pieces::from(Bytes::from(answer)))
+            }
             Request::ReadMutations { what, attempt, after, number } => {
                 self.mutations.read(Part { what, attempt, after: after.map(Bytes::from), number }, &caller).await
             }
@@ -138,6 +143,7 @@ impl StreamService {
                 Ok(AttachedFiles { sstables, bytes }) => {
                     tracing::info!(session = %what.session, table_id = %what.table, tablet = what.tablet, sstables, bytes,
                         took = ?begun.elapsed(), "a tablet has been received");
+                    receiver.read_in_hot_rows(&what, &from).await;
                 }
                 Err(error) => {
                     add(&counters.failed_attempts, 1);

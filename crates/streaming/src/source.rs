@@ -1,6 +1,7 @@
 //! The source of a session: pins the files of a tablet, and sends their bytes.
 
-use crate::message::{PinResponse, TabletSession};
+use crate::hot_rows::MOST_KEY_BYTES;
+use crate::message::{HotKeys, PinResponse, TabletSession};
 use crate::metrics::{Counters, add};
 use crate::settings::Settings;
 use cluster::ClusterShards;
@@ -155,6 +156,13 @@ impl Source {
         add(&self.counters.outgoing_bytes, bytes.len() as u64);
         self.counters.streams.add(session, Direction::Out, receiver, bytes.len() as u64);
         Ok(bytes)
+    }
+
+    /// The keys of a tablet whose rows are often read here.
+    pub async fn hot_keys(&self, what: TabletSession) -> Result<HotKeys, Refusal> {
+        what.check(&self.shards.metadata.get().current()).map_err(Refusal::failed)?;
+        let keys = self.shards.engine.get().hot_keys(what.table, what.tablet, MOST_KEY_BYTES).await;
+        Ok(HotKeys(keys.into_iter().map(Vec::from).collect()))
     }
 
     /// Drops a session that has ended. `sessions` removes its files.

@@ -16,6 +16,7 @@ use rt::time::Duration;
 const ATTEMPT: Duration = Duration::from_secs(12 * 3600);
 
 /// Streams tablets. On shard 0.
+#[derive(Clone, Copy)]
 pub struct TabletStreamer {
     /// What all shards of this node have.
     pub shards: ClusterShards,

@@ -123,7 +123,10 @@ def test_a_move_that_cannot_end_is_cancelled(trio):
     with ThreadPoolExecutor(1) as pool:
         words = ("move-tablet", "ks", "t", token, trio.nodes[source].address, target.address)
         moving = pool.submit(admin, target, *words)
-        eventually(lambda: "is damaged on node" in str(rest(target, "/cluster/moves")))
+        # Also the node that neither sends nor receives knows it.
+        for node in (target, trio.nodes[(source + 2) % 3]):
+            for path in ("/cluster/moves", "/task_manager/list_module_tasks/tablets"):
+                eventually(lambda: "is damaged on node" in str(rest(node, path)))
         cancelled = admin(trio.nodes[source], "cancel-move", "ks", "t", token)
         assert cancelled.returncode == 0, cancelled.stderr
         moved = moving.result()
@@ -155,6 +158,34 @@ def test_streaming_keeps_to_its_rate(trio, filled, way):
     sent = sum(node.metric("scylla_streaming_total_outgoing_bytes") for node in trio.nodes)
     least = sent / 2**20 - 2  # The first bytes of each direction wait for nothing.
     assert time.monotonic() - began >= least >= 0.5, (sent, least)
+
+
+def test_a_new_replica_has_the_rows_in_its_cache_that_the_old_one_reads_often(trio):
+    """100 of 2,000 rows are read often."""
+    off = admin(trio.nodes[0], "balancing", "off")
+    assert off.returncode == 0, off.stderr
+    trio.keyspace(factor=1)
+    session = trio.sessions[0]
+    session.execute(
+        "CREATE TABLE ks.t (k int PRIMARY KEY, v int)"
+        " WITH tablets = {'min_tablet_count': 1, 'max_tablet_count': 1}"
+    )
+    insert = session.prepare("INSERT INTO ks.t (k, v) VALUES (?, ?)")
+    select = session.prepare("SELECT v FROM ks.t WHERE k = ?")
+    for k in range(2000):
+        session.execute(insert, (k, k))
+    (tablet,) = tablets(trio.nodes[0])
+    source = next(node for node in trio.nodes if node.address == owners(tablet)[0])
+    target = next(node for node in trio.nodes if node.address != owners(tablet)[0])
+    source.flush("ks")
+    read_all = lambda: [session.execute(select, (k,)).one().v for k in range(100)]  # noqa: E731
+    for _ in range(3):
+        assert read_all() == list(range(100))
+    move(trio.nodes[0], tablet, target.address)
+    assert target.metric("scylla_streaming_hot_rows_read") == 100
+    before = target.metric("scylla_cache_row_misses")
+    assert read_all() == list(range(100))
+    assert target.metric("scylla_cache_row_misses") - before < 50  # Those of system tables.
 
 
 def test_replicas_are_added_and_removed(trio, filled):

@@ -25,6 +25,10 @@ pub struct NodeView {
     /// Bytes of its sstables on disk, once it has reported them. For this node only shard 0 knows
     /// the number.
     pub load_bytes: Option<u64>,
+    /// Whether it refuses writes because its commitlog has no disk space, as it has reported.
+    pub no_space: bool,
+    /// Whether it has sstables that cannot be read, as it has reported.
+    pub unreadable: bool,
     /// Microseconds by which its clock is ahead of this node's clock.
     pub clock_ahead_micros: Option<i64>,
     /// Its index among the `Normal` members in the order of their ids, and their number. `None` for
@@ -44,10 +48,13 @@ pub struct Member {
 /// All members of this metadata in the order of their ids, with their shares of the data. `info`
 /// describes this node.
 pub async fn members(metadata: &Metadata, info: &NodeInfo, shards: ClusterShards) -> Vec<Member> {
-    let load = storage::load_bytes(shards.engine).await;
+    let disks = storage::disk_state(shards.engine).await;
     let tablets = tablets_by_node(metadata);
     let member = |mut seen: NodeView| {
-        seen.load_bytes = if seen.is_own { Some(load) } else { seen.load_bytes };
+        if seen.is_own {
+            (seen.load_bytes, seen.no_space, seen.unreadable) =
+                (Some(disks.load_bytes), disks.no_space, disks.unreadable);
+        }
         Member { tablets: tablets.get(&seen.node.host).copied().unwrap_or(0), seen }
     };
     nodes_of(metadata, info, shards).into_iter().map(member).collect()
@@ -105,6 +112,8 @@ pub fn view(metadata: &Metadata, info: &NodeInfo, liveness: &Liveness, own: Opti
             },
             schema: if is_own { Some(metadata.version) } else { report.map(|report| report.schema) },
             load_bytes: report.map(|report| report.load_bytes),
+            no_space: report.is_some_and(|report| report.no_space),
+            unreadable: report.is_some_and(|report| report.unreadable),
             clock_ahead_micros: known.and_then(|known: PeerStatus| known.clock_ahead_micros),
             rank: place.map(|place| (place as u32, ranked.len() as u32)),
             node,
@@ -161,7 +170,8 @@ mod tests {
             .map(|node| Op::PutNode(Box::new(node)))
             .collect();
         let metadata = Metadata::empty().with(&ops).expect("nodes fit");
-        let report = SelfReport { serving: true, schema: Uuid::from_u128(5), load_bytes: 6, stopping: false };
+        let schema = Uuid::from_u128(5);
+        let report = SelfReport { serving: true, schema, load_bytes: 6, no_space: true, ..SelfReport::default() };
         let mut liveness = Liveness::default();
         liveness.nodes.insert(node(2, "", "").host, status(2, NodeStatus::Up, Some(report)));
         liveness.nodes.insert(node(3, "", "").host, status(3, NodeStatus::Down, Some(report)));
@@ -173,6 +183,10 @@ mod tests {
         );
         assert_eq!((shown[0].schema, shown[1].schema), (Some(metadata.version), Some(Uuid::from_u128(5))));
         assert_eq!((shown[0].load_bytes, shown[1].load_bytes), (Some(7), Some(6)));
+        assert_eq!(
+            shown.iter().map(|one| (one.no_space, one.unreadable)).collect::<Vec<_>>(),
+            [(false, false), (true, false), (true, false),]
+        );
         assert_eq!((shown[0].clock_ahead_micros, shown[1].clock_ahead_micros), (None, Some(9)));
         liveness.nodes.insert(node(2, "", "").host, status(9, NodeStatus::Up, Some(report)));
         let moved = view(&metadata, &info(1), &liveness, None);

@@ -67,9 +67,28 @@ pub async fn engines(engines: PerShard<Engine>) -> Vec<EngineMetrics> {
     ask(engines, Engine::metrics).await
 }
 
-/// The bytes on disk of this node's sstables.
-pub async fn load_bytes(engines: PerShard<Engine>) -> u64 {
-    ask(engines, |engine| engine.metrics().disk_bytes).await.iter().sum()
+/// The state of this node's disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskState {
+    /// The bytes of its sstables.
+    pub load_bytes: u64,
+    /// Whether the node refuses writes because a commitlog has no space.
+    pub no_space: bool,
+    /// Whether some sstables cannot be read.
+    pub unreadable: bool,
+}
+
+/// The state of this node's disks.
+pub async fn disk_state(engines: PerShard<Engine>) -> DiskState {
+    let shards = ask(engines, |engine| {
+        let metrics = engine.metrics();
+        (metrics.disk_bytes, metrics.log.out_of_space, metrics.sstables_unreadable > 0)
+    });
+    shards.await.into_iter().fold(DiskState::default(), |all, (bytes, no_space, unreadable)| DiskState {
+        load_bytes: all.load_bytes + bytes,
+        no_space: all.no_space || no_space,
+        unreadable: all.unreadable || unreadable,
+    })
 }
 
 /// The bytes on disk of each tablet on this node, by table and tablet.

@@ -25,6 +25,7 @@
 
 use super::SstableSet;
 use crate::memtable::Stored;
+use bytes::Bytes;
 use model::Token;
 use model::key::DecoratedKey;
 use rt::hash::HashMap;
@@ -194,6 +195,14 @@ impl RowCache {
         }
     }
 
+    /// The keys of a tablet, with their tokens, in one piece of the cache, that were read since the
+    /// hand has passed them. `None` behind the last piece.
+    pub fn used_keys(&self, tablet: CachedTablet, piece: usize) -> Option<Vec<(Token, Bytes)>> {
+        let inner = self.inner.borrow();
+        let used = inner.pieces.get(piece)?.iter().flatten().filter(|entry| entry.used && entry.tablet == tablet);
+        Some(used.map(|entry| (entry.token, Bytes::copy_from_slice(entry.stored.key()))).collect())
+    }
+
     /// The statistics.
     pub fn stats(&self) -> RowCacheStats {
         let inner = self.inner.borrow();
@@ -254,7 +263,6 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     fn key(n: u32) -> DecoratedKey {
         DecoratedKey::new(Bytes::copy_from_slice(&n.to_be_bytes()))
@@ -284,6 +292,13 @@ mod tests {
         assert_eq!(stats.insertions, stats.partitions + stats.evictions);
         assert_eq!(pages.budget(), 25 << 20, "the page cache shrinks by the memory of rows");
         assert!(cache.get(cache.register(), &key(1), &set).is_none(), "another tablet");
+        let used = |tablet| -> Vec<Bytes> {
+            let pieces = (0..).map_while(|piece| cache.used_keys(tablet, piece));
+            pieces.flatten().map(|(_, key)| key).collect()
+        };
+        let asked_for = used(tablet);
+        assert!((0..100).all(|n| asked_for.contains(&key(n).key)), "asked for all the time");
+        assert!(used(cache.register()).is_empty(), "another tablet");
         cache.insert(tablet, key(0).token, 0, content(0, LARGEST + 1));
         let after = cache.stats();
         assert_eq!(

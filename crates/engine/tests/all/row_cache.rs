@@ -236,3 +236,41 @@ fn a_cached_deletion_goes_when_it_was_purged() {
         engine.stop().await;
     });
 }
+
+/// The keys that were found in the cache, in the order of the ring, and no more than are asked for.
+/// Reading them in makes the next read of each a hit.
+#[test]
+fn keys_that_are_read_often_are_listed_and_read_in() {
+    rt::block_on(async {
+        let scratch = Scratch::new("row-cache-hot");
+        let schema = key_value(1);
+        let engine = open(config(&scratch, 16 << 20), &schema, &tablets(1)).await;
+        for k in 0..50i32 {
+            let mut row = RowBuilder::new(Some(Marker::new(1)), Tombstone::LIVE);
+            row.push(&Cell::live(VALUE, 1, b"x"));
+            let mut builder = MutationBuilder::new(schema.id, schema.version, &k.to_be_bytes());
+            builder.row(Clustering::EMPTY, row.finish());
+            engine.apply_durably(&builder.finish(&schema), &key(k)).await.unwrap();
+        }
+        engine.flush(None).await.unwrap();
+        // One read brings a row into the cache, and a second one finds it there.
+        for k in (0..20).chain(0..10) {
+            seen(&engine, &schema, k, false).await;
+        }
+        let mut expected: Vec<_> = (0..10).map(key).collect();
+        expected.sort_by_key(|key| key.token);
+        let expected: Vec<_> = expected.into_iter().map(|key| key.key).collect();
+        assert_eq!(engine.hot_keys(schema.id, 0, 1000).await, expected);
+        assert_eq!(engine.hot_keys(schema.id, 0, 8).await.len(), 2, "keys of four bytes");
+        assert!(engine.hot_keys(schema.id, 1, 1000).await.is_empty(), "no such tablet");
+
+        engine.drop_caches();
+        engine.read_in(schema.id, &expected).await.unwrap();
+        let misses = engine.metrics().rows.misses;
+        for k in 0..10 {
+            seen(&engine, &schema, k, false).await;
+        }
+        assert_eq!(engine.metrics().rows.misses, misses);
+        engine.stop().await;
+    });
+}

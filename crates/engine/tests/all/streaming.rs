@@ -67,6 +67,7 @@ pub async fn receiver(dir: &Path, schema: &Rc<TableSchema>) -> Rc<Engine> {
 
 /// A source and a receiver of its tablet.
 pub struct Pair {
+    pub from: Scratch,
     pub to: Scratch,
     pub schema: Rc<TableSchema>,
     pub source: Rc<Engine>,
@@ -79,7 +80,7 @@ pub fn with_pair(name: &str, test: impl AsyncFnOnce(&Pair)) {
     rt::block_on(async {
         let schema = still(0);
         let (source, receiver) = (source(&from, &schema).await, receiver(&to, &schema).await);
-        let pair = Pair { to, schema, source, receiver };
+        let pair = Pair { from, to, schema, source, receiver };
         test(&pair).await;
         pair.receiver.stop().await;
         pair.source.stop().await;
@@ -263,6 +264,74 @@ fn damage_on_the_way_is_never_loaded() {
         assert!(matches!(incoming.push(vec![0].into()).await, Err(EngineError::Layout(_))), "too many bytes");
         let arrived = incoming.finish().await.unwrap();
         receiver.attach_streamed(target(), vec![arrived], || Ok(())).await.unwrap();
+        assert_eq!(tablet(receiver, schema).await, tablet(source, schema).await);
+    });
+}
+
+/// The value of a variable of the environment: how long a test that draws at random goes on.
+fn times(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().and_then(|times| times.parse().ok()).unwrap_or(default)
+}
+
+/// `STREAM_FLIPS=n` flips n bits (default 60), each at a random place of the sequence.
+#[test]
+fn no_flipped_bit_is_loaded() {
+    with_pair("flips", async |Pair { schema, source, receiver, .. }| {
+        let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
+        let whole = pinned.read(0..pinned.layout().total()).await.unwrap().join();
+        for flip in 0..times("STREAM_FLIPS", 60) {
+            let session = Uuid::from_u128(flip as u128);
+            let place = (rt::random::u64() % whole.len() as u64) as usize;
+            let mut damaged = whole.to_vec();
+            damaged[place] ^= 1 << (rt::random::u64() % 8);
+            let target = StreamTarget { session, ..target() };
+            let mut incoming = receiver.receive(target, host(1), pinned.sstables()).await.unwrap();
+            let pushed = incoming.push(damaged.into()).await;
+            assert!(pushed.is_err() && incoming.finish().await.is_err(), "byte {place} of {}", whole.len());
+            receiver.remove_session(schema, session).await.unwrap();
+        }
+        assert_eq!(tablet(receiver, schema).await, Seen::new());
+    });
+}
+
+/// `STREAM_CUTS=n` cuts connections n times (default 60), each after a random number of bytes: in
+/// the middle of a chunk, which is lost. Only such chunks are sent again, and the files are equal.
+#[test]
+fn each_cut_costs_at_most_a_chunk() {
+    const CHUNK: u64 = 60_001;
+    with_pair("cuts", async |Pair { from, to, schema, source, receiver }| {
+        let cuts = times("STREAM_CUTS", 60);
+        let mut done = 0;
+        for round in 0.. {
+            let session = Uuid::from_u128(round);
+            let target = StreamTarget { session, ..target() };
+            let pinned = source.pin_tablet(schema.id, TABLET, session, 0).await.unwrap();
+            let mut incoming = receiver.receive(target, host(1), pinned.sstables()).await.unwrap();
+            let total = pinned.layout().total();
+            let (mut sent, mut cut) = (0, 0);
+            while let Some(missing) = incoming.missing().first().cloned() {
+                let carried = 1 + rt::random::u64() % (total / 4);
+                let whole = carried / CHUNK * CHUNK;
+                let end = missing.end.min(missing.start + whole);
+                let range = missing.start..end;
+                sent += transfer(&pinned, &mut incoming, std::slice::from_ref(&range), CHUNK).await.unwrap();
+                sent += if end < missing.end { carried - whole } else { 0 };
+                cut += 1;
+            }
+            assert!(sent <= total + cut * CHUNK, "{sent} bytes were sent instead of {total}, over {cut} cuts");
+            let arrived = incoming.finish().await.unwrap();
+            done += cut as usize;
+            if done < cuts {
+                drop(arrived);
+                receiver.remove_session(schema, session).await.unwrap();
+                source.remove_session(schema, session).await.unwrap();
+                continue;
+            }
+            receiver.attach_streamed(target, vec![arrived], || Ok(())).await.unwrap();
+            let files = |end| contents(&dir_of(end), pinned.layout());
+            assert!(files(from) == files(to), "the files are identical");
+            break;
+        }
         assert_eq!(tablet(receiver, schema).await, tablet(source, schema).await);
     });
 }

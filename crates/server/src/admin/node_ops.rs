@@ -3,11 +3,12 @@
 
 use super::RemoteServices;
 use super::extract::Query;
+use super::hindrances::Hindrances;
 use super::nodes::{address, find, members};
 use super::operations::observed;
 use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
-use crate::node_ops::{NodeOps, OpError, OperationMode, is_down};
+use crate::node_ops::{NodeOps, OpError, OperationMode};
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -59,9 +60,10 @@ async fn progress_of_removal(State(state): State<AdminState>, Query(query): Quer
 
 async fn progress_of(remote: &RemoteServices, host: HostId) -> RestResult<Progress> {
     let progress = remote.call(ShardId(0), move |services| async move {
+        let hindrances = Hindrances::of_all_nodes(services).await;
         let (metadata, ops) = (services.cluster.metadata.get().current(), services.node_ops.try_get());
         let mode = ops.map_or(OperationMode::Normal, |ops| ops.mode()).name();
-        let waits_for = leave::waits_for(&metadata, host, is_down(services.cluster.internode));
+        let waits_for = hindrances.of_host(&metadata, host);
         Progress { mode, tablets: leave::tablets_on(&metadata, host), waits_for }
     });
     Ok(Json(progress.await.map_err(Refusal::failed)?))
@@ -127,6 +129,7 @@ struct ExcludedNode {
 
 async fn excluded(State(state): State<AdminState>) -> RestResult<Vec<ExcludedNode>> {
     let excluded = observed(&state.remote, |services| async move {
+        let hindrances = Hindrances::of_all_nodes(services).await;
         let metadata = services.cluster.metadata.get().current();
         let of_node = |node: &Rc<Node>| ExcludedNode {
             address: address(node),
@@ -136,7 +139,7 @@ async fn excluded(State(state): State<AdminState>) -> RestResult<Vec<ExcludedNod
             shards: node.shards,
             state: node.state.name(),
             tablets: leave::tablets_on(&metadata, node.host),
-            waits_for: leave::waits_for(&metadata, node.host, is_down(services.cluster.internode)),
+            waits_for: hindrances.of_host(&metadata, node.host),
         };
         let removed = metadata.topology.nodes().filter(|node| node.state == NodeState::Removed);
         removed.map(of_node).filter(|node| node.tablets > 0).collect()

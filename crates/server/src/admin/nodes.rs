@@ -193,6 +193,8 @@ async fn all(State(state): State<AdminState>) -> RestResult<Vec<Value>> {
             "schema_version": schema(member).map(|version| version.to_string()),
             "release_version": node.release_version,
             "clock_ahead_us": member.seen.clock_ahead_micros,
+            "refuses_writes": member.seen.no_space,
+            "unreadable_sstables": member.seen.unreadable,
             "missed_writes": missed_by(node),
             // A node reports this only about itself.
             "stuck_change": stuck.as_ref().filter(|_| member.seen.is_own),

@@ -122,7 +122,7 @@ pub async fn set_auto_compaction(remote: &RemoteServices, tables: &[TableName], 
 
 /// Bytes that all sstables take on disk.
 pub async fn load(remote: &RemoteServices) -> Result<u64, Refusal> {
-    observed(remote, |services| storage::load_bytes(services.cluster.engine)).await
+    observed(remote, |services| async move { storage::disk_state(services.cluster.engine).await.load_bytes }).await
 }
 
 /// Reads values of [`cluster::observe`], which shard 0 collects.

@@ -1,6 +1,7 @@
 //! The tablets that this node streams, and the rate of that, under ScyllaDB's paths.
 
 use super::extract::Query;
+use super::hindrances::Hindrances;
 use super::nodes::{address, members};
 use super::operations::observed;
 use super::process::setting_of;
@@ -36,8 +37,8 @@ pub fn routes() -> Router<AdminState> {
         .route("/cluster/moves", get(moves))
         .route("/stream_manager", get(streams))
         .route("/stream_manager/", get(streams))
-        .route("/stream_manager/metrics/incoming", get(incoming))
-        .route("/stream_manager/metrics/outgoing", get(outgoing))
+        .route("/stream_manager/metrics/incoming", get(incoming_bytes))
+        .route("/stream_manager/metrics/outgoing", get(outgoing_bytes))
         .route("/storage_service/stream_throughput", get(throughput).post(set_throughput))
         .route("/storage_service/quiesce_topology", post(quiesce_topology))
 }
@@ -122,7 +123,7 @@ struct TabletMove {
     from: Vec<String>,
     /// The nodes that get one.
     to: Vec<String>,
-    /// The bytes that this node has sent or received, and the bytes of all files.
+    /// The bytes that have arrived, and the bytes of all files.
     bytes: Option<u64>,
     total_bytes: Option<u64>,
     /// Why the move does not continue, and the remedy.
@@ -132,20 +133,19 @@ struct TabletMove {
 /// The tablets of all tables that are moving.
 async fn moves(State(state): State<AdminState>) -> RestResult<Vec<TabletMove>> {
     let nodes = members(&state.remote).await?;
-    let streams = all(&state.remote).await?;
     let name = move |host: HostId| {
         let member = nodes.iter().find(|member| member.seen.node.host == host);
         member.map_or_else(|| host.to_string(), |member| address(&member.seen.node))
     };
     let moves = observed(&state.remote, move |services| async move {
+        let hindrances = Hindrances::of_all_nodes(services).await;
         let metadata = services.cluster.metadata.get().current();
-        let down = metadata.topology.down(is_down(services.cluster.internode));
         let one = |(table, tablet, moving): (&Rc<Table>, u32, &Transition)| {
             let old = table.tablets.replicas(tablet);
             let hosts = |of: &[TabletReplica], without: &[TabletReplica]| -> Vec<HostId> {
                 of.iter().filter(|replica| !without.contains(replica)).map(|replica| replica.host).collect()
             };
-            let stream = streams.iter().find(|stream| Some(stream.progress.session) == moving.session);
+            let arrived = hindrances.incoming.of(moving.session);
             let named = TabletMove {
                 keyspace: table.schema.keyspace.clone(),
                 table: table.schema.name.clone(),
@@ -155,10 +155,9 @@ async fn moves(State(state): State<AdminState>) -> RestResult<Vec<TabletMove>> {
                 stage: moving.stage.name(),
                 from: Vec::new(),
                 to: Vec::new(),
-                bytes: stream.map(|stream| stream.progress.done),
-                total_bytes: stream.and_then(|stream| stream.progress.total),
-                waits_for: planner::move_waits_for(table, tablet, &down)
-                    .or_else(|| stream.and_then(|stream| stream.progress.failure.clone())),
+                bytes: arrived.map(|arrived| arrived.bytes),
+                total_bytes: arrived.and_then(|arrived| arrived.total_bytes),
+                waits_for: hindrances.of_move(table, tablet, moving),
             };
             (named, hosts(old, &moving.new_replicas), hosts(&moving.new_replicas, old))
         };
@@ -177,11 +176,11 @@ async fn sum(remote: &RemoteServices, number: fn(&StreamMetrics) -> u64) -> Rest
     Ok(Json(all.await?.iter().map(number).sum()))
 }
 
-async fn incoming(State(state): State<AdminState>) -> RestResult<u64> {
+async fn incoming_bytes(State(state): State<AdminState>) -> RestResult<u64> {
     sum(&state.remote, |streams| streams.incoming_bytes).await
 }
 
-async fn outgoing(State(state): State<AdminState>) -> RestResult<u64> {
+async fn outgoing_bytes(State(state): State<AdminState>) -> RestResult<u64> {
     sum(&state.remote, |streams| streams.outgoing_bytes).await
 }
 

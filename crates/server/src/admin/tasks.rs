@@ -5,10 +5,10 @@
 
 use super::AdminShards;
 use super::extract::{Path, Query};
+use super::hindrances::Hindrances;
 use super::operations::observed;
 use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
-use crate::node_ops::is_down;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -17,13 +17,12 @@ use cluster::metadata::{ChangeError, Table};
 use cluster::observe::storage::{self, CompactionProgress};
 use cluster::tablets::transition::{Replicas, Transition};
 use cluster::topology::requests::{RequestKind, TopologyRequest};
-use cluster::topology::{leave, migration_driver, planner};
+use cluster::topology::{leave, migration_driver};
 use model::id::{HostId, TableId};
 use model::types::temporal;
 use rt::ShardId;
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use uuid::Uuid;
 
@@ -122,7 +121,7 @@ impl Task {
         }
     }
 
-    fn of_request(request: &TopologyRequest, metadata: &Metadata, down: &BTreeSet<HostId>) -> Task {
+    fn of_request(request: &TopologyRequest, metadata: &Metadata, hindrances: &Hindrances) -> Task {
         let (kind, is_of_nodes, end) = (request.kind(), request.keyspace.is_none(), request.ended.as_ref());
         let is_open = end.is_none();
         let emptied = request.host.filter(|_| is_open && kind.is_some_and(RequestKind::empties_node));
@@ -142,7 +141,7 @@ impl Task {
             entity: request.host.map(|host| host.to_string()).unwrap_or_default(),
             progress_units: if emptied.is_some() { "tablets left" } else { "" },
             progress_total: emptied.map_or(0, |host| leave::tablets_on(metadata, host) as u64),
-            waits_for: emptied.and_then(|host| planner::waits_for(metadata, host, down)),
+            waits_for: emptied.and_then(|host| hindrances.of_host(metadata, host)),
             ..Task::new(
                 request.id,
                 module_of(request),
@@ -151,14 +150,14 @@ impl Task {
         }
     }
 
-    fn of_move(table: &Table, tablet: u32, moving: &Transition, down: &BTreeSet<HostId>) -> Task {
+    fn of_move(table: &Table, tablet: u32, moving: &Transition, hindrances: &Hindrances) -> Task {
         Task {
             scope: "tablet",
             is_abortable: moving.stage.given_up().is_some(),
             keyspace: table.schema.keyspace.clone(),
             table: table.schema.name.clone(),
             entity: table.tablets.last_token(tablet).0.to_string(),
-            waits_for: planner::move_waits_for(table, tablet, down),
+            waits_for: hindrances.of_move(table, tablet, moving),
             ..Task::new(id_of_move(table, tablet, moving), TABLETS, moving.kind.name())
         }
     }
@@ -213,16 +212,16 @@ async fn tasks_of(module: String, services: AdminShards) -> Vec<Task> {
     if module == COMPACTION {
         return compactions(services).await;
     }
+    let hindrances = Hindrances::of_all_nodes(services).await;
     let metadata = services.cluster.metadata.get().current();
-    let down = metadata.topology.down(is_down(services.cluster.internode));
     if module == TABLETS {
         return metadata
             .transitions()
-            .map(|(table, tablet, moving)| Task::of_move(table, tablet, moving, &down))
+            .map(|(table, tablet, moving)| Task::of_move(table, tablet, moving, &hindrances))
             .collect();
     }
     let requests = metadata.requests.iter().filter(|request| module_of(request) == module);
-    requests.map(|request| Task::of_request(request, &metadata, &down)).collect()
+    requests.map(|request| Task::of_request(request, &metadata, &hindrances)).collect()
 }
 
 async fn compactions(services: AdminShards) -> Vec<Task> {
@@ -261,14 +260,14 @@ async fn tasks_of_module(
 /// A task that is shown, and the goal of a move.
 async fn find(id: Uuid, services: AdminShards) -> Option<(Task, Option<MoveGoal>)> {
     {
+        let hindrances = Hindrances::of_all_nodes(services).await;
         let metadata = services.cluster.metadata.get().current();
-        let down = metadata.topology.down(is_down(services.cluster.internode));
         if let Some(request) = metadata.requests.get(id) {
-            return Some((Task::of_request(request, &metadata, &down), None));
+            return Some((Task::of_request(request, &metadata, &hindrances), None));
         }
         if let Some((table, tablet, moving)) = move_with_id(&metadata, id) {
             let goal = (table.schema.id, tablet, moving.new_replicas.clone());
-            return Some((Task::of_move(table, tablet, moving, &down), Some(goal)));
+            return Some((Task::of_move(table, tablet, moving, &hindrances), Some(goal)));
         }
     }
     compactions(services).await.into_iter().find(|task| task.id == id).map(|task| (task, None))

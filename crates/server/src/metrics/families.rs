@@ -246,6 +246,7 @@ families! {
 
     counter "scylla_streaming_total_incoming_bytes" "Bytes of tablets received from other nodes." |s| s.streams.incoming_bytes;
     counter "scylla_streaming_total_outgoing_bytes" "Bytes of tablets sent to other nodes." |s| s.streams.outgoing_bytes;
+    counter "scylla_streaming_hot_rows_read" "Rows of received tablets that were read into the cache, because the source reads them often." |s| s.streams.hot_rows;
     counter "scylla_streaming_received_tablets" "Tablets received from other nodes." |s| s.streams.received_tablets;
     gauges "scylla_streaming_finished_percentage" "Finished part, from 0 to 1, of the files that arrive from other nodes; 1 if none arrive." |s, put| put("", s.streams.finished);
     counter "scylla_streaming_failed_attempts" "Attempts to receive a tablet that failed; they are repeated." |s| s.streams.failed_attempts;

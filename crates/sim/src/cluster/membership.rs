@@ -12,6 +12,7 @@ use cluster::topology::{self, leave, remove};
 use model::id::HostId;
 use rt::time::Duration;
 use server::node_ops::leaving;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// The interval at which a leaving node looks for the end of its clients' requests.
@@ -69,8 +70,9 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
 /// Leaves the cluster once its tablets have moved, unless that is cancelled.
 async fn leave(shared: Rc<Shared>, node: usize) {
     let state = &shared.nodes[node];
-    let was_ready = state.is_ready();
+    let has_ended_requests = Cell::new(false);
     let end_requests = async || {
+        has_ended_requests.set(state.is_ready());
         state.set_ready(false);
         while state.requests.get() > 0 {
             rt::time::sleep(LOOK).await;
@@ -85,7 +87,8 @@ async fn leave(shared: Rc<Shared>, node: usize) {
             shared.member_changes.set(changes);
             state.erase();
         }
-        Err(_) => state.set_ready(was_ready),
+        Err(_) if has_ended_requests.get() => state.set_ready(true),
+        Err(_) => {}
     }
 }
 
@@ -155,7 +158,7 @@ pub fn unsettled(shared: &Shared) -> Option<String> {
     let nodes = metadata.topology.nodes().filter(is_unsettled);
     let named = nodes.map(|node| {
         let waits = leave::waits_for(&metadata, node.host, is_down);
-        format!("{} {} {} {waits:?}", node.host, node.address, node.state.name())
+        format!("{} {} {} {waits:?}", node.host, node.listen_address, node.state.name())
     });
     let named: Vec<String> = named.collect();
     (members != shared.nodes.len() || !named.is_empty()).then(|| format!("{members} members; {}", named.join(", ")))

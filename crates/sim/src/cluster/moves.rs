@@ -36,6 +36,11 @@ const FACTORS: [&str; 9] = [
     "['rack0', 'rack1', 'rack2']",
 ];
 
+/// One of this number of requests for a copy is repeated later.
+const LATE: i32 = 4;
+/// How much later at most, in milliseconds.
+const LATEST: u64 = 6_000;
+
 /// Streams a tablet as a node does, and counts that.
 struct Counted {
     shared: Rc<Shared>,
@@ -45,6 +50,9 @@ struct Counted {
 impl Streamer for Counted {
     fn copy(&self, what: StreamTask) -> LocalBoxFuture<'static, Result<(), StreamError>> {
         let (shared, tablet, table) = (self.shared.clone(), what.tablet, what.table);
+        if any(LATE) == 0 {
+            rt::task::spawn(repeat_late(shared.clone(), self.streamer, what.clone())).detach();
+        }
         let copied = (shared.plan.planted_bug != PlantedBug::NoCopy).then(|| self.streamer.copy(what));
         Box::pin(async move {
             if let Some(copied) = copied {
@@ -56,6 +64,15 @@ impl Streamer for Counted {
             Ok(())
         })
     }
+}
+
+/// Repeats the request for a copy later, as a delayed message does. If the session has ended, it
+/// must have no effect: `tablet_owned_once` and `streamed_files_identical` would find one.
+async fn repeat_late(shared: Rc<Shared>, streamer: TabletStreamer, what: StreamTask) {
+    rt::time::sleep(Duration::from_millis(rt::random::below(LATEST))).await;
+    let (tablet, table) = (what.tablet, what.table);
+    let copied = streamer.copy(what).await;
+    shared.tell(|| format!("a late request to copy tablet {tablet} of table {table}: {copied:?}"));
 }
 
 /// Makes copying of tablets possible. Runs on shard 0.

@@ -193,7 +193,8 @@ async fn make_tables(shared: Rc<Shared>, node: usize) {
     // Waits for all nodes, as operators do, because tables are placed on the nodes that exist.
     let has_joined = |node: &&Rc<topology::Node>| node.state != topology::NodeState::Joining;
     while LAYERS.metadata.get().current().keyspace("c").is_none()
-        && LAYERS.metadata.get().current().topology.members().filter(has_joined).count() < shared.nodes.len() {
+        && LAYERS.metadata.get().current().topology.members().filter(has_joined).count() < shared.nodes.len()
+    {
         rt::time::sleep(LOOK).await;
         if shared.nodes[node].is_stopping() {
             return;

@@ -77,6 +77,7 @@ pub const ALL: &[Trial] = &[
     Trial::new("truncate-power", POWER, |seed| Plan { truncating: true, ..batch(seed) }),
     Trial::new("moves-deaths", DEATHS, with_room),
     Trial::new("moves-network", NETWORK, with_room),
+    Trial::new("moves-cuts", CUTS, with_room),
     Trial::new("replication-deaths", DEATHS, |seed| Plan { replicating: true, ..with_room(seed) }),
     Trial::new("replication-network", NETWORK, |seed| Plan { replicating: true, ..with_room(seed) }),
     Trial::new("members-deaths", DEATHS, changing_members),

@@ -4,6 +4,7 @@
 //! `TELL=1` prints every step.
 use rt::sim::Unsynced;
 use rt::time::Duration;
+use sim::cluster::membership::MemberChanges;
 use sim::cluster::nemesis::{CUTS, DATACENTERS, EXPIRY, Fault, FaultProfile, NETWORK, PEACE, POWER};
 use sim::cluster::shared::{Plan, PlantedBug};
 use sim::cluster::streamed_files;
@@ -110,6 +111,20 @@ fn counts_that_are_sent_again_are_found() {
 fn tablets_that_move_without_their_data_are_found() {
     let why = found_in(PlantedBug::NoCopy, NETWORK, with_room(0), 40);
     assert!(why.contains(" is broken: "), "{why}");
+}
+
+/// In some seeds nodes leave, in some they are removed, and in some they lose their disks.
+#[test]
+fn members_change_in_each_way() {
+    let trial = Trial::of("members-deaths").expect("a trial of this name");
+    let changes = (0..6).map(|seed| {
+        let outcome = trial.run(seed, Duration::from_secs(8)).unwrap_or_else(|why| panic!("{why}"));
+        outcome.member_changes
+    });
+    let changes: Vec<MemberChanges> = changes.collect();
+    for of_kind in [|one: &MemberChanges| one.left, |one| one.removed, |one| one.lost] {
+        assert!(changes.iter().any(|one| of_kind(one) > 0), "{changes:?}");
+    }
 }
 
 /// The checker of streamed files finds one changed bit.

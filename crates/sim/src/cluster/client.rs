@@ -224,8 +224,10 @@ async fn read(shared: &Shared, node: usize) -> Result<(), Failed> {
     drop(processor);
     let execute = || execute_all_pages(user.clone(), &read.text, Some(&prepared.id), asked, read.page);
     let sent = execute().map_err(Failed::why).shared();
+    // Some begin while others are in flight.
+    let spread = if any(2) == 0 { 3 } else { 200 };
     let reads = (0..2 + any(8)).map(|_| async {
-        rt::time::sleep(Duration::from_millis(any(3) as u64)).await;
+        rt::time::sleep(Duration::from_millis(any(spread) as u64)).await;
         if shared.plan.planted_bug == PlantedBug::FollowsSentReads {
             check_read(shared, node, &read, level, sent.clone().map_err(Failed::Unknown)).await
         } else {

@@ -49,7 +49,8 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         }
         if !shared.members_change.get() {
             remove_lost(&shared, node).await;
-            if is_leaving {
+            // Half of the nodes stay, the others may still leave.
+            if is_leaving && own_host().0.as_u128().is_multiple_of(2) {
                 // Refused if it has left.
                 let _ = leave::cancel(LAYERS.metadata, own_host()).await;
             }
@@ -58,9 +59,9 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         if !state.is_ready() {
             continue;
         }
-        let (what, done) = match any(4) {
+        let (what, done) = match any(16) {
             0 if is_leaving => ("stays", leave::cancel(LAYERS.metadata, own_host()).await.map_err(|e| e.to_string())),
-            0 | 1 => ("leaves", leave::request(LAYERS.metadata, is_down).await.map_err(|e| e.to_string())),
+            0..=5 => ("leaves", leave::request(LAYERS.metadata, is_down).await.map_err(|e| e.to_string())),
             _ => ("removes another node", remove_any(&shared, node).await),
         };
         shared.tell(|| format!("node {node} {what}: {done:?}"));

@@ -122,9 +122,9 @@ fn members_change_in_each_way() {
         outcome.member_changes
     });
     let changes: Vec<MemberChanges> = changes.collect();
-    for of_kind in [|one: &MemberChanges| one.left, |one| one.removed, |one| one.lost] {
-        assert!(changes.iter().any(|one| of_kind(one) > 0), "{changes:?}");
-    }
+    assert!(changes.iter().any(|one| one.left > 0), "{changes:?}");
+    assert!(changes.iter().any(|one| one.removed > 0), "{changes:?}");
+    assert!(changes.iter().any(|one| one.lost > 0), "{changes:?}");
 }
 
 /// The checker of streamed files finds one changed bit.

@@ -97,6 +97,8 @@ pub struct Group {
     alone: Rc<Cell<bool>>,
     /// When this node last received a message of a leader.
     leader_seen_at: Cell<Option<Instant>>,
+    /// Whether this node gives up the leadership: see [`Group::set_resigning`].
+    pub(super) resigns: Cell<bool>,
     watcher: RefCell<Option<Task<()>>>,
     divergence: Divergence,
 }
@@ -154,6 +156,7 @@ impl Group {
             link,
             alone,
             leader_seen_at: Cell::new(None),
+            resigns: Cell::new(false),
             watcher: RefCell::default(),
             divergence: Divergence::default(),
         });
@@ -227,10 +230,12 @@ impl Group {
     }
 
     /// The leader that this node knows.
+    /// None while this node leads and [resigns](Group::set_resigning).
     pub fn leader(&self) -> Option<HostId> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
-        metrics.current_leader.map(HostId::from)
+        let leader = metrics.current_leader.map(HostId::from);
+        leader.filter(|leader| *leader != self.host || !self.resigns.get())
     }
 
     /// The current term.
@@ -349,6 +354,8 @@ impl Group {
             }
             RaftRequest::MayElect { last } => RaftResponse::MayElect(self.grants_pre_vote(last)),
             RaftRequest::Propose(command) => self.propose_for(command).await,
+            // Confirming its leadership would prolong it.
+            RaftRequest::ReadIndex if self.resigns.get() => RaftResponse::NotLeader(None),
             RaftRequest::ReadIndex => match self.applied_index().await {
                 Ok(Ok(id)) => RaftResponse::Index(id.map_or(0, |id| id.index)),
                 Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(leader)))) => {

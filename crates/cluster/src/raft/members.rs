@@ -24,10 +24,13 @@ impl Group {
         changed.map(drop).map_err(|error| GroupError::Unknown(error.to_string()))
     }
 
-    /// Whether this node sends heartbeats while it leads. In openraft, a leader that has lost its
-    /// vote leads on. Without heartbeats the voters elect another one.
-    pub fn set_heartbeats(&self, on: bool) {
-        self.raft.runtime_config().heartbeat(on);
+    /// Whether this node gives up the leadership if it leads. In openraft, a leader that has lost
+    /// its vote leads on, and each message of it keeps the voters from electing another leader. So
+    /// a node that resigns sends no heartbeats, and refuses commands and reads as if it did not
+    /// lead: they would cause messages as well.
+    pub fn set_resigning(&self, resigns: bool) {
+        self.resigns.set(resigns);
+        self.raft.runtime_config().heartbeat(!resigns);
     }
 
     /// Removes members that are not voters. Only the leader can.

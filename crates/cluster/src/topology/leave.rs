@@ -110,7 +110,7 @@ pub(super) fn is_about_to_leave(metadata: &Metadata, node: &Node) -> bool {
 pub async fn wait_for_other_voters(services: PerShard<MetadataService>) -> Result<(), String> {
     let group = services.try_get().and_then(|service| service.group().cloned()).ok_or("the node is stopping")?;
     let waited = wait_for_other_leader(services, &group).await;
-    group.set_heartbeats(true);
+    group.set_resigning(false);
     waited
 }
 
@@ -121,7 +121,7 @@ async fn wait_for_other_leader(services: PerShard<MetadataService>, group: &Grou
             if group.leader().is_some_and(|leader| leader != group.host()) {
                 return Ok(());
             }
-            group.set_heartbeats(false);
+            group.set_resigning(true);
         }
         if rt::shard::stopping().unless(rt::time::sleep(LOOK_FOR_END)).await.is_none() {
             return Err("the node is stopping".to_owned());

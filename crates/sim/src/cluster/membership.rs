@@ -7,7 +7,7 @@
 use super::shared::{NodeState, Shared};
 use super::workload::any;
 use crate::layers::LAYERS;
-use cluster::metadata::ChangeError;
+use cluster::metadata::{ChangeError, Metadata};
 use cluster::topology::{self, leave, remove};
 use model::id::HostId;
 use rt::time::Duration;
@@ -158,11 +158,25 @@ pub fn unsettled(shared: &Shared) -> Option<String> {
     };
     let nodes = metadata.topology.nodes().filter(is_unsettled);
     let named = nodes.map(|node| {
-        let waits = leave::waits_for(&metadata, node.host, is_down);
-        format!("{} {} {} {waits:?}", node.host, node.listen_address, node.state.name())
+        let (waits, left) = (leave::waits_for(&metadata, node.host, is_down), replicas_on(&metadata, node.host));
+        format!("{} {} {} {waits:?} {left:?}", node.host, node.listen_address, node.state.name())
     });
     let named: Vec<String> = named.collect();
     (members != shared.nodes.len() || !named.is_empty()).then(|| format!("{members} members; {}", named.join(", ")))
+}
+
+/// The tablets with replicas on a node: table, tablet, and the stage if it is moving.
+fn replicas_on(metadata: &Metadata, host: HostId) -> Vec<(&str, u32, Option<&'static str>)> {
+    let mut found = Vec::new();
+    for table in metadata.tables().filter(|table| table.schema.keyspace == "c") {
+        for tablet in 0..table.tablets.count() {
+            if table.tablets.holders(tablet).any(|replica| replica.host == host) {
+                let stage = table.tablets.transition(tablet).map(|moving| moving.stage.name());
+                found.push((&*table.schema.name, tablet, stage));
+            }
+        }
+    }
+    found
 }
 
 /// Waits until this node is no member any more, because another node has removed it.

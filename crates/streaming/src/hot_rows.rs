@@ -6,8 +6,6 @@ use bytes::Bytes;
 use cluster::tablets::TabletReplica;
 use rt::time::Duration;
 
-/// The most bytes of keys that a source sends.
-pub(crate) const MOST_KEY_BYTES: usize = 1 << 20;
 /// How long rows are read in at most. The move of the tablet waits for it.
 const LONGEST: Duration = Duration::from_secs(10);
 /// How long a source may take to send its keys.

@@ -1,6 +1,5 @@
 //! The source of a session: pins the files of a tablet, and sends their bytes.
 
-use crate::hot_rows::MOST_KEY_BYTES;
 use crate::message::{HotKeys, PinResponse, TabletSession};
 use crate::metrics::{Counters, add};
 use crate::settings::Settings;
@@ -18,6 +17,8 @@ use uuid::Uuid;
 
 /// The maximum number of bytes of one answer.
 pub(crate) const MOST_BYTES: u64 = 8 << 20;
+/// The maximum number of bytes of the keys of hot rows.
+const MOST_KEY_BYTES: usize = 1 << 20;
 
 #[derive(Clone)]
 struct PinnedTablet {

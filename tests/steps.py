@@ -169,7 +169,7 @@ CODE = [
             "EVERY": os.environ.get("EVERY", "25"),
         },
     ),
-    seeds("sim-seeds", 7, 2),
+    seeds("sim-seeds", 6, 2),
     seeds("sim-many", 150, 4, aloud=True),
 ]
 

@@ -1,6 +1,7 @@
 //! Reads the rows of a received tablet in that its sources read often.
 
 use crate::message::{HotKeys, Request, TabletSession};
+use crate::metrics::add;
 use crate::receiver::{ReceiveError, Receiver};
 use bytes::Bytes;
 use cluster::tablets::TabletReplica;
@@ -31,10 +32,13 @@ impl Receiver {
             Ok::<(), ReceiveError>(())
         };
         let ended = rt::time::timeout(LONGEST, reading).await;
-        let is_complete = matches!(ended, Ok(Ok(())));
-        tracing::debug!(session = %what.session, table_id = %what.table, tablet = what.tablet, rows, is_complete,
+        let failure = match ended {
+            Ok(read) => read.err().map(|error| error.to_string()),
+            Err(_) => Some(format!("not within {LONGEST:?}")),
+        };
+        tracing::debug!(session = %what.session, table_id = %what.table, tablet = what.tablet, rows, failure,
             took = ?began.elapsed(), "rows that are often read were read into the cache");
-        self.counters.hot_rows.set(self.counters.hot_rows.get() + rows as u64);
+        add(&self.counters.hot_rows, rows as u64);
     }
 
     async fn hot_keys(&self, what: &TabletSession, source: TabletReplica) -> Result<Vec<Bytes>, ReceiveError> {

@@ -103,17 +103,20 @@ impl Request {
 impl PinResponse {
     /// The answer of these bytes.
     pub fn decode(bytes: &[u8]) -> Result<PinResponse, String> {
-        let (answer, rest) = postcard::take_from_bytes(bytes).map_err(|error| error.to_string())?;
-        if rest.is_empty() { Ok(answer) } else { Err("bytes after the response".to_owned()) }
+        decode_response(bytes)
     }
 }
 
 impl HotKeys {
     /// The keys of these bytes.
     pub fn decode(bytes: &[u8]) -> Result<HotKeys, String> {
-        let (keys, rest) = postcard::take_from_bytes(bytes).map_err(|error| error.to_string())?;
-        if rest.is_empty() { Ok(keys) } else { Err("bytes after the response".to_owned()) }
+        decode_response(bytes)
     }
+}
+
+fn decode_response<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
+    let (response, rest) = postcard::take_from_bytes(bytes).map_err(|error| error.to_string())?;
+    if rest.is_empty() { Ok(response) } else { Err("bytes after the response".to_owned()) }
 }
 
 impl TabletSession {

@@ -14,16 +14,17 @@ import three
 from harness import cassandra, messina_node, start_cassandra
 from launch import die_with_parent
 from wire import ERROR, Wire
+from witness import Witness
 
 TABLE = "goodput.t"
 FLIGHT = 64  # requests in flight of good traffic
 VALUE = 200  # bytes of its values
 # The attacker: 8 times the requests in flight, 10 times the bytes a read. Its keys are below 0.
 ATTACK_FLIGHT, HOT, HOT_VALUE = 8 * FLIGHT, 100, 10 * VALUE
-# Latencies count in seconds in which other virtual machines had our processors for at most so many
-# ms: a pause of 150 ms in 15 s decides a p99. A round counts if at least this share of its seconds
-# do.
-FEW_STOLEN, UNDISTURBED = 10, 0.5
+# Latencies count in seconds in which other virtual machines had our processors for at most
+# FEW_STOLEN ms, and the machine stood still for at most FEW_LATE ms at a time (witness.py): a pause
+# of 150 ms in 15 s decides a p99. A round counts if at least this share of its seconds do.
+FEW_STOLEN, FEW_LATE, UNDISTURBED = 10, 3.0, 0.5
 RATIOS = ("goodput", "p99_ratio", "p99_ratio_of_all_seconds")
 # The attacker has the client's core when good traffic leaves it.
 BEHIND = str(min(19, int(harness.PRIORITY) + 15))
@@ -258,7 +259,7 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
     before, during = seconds
     # The attack begins a second before the second part is measured, and ends after it. Each second
     # is a phase of its own.
-    length = before + 1 + during
+    length, witness = before + 1 + during, Witness()
     good = Load(server, keys=rows, flight=FLIGHT, plan=",".join([f"{rate}:1"] * length))
     attack = Load(
         server,
@@ -279,8 +280,10 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
         if second == before + 1:
             used = cpu(server)
     used = cpu(server) - used
+    witness.close()
+    late = [witness.latest(good.began + n, good.began + n + 1) for n in range(length)]
     report, hostile = good.report(), attack.report()
-    seconds = list(zip(report["phases"], undisturbed(times)))
+    seconds = list(zip(report["phases"], undisturbed(times, late)))
     parts = seconds[:before], seconds[before + 1:]
     first, second = (summed([phase for phase, _ in part]) for part in parts)
     calm = [summed([phase for phase, counts in part if counts]) for part in parts]
@@ -301,14 +304,18 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
         "attack": {name: round(per_second(hostile, name, 1, 1 + during))
             for name in ("good", "late", "refused", "failed")},
         "server_cpu_cores": round(used / during, 2), "stolen_ms": times[-1] - times[0],
+        "latest_ms": max(late) if witness.works else None,
     }
     return figures | wrong(report)
 
 
-def undisturbed(times):
+def undisturbed(times, late):
     """Whether each second counts. `times`: the stolen time at the start of each, and at the end.
-    The requests that waited are answered in the second after."""
-    few = [later - sooner <= FEW_STOLEN for sooner, later in zip(times, times[1:])]
+    `late`: the longest pause of each. The requests that waited are answered in the second after."""
+    few = [
+        later - sooner <= FEW_STOLEN and pause <= FEW_LATE
+        for sooner, later, pause in zip(times, times[1:], late)
+    ]
     return [now and before for before, now in zip([True] + few, few)]
 
 

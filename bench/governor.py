@@ -46,14 +46,14 @@ def percentile99(after, before):
 class Compactions(threading.Thread):
     """Major compactions, one after the other, until the end."""
 
-    def __init__(self, node, table):
+    def __init__(self, node, table, keyspace="bench"):
         super().__init__(daemon=True)
-        self.node, self.table, self.done, self.ends = node, table, 0, threading.Event()
+        self.node, self.done, self.ends = node, 0, threading.Event()
+        self.path = f"/storage_service/keyspace_compaction/{keyspace}?cf={table}"
 
     def run(self):
         while not self.ends.is_set():
-            path = f"/storage_service/keyspace_compaction/bench?cf={self.table}"
-            status, _ = self.node.admin("POST", path, timeout=3600)
+            status, _ = self.node.admin("POST", self.path, timeout=3600)
             if status != 200:
                 return
             self.done += 1

@@ -1,4 +1,4 @@
-//! Sends requests to replicas over three distances: this shard by a function call, another shard of
+//! Sends requests to replicas by three transports: this shard by a function call, another shard of
 //! this node by its mailbox, another node by a connection. [`ReplicaClient::send`] decides which.
 //! On the other side, [`Replica::perform`] is the only entry.
 //!
@@ -108,6 +108,11 @@ impl ReplicaClient {
         self.nodes.borrow().clone()
     }
 
+    /// Whether requests wait for this shard for longer than they should.
+    pub fn is_overloaded(&self) -> bool {
+        self.replica.is_overloaded()
+    }
+
     pub fn set_nodes(&self, nodes: Nodes) {
         *self.nodes.borrow_mut() = Rc::new(nodes);
     }
@@ -121,7 +126,7 @@ impl ReplicaClient {
         self.transport.borrow().clone()
     }
 
-    /// Sends a request to a replica, whatever its distance. Returns the answer, or a timeout at the
+    /// Sends a request to a replica, by any transport. Returns the answer, or a timeout at the
     /// deadline of the context. Dropping the future cancels the request.
     #[inline]
     pub async fn send(
@@ -136,7 +141,7 @@ impl ReplicaClient {
             let performed = context.deadline.limit(work).await;
             return performed.unwrap_or(Err(ReplicaError::Timeout)).map_err(ReplicaFailure::Refused);
         }
-        // Boxed: the longer distances must not enlarge the future of the local call.
+        // Boxed: the other transports must not enlarge the future of the local call.
         Box::pin(self.send_away(to, message, context)).await
     }
 

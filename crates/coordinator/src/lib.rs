@@ -3,7 +3,7 @@
 //!
 //! It knows consistency levels, paging states and timestamps. It parses no CQL and changes no
 //! ownership. The control plane (`cluster`) does not depend on it. All requests reach their
-//! replicas through `client`, whatever the distance. Writes that a replica misses are kept as
+//! replicas through `client`, by any transport. Writes that a replica misses are kept as
 //! hints.
 //!
 //! Reading order:
@@ -167,6 +167,8 @@ pub struct CoordinatorMetrics {
     pub read_repairs: u64,
     /// Reads that asked one more replica because the first ones were slow.
     pub speculative_reads: u64,
+    /// Reads that asked no other replica although one was slow, because the shard was overloaded.
+    pub speculation_skipped: u64,
     /// Reads that got the page of a concurrent equal read, without requests to replicas.
     pub coalesced_reads: u64,
     /// Reads refused by rate limits: by this coordinator, and by replicas.
@@ -188,6 +190,7 @@ struct Counters {
     digest_mismatches: Cell<u64>,
     read_repairs: Cell<u64>,
     speculative_reads: Cell<u64>,
+    speculation_skipped: Cell<u64>,
     coalesced_reads: Cell<u64>,
     /// Refused by this coordinator, and by replicas.
     limited_reads: [Cell<u64>; 2],
@@ -374,6 +377,7 @@ impl Coordinator {
             digest_mismatches: self.counters.digest_mismatches.get(),
             read_repairs: self.counters.read_repairs.get(),
             speculative_reads: self.counters.speculative_reads.get(),
+            speculation_skipped: self.counters.speculation_skipped.get(),
             coalesced_reads: self.counters.coalesced_reads.get(),
             limited_reads: self.counters.limited_reads.each_ref().map(Cell::get),
             limited_writes: self.counters.limited_writes.each_ref().map(Cell::get),

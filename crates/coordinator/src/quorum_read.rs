@@ -319,8 +319,12 @@ impl Coordinator {
                 },
             };
             let Some(next) = next else {
-                retry_delay = None;
-                if let Some((replica, kind)) = read.next_speculative() {
+                let is_always = retry_delay.take().is_some_and(|delay| delay.is_zero());
+                if !is_always && self.client.is_overloaded() {
+                    // The responses wait for this shard. More requests would only delay them.
+                    count(&self.counters.speculation_skipped);
+                    read_trace::not_asked_speculatively(options);
+                } else if let Some((replica, kind)) = read.next_speculative() {
                     count(&self.counters.speculative_reads);
                     read_trace::asked_speculatively(kind, replica, options);
                     ask(&asked, read, replica, kind);
@@ -458,7 +462,7 @@ fn data_command(command: &ReadCommand) -> ReadCommand {
     whole
 }
 
-/// The most result bytes of a replica's part for reconciliation, also where the read has no such
+/// The most result bytes of a replica's part for reconciliation, even if the read has no such
 /// limit.
 const MAX_DATA_BYTES: u64 = 1 << 20;
 

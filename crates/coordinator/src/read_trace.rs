@@ -46,6 +46,11 @@ pub(super) fn asked_speculatively(kind: ReadKind, replica: TabletReplica, option
     record(options, || format!("A replica is slow: asking for {kind} of node {} as well", replica.host));
 }
 
+/// A replica is slow, but no other one is asked, because this shard is overloaded.
+pub(super) fn not_asked_speculatively(options: &RequestOptions) {
+    record(options, || "A replica is slow: no other one is asked, because this shard is overloaded".to_owned());
+}
+
 /// Another replica is asked in place of a failed replica.
 pub(super) fn asked_instead(kind: ReadKind, replica: TabletReplica, options: &RequestOptions) {
     record(options, || format!("Asking for {kind} of node {} instead", replica.host));

@@ -59,11 +59,11 @@ pub enum ProtectionMode {
 /// How the hot partitions of a shard are treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HotSettings {
-    /// Whether they are refused while the shard is overloaded.
+    /// Whether hot partitions are refused while the shard is overloaded.
     pub mode: ProtectionMode,
     /// How long requests may wait for the shard, on average, until it counts as overloaded.
     pub wait_threshold: Duration,
-    /// How many of them are shown in metrics.
+    /// How many hot partitions are shown in metrics.
     pub in_metrics: usize,
 }
 
@@ -90,6 +90,8 @@ pub(crate) struct HotPartitions {
     decides: Cell<bool>,
     /// Whether operations may be refused now.
     refuses: Cell<bool>,
+    /// Whether requests waited longer than the threshold, on average, in the last period.
+    is_overloaded: Cell<bool>,
     settings: Cell<HotSettings>,
     /// Whether all coordinators understand a refusal. Otherwise the mode `on` means `observe`.
     is_understood: Cell<bool>,
@@ -124,6 +126,7 @@ impl HotPartitions {
             samples_all: Cell::new(false),
             decides: Cell::new(false),
             refuses: Cell::new(false),
+            is_overloaded: Cell::new(false),
             settings: Cell::new(HotSettings {
                 mode: ProtectionMode::Off,
                 wait_threshold: Duration::MAX,
@@ -181,6 +184,13 @@ impl HotPartitions {
     #[inline]
     pub fn refuses(&self) -> bool {
         LIMITS && self.refuses.get()
+    }
+
+    /// Whether the shard is overloaded: requests waited for it for longer than the threshold, on
+    /// average.
+    pub fn is_overloaded(&self) -> bool {
+        self.update_if_due();
+        self.is_overloaded.get()
     }
 
     /// Adds a sampled operation.
@@ -252,10 +262,11 @@ impl HotPartitions {
         state.advance(now);
         state.updated = now;
         let HotSettings { mode, wait_threshold, .. } = self.settings.get();
+        let overloaded = state.wait() > wait_threshold;
+        self.is_overloaded.set(overloaded);
         if mode == ProtectionMode::Off {
             return;
         }
-        let overloaded = state.wait() > wait_threshold;
         if overloaded || self.decides.get() {
             let (total, demands) = state.tracker.demands(LEAST_SHARE);
             state.protection.update(overloaded, total, demands);

@@ -178,6 +178,12 @@ impl Replica {
         if number < fence { Err(ReplicaError::stale(number, fence)) } else { Ok(()) }
     }
 
+    /// Whether requests wait for this shard for longer than `hot_partition_wait_threshold_in_ms`,
+    /// on average.
+    pub fn is_overloaded(&self) -> bool {
+        self.hot.is_overloaded()
+    }
+
     /// The engine below.
     pub fn engine(&self) -> &Rc<Engine> {
         &self.engine

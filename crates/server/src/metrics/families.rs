@@ -114,6 +114,7 @@ families! {
     counter "scylla_storage_proxy_coordinator_remote_requests" "Requests sent to other nodes." |s| s.coordinator.remote_requests;
     counter "scylla_storage_proxy_coordinator_foreground_read_repairs" "Reads whose replicas had different data." |s| s.coordinator.digest_mismatches;
     counter "scylla_storage_proxy_coordinator_read_repair_write_attempts" "Writes of read repair to replicas that lacked data." |s| s.coordinator.read_repairs;
+    counter "scylla_storage_proxy_coordinator_speculation_skipped" "Reads that queried no other replica although one was slow, because the shard of the coordinator was overloaded." |s| s.coordinator.speculation_skipped;
     counter "scylla_storage_proxy_coordinator_speculative_data_reads" "Reads that queried one more replica because a replica was slow." |s| s.coordinator.speculative_reads;
     counter "scylla_storage_proxy_coordinator_coalesced_reads" "Reads that got the page of a concurrent equal read, without requests to replicas." |s| s.coordinator.coalesced_reads;
     counters "scylla_storage_proxy_coordinator_read_rate_limited" "Reads refused by a per-partition rate limit." |s, put| by_refuser(put, s.coordinator.limited_reads);

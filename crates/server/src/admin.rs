@@ -13,6 +13,7 @@ pub mod incoming;
 pub mod node_ops;
 pub mod nodes;
 pub mod operations;
+mod other_node;
 pub mod process;
 mod refusal;
 pub mod rest;

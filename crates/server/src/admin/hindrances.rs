@@ -20,7 +20,12 @@ pub struct Hindrances {
 impl Hindrances {
     /// What this node and the receivers know at present.
     pub async fn of_all_nodes(services: AdminShards) -> Hindrances {
-        let incoming = incoming::of_all_nodes(services).await;
+        Hindrances { incoming: incoming::of_all_nodes(services).await, ..Hindrances::without_receivers(services) }
+    }
+
+    /// What this node knows without the receivers.
+    pub fn without_receivers(services: AdminShards) -> Hindrances {
+        let incoming = Incoming::default();
         let metadata = services.cluster.metadata.get().current();
         Hindrances { down: metadata.topology.down(is_down(services.cluster.internode)), incoming }
     }

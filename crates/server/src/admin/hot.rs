@@ -7,6 +7,7 @@
 use super::RemoteServices;
 use super::extract::{Path, Query};
 use super::operations::{self, TableName, observed};
+use super::other_node::json_of;
 use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
 use super::tables::named;
@@ -17,17 +18,13 @@ use bytes::Bytes;
 use cluster::ClusterShards;
 use cluster::observe::hot::{self, HotView, RecordingRequest, TopOfKind, TopView};
 use cluster::observe::members;
-use internode::{Internode, Peer, Verb};
+use internode::{Internode, Verb};
 use replica::hot::{MOST_PARTITIONS, MOST_RECORDINGS};
 use rt::Pieces;
-use rt::sync::Deadline;
 use rt::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-/// How long another node may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The limits of a recording.
 const MOST_MILLIS: u64 = 600_000;
@@ -80,7 +77,10 @@ async fn all_nodes(State(state): State<AdminState>) -> RestResult<Vec<Value>> {
     let nodes = observed(&state.remote, |services| async move {
         let shards = services.cluster;
         let asked = members::nodes(shards).into_iter().map(|seen| async move {
-            let found = if seen.is_own { Ok(Value::from(own_rows(shards).await)) } else { ask(shards, &seen).await };
+            let found = match seen.is_own {
+                true => Ok(Value::from(own_rows(shards).await)),
+                false => json_of(shards, seen.node.host, Verb::HotPartitions).await,
+            };
             let (partitions, error) = match found {
                 Ok(partitions) => (partitions, Value::Null),
                 Err(why) => (json!([]), Value::from(why)),
@@ -114,18 +114,6 @@ fn complete_keys(nodes: &mut [Value]) {
     for (node, rows) in nodes.iter_mut().zip(lists) {
         node["partitions"] = rows.into();
     }
-}
-
-/// Asks another node.
-async fn ask(shards: ClusterShards, seen: &members::NodeView) -> Result<Value, String> {
-    if !seen.is_up {
-        return Err("the node is down".to_owned());
-    }
-    let internode = shards.internode.try_get().ok_or("this node has no transport to other nodes")?;
-    let peer = Peer { host: seen.node.host, shard: 0 };
-    let answer = internode.call(peer, Verb::HotPartitions, Bytes::new(), Deadline::after(TIMEOUT)).await;
-    let answer = answer.map_err(|error| error.to_string())?;
-    serde_json::from_slice(&answer).map_err(|error| format!("the response is not JSON: {error}"))
 }
 
 /// The query of `toppartitions`, with ScyllaDB's names and defaults.

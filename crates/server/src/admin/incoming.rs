@@ -2,23 +2,19 @@
 //! itself ([`serve`]). It knows how much has arrived, and why the last attempt failed.
 
 use super::AdminShards;
+use super::other_node::json_of;
 use bytes::Bytes;
 use cluster::metadata::Metadata;
 use engine::streaming::Direction;
 use futures_util::future::join_all;
-use internode::{Internode, Peer, Verb};
+use internode::{Internode, Verb};
 use model::HostId;
 use rt::Pieces;
 use rt::shard::PerShard;
-use rt::sync::Deadline;
-use rt::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use streaming::{StreamProgress, StreamService};
 use uuid::Uuid;
-
-/// How long another node may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The progress of a tablet that a node receives from one source or several.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -50,7 +46,10 @@ pub async fn of_all_nodes(services: AdminShards) -> Incoming {
         (receivers(&service.current()), service.info().host_id)
     };
     let parts = join_all(receivers.into_iter().map(|host| async move {
-        if host == own_host { own(services.streams).await } else { ask(services, host).await.unwrap_or_default() }
+        match host == own_host {
+            true => own(services.streams).await,
+            false => json_of(services.cluster, host, Verb::IncomingTablets).await.unwrap_or_default(),
+        }
     }));
     Incoming(parts.await.into_iter().flat_map(|part| part.0).collect())
 }
@@ -74,13 +73,6 @@ async fn own(streams: PerShard<StreamService>) -> Incoming {
     let mut incoming = Incoming::default();
     shards.await.into_iter().flatten().for_each(|progress| incoming.add(progress));
     incoming
-}
-
-async fn ask(services: AdminShards, host: HostId) -> Option<Incoming> {
-    let internode = services.cluster.internode.try_get().filter(|internode| !internode.liveness().is_down(host))?;
-    let peer = Peer { host, shard: 0 };
-    let answer = internode.call(peer, Verb::IncomingTablets, Bytes::new(), Deadline::after(TIMEOUT)).await;
-    answer.ok().and_then(|answer| serde_json::from_slice(&answer).ok())
 }
 
 impl Incoming {

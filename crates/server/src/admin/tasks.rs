@@ -1,14 +1,14 @@
 //! Work that takes time, as tasks under ScyllaDB's paths: requests that change the cluster,
 //! tablets that move, and compactions. Nothing is kept for them: a task is what the metadata and
-//! the engine show of the work. So every node shows the tasks of the whole cluster, also if the
-//! node that began them is gone. Compactions are those of this node.
+//! the engine show of the work. So every node shows the tasks of the whole cluster, even if the
+//! node that began them has left. Compactions are those of this node.
 
-use super::AdminShards;
 use super::extract::{Path, Query};
 use super::hindrances::Hindrances;
 use super::operations::observed;
 use super::refusal::{Refusal, RestResult};
 use super::rest::AdminState;
+use super::{AdminShards, RemoteServices};
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -258,9 +258,8 @@ async fn tasks_of_module(
 }
 
 /// A task that is shown, and the goal of a move.
-async fn find(id: Uuid, services: AdminShards) -> Option<(Task, Option<MoveGoal>)> {
+async fn find(id: Uuid, services: AdminShards, hindrances: Hindrances) -> Option<(Task, Option<MoveGoal>)> {
     {
-        let hindrances = Hindrances::of_all_nodes(services).await;
         let metadata = services.cluster.metadata.get().current();
         if let Some(request) = metadata.requests.get(id) {
             return Some((Task::of_request(request, &metadata, &hindrances), None));
@@ -271,6 +270,15 @@ async fn find(id: Uuid, services: AdminShards) -> Option<(Task, Option<MoveGoal>
         }
     }
     compactions(services).await.into_iter().find(|task| task.id == id).map(|task| (task, None))
+}
+
+/// The same, with what the task waits for.
+async fn find_with_hindrances(remote: &RemoteServices, id: Uuid) -> Result<Option<(Task, Option<MoveGoal>)>, Refusal> {
+    observed(remote, move |services| async move {
+        let hindrances = Hindrances::of_all_nodes(services).await;
+        find(id, services, hindrances).await
+    })
+    .await
 }
 
 /// The id in a path.
@@ -284,7 +292,7 @@ fn not_found(id: Uuid) -> Refusal {
 
 async fn status(State(state): State<AdminState>, Path(id): Path<String>) -> RestResult<Task> {
     let id = parsed(&id)?;
-    let found = observed(&state.remote, move |services| find(id, services)).await?;
+    let found = find_with_hindrances(&state.remote, id).await?;
     found.map(|(task, _)| Json(task)).ok_or_else(|| not_found(id))
 }
 
@@ -303,7 +311,7 @@ fn move_with_id(metadata: &Metadata, id: Uuid) -> Option<(&Rc<Table>, u32, &Tran
     metadata.transitions().find(|(table, tablet, moving)| id_of_move(table, *tablet, moving) == id)
 }
 
-/// Why a move that is over did not reach its goal. `None` if it did.
+/// Why a move that is over did not reach its goal. `None` if it reached its goal.
 fn failure_of_move(metadata: &Metadata, (table, tablet, new_replicas): &MoveGoal) -> Option<&'static str> {
     match metadata.table_by_id(*table) {
         None => Some("the table was dropped"),
@@ -317,7 +325,8 @@ fn failure_of_move(metadata: &Metadata, (table, tablet, new_replicas): &MoveGoal
 /// Answers once a task has ended.
 async fn wait(State(state): State<AdminState>, Path(id): Path<String>, Query(query): Query<Wait>) -> RestResult<Task> {
     let (id, began) = (parsed(&id)?, rt::time::now());
-    let look = || observed(&state.remote, move |services| find(id, services));
+    // What a task waits for is not shown, so the receivers need not be asked each time.
+    let look = || observed(&state.remote, move |services| find(id, services, Hindrances::without_receivers(services)));
     let (mut last, mut goal) = look().await?.ok_or_else(|| not_found(id))?;
     while last.state == RUNNING {
         if query.timeout.is_some_and(|timeout| began.elapsed() >= Duration::from_secs(timeout)) {
@@ -358,7 +367,7 @@ async fn abort(State(state): State<AdminState>, Path(id): Path<String>) -> RestR
     });
     match aborted.await.map_err(Refusal::failed)? {
         Ok(true) => Ok(Json(())),
-        Ok(false) => match observed(&state.remote, move |services| find(id, services)).await? {
+        Ok(false) => match find_with_hindrances(&state.remote, id).await? {
             Some(_) => Err(Refusal::Bad(format!("task {id} cannot be aborted"))),
             None => Err(not_found(id)),
         },

@@ -20,7 +20,7 @@ pub fn commands() -> Vec<Command> {
     let from = || argument("from", "The address or host id of the node that loses the replica");
     vec![
         Command::new("move-tablet")
-            .about("Moves a replica of a tablet to another node, and waits until it is there")
+            .about("Moves a replica of a tablet to another node, or to another shard of its node (--shard), and waits until it is there")
             .args(tablet())
             .args([from(), to(), shard()]),
         Command::new("add-replica")

@@ -14,6 +14,7 @@ pub mod paging_keys;
 mod recovery;
 mod restorable;
 mod service;
+mod shard_moves;
 mod shards;
 pub mod shared;
 mod size;

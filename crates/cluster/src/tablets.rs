@@ -15,7 +15,7 @@ use rt::ShardId;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use transition::{Replicas, Transition, WriteSet};
+use transition::{Replicas, Transition, TransitionKind, WriteSet};
 
 /// Tablet replicas that each shard gets of a new table (`tablets_initial_scale_factor`).
 pub const INITIAL_SCALE_FACTOR: u32 = 10;
@@ -179,7 +179,24 @@ impl TabletMap {
     /// The shard of a node that holds or receives a replica of a tablet. A node has at most one
     /// replica of a tablet.
     pub fn shard_on(&self, tablet: u32, host: HostId) -> Option<u16> {
-        self.holders(tablet).find(|replica| replica.host == host).map(|replica| replica.shard)
+        let held = self.holders(tablet).find(|replica| replica.host == host && self.is_held_by(tablet, replica));
+        held.map(|replica| replica.shard)
+    }
+
+    fn is_held_by(&self, tablet: u32, replica: &TabletReplica) -> bool {
+        let old = self.replicas(tablet);
+        self.transitions.get(&tablet).map_or(old.contains(replica), |moving| moving.is_held_by(replica, old))
+    }
+
+    /// The tablets that another shard of a host serves in place of this one: their move from shard
+    /// to shard has not ended, so requests may still come here.
+    pub fn elsewhere_on(&self, host: HostId, shard: ShardId) -> impl Iterator<Item = u32> + '_ {
+        let here = TabletReplica { host, shard: shard.0 };
+        self.transitions().filter_map(move |(tablet, moving)| {
+            let is_part = moving.kind == TransitionKind::IntranodeMigration
+                && self.holders(tablet).any(|replica| replica == here);
+            (is_part && !self.is_held_by(tablet, &here)).then_some(tablet)
+        })
     }
 
     /// Whether a replica is still receiving the tablet's data: it is pending, and no stage up to
@@ -200,9 +217,7 @@ impl TabletMap {
     /// The tablets with a replica on this shard of this host, including those that move there.
     pub fn on_shard(&self, host: HostId, shard: ShardId) -> impl Iterator<Item = u32> + '_ {
         let here = TabletReplica { host, shard: shard.0 };
-        let comes =
-            move |tablet: &u32| self.transitions.get(tablet).is_some_and(|moving| moving.new_replicas.contains(&here));
-        (0..self.count()).filter(move |tablet| self.replicas(*tablet).contains(&here) || comes(tablet))
+        (0..self.count()).filter(move |tablet| self.is_held_by(*tablet, &here))
     }
 }
 

@@ -24,6 +24,8 @@
 //! | compaction | `compact_major`, `cleanup`, progress and history | `compaction` |
 //! | startup | `reshard`, `expect`, `replayed`, `replay_finished` | `table_ops`, `replay.rs` |
 //! | tables | `add_table`, `update_schema`, `truncate`, `drop_table` | `table_ops` |
+//! | moves between shards | `expect_tablet`, `place_of` | `engine/shard_moves.rs` |
+//! | | `hand_over` | `table_ops/hand_over.rs` |
 //! | tablets | `tablets_of`, `add_tablet`, `remove_tablet` | `table_ops/tablet_lifecycle.rs` |
 //! | epochs | `epoch`, `truncate_at`, `begin_epoch`, `begin_empty` | `table_ops/epoch.rs` |
 //! | snapshots | `snapshot`, `complete_snapshot`, `publish_snapshot` | `table_ops/snapshot.rs` |
@@ -34,10 +36,13 @@ mod access;
 mod directory_changes;
 mod lifecycle;
 mod registry;
+mod shard_moves;
 mod statistics;
 
 pub use lifecycle::{LogLeft, Unwritten};
 pub(crate) use registry::TableRegistry;
+pub(crate) use shard_moves::ShardMoves;
+pub use shard_moves::TabletPlace;
 
 use crate::commitlog::{Commitlog, Position};
 use crate::compaction::Compactions;
@@ -103,6 +108,7 @@ pub struct Engine {
     started: Cell<bool>,
     /// See [`Engine::set_lists_sstables`].
     lists_sstables: Cell<bool>,
+    shard_moves: ShardMoves,
 }
 
 impl Engine {
@@ -143,6 +149,7 @@ impl Engine {
             loops: Gate::new(),
             started: Cell::new(false),
             lists_sstables: Cell::new(true),
+            shard_moves: ShardMoves::default(),
         });
         engine.run(|engine| async move { engine.watch_memory().await });
         engine.run(|engine| async move { engine.watch_log(LOG_WATCH).await });

@@ -13,7 +13,7 @@
 //! | `files` | small files: sealed texts, their owner, reserved disk space |
 //! | [`commitlog`] | the log of acknowledged writes |
 //! | [`raft_log`] | the metadata log, which is the log of the Raft group |
-//! | `deletion_log` | replaces sstables by others, atomically over crashes |
+//! | `deletion_log` | replaces sstables by others, atomically despite crashes |
 //! | `memtable` | the newest data of a tablet, in memory, and its memory budget |
 //! | `table_dir` | the directory of a table and its small files |
 //! | [`datadir`] | the data directory of a node, and the files that a start requires |
@@ -25,7 +25,7 @@
 //! | `compaction` | fewer and larger sstables |
 //! | `replay` | what earlier runs logged comes back into memtables |
 //! | [`streaming`] | a tablet that moves to another node as whole files |
-//! | `table_ops` | add, truncate, drop, snapshot, upload; adding and removing tablets |
+//! | `table_ops` | add, truncate, drop, snapshot, upload; add, remove and hand over tablets |
 
 pub mod commitlog;
 pub mod datadir;
@@ -50,7 +50,7 @@ mod write;
 
 pub use compaction::{CompactionKind, CompactionProgress, CompactionRecord};
 pub use config::{DescribeSchema, EngineConfig, open_files_of_process};
-pub use engine::{Engine, LogLeft, TabletRange, Unwritten};
+pub use engine::{Engine, LogLeft, TabletPlace, TabletRange, Unwritten};
 pub use error::{ApplyError, EngineError, NoSuchTable, ReadError};
 pub use files::{DiskReserve, ReserveError};
 pub use metrics::{EngineMetrics, TableStats};

@@ -102,7 +102,7 @@ impl Engine {
     pub fn replayed(&self, mutation: &Mutation, key: &DecoratedKey, position: Position) -> bool {
         let taken = self.table(mutation.table()).and_then(|table| {
             let tablet = table.tablet_of(key)?;
-            let done = table.skips_replay_of(tablet.id, position) || tablet.covers(key, position);
+            let done = table.skips_replay_of(tablet.id, key.token, position) || tablet.covers(key, position);
             (!done).then_some((table, tablet))
         });
         let Some((table, tablet)) = taken else {

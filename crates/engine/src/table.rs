@@ -29,6 +29,7 @@ use crate::table_dir::{ReplayFilters, SstableKeys};
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
 use model::schema::TableSchema;
+use model::token::Token;
 use rt::ShardId;
 use rt::sync::{Gate, RenewedGate, RwLock, Semaphore};
 use sstable::SstablePath;
@@ -228,9 +229,10 @@ impl Table {
             .collect()
     }
 
-    /// Whether replay skips a record of an earlier log.
-    pub fn skips_replay_of(&self, tablet: u32, position: Position) -> bool {
-        self.old_logs_truncated.get() || self.filters.borrow().iter().any(|(_, filters)| filters.skip(tablet, position))
+    /// Whether replay skips a record of an earlier log, for a partition of a tablet.
+    pub fn skips_replay_of(&self, tablet: u32, token: Token, position: Position) -> bool {
+        let skips = |(_, filters): &(ShardId, ReplayFilters)| filters.skip(tablet, token, position);
+        self.old_logs_truncated.get() || self.filters.borrow().iter().any(skips)
     }
 
     /// The replay filters that a shard wrote; the shard may no longer exist.

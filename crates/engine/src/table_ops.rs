@@ -3,6 +3,7 @@
 //! - `add`: adds a table and opens its sstables; `reshard` splits sstables that span tablets
 //!   before.
 //! - `tablet_lifecycle`: adds and removes tablets.
+//! - `hand_over`: a tablet moves to another shard of this node.
 //! - `truncate`, `epoch`: TRUNCATE on one shard, and its order in a cluster.
 //! - `drop`: DROP TABLE.
 //! - `logged_rows`: rows that are only in old logs, for the snapshots of TRUNCATE and DROP.
@@ -17,6 +18,7 @@ mod add;
 mod directory;
 mod drop;
 mod epoch;
+mod hand_over;
 mod logged_rows;
 mod reshard;
 mod snapshot;

@@ -16,7 +16,7 @@
 //! Reading order: `request`, `replica`, `perform`, `rate_limit`, `rate_limiter`, `decider`,
 //! `arrivals`, `spent`, `limiter`, `excess`, `limited_partitions`, `hot_requests`, `hot`, `output`,
 //! `reduce`, `page`, `digest`, `permit`, `querier`, `read`, `fragments`, `write`, `large_data`,
-//! `lock`, `counter`, `wire`, `trace`.
+//! `lock`, `counter`, `shard_moves`, `wire`, `trace`.
 
 pub mod arrivals;
 mod counter;
@@ -42,6 +42,7 @@ mod read;
 pub mod reduce;
 mod replica;
 pub mod request;
+mod shard_moves;
 mod spent;
 pub mod trace;
 pub mod wire;

@@ -9,6 +9,7 @@
 //! | metadata | from elsewhere: waits for the metadata that routed it | the same |
 //! | check | | from another node: refused if sstables cannot hold it ([`crate::wire`]) |
 //! | deadline | refused after it | the same |
+//! | shard | if the tablet changes it: waits, or refused ([`crate::shard_moves`]) | the same |
 //! | fence | refused if routed by metadata below the fence | the same |
 //! | rate limit | counted, perhaps refused ([`crate::rate_limit`]) | the same |
 //! | protection | refused if hot, on an overloaded shard ([`crate::hot`]) | the same |
@@ -16,8 +17,8 @@
 //! | partition lock | | a write that reads first waits for others ([`crate::lock`]) |
 //! | preparation | | a counter update becomes a new state ([`crate::counter`]), below the fence |
 //! | work | a page ([`crate::read`]) or fragments ([`crate::fragments`]) | commitlog, memtable |
-//! | charge | limited bytes, also if it fails ([`crate::rate_limiter`]) | unless it fails |
-//! | fence | checked again: the data may have moved | |
+//! | charge | limited bytes, even if it fails ([`crate::rate_limiter`]) | unless it fails |
+//! | shard, fence | checked again: the data may have moved | |
 //!
 //! A read takes its permit ([`crate::permit`]) at the beginning of its work: the reader of an
 //! earlier page has kept one.
@@ -27,33 +28,36 @@ use crate::error::ReplicaError;
 use crate::lock::PartitionLock;
 use crate::rate_limit::WriteCharge;
 use crate::replica::Replica;
-use crate::request::{Compared, Context, KeyedMutation, ReadCommand, ReplicaRequest, ReplicaResponse};
+use crate::request::{Compared, Context, KeyedMutation, Mutations, ReadCommand, ReplicaRequest, ReplicaResponse};
 use bytes::Bytes;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::slice;
 
 /// A write whose mutations are ready for the commitlog.
 enum Prepared<'a> {
     /// The mutations of the request as they are.
     AsSent(&'a [KeyedMutation]),
-    /// The mutation that this replica made of the request's one. It is also the answer: other
-    /// replicas store it unchanged.
-    Made(Box<KeyedMutation>),
+    /// The mutations that this replica made of the request's one. The first of them is also the
+    /// answer: other replicas store it unchanged. (Views, indexes and conditional writes will make
+    /// several.)
+    Made(Box<Mutations>),
 }
 
 impl Prepared<'_> {
     fn mutations(&self) -> &[KeyedMutation] {
         match self {
             Prepared::AsSent(mutations) => mutations,
-            Prepared::Made(made) => slice::from_ref(made),
+            Prepared::Made(made) => made,
         }
     }
 
     fn answer(self) -> ReplicaResponse {
         match self {
             Prepared::AsSent(_) => ReplicaResponse::Written,
-            Prepared::Made(made) => ReplicaResponse::CounterUpdated(made.0),
+            Prepared::Made(made) => {
+                let (state, _) = made.into_iter().next().expect("a prepared write has a mutation");
+                ReplicaResponse::CounterUpdated(state)
+            }
         }
     }
 }
@@ -87,10 +91,15 @@ impl Replica {
         result
     }
 
-    /// Passes the stages of a request.
+    /// Checks the deadline, the fence, the rate limit and the overload protection, then reads or
+    /// writes.
     async fn pass_stages(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaResponse, ReplicaError> {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);
+        }
+        if self.engine.moves_between_shards() {
+            // Boxed: it must not enlarge the future of all other requests.
+            Box::pin(self.tablets_are_here(request, context)).await?;
         }
         self.check_fence(request, context)?;
         if context.rate_limit.is_limited() {
@@ -103,13 +112,13 @@ impl Replica {
             let mut charge = self.read_charge(command, context);
             let page = self.read(command, context, None, charge.as_deref_mut()).await?;
             drop(charge);
-            self.check_fence(request, context)?;
+            self.check_unmoved(request, context)?;
             return Ok(ReplicaResponse::Page(page));
         }
         if let Some((command, compared)) = request.to_compare() {
             // Boxed: it must not enlarge the futures of plain reads and writes.
             let answer = Box::pin(self.read_to_compare(command, compared, context)).await?;
-            self.check_fence(request, context)?;
+            self.check_unmoved(request, context)?;
             return Ok(answer);
         }
         self.admit_write(request.mutations(), context)?;
@@ -167,6 +176,6 @@ impl Replica {
         // The data that was read may have been truncated since. Its sum must not return with the
         // new state.
         self.check_fence(request, context)?;
-        Ok(Prepared::Made(Box::new((state, key.clone()))))
+        Ok(Prepared::Made(Box::new(Mutations::from_iter([(state, key.clone())]))))
     }
 }

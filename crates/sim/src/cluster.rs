@@ -74,6 +74,9 @@ const LIMITS_SECONDS: u64 = 10;
 /// A node stops within this time after it is asked to.
 const STOPPING: Duration = Duration::from_secs(30);
 
+/// The most shards of a node that grows.
+const MOST_SHARDS: usize = 4;
+
 /// The result of a scenario.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
@@ -127,6 +130,9 @@ impl Simulation {
     /// A new cluster with the nodes of `plan`, which all start at once.
     pub fn new(seed: u64, plan: Plan, profile: FaultProfile) -> Simulation {
         let mut world = World::new(seed);
+        if plan.growing {
+            world.grow(MOST_SHARDS);
+        }
         let names: Vec<String> = (0..plan.shards.len()).map(|n| format!("n{n}")).collect();
         let addresses = names.iter().map(|name| SocketAddr::new(world.lookup(name.as_str()), PORT)).collect();
         let shards = plan.shards.clone();
@@ -515,7 +521,7 @@ pub fn scenario(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) ->
     })
 }
 
-/// As [`scenario`], but faults are injected while the nodes find each other and join.
+/// Like [`scenario`], but faults are injected while the nodes find each other and join.
 pub fn rough_start(seed: u64, plan: Plan, profile: FaultProfile, time: Duration) -> Result<Outcome, String> {
     simulate(seed, plan, profile, |simulation| {
         simulation.disturb(time)?;

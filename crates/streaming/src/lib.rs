@@ -20,7 +20,7 @@
 //! (`hot_rows`). Then the leader continues, and the receiver gets reads.
 //!
 //! An attempt that fails is repeated by the leader. It continues where the last one ended: the
-//! receiver keeps what has arrived, in memory while it runs, and on disk over a restart.
+//! receiver keeps what has arrived, in memory while it runs, and on disk across a restart.
 //!
 //! Reading order: `message`, `source`, `receiver`, `mutation_page`, `mutation_source`,
 //! `mutation_receiver`, `hot_rows`, `sessions`, `streamer`, `settings`, `progress`, `metrics`.

@@ -87,7 +87,7 @@ impl Request {
         postcard::to_extend(self, vec![FORMAT]).expect("a request can always be encoded")
     }
 
-    /// The request of these bytes.
+    /// Decodes a request. Returns an error if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Result<Request, String> {
         match bytes.split_first() {
             Some((&FORMAT, body)) => {
@@ -101,14 +101,14 @@ impl Request {
 }
 
 impl PinResponse {
-    /// The answer of these bytes.
+    /// Decodes the response. Returns an error if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Result<PinResponse, String> {
         decode_response(bytes)
     }
 }
 
 impl HotKeys {
-    /// The keys of these bytes.
+    /// Decodes the response. Returns an error if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Result<HotKeys, String> {
         decode_response(bytes)
     }

@@ -12,6 +12,7 @@ use engine::{Engine, EngineError};
 use futures_util::{StreamExt, stream};
 use internode::{CallError, Peer, RefusalCode, Verb};
 use model::id::HostId;
+use rt::ShardId;
 use rt::sync::Deadline;
 use rt::time::Duration;
 use std::cell::RefCell;
@@ -91,6 +92,20 @@ impl Receiver {
         let attached = engine.attach_streamed(target, all, enter).await?;
         add(&self.counters.received_tablets, 1);
         Ok(attached)
+    }
+
+    /// Prepares the move of a tablet from another shard of this node: the files stay where they
+    /// are. What is flushed now need not be flushed when the shard hands the tablet over, while
+    /// requests wait.
+    pub async fn flush_on_shard(&self, what: TabletSession, source: TabletReplica) -> Result<(), ReceiveError> {
+        self.check(&what)?;
+        let (shard, engines) = (ShardId(source.shard), self.shards.engine);
+        let prepared = Engine::prepare_hand_over(shard, engines, what.table, what.tablet).await;
+        if let Err(error) = &prepared {
+            self.counters.streams.begin(&what, Direction::In, source.host, Some((0, 0)));
+            self.counters.streams.failed(what.session, &error.to_string());
+        }
+        Ok(prepared?)
     }
 
     async fn receive_from(&self, what: &TabletSession, source: TabletReplica) -> Result<ArrivedSource, ReceiveError> {

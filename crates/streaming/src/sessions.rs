@@ -118,6 +118,13 @@ impl StreamService {
         if !service.wait_for_number(what.number, until).await {
             return Err(format!("this node has not applied metadata {} yet", what.number).into());
         }
+        if let [source] = from[..]
+            && source.host == service.info().host_id
+        {
+            let flushing = self.receiver.flush_on_shard(what, source);
+            let prepared = rt::task::in_group(Group::Maintenance, flushing).await;
+            return prepared.map(|()| AttachedFiles::default()).map_err(|error| error.to_string().into());
+        }
         let known = self.running.borrow().get(&what.session).cloned();
         let receiving = known.unwrap_or_else(|| self.begin(what, from));
         receiving.ended.cancelled().await;

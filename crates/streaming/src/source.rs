@@ -110,7 +110,7 @@ impl Source {
         if let Some(schema) = schema.filter(|_| !is_open)
             && let Err(error) = self.shards.engine.get().remove_session(&schema, what.session).await
         {
-            tracing::warn!(session = %what.session, %error, "the pinned files of a tablet cannot be removed");
+            tracing::warn!(session = %what.session, %error, "the pinned files of a tablet cannot be removed before the next start");
         }
     }
 
@@ -123,7 +123,7 @@ impl Source {
 
     async fn unpin(&self, table: TableId, session: Uuid, epoch: u64) {
         if let Err(error) = self.shards.engine.get().unpin_tablet(table, session, epoch).await {
-            tracing::warn!(%session, %error, "the pinned files of a tablet cannot be removed");
+            tracing::warn!(%session, %error, "the pinned files of a tablet cannot be removed before the session ends");
         }
     }
 

@@ -44,7 +44,7 @@ fn session_of(shards: ClusterShards, what: &StreamTask) -> Result<TabletSession,
     Ok(TabletSession { table: id, tablet, session, epoch: table.epoch, number: metadata.number })
 }
 
-/// Asks a pending replica to receive its tablet, and waits until it has.
+/// Asks a pending replica to receive its tablet, and waits until the tablet is received.
 async fn ask(
     shards: ClusterShards,
     services: PerShard<StreamService>,

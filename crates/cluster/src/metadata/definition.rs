@@ -205,8 +205,8 @@ pub enum Op {
     Truncate {
         /// The table.
         table: TableId,
-        /// The number of the metadata that this change leads to. In a snapshot, the epoch of the
-        /// last TRUNCATE.
+        /// The number of the metadata that this change leads to. In a snapshot, it is the epoch of
+        /// the last TRUNCATE.
         epoch: u64,
     },
     /// Gives a new type its identity; a later type of the same name has another one.

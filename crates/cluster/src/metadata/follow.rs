@@ -57,8 +57,8 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two attempts to remove data.
 const REMOVE_AGAIN: Duration = Duration::from_secs(5);
-/// While removals are pending, the metadata log is kept this many times as long, because only the
-/// log names the data that a start must remove.
+/// While removals are pending, the metadata log may grow to this many times its usual length,
+/// because only the log names the data that a start must remove.
 const PENDING_REMOVALS_WEIGHT: u64 = 16;
 /// While removals are pending, at least this many entries are between two snapshots.
 const PENDING_REMOVALS_ENTRIES: u64 = 256 * PENDING_REMOVALS_WEIGHT;
@@ -384,7 +384,8 @@ impl AllShards {
     }
 }
 
-/// Has removals repeated in the background, which begins after `pause` unless it has begun already.
+/// Repeats removals in the background, beginning after `pause`. If that has begun already, requests
+/// one more round.
 fn repeat(service: &Rc<MetadataService>, pause: Duration) {
     let removals = &service.leading().following.removals;
     match removals.repeats.replace(true) {

@@ -78,6 +78,7 @@ impl MetadataService {
         if self.engine.has_table(table) {
             self.forget_queriers(table);
         }
+        self.engine.forget_shard_moves(table);
         let service = self.clone();
         let parted = rt::task::spawn(async move {
             let _turn = service.removing.acquire().await.map_err(|_| "the node is stopping")?;
@@ -108,13 +109,17 @@ impl MetadataService {
     }
 
     /// Adds the tablets of a table that move to this shard to the engine. A tablet that was here
-    /// before is removed first, so that it starts empty.
-    pub(super) async fn take_tablets(&self, table: &Table) -> Result<(), String> {
+    /// before is removed first, so that it starts empty. A tablet that another shard of this node
+    /// hands over is left to that shard.
+    pub(super) async fn take_tablets(&self, before: Option<&Table>, table: &Table) -> Result<(), String> {
         let id = table.schema.id;
         for tablet in self.own_tablets(table) {
             let left = Left::Tablet(id, tablet);
             // Asked for each: a removal in the background may end meanwhile.
             if self.engine.tablets_of(id).contains(&tablet) && !self.left.borrow().contains(&left) {
+                continue;
+            }
+            if self.is_handed_here(before, table, tablet) || self.engine.expected_tablets(id).contains(&tablet) {
                 continue;
             }
             // Also what another shard of this node still has: after a crash, this shard would find

@@ -1,5 +1,5 @@
 //! The keys that authenticate paging states. They are part of the metadata, so that every shard and
-//! node accepts the states of all others, also after a restart.
+//! node accepts the states of all others, even after a restart.
 //!
 //! The newest key signs. A key is replaced when it reaches the rotation period, and dropped once
 //! all states that it can have signed have expired. The rules are pure ([`due`]). [`PagingKeys`]

@@ -16,6 +16,7 @@ use crate::tablets::{self, TabletReplica};
 use crate::topology::{self, Node, NodeState, features};
 use engine::raft_log::{RaftLog, RaftLogError};
 use model::id::{HostId, TableId};
+use model::range::PartitionRange;
 use rt::ShardId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -81,7 +82,7 @@ impl MetadataLog {
 pub(super) struct RemovedData {
     /// Dropped tables, as they were. No current table uses the directory of one of them.
     pub tables: Vec<Rc<Table>>,
-    /// Tablets that moved away from the node.
+    /// Tablets whose token ranges, or parts of them, moved away from the node.
     pub tablets: Vec<(Rc<Table>, u32)>,
 }
 
@@ -105,7 +106,8 @@ impl Recovered {
 
     /// The resulting metadata, and the data that the changes removed from the node.
     pub(super) fn metadata_and_removed(&self, host: HostId) -> Result<(Metadata, RemovedData), OpenError> {
-        let (mut tables, mut tablets): (Vec<Rc<Table>>, BTreeSet<(TableId, u32)>) = Default::default();
+        // By ranges: the number of a tablet does not outlive a split.
+        let (mut tables, mut ranges): (Vec<Rc<Table>>, Vec<(TableId, PartitionRange)>) = Default::default();
         let metadata = self.replay(|before, after, ops| {
             tables.extend(Touched::by(before, after, ops).dropped);
             for op in ops {
@@ -113,7 +115,7 @@ impl Recovered {
                     && let Some(known) = before.table_by_id(*table)
                     && known.tablets.shard_on(*tablet, host).is_some()
                 {
-                    tablets.insert((*table, *tablet));
+                    ranges.push((*table, known.tablets.range(*tablet)));
                 }
             }
         })?;
@@ -125,11 +127,16 @@ impl Recovered {
         tables.retain(is_gone);
         tables.sort_by(|a, b| directory(a).cmp(&directory(b)));
         tables.dedup_by(|a, b| directory(a) == directory(b));
-        let parted = tablets.into_iter().filter_map(|(table, tablet)| {
-            let table = metadata.table_by_id(table)?;
-            table.tablets.shard_on(tablet, host).is_none().then(|| (table.clone(), tablet))
-        });
-        let tablets = parted.collect();
+        let mut parted: BTreeSet<(TableId, u32)> = BTreeSet::new();
+        for (id, range) in ranges {
+            let Some(map) = metadata.table_by_id(id).map(|table| &table.tablets) else { continue };
+            let is_gone = |tablet: &u32| {
+                map.shard_on(*tablet, host).is_none() && map.range(*tablet).intersection(&range).is_some()
+            };
+            parted.extend((0..map.count()).filter(is_gone).map(|tablet| (id, tablet)));
+        }
+        let table_of = |(id, tablet)| Some((metadata.table_by_id(id)?.clone(), tablet));
+        let tablets = parted.into_iter().filter_map(table_of).collect();
         Ok((metadata, RemovedData { tables, tablets }))
     }
 

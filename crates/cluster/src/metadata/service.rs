@@ -99,6 +99,8 @@ pub struct MetadataService {
     staged: RefCell<Option<Staged>>,
     /// Tables and tablets that this shard no longer owns, and that the engine still has.
     pub(super) left: RefCell<Vec<Left>>,
+    /// The tablets that this shard hands over to other shards of this node.
+    pub(super) handing: RefCell<BTreeSet<(TableId, u32)>>,
     /// One removal at a time.
     pub(super) removing: rt::sync::Semaphore,
     /// Tables that are no longer in the metadata, and that the engine is removing.
@@ -194,6 +196,7 @@ impl MetadataService {
             earlier: RefCell::default(),
             staged: RefCell::default(),
             left: RefCell::default(),
+            handing: RefCell::default(),
             removing: rt::sync::Semaphore::new(1),
             dropping: RefCell::default(),
             just_dropped: RefCell::default(),
@@ -389,7 +392,8 @@ impl MetadataService {
             if !self.engine.has_table(table.schema.id) {
                 fresh.push(table.clone());
             } else if before.is_none_or(|before| !Rc::ptr_eq(&before.tablets, &table.tablets)) {
-                self.take_tablets(table).await?;
+                self.finish_shard_moves(table).await?;
+                self.take_tablets(before.map(|before| &**before), table).await?;
             }
         }
         let add = |table: Rc<Table>| {
@@ -419,17 +423,22 @@ impl MetadataService {
         assert!(old.number <= metadata.number, "the metadata of a shard never go back");
         for table in &touched.put {
             let id = table.schema.id;
-            let is_here = self.own_tablets(table).is_subset(&self.engine.tablets_of(id));
-            debug_assert!(is_here, "a shard has its tablets before it shows them");
-            let Some(before) = old.table_by_id(id) else { continue };
+            let before = old.table_by_id(id);
+            self.show_shard_moves(before.map(|before| &**before), table);
+            debug_assert!(self.has_or_expects_all(table), "a shard has its tablets before it shows them");
+            let Some(before) = before else { continue };
             if before.schema.version != table.schema.version {
                 self.engine.update_schema(table.schema.clone());
                 self.forget_queriers(id);
             }
             if !Rc::ptr_eq(&before.tablets, &table.tablets) {
                 let (own, here) = (self.own_tablets(table), self.engine.tablets_of(id));
-                for tablet in here.difference(&own) {
+                for tablet in here.difference(&own).filter(|tablet| !self.is_handing(id, **tablet)) {
                     self.forget_queriers_of_tablet(id, &before.tablets.range(*tablet));
+                    if let Some(to) = self.handed_to(before, table, *tablet) {
+                        self.hand_over(id, *tablet, to);
+                        continue;
+                    }
                     self.leave([Left::Tablet(id, *tablet)]);
                     have_left = true;
                 }
@@ -450,6 +459,7 @@ impl MetadataService {
         let current = self.current();
         for table in touched.dropped.iter().filter(|table| current.table_by_id(table.schema.id).is_none()) {
             self.dropping.borrow_mut().push(table.clone());
+            self.engine.forget_shard_moves(table.schema.id);
             self.forget_queriers(table.schema.id);
             self.leave([Left::Table(table.schema.id, at_micros)]);
         }
@@ -491,6 +501,12 @@ impl MetadataService {
         let here = TabletReplica { host: self.info.host_id, shard: rt::shard::this().0 };
         let moving = table.tablets.transitions().map(|(tablet, _)| tablet);
         moving.filter(|tablet| table.tablets.is_incomplete(*tablet, here)).collect()
+    }
+
+    fn has_or_expects_all(&self, table: &Table) -> bool {
+        let (there, expected) =
+            (self.engine.tablets_of(table.schema.id), self.engine.expected_tablets(table.schema.id));
+        self.own_tablets(table).iter().all(|tablet| there.contains(tablet) || expected.contains(tablet))
     }
 
     /// The tablets of a table that belong on this shard.
@@ -547,13 +563,13 @@ async fn sweep(engine: &Engine, removed: &RemovedData, at_micros: i64) {
     for table in &removed.tables {
         if let Err(error) = engine.sweep_dropped(&table.schema, at_micros).await {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
-            tracing::warn!(keyspace, table = name, %error, "the directory of a dropped table cannot be removed");
+            tracing::warn!(keyspace, table = name, %error, "the directory of a dropped table cannot be removed, and takes up disk space");
         }
     }
     for (table, tablet) in &removed.tablets {
         if let Err(error) = engine.sweep_tablet(&table.schema, &table.tablets.range(*tablet)).await {
             let (keyspace, name) = (&table.schema.keyspace, &table.schema.name);
-            tracing::warn!(keyspace, table = name, tablet, %error, "the data of a tablet that moved away cannot be removed");
+            tracing::warn!(keyspace, table = name, tablet, %error, "the data of a tablet that moved away cannot be removed, and takes up disk space");
         }
     }
 }

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn load_that_is_there_counts() {
+    fn existing_load_counts() {
         let mut hosts = hosts("a/1:2 a/1:2");
         hosts[0].load = vec![4, 0];
         let map = place(8, &factors(&[("a", 1)]), &BTreeMap::new(), &mut hosts).expect("there are nodes enough");

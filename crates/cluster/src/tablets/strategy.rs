@@ -2,7 +2,7 @@
 //! are enough nodes. Pure.
 //!
 //! `NetworkTopologyStrategy` names a factor for each datacenter; `replication_factor` applies to
-//! the datacenters that it does not name. A datacenter may have a list of racks instead of a
+//! the datacenters that it does not name. A datacenter may have a rack list instead of a
 //! number: each rack gets one replica. Options store it as a CQL list, such as `['r1', 'r2']`.
 //! `SimpleStrategy` ignores datacenters: for placement and consistency levels all nodes form one
 //! datacenter.

@@ -19,7 +19,8 @@ named! {
     TransitionKind {
         /// A replica moves to another node.
         Migration = "migration",
-        /// A replica moves to another shard of its node.
+        /// A replica moves to another shard of its node. The node hands it over as soon as reads
+        /// use the new replicas, so at any stage only one of the two shards is read and written.
         IntranodeMigration = "intranode_migration",
         /// A replica is built from the others.
         Rebuild = "rebuild",
@@ -199,14 +200,36 @@ impl Transition {
     pub fn sources(&self, old: &[TabletReplica]) -> Replicas {
         let leaving: Replicas = old.iter().filter(|replica| !self.new_replicas.contains(replica)).copied().collect();
         match self.kind {
-            TransitionKind::Migration if !leaving.is_empty() => leaving,
+            TransitionKind::Migration | TransitionKind::IntranodeMigration if !leaving.is_empty() => leaving,
             _ => old.into(),
+        }
+    }
+
+    /// The set that reads use.
+    pub fn reads(&self) -> Set {
+        self.stage.reads()
+    }
+
+    /// The set that writes go to.
+    pub fn writes(&self) -> Set {
+        match self.kind {
+            TransitionKind::IntranodeMigration => self.stage.reads(),
+            _ => self.stage.writes(),
+        }
+    }
+
+    /// Whether a replica has the tablet at this stage, or receives it. `old`: the replicas in the
+    /// tablet map.
+    pub fn is_held_by(&self, replica: &TabletReplica, old: &[TabletReplica]) -> bool {
+        match self.kind {
+            TransitionKind::IntranodeMigration => self.read_set(old).contains(replica),
+            _ => old.contains(replica) || self.new_replicas.contains(replica),
         }
     }
 
     /// The replicas that reads may use. `old`: the replicas in the tablet map.
     pub fn read_set<'a>(&'a self, old: &'a [TabletReplica]) -> &'a [TabletReplica] {
-        match self.stage.reads() {
+        match self.reads() {
             Set::New => &self.new_replicas,
             Set::Old | Set::Both => old,
         }
@@ -215,7 +238,7 @@ impl Transition {
     /// The replicas that reads used before this stage or will use after it. The data that a read
     /// returns must be in this set too. `None` if writes go to one set only.
     pub fn other_read_set(&self, old: &[TabletReplica]) -> Option<Replicas> {
-        match (self.stage.writes(), self.stage.reads()) {
+        match (self.writes(), self.reads()) {
             (Set::Both, Set::New) => Some(old.into()),
             (Set::Both, _) => Some(self.new_replicas.clone()),
             _ => None,
@@ -224,7 +247,7 @@ impl Transition {
 
     /// The replicas that writes go to.
     pub fn write_set(&self, old: &[TabletReplica]) -> WriteSet {
-        let set = match self.stage.writes() {
+        let set = match self.writes() {
             Set::Old => WriteSet { replicas: old.into(), pending: 0 },
             Set::New => WriteSet { replicas: self.new_replicas.clone(), pending: 0 },
             Set::Both => {
@@ -317,6 +340,23 @@ mod tests {
     }
 
     #[test]
+    fn one_shard_of_a_node_has_the_tablet_at_any_stage() {
+        let other = TabletReplica { shard: 1, ..replica(1) };
+        let (old, new) = ([replica(1), replica(2)], [other, replica(2)]);
+        for &stage in Stage::ALL {
+            let kind = TransitionKind::IntranodeMigration;
+            let moving = Transition { kind, stage, new_replicas: new[..].into(), session: None };
+            let (read, written) = (moving.read_set(&old), moving.write_set(&old));
+            assert!(read == old || read == new, "{stage:?}");
+            assert_eq!((&written.replicas[..], written.pending), (read, 0), "{stage:?}");
+            assert!(moving.is_held_by(&old[0], &old) != moving.is_held_by(&other, &old), "{stage:?}");
+            assert!(moving.is_held_by(&old[1], &old), "{stage:?}");
+            assert_eq!(moving.other_read_set(&old), None, "{stage:?}");
+            assert_eq!(moving.sources(&old).as_slice(), [old[0]]);
+        }
+    }
+
+    #[test]
     fn a_replica_that_moves_is_copied() {
         let old = [replica(1), replica(2)];
         let of = |kind, new: &[TabletReplica]| {
@@ -328,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn transition_names_round_trip() {
         for kind in TransitionKind::ALL {
             assert_eq!(TransitionKind::from_name(kind.name()), Some(*kind));
         }

@@ -1,6 +1,6 @@
 //! Begins the moves of tablets that are planned ([`planner`]). Tablets move away from leaving
-//! nodes, and to nodes that have fewer than others. Tables also get the replicas that their
-//! keyspaces ask for. The migration driver completes them.
+//! nodes, and to nodes and shards that have fewer than others. Tables also get the replicas that
+//! their keyspaces ask for. The migration driver completes them.
 
 use super::features;
 use super::planner::{self, Move};
@@ -43,7 +43,7 @@ pub async fn run(services: PerShard<MetadataService>, is_down: impl Fn(HostId) -
         }
         if count > 0 && logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
             logged = Some(rt::time::now());
-            tracing::info!(tablets = count, "tablets begin to move to other nodes");
+            tracing::info!(tablets = count, "tablets begin to move");
         }
         let made = change::<(), Infallible, _>(services, move |metadata, _| {
             let moves = planner::next_moves(metadata, &down).into_iter().map(begun);

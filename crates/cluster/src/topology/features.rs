@@ -41,6 +41,9 @@ pub const TOPOLOGY_REQUESTS: &str = "TOPOLOGY_REQUESTS";
 /// node that returns to an earlier release would leave its lists as they are.
 pub const SSTABLE_LISTS: &str = "SSTABLE_LISTS";
 
+/// Tablets move between the shards of a node. Until all members know such moves, none begins.
+pub const INTRANODE_MIGRATION: &str = "INTRANODE_MIGRATION";
+
 /// A feature of every release, under the name that clients of ScyllaDB look for: tables consist of
 /// tablets. It is shown to clients; nodes do not negotiate it.
 const TABLETS: &str = "TABLETS";
@@ -74,7 +77,15 @@ pub(super) fn check_streaming(topology: &Topology) -> Result<(), String> {
 pub fn supported() -> Vec<String> {
     SINCE_THE_FIRST_RELEASE
         .into_iter()
-        .chain([NODE_RUNS, RATE_LIMITS, ARRIVAL_REPORTS, FILE_STREAM, TOPOLOGY_REQUESTS, SSTABLE_LISTS])
+        .chain([
+            NODE_RUNS,
+            RATE_LIMITS,
+            ARRIVAL_REPORTS,
+            FILE_STREAM,
+            TOPOLOGY_REQUESTS,
+            SSTABLE_LISTS,
+            INTRANODE_MIGRATION,
+        ])
         .map(str::to_owned)
         .collect()
 }

@@ -428,6 +428,11 @@ pub async fn begin(
     kind: TransitionKind,
     new_replicas: Replicas,
 ) -> Result<(), ChangeError<String>> {
+    if services.get().shards().internode.try_get().is_none() {
+        // It does not move tablets: see `server/src/membership.rs`.
+        let why = "this node has no `seeds`, so it is alone: a restart spreads its tablets over its shards";
+        return Err(ChangeError::Refused(why.to_owned()));
+    }
     change(services, move |metadata, _| {
         check(metadata, table, tablet, kind, &new_replicas)?;
         features::check_streaming(&metadata.topology)?;
@@ -507,7 +512,7 @@ pub fn check(
     let known = known.ok_or("there is no such table")?;
     let tablets = &known.tablets;
     if tablet >= tablets.count() {
-        return Err(format!("the table has {} tablets", tablets.count()));
+        return Err(format!("the table has no tablet {tablet}: it has {} tablets", tablets.count()));
     }
     if let Some(moving) = tablets.transition(tablet) {
         return Err(format!("the tablet is already moving: {}", moving.stage.name()));
@@ -517,13 +522,14 @@ pub fn check(
         let node = metadata.topology.node(replica.host).filter(|node| node.state == NodeState::Normal);
         let node = node.ok_or_else(|| format!("node {} serves no tablets", replica.host))?;
         if replica.shard >= node.shards {
-            return Err(format!("node {} has {} shards", replica.host, node.shards));
+            return Err(format!("node {} has no shard {}: it has {} shards", replica.host, replica.shard, node.shards));
         }
         if new[..at].iter().any(|other| other.host == replica.host) {
             return Err(format!("node {} would have two replicas", replica.host));
         }
-        if old.iter().any(|other| other.host == replica.host && other.shard != replica.shard) {
-            return Err("moving a replica between the shards of its node is not implemented yet".into());
+        let moves_on_node = old.iter().any(|other| other.host == replica.host && other.shard != replica.shard);
+        if moves_on_node && kind != TransitionKind::IntranodeMigration {
+            return Err(format!("node {} has the tablet on another shard", replica.host));
         }
     }
     let stay = old.iter().filter(|replica| new.contains(replica)).count();
@@ -532,6 +538,7 @@ pub fn check(
             planner::check_stays_in_rack(metadata, known, old, new)
         }
         TransitionKind::Migration => Err("only one replica can move at a time".into()),
+        TransitionKind::IntranodeMigration => check_moves_on_node(metadata, old, new),
         TransitionKind::Rebuild if !new.is_empty() && stay > 0 && new.len().abs_diff(old.len()) == 1 => {
             match stay == new.len().min(old.len()) {
                 true => Ok(()),
@@ -540,6 +547,20 @@ pub fn check(
         }
         TransitionKind::Rebuild => Err("only one replica can be added or removed at a time".into()),
         _ => Err(format!("{} is not implemented yet", kind.name())),
+    }
+}
+
+/// Refuses a change of replicas that is not the move of one replica to another shard of its node.
+fn check_moves_on_node(metadata: &Metadata, old: &[TabletReplica], new: &[TabletReplica]) -> Result<(), String> {
+    if !metadata.topology.has_feature(features::INTRANODE_MIGRATION) {
+        return Err("a node of the cluster cannot move tablets between shards yet: upgrade all nodes first".into());
+    }
+    let is_moved = |(old, new): &(&TabletReplica, &TabletReplica)| old != new;
+    let moved: Vec<_> = old.iter().zip(new).filter(is_moved).collect();
+    match &moved[..] {
+        [(from, to)] if from.host == to.host && old.len() == new.len() => Ok(()),
+        [] => Err("the replica is on this shard already".into()),
+        _ => Err("only one replica can move at a time, to another shard of its node".into()),
     }
 }
 

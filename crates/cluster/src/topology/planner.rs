@@ -1,6 +1,6 @@
 //! Plans which tablets move next. The purposes: no replica is lost ([`rebuild`]), tablets have as
-//! many replicas as their keyspaces ask for ([`factor`]), nodes leave ([`drain`]), and all nodes
-//! have their part ([`balance`]). Pure.
+//! many replicas as their keyspaces ask for ([`factor`]), nodes leave ([`drain`]), all nodes have
+//! their part ([`balance`]), and so have the shards of a node ([`shards`]). Pure.
 //!
 //! A replica moves within its datacenter, and within its rack if the keyspace lists it. Racks
 //! have no more replicas of a tablet after a move than they need to have. With `SimpleStrategy` any
@@ -11,6 +11,7 @@ mod balance;
 mod drain;
 mod factor;
 mod rebuild;
+mod shards;
 mod waiting;
 
 pub use drain::check_can_leave;
@@ -57,7 +58,12 @@ pub fn next_moves(metadata: &Metadata, down: &BTreeSet<HostId>) -> Vec<Move> {
     factor::plan(&mut work);
     match metadata.topology.members().any(|node| node.state == NodeState::Leaving) {
         true => drain::plan(&mut work),
-        false if metadata.topology.is_balancing() => balance::plan(&mut work),
+        false if metadata.topology.is_balancing() => {
+            balance::plan(&mut work);
+            if metadata.topology.has_feature(features::INTRANODE_MIGRATION) {
+                shards::plan(&mut work);
+            }
+        }
         false => {}
     }
     work.moves
@@ -161,8 +167,8 @@ impl<'a> Work<'a> {
     /// Plans new replicas of a tablet. The loads are already those after the move.
     fn push(&mut self, table: &Table, tablet: u32, kind: TransitionKind, new: Replicas) {
         let old = table.tablets.replicas(tablet);
-        // Only a replica that moves is copied from its node alone.
-        if kind == TransitionKind::Migration {
+        // A replica that moves is copied from its node alone. Others are built from several.
+        if matches!(kind, TransitionKind::Migration | TransitionKind::IntranodeMigration) {
             old.iter().filter(|replica| !new.contains(replica)).for_each(|gone| self.outgoing.add(*gone));
         }
         new.iter().filter(|replica| !old.contains(replica)).for_each(|added| self.incoming.add(*added));

@@ -93,7 +93,7 @@ impl Compactions {
         self.share_wanted.notify_one();
     }
 
-    /// The engine stops: writes the unsaved part of the history.
+    /// Wakes all background tasks when the engine stops, so that the history is saved and they end.
     pub fn wake_all(&self) {
         self.wake();
         self.history.wake();
@@ -192,7 +192,7 @@ impl Engine {
                     let schema = table.schema();
                     tracing::error!(
                         keyspace = schema.keyspace, table = schema.name, tablet = tablet.id, %error,
-                        "a compaction failed"
+                        "a compaction failed; retrying"
                     );
                     RETRY_AFTER
                 }

@@ -1,4 +1,4 @@
-//! The newest finished compactions of a shard, kept over restarts.
+//! The newest finished compactions of a shard, kept across restarts.
 //!
 //! Each shard has one small file, `compaction-history-<shard>` in the data directory. It is
 //! replaced durably a few seconds after a change, so a crash may lose the last few seconds. Nothing
@@ -108,7 +108,7 @@ impl Engine {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "the compaction history cannot be read");
+                tracing::warn!(file = %path.display(), %error, "the compaction history cannot be read: it starts empty");
                 return;
             }
         };
@@ -133,7 +133,7 @@ impl Engine {
             let path = self.history_path();
             if let Err(error) = sealed::write(&path, KIND, FORMAT, &records).await {
                 history.changed.set(true);
-                tracing::warn!(file = %path.display(), %error, "the compaction history cannot be written");
+                tracing::warn!(file = %path.display(), %error, "the compaction history cannot be written; retrying after the next compaction");
             }
         }
     }

@@ -177,7 +177,7 @@ mod tests {
         let table = engine.registry().remove(schema.id).unwrap();
         let range = PartitionRange::tokens(Token::MIN, Token(0));
         let (pool, rows) = (engine.pool().clone(), engine.rows().clone());
-        let slot = engine.registry().take_slot(schema.id, 0);
+        let slot = engine.registry().take_slot(schema.id);
         let set = (*table.tablets()[0].sstables()).clone();
         let tablet = Tablet::new(0, range, slot, pool, rows, set);
         let narrow = Table::new(

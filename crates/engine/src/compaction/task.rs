@@ -117,7 +117,7 @@ impl Engine {
         let unsealed = match relabeled {
             Ok(unsealed) => unsealed,
             Err(error) => {
-                tracing::warn!(generation = %input.generation(), %error, "an sstable cannot be moved to another level without rewriting it");
+                tracing::warn!(generation = %input.generation(), %error, "an sstable cannot be moved to another level as it is: rewriting it");
                 return Ok(false);
             }
         };
@@ -260,7 +260,7 @@ impl Engine {
         if outputs.is_empty() {
             // No output records that the commitlog records of the inputs are covered, so the table
             // must.
-            self.remember_covered(table, tablet.id, &hulls(inputs)).await?;
+            self.remember_covered(table, tablet, &hulls(inputs)).await?;
         }
         for output in &outputs {
             // No other compaction may take the outputs before the inputs are deleted durably. It

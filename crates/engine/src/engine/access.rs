@@ -1,7 +1,7 @@
 //! The parts of a shard's store: the interface for the server, and the interface for the modules of
 //! this crate.
 
-use super::{Engine, TableRegistry};
+use super::{Engine, ShardMoves, TableRegistry};
 use crate::commitlog::{Commitlog, LoggedRun, Position};
 use crate::compaction::Compactions;
 use crate::config::EngineConfig;
@@ -150,6 +150,10 @@ impl Engine {
 
     pub(crate) fn all_tables(&self) -> Vec<Rc<Table>> {
         self.registry.all()
+    }
+
+    pub(crate) fn shard_moves(&self) -> &ShardMoves {
+        &self.shard_moves
     }
 
     pub(crate) fn registry(&self) -> &TableRegistry {

@@ -1,4 +1,4 @@
-//! The tables of a shard, and which of their tablets writes to which slot of the commitlog.
+//! The tables of a shard, and which of them has the tablet that writes to a slot of the commitlog.
 
 use crate::commitlog::SlotId;
 use crate::table::{Table, Tablet};
@@ -11,8 +11,8 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(crate) struct TableRegistry {
     tables: RefCell<HashMap<TableId, Rc<Table>>>,
-    /// By slot: the table and the tablet that write to it.
-    slots: RefCell<Vec<Option<(TableId, u32)>>>,
+    /// By slot: the table of the tablet that writes to it.
+    slots: RefCell<Vec<Option<TableId>>>,
 }
 
 impl TableRegistry {
@@ -47,16 +47,16 @@ impl TableRegistry {
     pub fn remove(&self, id: TableId) -> Option<Rc<Table>> {
         let table = self.tables.borrow_mut().remove(&id)?;
         let mut slots = self.slots.borrow_mut();
-        for slot in slots.iter_mut().filter(|slot| slot.is_some_and(|(table, _)| table == id)) {
+        for slot in slots.iter_mut().filter(|slot| **slot == Some(id)) {
             *slot = None;
         }
         Some(table)
     }
 
     /// A slot of the log that no other tablet has had in this run.
-    pub fn take_slot(&self, table: TableId, tablet: u32) -> SlotId {
+    pub fn take_slot(&self, table: TableId) -> SlotId {
         let mut slots = self.slots.borrow_mut();
-        slots.push(Some((table, tablet)));
+        slots.push(Some(table));
         SlotId(slots.len() as u32 - 1)
     }
 
@@ -69,9 +69,9 @@ impl TableRegistry {
 
     /// The tablet that writes to a slot.
     pub fn tablet_of_slot(&self, slot: SlotId) -> Option<(Rc<Table>, Rc<Tablet>)> {
-        let (table, tablet) = (*self.slots.borrow().get(slot.0 as usize)?)?;
+        let table = (*self.slots.borrow().get(slot.0 as usize)?)?;
         let table = self.get(table)?;
-        let tablet = table.tablets().iter().find(|own| own.id == tablet)?.clone();
+        let tablet = table.tablets().iter().find(|own| own.slot == slot)?.clone();
         Some((table, tablet))
     }
 }

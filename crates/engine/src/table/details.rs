@@ -16,7 +16,7 @@ pub struct TableDetails {
     /// Sstables with an open file: files are opened when they are read.
     #[serde(default)]
     pub open_sstables: u64,
-    /// How many of them are on each level of leveled compaction.
+    /// The number of attached sstables on each level of leveled compaction.
     pub levels: Vec<u64>,
     /// Sstables that could not be opened or were found corrupt.
     pub unreadable: u64,

@@ -81,7 +81,7 @@ impl LargeView {
     }
 
     /// The bytes of a row if it is known to be large: more than `least` bytes in a memtable, or
-    /// listed by an sstable. Without a clustering key, the static row.
+    /// listed by an sstable. `clustering` is `None` for the static row.
     pub fn row(&self, clustering: Option<&Clustering>, least: u64) -> u64 {
         let listed = self.listed(clustering).map_or(0, |(bytes, _)| *bytes);
         let mut most = listed;

@@ -33,6 +33,11 @@ impl Loading {
         self.0.borrow().iter().map(|piece| piece.place.clone()).collect()
     }
 
+    /// Whether a piece is to be attached.
+    pub fn waits(&self, place: &SstablePath) -> bool {
+        self.0.borrow().iter().any(|piece| piece.place == *place && !piece.is_truncated)
+    }
+
     /// Marks pieces as truncated.
     pub fn truncated(&self, places: &[SstablePath]) {
         let mut all = self.0.borrow_mut();

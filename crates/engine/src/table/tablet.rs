@@ -8,7 +8,7 @@
 use super::{Attached, CachedTablet, LargeIndex, RowCache, SstableSet, TabletCompactions};
 use crate::commitlog::{Position, SlotId};
 use crate::compaction::PickMemo;
-use crate::memtable::{Memtable, Pool};
+use crate::memtable::{Interval, Memtable, Pool};
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
 use model::time::Timestamp;
@@ -54,6 +54,9 @@ pub(crate) struct Tablet {
     pub is_pending: Cell<bool>,
     /// See `table_ops/tablet_counter_ids.rs`.
     pub tablet_counter_id: Cell<Option<Uuid>>,
+    /// The intervals of other shards' logs, of this run, that may have records of the tablet: it
+    /// was on those shards before. Its sstables or the replay filters cover all of these records.
+    pub earlier_logs: RefCell<Vec<Interval>>,
 }
 
 impl Tablet {
@@ -83,6 +86,7 @@ impl Tablet {
             compactions: TabletCompactions::default(),
             is_pending: Cell::new(false),
             tablet_counter_id: Cell::new(None),
+            earlier_logs: RefCell::default(),
         })
     }
 

@@ -34,6 +34,11 @@ impl Unreadable {
         self.0.borrow().iter().map(|(place, _)| place.clone()).collect()
     }
 
+    /// All of them, with the errors of reads.
+    pub fn all(&self) -> Vec<(SstablePath, Corrupt)> {
+        self.0.borrow().iter().map(|(place, why)| (place.clone(), (**why).clone())).collect()
+    }
+
     /// Drops the sstables of `gone`, which are no longer part of the table. Returns those that were
     /// here.
     pub fn remove(&self, gone: &[SstablePath]) -> Vec<SstablePath> {

@@ -11,6 +11,8 @@ use crate::files::sealed::{self, Unusable};
 use crate::files::{FileOwner, read_owned};
 use crate::memtable::Interval;
 use model::HostId;
+use model::range::PartitionRange;
+use model::token::Token;
 use rt::ShardId;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -32,14 +34,28 @@ pub struct TruncateRecord {
     pub below: Position,
 }
 
+/// A log interval whose records of a token range are in no sstable.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct CoveredTokens {
+    /// The first token.
+    first: Token,
+    /// The last token.
+    last: Token,
+    interval: Interval,
+}
+
 /// One shard's replay filters for one table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReplayFilters {
     /// The last truncation.
     pub truncated: Option<TruncateRecord>,
     /// By tablet: log intervals whose records are in no sstable, because a compaction purged all
-    /// of them or the tablet was removed.
-    pub covered: Vec<(u32, Interval)>,
+    /// of them or the tablet was removed. Release 0.1.0 knows only this list.
+    covered: Vec<(u32, Interval)>,
+    /// The last entries of `covered` by tokens, because the number of a tablet does not outlive a
+    /// split. Entries of release 0.1.0, in which no tablet was split, are not here.
+    #[serde(default)]
+    covered_tokens: Vec<CoveredTokens>,
     /// The generations of the truncated sstables.
     #[serde(rename = "void")]
     pub truncated_sstables: Vec<String>,
@@ -54,15 +70,34 @@ pub(crate) struct ReplayFilters {
 }
 
 impl ReplayFilters {
-    /// Whether replay skips a record.
-    pub fn skip(&self, tablet: u32, position: Position) -> bool {
+    /// Adds an interval of a tablet with this range of tokens.
+    pub fn cover(&mut self, tablet: u32, range: &PartitionRange, interval: Interval) {
+        debug_assert!(range.start.key.is_none() && range.end.key.is_none(), "a tablet has whole tokens");
+        let before = range.start.token;
+        let first = if range.start.after { Token(before.0.saturating_add(1)) } else { before };
+        let last = range.end.token;
+        self.covered.push((tablet, interval));
+        self.covered_tokens.push(CoveredTokens { first, last, interval });
+    }
+
+    /// Drops the other intervals.
+    pub fn keep_covered(&mut self, is_kept: impl Fn(&Interval) -> bool) {
+        self.covered.retain(|(_, interval)| is_kept(interval));
+        self.covered_tokens.retain(|covered| is_kept(&covered.interval));
+    }
+
+    /// Whether replay skips a record of a partition.
+    pub fn skip(&self, tablet: u32, token: Token, position: Position) -> bool {
+        let includes = |interval: &Interval| interval.first <= position && position <= interval.last;
         let truncated =
             self.truncated.as_ref().is_some_and(|record| same_log(record.below, position) && position < record.below);
+        let of_first_release = &self.covered[..self.covered.len().saturating_sub(self.covered_tokens.len())];
         truncated
+            || of_first_release.iter().any(|(of, interval)| *of == tablet && includes(interval))
             || self
-                .covered
+                .covered_tokens
                 .iter()
-                .any(|(of, interval)| *of == tablet && interval.first <= position && position <= interval.last)
+                .any(|covered| (covered.first..=covered.last).contains(&token) && includes(&covered.interval))
     }
 
     /// Replaces the file of a shard of the node `host`.
@@ -134,13 +169,14 @@ mod tests {
     const HOST: HostId = HostId(Uuid::from_u128(1));
 
     #[test]
-    fn marks_come_back_and_skip_what_they_say() {
+    fn replay_filters_round_trip_and_skip_covered_records() {
         rt::block_on(async {
             let scratch = Scratch::new("filters");
             let at = |segment, offset| Position { segment, offset };
             let mut filters = ReplayFilters {
                 truncated: Some(TruncateRecord { at_micros: 5, below: at(7, 100) }),
                 covered: vec![(3, Interval { first: at(9, 0), last: at(9, 50) })],
+                covered_tokens: Vec::new(),
                 truncated_sstables: vec!["17".into()],
                 sequence: 3,
                 owner: None,
@@ -157,11 +193,19 @@ mod tests {
             assert!(defect(&path, 4, other).await.unwrap().is_some_and(|defect| defect.why.contains("another node")));
             let error = ReplayFilters::read_all(&scratch, &names, other).await.unwrap_err().to_string();
             assert!(error.contains("replay-marks-2 is of another node") && error.contains("start once"), "{error}");
-            assert!(filters.skip(1, at(7, 99)) && filters.skip(1, at(6, 4000)));
-            assert!(!filters.skip(1, at(7, 100)) && !filters.skip(1, at(9, 20)));
-            assert!(filters.skip(3, at(9, 50)) && !filters.skip(3, at(9, 51)));
+            let skip = |filters: &ReplayFilters, tablet, position| filters.skip(tablet, Token(5), position);
+            assert!(skip(&filters, 1, at(7, 99)) && skip(&filters, 1, at(6, 4000)));
+            assert!(!skip(&filters, 1, at(7, 100)) && !skip(&filters, 1, at(9, 20)));
+            assert!(skip(&filters, 3, at(9, 50)) && !skip(&filters, 3, at(9, 51)), "as release 0.1.0 wrote it");
             let other_shard = at((1 << 44) | 1, 0);
-            assert!(!filters.skip(1, other_shard));
+            assert!(!skip(&filters, 1, other_shard));
+            let whole = PartitionRange::tokens(Token(4), Token(5));
+            filters.cover(7, &whole, Interval { first: at(8, 0), last: at(8, 9) });
+            assert!(skip(&filters, 0, at(8, 9)) && skip(&filters, 3, at(9, 50)));
+            assert!(!filters.skip(7, Token(4), at(8, 9)) && !filters.skip(7, Token(6), at(8, 9)));
+            filters.keep_covered(|interval| interval.first == at(8, 0));
+            assert!(skip(&filters, 0, at(8, 9)) && !skip(&filters, 3, at(9, 50)));
+            assert_eq!(filters.covered.len(), filters.covered_tokens.len());
             rt::fs::write_durably(&path, b"messina").await.unwrap();
             assert!(matches!(ReplayFilters::read_all(&scratch, &names, HOST).await, Err(EngineError::Damaged { .. })));
             rt::fs::remove_file(&path).await.unwrap();

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_as_they_were_written() {
+    fn sstable_lists_round_trip() {
         rt::block_on(async {
             let scratch = Scratch::new("sstable-lists");
             let dir: &Path = &scratch;

@@ -98,7 +98,7 @@ impl Engine {
             .into_iter()
             .zip(opened.sets)
             .map(|(tablet, set)| {
-                let slot = self.registry().take_slot(id, tablet.id);
+                let slot = self.registry().take_slot(id);
                 Tablet::new(tablet.id, tablet.range, slot, self.pool().clone(), self.rows().clone(), set)
             })
             .collect();

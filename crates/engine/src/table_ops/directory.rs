@@ -64,7 +64,7 @@ impl Engine {
         if table.leftovers.may_return()
             && let Err(error) = self.remove_leftovers(table, table.leftovers.places()).await
         {
-            tracing::warn!(dir = %table.dir.display(), %error, "replaced sstables still cannot be removed");
+            tracing::warn!(dir = %table.dir.display(), %error, "replaced sstables still cannot be removed, and take up disk space; retrying");
         }
         Ok(())
     }

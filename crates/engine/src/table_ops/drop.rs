@@ -173,7 +173,7 @@ async fn sync_removal(dir: &Path) -> Result<(), EngineError> {
     let is_gone = is_absent(dir).await?;
     let Some(gone_from) = (if is_gone { dir.parent() } else { Some(dir) }) else { return Ok(()) };
     match rt::fs::sync_dir(gone_from).await {
-        // The keyspace has no directory either.
+        // The keyspace has no directory either, so there is nothing to sync.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.map_err(EngineError::io(gone_from)),
     }

@@ -136,7 +136,8 @@ impl Engine {
             SnapshotWriter::of(self.config()).take(schema, &dir, &sstables, &snapshot_name(schema, at_micros)).await?;
         }
         self.make_directories(&dir).await?;
-        // Replay skips records of all shards, also of shards that no longer exist.
+        // The truncation applies to the logs of all shards, including shards that no longer exist:
+        // replay skips their older records of this table.
         let mut ends: BTreeMap<ShardId, Position> = self.log_ends().await?.into_iter().collect();
         ends.extend(running.iter().copied());
         let mut filters: BTreeMap<ShardId, ReplayFilters> = found.filters.drain(..).collect();
@@ -158,7 +159,7 @@ impl Engine {
                 table = schema.name,
                 epoch,
                 sstables = sstables.len(),
-                "removed sstables from before the epoch of a table"
+                "the table was truncated: removed its sstables of earlier epochs"
             );
         }
         Ok(true)

@@ -43,7 +43,7 @@ impl OnDisk<'_> {
     /// Whether replay would skip a record: it is truncated, in an sstable, or of no tablet.
     fn skips(&self, key: &DecoratedKey, position: Position) -> bool {
         let Some(tablet) = self.tablets.iter().find(|tablet| tablet.range.contains(key)) else { return true };
-        self.found.filters.iter().any(|(_, filters)| filters.skip(tablet.id, position))
+        self.found.filters.iter().any(|(_, filters)| filters.skip(tablet.id, key.token, position))
             || self.sstables.iter().any(|own| {
                 let (first, last) = (own.sstable.first_key(), own.sstable.last_key());
                 let is_of_tablet = tablet.range.contains(first) || tablet.range.contains(last);

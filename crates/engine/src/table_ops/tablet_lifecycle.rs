@@ -42,7 +42,7 @@ impl Engine {
         }
         self.remove_foreign(&table, &tablet.range).await?;
         let tablet_counter_id = self.new_tablet_counter_id(&table, &tablet.range).await?;
-        let slot = self.registry().take_slot(id, tablet.id);
+        let slot = self.registry().take_slot(id);
         let (pool, rows) = (self.pool().clone(), self.rows().clone());
         let tablet = Tablet::new(tablet.id, tablet.range, slot, pool, rows, SstableSet::default());
         tablet.tablet_counter_id.set(tablet_counter_id);
@@ -82,11 +82,11 @@ impl Engine {
                 return Ok(());
             }
             table.begin_removal(&gone);
-            let mut all = vec![Interval { first: engine.log_begun(), last: engine.log().position() }];
+            let mut all = engine.logs_of(&gone);
             // After a crash, old logs that are not retired yet are replayed again.
             let old = engine.old_log_spans().await?;
             all.extend(old.into_iter().map(|(_, first, last)| Interval { first, last }));
-            engine.remember_covered(&table, tablet, &all).await?;
+            engine.remember_covered(&table, &gone, &all).await?;
             let set = gone.sstables();
             let sstables: Vec<_> = set.iter().cloned().collect();
             gone.seal();

@@ -5,12 +5,12 @@
 //! after it a restart finishes the work. Concurrent writes go to new memtables and stay. In a
 //! cluster, writes of the new epoch stay (see `table_ops/epoch.rs`).
 
-use crate::commitlog::{self, Position, same_log};
+use crate::commitlog::{self, Position};
 use crate::datadir::Made;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memtable::Interval;
-use crate::table::{Attached, Table};
+use crate::table::{Attached, Table, Tablet};
 use crate::table_dir::{ReplayFilters, TruncateRecord};
 use model::TableId;
 use model::schema::TableSchema;
@@ -27,7 +27,7 @@ impl Engine {
         self.detached(move |engine| async move { engine.truncate_table(&table, None, at_micros).await }).await
     }
 
-    /// As [`Engine::truncate`], in a cluster. No later than the data is removed,
+    /// Like [`Engine::truncate`], in a cluster. No later than the data is removed,
     /// [`Engine::epoch`] admits only requests of this epoch. Writes that were admitted before are
     /// removed with the data. May be called again after an error, as long as no data of the epoch
     /// was accepted.
@@ -91,6 +91,11 @@ impl Engine {
         self.change_filters(table, |filters| {
             filters.truncated = Some(record);
             filters.truncated_sstables = names;
+            // The record is about this shard's log only.
+            for (tablet, ..) in &void {
+                let earlier = tablet.earlier_logs.borrow();
+                earlier.iter().for_each(|interval| filters.cover(tablet.id, &tablet.range, *interval));
+            }
         })
         .await?;
         // Nothing of the table is missing any more. A refresh may have ended meanwhile.
@@ -147,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// Whether the table may have data on this shard, also in sstables that could not be opened.
+    /// Whether the table may have data on this shard, including sstables that could not be opened.
     pub(crate) fn has_data(&self, table: &Table) -> bool {
         !table.unreadable.is_empty()
             || !table.loading.is_empty()
@@ -158,16 +163,14 @@ impl Engine {
     pub(crate) async fn remember_covered(
         &self,
         table: &Table,
-        tablet: u32,
+        tablet: &Tablet,
         intervals: &[Interval],
     ) -> Result<(), EngineError> {
-        let (begun, started) = (self.log_begun(), self.is_started());
+        let started = self.is_started();
         self.change_filters(table, |filters| {
-            filters.covered.extend(intervals.iter().map(|interval| (tablet, *interval)));
+            intervals.iter().for_each(|interval| filters.cover(tablet.id, &tablet.range, *interval));
             // Once the engine has started, the logs of earlier runs were replayed and retired.
-            filters
-                .covered
-                .retain(|(_, interval)| !started || (same_log(interval.last, begun) && interval.last >= begun));
+            filters.keep_covered(|interval| !started || self.is_of_this_run(interval.last));
         })
         .await
     }

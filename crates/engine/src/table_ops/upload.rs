@@ -199,7 +199,7 @@ impl Engine {
     }
 
     /// Waits before another attempt, unless the table is dropped or the shard stops.
-    async fn wait_to_retry(&self, table: &Table) -> Result<(), EngineError> {
+    pub(crate) async fn wait_to_retry(&self, table: &Table) -> Result<(), EngineError> {
         if table.work.is_closed() {
             return Err(EngineError::Cancelled);
         }
@@ -446,7 +446,7 @@ async fn copy(
 pub(crate) async fn remove_pieces(dir: &Path, pieces: &[LoadedPiece]) {
     for piece in pieces {
         if let Err(error) = sstable::directory::remove(&SstablePath::new(dir, piece.generation)).await {
-            tracing::warn!(generation = %piece.generation, %error, "a copy of an uploaded sstable could not be removed");
+            tracing::warn!(generation = %piece.generation, %error, "a copy of an uploaded sstable could not be removed: the next start removes it");
         }
     }
 }

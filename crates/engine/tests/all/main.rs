@@ -41,6 +41,7 @@ mod removal_beside;
 #[cfg(not(feature = "sim"))]
 mod row_cache;
 #[cfg(not(feature = "sim"))]
+mod shard_moves;
 mod shards;
 #[cfg(not(feature = "sim"))]
 mod streaming;

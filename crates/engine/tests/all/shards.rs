@@ -13,13 +13,13 @@ use rt::{Machine, MachineConfig, ShardId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-const TABLETS: u64 = 6;
+pub const TABLETS: u64 = 6;
 
-fn owner(tablet: u32, shards: usize) -> ShardId {
+pub fn owner(tablet: u32, shards: usize) -> ShardId {
     ShardId((tablet as usize % shards) as u16)
 }
 
-fn route(key: &DecoratedKey, shards: usize) -> ShardId {
+pub fn route(key: &DecoratedKey, shards: usize) -> ShardId {
     let tablet = tablets(TABLETS).into_iter().find(|tablet| tablet.range.contains(key)).unwrap();
     owner(tablet.id, shards)
 }
@@ -49,7 +49,7 @@ async fn replay_part(old: OldLogs, shards: usize) {
 
 /// Starts a node with this number of shards, runs `f` on shard 0, and stops it properly or
 /// crashes.
-fn run<T: Send + 'static, F>(dir: PathBuf, shards: usize, crash: bool, f: impl FnOnce() -> F + Send + 'static) -> T
+pub fn run<T: Send + 'static, F>(dir: PathBuf, shards: usize, crash: bool, f: impl FnOnce() -> F + Send + 'static) -> T
 where
     F: Future<Output = T> + 'static,
 {
@@ -66,7 +66,7 @@ where
 }
 
 /// The same, with a table that is in this epoch according to the metadata.
-fn run_in_epoch<T: Send + 'static, F>(
+pub fn run_in_epoch<T: Send + 'static, F>(
     dir: PathBuf,
     shards: usize,
     epoch: u64,
@@ -123,7 +123,7 @@ where
     out
 }
 
-async fn write_on_owner(k: i32, timestamp: i64, change: Change, shards: usize) {
+pub async fn write_on_owner(k: i32, timestamp: i64, change: Change, shards: usize) {
     rt::shard::call(route(&key(k), shards), move || async move {
         let mutation = change.mutation(&schema(0, |_| {}), timestamp);
         ENGINES.get().apply_durably(&mutation, &key(k)).await.unwrap();
@@ -131,7 +131,7 @@ async fn write_on_owner(k: i32, timestamp: i64, change: Change, shards: usize) {
     .await;
 }
 
-async fn read_all() -> Seen {
+pub async fn read_all() -> Seen {
     let parts = rt::shard::call_all(|| async {
         let engine = ENGINES.get();
         read(&engine, schema(0, |_| {}).id, PartitionRange::FULL, Slice::full()).await

@@ -12,8 +12,8 @@ use crate::executor::{self, RunState, ShardFuture};
 use crate::group::Group;
 use crate::machine::mailboxes;
 use crate::shard::ShardId;
-use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -40,6 +40,9 @@ impl Default for Network {
     }
 }
 
+/// How often a node that may get a shard more does so when it restarts.
+const GROWTH: f64 = 0.3;
+
 /// A simulated world; see the module.
 pub struct World {
     sim: Sim<'static>,
@@ -50,10 +53,14 @@ pub struct World {
     nodes: BTreeMap<String, Node>,
     now: Rc<Cell<Duration>>,
     ahead: Rc<Cell<Duration>>,
+    /// See [`World::grow`].
+    most_shards: usize,
 }
 
 struct Node {
     disk: Disk,
+    /// The shards of the next run.
+    shards: Rc<Cell<usize>>,
     /// The main futures of the node's current run have all ended.
     ended: Rc<Cell<bool>>,
     stop: Rc<AtomicBool>,
@@ -92,7 +99,14 @@ impl World {
             nodes: BTreeMap::new(),
             now: Rc::default(),
             ahead: Rc::default(),
+            most_shards: 0,
         }
+    }
+
+    /// Gives nodes one more shard in some of their restarts, as long as they have fewer than
+    /// `most`.
+    pub fn grow(&mut self, most: usize) {
+        self.most_shards = most;
     }
 
     /// Sets the wall clock ahead of the world's time, for nodes that start from now on. A smaller
@@ -138,8 +152,10 @@ impl World {
         let stop = Rc::new(AtomicBool::new(false));
         let skew = Rc::new(Cell::new(0));
         let paused_until = Rc::new(Cell::new(Duration::ZERO));
+        let shards = Rc::new(Cell::new(shards));
         let node = Node {
             disk: disk.clone(),
+            shards: shards.clone(),
             ended: ended.clone(),
             stop: stop.clone(),
             skew: skew.clone(),
@@ -242,7 +258,11 @@ impl World {
         if self.get(name).running {
             self.halt(name, "killed to start again");
         }
-        self.trace.line(&format!("{} {name} starts", self.sim.elapsed().as_millis()));
+        let shards = self.get(name).shards.clone();
+        if shards.get() < self.most_shards && self.rng.gen_bool(GROWTH) {
+            shards.set(shards.get() + 1);
+        }
+        self.trace.line(&format!("{} {name} starts with {} shards", self.sim.elapsed().as_millis(), shards.get()));
         let node = self.get(name);
         node.running = true;
         node.ended.set(false);
@@ -326,8 +346,8 @@ impl World {
         self.sim.set_link_max_message_latency(a, b, longest);
     }
 
-    /// Sets the error of a node's wall clock, in microseconds. It stays over restarts, until it is
-    /// set again.
+    /// Sets the error of a node's wall clock, in microseconds. It stays across restarts, until it
+    /// is set again.
     pub fn set_clock_wrong(&mut self, name: &str, micros: i64) {
         self.trace.line(&format!("{} {name} clock wrong by {micros} us", self.sim.elapsed().as_millis()));
         self.get(name).skew.set(micros * 1_000);
@@ -373,7 +393,7 @@ impl World {
 struct Boot {
     name: Rc<str>,
     seed: u64,
-    shards: usize,
+    shards: Rc<Cell<usize>>,
     disk: Disk,
     trace: Trace,
     cuts: Cuts,
@@ -395,11 +415,12 @@ impl Boot {
         self.boots.set(self.boots.get() + 1);
         self.stop.store(false, Ordering::Release);
         self.disk.start_machine();
-        let run_state = RunState::new(self.shards);
-        let mailboxes = mailboxes(self.shards);
+        let count = self.shards.get();
+        let run_state = RunState::new(count);
+        let mailboxes = mailboxes(count);
         let epoch = EPOCH_NANOS + (self.now.get() + self.ahead.get()).as_nanos() as i128;
-        let mut shards = Vec::with_capacity(self.shards);
-        for index in 0..self.shards {
+        let mut shards = Vec::with_capacity(count);
+        for index in 0..count {
             let shard = ShardId(index as u16);
             let sim = SimShard {
                 node: self.name.clone(),

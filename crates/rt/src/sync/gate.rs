@@ -109,6 +109,11 @@ impl RenewedGate {
         self.now.borrow().enter().expect("the gate of now is open")
     }
 
+    /// Whether nothing is inside.
+    pub fn is_empty(&self) -> bool {
+        self.now.borrow().inside() == 0 && self.earlier.borrow().iter().all(|gate| gate.inside() == 0)
+    }
+
     /// Waits until everything that entered before the call has left, also what an earlier call
     /// still waits for. The future may be awaited later.
     pub fn earlier_have_left(&self) -> impl Future<Output = ()> + use<> {

@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use cluster::metadata::Table;
 use cluster::tablets::TabletReplica;
-use cluster::tablets::transition::Transition;
+use cluster::tablets::transition::{Transition, TransitionKind};
 use cluster::topology::planner;
 use engine::streaming::Direction;
 use model::HostId;
@@ -119,7 +119,7 @@ struct TabletMove {
     last_token: String,
     kind: &'static str,
     stage: &'static str,
-    /// The nodes that lose a replica.
+    /// The nodes that lose a replica; with the shard if it moves to another shard of its node.
     from: Vec<String>,
     /// The nodes that get one.
     to: Vec<String>,
@@ -142,8 +142,8 @@ async fn moves(State(state): State<AdminState>) -> RestResult<Vec<TabletMove>> {
         let metadata = services.cluster.metadata.get().current();
         let one = |(table, tablet, moving): (&Rc<Table>, u32, &Transition)| {
             let old = table.tablets.replicas(tablet);
-            let hosts = |of: &[TabletReplica], without: &[TabletReplica]| -> Vec<HostId> {
-                of.iter().filter(|replica| !without.contains(replica)).map(|replica| replica.host).collect()
+            let only_in = |of: &[TabletReplica], without: &[TabletReplica]| -> Vec<TabletReplica> {
+                of.iter().filter(|replica| !without.contains(replica)).copied().collect()
             };
             let arrived = hindrances.incoming.of(moving.session);
             let named = TabletMove {
@@ -159,13 +159,18 @@ async fn moves(State(state): State<AdminState>) -> RestResult<Vec<TabletMove>> {
                 total_bytes: arrived.and_then(|arrived| arrived.total_bytes),
                 waits_for: hindrances.of_move(table, tablet, moving),
             };
-            (named, hosts(old, &moving.new_replicas), hosts(&moving.new_replicas, old))
+            (named, only_in(old, &moving.new_replicas), only_in(&moving.new_replicas, old))
         };
         metadata.transitions().map(one).collect::<Vec<_>>()
     });
     let named = moves.await?.into_iter().map(|(mut one, from, to)| {
-        one.from = from.into_iter().map(&name).collect();
-        one.to = to.into_iter().map(&name).collect();
+        let is_on_node = one.kind == TransitionKind::IntranodeMigration.name();
+        let place = |replica: TabletReplica| match is_on_node {
+            true => format!("{} shard {}", name(replica.host), replica.shard),
+            false => name(replica.host),
+        };
+        one.from = from.into_iter().map(place).collect();
+        one.to = to.into_iter().map(place).collect();
         one
     });
     Ok(Json(named.collect()))

@@ -50,8 +50,8 @@ struct Change {
     kind: TransitionKind,
     /// The node that loses its replica, and the shard on which that is, if given.
     from: Option<(HostId, Option<u16>)>,
-    /// The node that gets a replica, and its shard. Without a shard, the one with the fewest
-    /// tablets.
+    /// The node that gets a replica, and its shard. If no shard is given, the shard with the fewest
+    /// tablets gets it.
     to: Option<(HostId, Option<u16>)>,
 }
 
@@ -78,7 +78,11 @@ async fn set_balancing(State(state): State<AdminState>, Query(query): Query<Bala
 async fn move_tablet(State(state): State<AdminState>, Query(query): Query<Parameters>) -> RestResult {
     let from = (host(&state, "src_host", query.src_host.as_deref()).await?, query.src_shard);
     let to = (host(&state, "dst_host", query.dst_host.as_deref()).await?, query.dst_shard);
-    carry_out(&state.remote, query, Change { kind: TransitionKind::Migration, from: Some(from), to: Some(to) }).await
+    let kind = match from.0 == to.0 {
+        true => TransitionKind::IntranodeMigration,
+        false => TransitionKind::Migration,
+    };
+    carry_out(&state.remote, query, Change { kind, from: Some(from), to: Some(to) }).await
 }
 
 async fn add_replica(State(state): State<AdminState>, Query(query): Query<Parameters>) -> RestResult {

@@ -265,7 +265,7 @@ settings! {
     section "Machine" {
         /// The number of shards. Without a value: one for each CPU of `cpuset`, or of the process's
         /// affinity mask. In a cluster of several nodes, the number can only grow: with fewer
-        /// shards, the node does not start.
+        /// shards, the node does not start. With more, tablets of the node move to the new shards.
         shards ["smp"] ("1" to "1024"): Option<u16> = None;
         /// The CPUs to use, such as `0-3,6`. Shards are pinned to them in order. The node does not
         /// start if it cannot use one of them.
@@ -304,8 +304,8 @@ settings! {
         counter_write_request_timeout_in_ms ["counter_write_request_timeout"] ("10ms" to "365d"): Millis = millis(5_000);
         /// The timeout of a TRUNCATE.
         truncate_request_timeout_in_ms ["truncate_request_timeout"] ("10ms" to "365d"): Millis = millis(60_000);
-        /// A page ends when its rows have this many bytes. At most what a shard keeps for its
-        /// clients: two fifths of its memory.
+        /// A page ends when its rows reach this size. The maximum is the memory that a shard
+        /// reserves for clients: two fifths of the shard's memory.
         query_page_size_in_bytes ("1B" to ""): Bytes = Size(1 << 20);
         /// The maximum number of tombstones that a page reads. If it is set (in the file, on the
         /// command line or in `system.config`), the page ends there, even without a row. Otherwise
@@ -323,8 +323,8 @@ settings! {
         /// How long a key authenticates new paging states. A key is removed when all paging states
         /// that it authenticated have expired.
         paging_key_rotation_period_in_s ["paging_key_rotation_period"] ("1s" to ""): Seconds = seconds(24 * 3600);
-        /// The maximum size of an unpaged result in memory. At most what a shard keeps for its
-        /// clients: two fifths of its memory.
+        /// The maximum size of an unpaged result in memory. It is limited to the memory that a
+        /// shard reserves for clients: two fifths of the shard's memory.
         max_memory_for_unlimited_query_hard_limit ("64KiB" to ""): Bytes = Size(100 << 20);
         /// A read that meets this many tombstones is logged.
         tombstone_warn_threshold: u64 = 1_000;

@@ -12,7 +12,7 @@ use cluster::topology::migration_driver::{self, StreamError, StreamTask, Streame
 use cluster::topology::{NodeState, balancer, leave};
 use cql::api::Consistency;
 use futures_util::future::LocalBoxFuture;
-use model::id::HostId;
+use model::id::{HostId, TableId};
 use rt::time::Duration;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ const TABLES: [&str; 2] = ["t", "n"];
 /// How long a client waits until all tablets have the replicas of an altered keyspace. The change
 /// continues without it.
 const ALTERING: Duration = Duration::from_secs(2);
-/// The replication factors and lists of racks that a keyspace may get.
+/// The replication factors and rack lists that a keyspace may get.
 const FACTORS: [&str; 9] = [
     "2",
     "3",
@@ -151,8 +151,8 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
     }
 }
 
-/// Begins to move a random tablet. Another node may have begun to move it; a refused change does no
-/// harm.
+/// Begins to move a random tablet to another node, or to another shard of its node. Another node
+/// may have begun to move it; a refused change does no harm.
 async fn begin_one(plan: &Plan) -> Result<(), String> {
     let metadata = LAYERS.metadata.get().current();
     let mut tables = TABLES.to_vec();
@@ -161,16 +161,26 @@ async fn begin_one(plan: &Plan) -> Result<(), String> {
     let table = metadata.table("c", tables[any(tables.len() as i32) as usize]).ok_or("no table")?;
     let tablet = any(table.tablets.count() as i32) as u32;
     let old = table.tablets.replicas(tablet);
+    let leaving = any(old.len() as i32) as usize;
+    let mut new = Replicas::from_slice(old);
+    if any(3) == 0 {
+        let TabletReplica { host, shard } = old[leaving];
+        let shards = metadata.topology.node(host).map_or(1, |node| node.shards);
+        new[leaving].shard = (shard + 1) % shards;
+        return begin(table.schema.id, tablet, TransitionKind::IntranodeMigration, new).await;
+    }
     let members = metadata.topology.members().filter(|node| node.state == NodeState::Normal);
     let others: Vec<(HostId, u16)> = members
         .filter(|node| old.iter().all(|replica| replica.host != node.host))
         .map(|node| (node.host, node.shards))
         .collect();
     let (host, shards) = *others.get(any(others.len() as i32) as usize).ok_or("all nodes have a copy")?;
-    let leaving = any(old.len() as i32) as usize;
-    let mut new = Replicas::from_slice(old);
     new[leaving] = TabletReplica { host, shard: any(i32::from(shards)) as u16 };
-    let begun = migration_driver::begin(LAYERS.metadata, table.schema.id, tablet, TransitionKind::Migration, new).await;
+    begin(table.schema.id, tablet, TransitionKind::Migration, new).await
+}
+
+async fn begin(table: TableId, tablet: u32, kind: TransitionKind, new: Replicas) -> Result<(), String> {
+    let begun = migration_driver::begin(LAYERS.metadata, table, tablet, kind, new).await;
     begun.map_err(|error| error.to_string())
 }
 
@@ -200,7 +210,8 @@ fn own_host() -> HostId {
     LAYERS.metadata.get().info().host_id
 }
 
-/// Has this node leave, which moves its tablets to the others; or stay, if it is leaving.
+/// Begins to decommission this node, which moves its tablets to the others. If it is leaving
+/// already, cancels that.
 async fn begin_or_cancel_leaving() -> Result<(), String> {
     let (own, liveness) = (own_host(), LAYERS.internode.try_get().map(|internode| internode.liveness()));
     let is_leaving = {
@@ -217,7 +228,7 @@ async fn begin_or_cancel_leaving() -> Result<(), String> {
     done.map_err(|error| error.to_string())
 }
 
-/// Has this node stream tablets as files, or as mutations.
+/// Sets whether this node streams tablets as files or as mutations.
 async fn set_file_streaming(whole_files: bool) -> Result<(), String> {
     let settings = StreamSettings { whole_files, ..StreamSettings::default() };
     LAYERS.streams.call_all(move |streams| async move { streams.set(settings) }).await;

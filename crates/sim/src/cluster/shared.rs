@@ -96,6 +96,8 @@ pub struct Plan {
     pub replicating: bool,
     /// Whether nodes leave, are removed or replaced, and come back as new nodes. Needs `moving`.
     pub member_changes: bool,
+    /// Whether nodes have more shards after some restarts.
+    pub growing: bool,
     /// Whether queries are paged over clients of all nodes.
     pub paging: bool,
     /// The tables with partitions that are used far beyond their rate limits.
@@ -124,6 +126,7 @@ impl Default for Plan {
             moving: false,
             replicating: false,
             member_changes: false,
+            growing: false,
             paging: false,
             limited: &[],
             clients: 1,

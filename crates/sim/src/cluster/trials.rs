@@ -82,6 +82,8 @@ pub const ALL: &[Trial] = &[
     Trial::new("replication-network", NETWORK, |seed| Plan { replicating: true, ..with_room(seed) }),
     Trial::new("members-deaths", DEATHS, changing_members),
     Trial::new("members-network", NETWORK, changing_members),
+    Trial::new("shards-deaths", DEATHS, |seed| Plan { growing: true, ..with_room(seed) }),
+    Trial::new("shards-power", POWER, |seed| Plan { growing: true, sync: SyncMode::Batch, ..with_room(seed) }),
     Trial::new("datacenters", DATACENTERS, two_datacenters),
     Trial { begin: Begin::Forming, ..Trial::new("forming-power", POWER, batch) },
     Trial { begin: Begin::Forming, ..Trial::new("forming-cuts", CUTS, batch) },
@@ -126,7 +128,7 @@ pub fn with_room(seed: u64) -> Plan {
     Plan { moving: true, ..periodic(2 + seed % 2) }
 }
 
-/// As [`with_room`], and nodes leave, are removed or replaced, and come back as new nodes.
+/// Like [`with_room`], but nodes also leave, are removed or replaced, and come back as new nodes.
 pub fn changing_members(seed: u64) -> Plan {
     Plan { member_changes: true, ..with_room(seed) }
 }

@@ -109,7 +109,7 @@ fn user_type(fields: &[&str]) -> Op {
 }
 
 #[test]
-fn an_identity_is_that_of_a_type_until_it_is_dropped() {
+fn a_user_type_keeps_its_identity_until_it_is_dropped() {
     let identity = Uuid::from_u128(7);
     let identify = Op::IdentifyType { keyspace: "a".into(), name: "u".into(), identity };
     let of = |metadata: &Metadata| metadata.type_identity("a", "u");

@@ -73,7 +73,8 @@ pub(super) fn plan(work: &mut Work<'_>) {
     }
 }
 
-/// Whether all tablets of a keyspace have the replicas that it asks for, and none moves.
+/// Whether all tablets of a keyspace have the replicas that its replication requires, and none
+/// moves.
 fn has_replicas(metadata: &Metadata, keyspace: &Keyspace) -> bool {
     keyspace.tables.values().all(|table| {
         let Some(target) = Target::of(metadata, table) else { return true };

@@ -270,3 +270,39 @@ proptest! {
         prop_assert!(moved <= tablets.len() * 2 * racks.len() * 4, "{} moves", moved);
     }
 }
+
+/// Enables moves between shards.
+fn with_shard_moves(metadata: &Metadata) -> Metadata {
+    let feature = Op::EnableFeatures(vec![features::INTRANODE_MIGRATION.to_owned()]);
+    metadata.with(&[feature]).expect("the steps fit")
+}
+
+#[test]
+fn tablets_move_to_the_shards_of_their_node_that_have_fewer() {
+    let one: &[u8] = &[1];
+    let two: &[u8] = &[1, 2];
+    let even = metadata("a/1 a/1", &[("a", "1")], &[one; 8]).with(&[Op::SetBalancing(false)]).expect("it fits");
+    assert_eq!(next_moves(&with_shard_moves(&even), &BTreeSet::new()), [], "balancing is off");
+    let replicated = metadata("a/1 a/1", &[("a", "2")], &[two; 4]);
+    assert_eq!(next_moves(&replicated, &BTreeSet::new()), [], "the nodes have equally many");
+    let mut known = with_shard_moves(&replicated);
+    let moves = next_moves(&known, &BTreeSet::new());
+    let shards = |one: &Move| one.new.iter().map(|replica| replica.shard).collect::<Vec<_>>();
+    assert!(moves.iter().all(|one| one.kind == TransitionKind::IntranodeMigration), "{moves:?}");
+    assert_eq!(moves.iter().map(shards).collect::<Vec<_>>(), [[1, 0], [1, 0], [0, 1], [0, 1]]);
+    let tablets: BTreeSet<u32> = moves.iter().map(|one| one.tablet).collect();
+    assert_eq!(tablets.len(), 4, "a tablet moves once at a time");
+    assert_eq!(next_moves(&known, &BTreeSet::from([host(2)])), [], "node 2 takes part in all of them");
+    for Move { table, tablet, new, kind } in moves {
+        let moving = Transition { kind, stage: Stage::EndMigration, new_replicas: new, session: None };
+        let put = Op::PutTransition(Box::new(moving.written(table, tablet)));
+        known = known.with(&[put]).expect("it fits");
+    }
+    assert_eq!(next_moves(&known, &BTreeSet::new()), [], "these moves make the shards even");
+    let ends = (0..4).map(|tablet| Op::EndTransition { table: TABLE, tablet, moved: true }).collect::<Vec<_>>();
+    let known = known.with(&ends).expect("they fit");
+    assert_eq!([1, 2].map(|n| known.load(host(n), 2)), [[2, 2], [2, 2]]);
+    assert_eq!(next_moves(&known, &BTreeSet::new()), []);
+    let uneven = with_shard_moves(&metadata("a/1", &[("a", "1")], &[one; 8]));
+    assert_eq!(next_moves(&uneven, &BTreeSet::new()).len(), AT_ONCE, "a shard sends so many at a time");
+}

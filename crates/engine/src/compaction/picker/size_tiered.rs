@@ -16,7 +16,8 @@ pub(super) fn pick_among(candidates: &[Candidate], among: Vec<usize>, options: &
         if bucket.members.len() < options.min_threshold {
             continue;
         }
-        // The smallest sstables come first: they cost least, and reduce the count as much.
+        // The smallest sstables come first: they cost least, and reduce the count as much as
+        // others.
         bucket.members.truncate(options.max_threshold);
         if best.as_ref().is_none_or(|best| best.members.len() < bucket.members.len()) {
             best = Some(bucket);

@@ -37,8 +37,8 @@ pub fn print(stream: Stream, text: Arguments<'_>) -> bool {
     writer.inspect(|writer| writer.line(stream, text.to_string().as_bytes())).is_some()
 }
 
-/// Has the message of a panic written with the other lines. Then ends the process, in every build:
-/// what a panic leaves half done must not be served or written.
+/// Installs a panic hook that writes the panic message to the log and then ends the process, in
+/// every build: state that a panic left half changed must not be served or written.
 fn abort_on_panics(writer: LogWriter) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();

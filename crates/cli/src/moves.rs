@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_that_are_gone_count_as_ended() {
+    fn moves_that_are_no_longer_listed_count_as_ended() {
         let one = json!({ "keyspace": "ks", "table": "t", "tablet": 3, "stage": "streaming" });
         let mut shown = Shown::new(true).unwrap_or_else(|error| panic!("a style: {}", error.why));
         shown.update(std::slice::from_ref(&one));

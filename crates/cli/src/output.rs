@@ -24,7 +24,7 @@ pub fn plain_text(value: &Value) -> String {
 }
 
 /// Prints the answer of a node: as JSON, or as text. Every command of `messina admin` prints its
-/// JSON here, also if the answer is `null`.
+/// JSON here, even if the answer is `null`.
 pub fn print_answer(answer: &Value, as_json: bool, text: impl FnOnce(&Value) -> String) {
     if as_json {
         say!("{answer}");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_if_nothing_is_noted() {
+    fn the_output_says_if_no_missed_writes_are_recorded() {
         let none = json!([]);
         assert_eq!(
             of_one(&nodes(), "b", &none, false),

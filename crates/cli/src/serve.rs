@@ -53,7 +53,7 @@ pub fn run(arguments: &ArgMatches) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     if let Err(error) = rt::host::raise_open_files() {
-        tracing::warn!(%error, "cannot raise the number of files that may be open");
+        tracing::warn!(%error, "cannot raise the limit of open files to its hard limit: the node may run out of descriptors; raise the limit (ulimit -n, LimitNOFILE)");
     }
     let file = file.cloned();
     let reload = move || {

@@ -1,7 +1,7 @@
 //! Refresh: loads the sstables in a table's `upload` directory into the table, on all shards.
 //!
 //! Shard 0 leads, and every shard copies a share of the files. Either all sstables are loaded or
-//! none, also after a crash (`engine/upload.rs`).
+//! none, even after a crash (`engine/upload.rs`).
 //!
 //! A refresh and the transition of a tablet of this node exclude each other, because rows that are
 //! loaded after the streaming would leave with the old replica. A refresh is refused while such a

@@ -20,7 +20,7 @@
 //! - Later pages.
 //! - Reads that count against a rate limit, and all reads while the hot partition protection
 //!   refuses requests: replicas count each request.
-//! - Reads that are traced, also for the slow query log.
+//! - Traced reads, including those traced for the slow query log.
 
 use super::consistency::Consistency;
 use super::quorum_page::QuorumPage;

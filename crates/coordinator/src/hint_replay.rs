@@ -34,7 +34,8 @@ impl Coordinator {
         drop(metadata);
         self.pass_on_notes(&hints).await;
         for target in hints.targets() {
-            // The hints for a node that has left go to the present replicas.
+            // Hints for a node that has left the cluster are sent to the current replicas of the
+            // tablet.
             if !self.nodes().is_alive(target) && !self.has_left(target) {
                 continue;
             }
@@ -48,7 +49,9 @@ impl Coordinator {
                 ),
                 Ok(true) => tracing::info!(node = %target, "all hints for a node were delivered"),
                 Ok(false) => {}
-                Err(error) => tracing::error!(node = %target, %error, "hints cannot be replayed"),
+                Err(error) => {
+                    tracing::error!(node = %target, %error, "hints cannot be replayed now, and are kept; retrying")
+                }
             }
         }
     }

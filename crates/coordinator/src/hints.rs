@@ -468,7 +468,7 @@ impl Hints {
         let logs: Vec<Rc<HintLog>> = self.logs.borrow().values().cloned().collect();
         for log in logs {
             if let Err(error) = log.sync().await {
-                tracing::error!(node = %log.target, %error, "hints cannot be synced");
+                tracing::error!(node = %log.target, %error, "hints cannot be synced, and a power loss may lose them: the node is recorded with missed writes");
             }
         }
         // After the sync: manifests have the lengths that are durable.

@@ -105,7 +105,7 @@ pub struct LastReplicas {
 }
 
 impl LastReplicas {
-    /// Whether they read any of the tokens behind `before` up to `last`.
+    /// Whether the replicas have read any of the tokens after `before` up to `last`.
     pub fn have_read(&self, before: Token, last: Token) -> bool {
         self.before < last && before < self.last
     }

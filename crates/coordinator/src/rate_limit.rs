@@ -71,7 +71,7 @@ pub(super) fn tokens_of(query: &Query, page: &PageRequest) -> Option<SmallVec<[T
     Some(counted.iter().map(|key| key.token).collect())
 }
 
-/// The decisions on the partitions of a request. All partitions are counted, also after a refusal.
+/// The decisions on the partitions of a request. All partitions are counted, even after a refusal.
 struct Decisions<'a> {
     draw: u32,
     trace: Option<&'a Trace>,

@@ -98,7 +98,7 @@ impl Coordinator {
         let mut answers = stream::iter(asked.collect::<Vec<_>>()).buffered(batch.len());
         let page = joined_page(&batch, targets, &mut answers).await?;
         if counting.is_deferred() {
-            // A refusal of any partition refuses the statement, also if the page ends before it.
+            // A refusal of any partition refuses the statement, even if the page ends before it.
             while let Some(answer) = answers.next().await {
                 if let Err(refused @ CoordinatorError::RateLimited { .. }) = answer {
                     return Err(refused);

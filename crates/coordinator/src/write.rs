@@ -132,7 +132,8 @@ impl Coordinator {
         }
     }
 
-    /// Sends mutations to all their replicas once. `sent`: whether an earlier attempt did.
+    /// Sends mutations to all their replicas once. `sent`: whether an earlier attempt may have
+    /// written them to some replicas.
     async fn write_to_all(
         &self,
         metadata: &Metadata,

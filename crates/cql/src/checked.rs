@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// A value that is valid and canonical for its type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckedValue {
-    /// The value. Without its null elements, if it is a list of IN.
+    /// The value. Without its null elements, if it is an IN list.
     pub bytes: Bytes,
-    /// The same elements as a set, if the value is a list of IN.
+    /// The same elements as a set, if the value is an IN list.
     pub set: Option<SortedSet>,
     /// Whether the list had null elements.
     pub nulls: bool,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_in_is_a_set() {
+    fn an_in_list_is_a_set() {
         let given = list(&CqlType::Int, [7, -1, 7, 3, -1].map(Value::Int).to_vec());
         let set = in_list(&CqlType::Int, &given).set.expect("it is a list of IN");
         assert_eq!((set.len(), set.unequal(), set.is_empty()), (3, 3, false));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_are_valid_in_a_list_of_in_only() {
+    fn nulls_are_valid_only_in_an_in_list() {
         let with_null = Bytes::from_static(&[0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 4, 0, 0, 0, 9]);
         let checked = in_list(&CqlType::Int, &with_null);
         assert!(checked.nulls);

@@ -1,7 +1,7 @@
 //! DESCRIBE: the schema as statements that create it again, and lists of schema objects.
 //!
 //! Results have the columns that cqlsh of Cassandra 4 expects. The statements create the same
-//! schema when they are executed. Names are quoted where necessary, also in name columns. System
+//! schema when they are executed. Names are quoted where necessary, even in name columns. System
 //! keyspaces are described like others.
 
 mod options;

@@ -37,7 +37,7 @@ pub struct Planned {
     pub variables: Rc<ResultMetadata>,
     /// The variables that the statement refers to several times, and how often.
     pub(crate) repeated: Box<[(u16, u32)]>,
-    /// The variables that are lists of IN.
+    /// The variables that are IN lists.
     pub(crate) in_lists: Box<[u16]>,
     /// Whether a variable is of a type with parts.
     pub(crate) has_parts: bool,
@@ -92,7 +92,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The variables that are lists of IN.
+    /// The variables that are IN lists.
     fn in_lists(&self) -> Box<[u16]> {
         let mut out = Vec::new();
         let mut add = |modify: &Modify| add_in_lists(&modify.partition, &modify.clustering, &[], &mut out);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_begin_like_scylladbs() {
+    fn error_messages_start_like_those_of_scylladb() {
         for (kind, by_coordinator, expected) in [
             (
                 LimitKind::Read,

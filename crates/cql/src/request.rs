@@ -120,13 +120,13 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// As [`Request::turn`], for work before the timeout of the statement is known.
+    /// Like [`Request::turn`], for work before the timeout of the statement is known.
     pub async fn turn_of_large(&self) -> Result<SemaphorePermit<'a>, Error> {
         self.turn(&self.deadline(self.config.longest_timeout())?).await
     }
 
     /// The metadata that the statement is planned and routed by. After
-    /// [`Request::release_metadata`], the newest metadata.
+    /// [`Request::release_metadata`], this returns the newest metadata.
     pub fn metadata(&self) -> Rc<Metadata> {
         self.held.borrow().clone().unwrap_or_else(|| self.coordinator.metadata())
     }

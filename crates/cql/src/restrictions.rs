@@ -39,7 +39,7 @@ use std::cmp::Ordering;
 pub const MAX_PARTITION_KEYS: usize = 100;
 /// The most rows or row prefixes that one statement may select.
 pub const MAX_CLUSTERING_PREFIXES: usize = 100;
-/// The most distinct values of one large bound list of IN for a key column, or of tuples. It bounds
+/// The most distinct values of one large bound IN list for a key column, or of tuples. It bounds
 /// the work before the other restrictions of the statement apply.
 pub const MAX_IN_VALUES: usize = 1 << 16;
 
@@ -54,7 +54,7 @@ pub struct Restrictions {
     pub filters: Box<[Filter]>,
 }
 
-/// Adds the variables that hold lists of IN.
+/// Adds the variables that hold IN lists.
 pub(crate) fn add_in_lists(partition: &Partition, clustering: &Clustering, filters: &[Filter], out: &mut Vec<u16>) {
     let mut add = |term: &Term| {
         if let Term::Variable(number) = term {
@@ -172,7 +172,7 @@ pub(crate) enum Sameness {
 }
 
 impl Sameness {
-    /// Refuses a large list of IN before its values are examined. `alone`: the column has no other
+    /// Refuses a large IN list before its values are examined. `alone`: the column has no other
     /// relation, so each distinct value selects keys.
     fn check_count(self, set: &SortedSet, alone: bool) -> Result<(), Error> {
         let (count, limit, what) = match self {

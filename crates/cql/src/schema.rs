@@ -121,8 +121,8 @@ pub async fn execute(
     Ok(StatementResult { warnings, ..StatementResult::new(kind) })
 }
 
-/// Waits until the tablets of a keyspace have the replicas that it asks for. The change continues
-/// without its client.
+/// Waits until the tablets of a keyspace have the replicas that its replication requires. The
+/// change continues without its client.
 async fn wait_for_replicas(service: &MetadataService, keyspace: &str) -> Result<(), Error> {
     let is_due = || service.current().keyspace(keyspace).is_some_and(|known| known.wanted_replication.is_some());
     let mut logged = rt::time::now();

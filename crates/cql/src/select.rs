@@ -44,7 +44,7 @@ pub struct Select {
     pub virtual_table: Option<Rc<dyn VirtualTable>>,
     /// The partitions and rows to read, and the filters.
     pub restrictions: Restrictions,
-    /// For each filter, the output columns that it tests.
+    /// The output columns that each filter tests.
     pub filter_slots: Box<[SmallVec<[usize; 1]>]>,
     /// What replicas return of each row.
     pub output: Rc<Output>,

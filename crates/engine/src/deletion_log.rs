@@ -1,4 +1,4 @@
-//! Replacing sstables by others, atomically over a crash.
+//! Replacing sstables by others, atomically even if the node crashes.
 //!
 //! An sstable exists if and only if its `me-<generation>-big-TOC.txt` does. While the sstable is
 //! written, its table of contents is named `TOC.txt.tmp`. The table of contents is created first
@@ -79,7 +79,7 @@ pub struct Finished {
     pub sealed: Vec<String>,
     /// Generations that were removed because they were replaced.
     pub deleted: Vec<String>,
-    /// All generations that were replaced, also if their files were removed before.
+    /// All generations that were replaced, even if their files were removed before.
     pub replaced: Vec<String>,
     /// Generations that were removed because they were never sealed.
     pub orphans: Vec<String>,

@@ -152,7 +152,7 @@ impl Engine {
     fn report_failed_flush(&self, table: &Table, tablet: &Tablet, error: &EngineError) {
         let (schema, tablet) = (table.schema(), tablet.id);
         if !error.may_pass() {
-            tracing::error!(keyspace = schema.keyspace, table = schema.name, tablet, %error, "a flush failed");
+            tracing::error!(keyspace = schema.keyspace, table = schema.name, tablet, %error, "a flush failed: the rows stay in memory and in the commitlog, and later flushes retry");
         } else if self.pool().flushes_blocked() {
             tracing::debug!(keyspace = schema.keyspace, table = schema.name, tablet, %error, "a flush failed again");
         } else {

@@ -85,7 +85,7 @@ impl Drop for Writing {
 pub struct EngineMetrics {
     /// Bytes of memory that memtables hold (`scylla_memtables_...`, `scylla_memory_dirty_bytes`).
     pub memtable_bytes: u64,
-    /// The most that they may hold.
+    /// The limit of memtable memory, in bytes.
     pub memtable_limit_bytes: u64,
     /// Writes that wait for memtable memory now.
     pub writes_waiting_for_memory: u64,

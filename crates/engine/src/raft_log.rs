@@ -15,7 +15,7 @@
 //! to durable data is an error. A failed fsync ends the log: every later call fails, and the node
 //! must stop. The log must never read a body.
 //!
-//! After [`RaftLog::reserve`], the log has space on the device beyond its end, also after a purge.
+//! After [`RaftLog::reserve`], the log has space on the device beyond its end, even after a purge.
 //! So votes and marks can be written on a full disk.
 
 mod end;
@@ -458,7 +458,7 @@ impl RaftLog {
         // itself is durable.
         let mut failed = None;
         if let Err(error) = file.write_at(tail.at, tail.end_mark(), IoClass::Log).await {
-            tracing::warn!(file = %file.path().display(), %error, "the end of the metadata log could not be marked");
+            tracing::warn!(file = %file.path().display(), %error, "the end of the metadata log could not be marked: damage to its last record would not be detected");
         } else if let Err(error) = file.sync_data().await {
             failed = Some(format!("an fsync failed: {error}"));
         }

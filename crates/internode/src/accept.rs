@@ -94,7 +94,7 @@ async fn greet(internode: Rc<Internode>, mut stream: TcpStream, from: SocketAddr
         let Some(internode) = shards.try_get() else { return };
         match detached.attach() {
             Ok(stream) => rt::task::spawn(serve(internode, stream, from, preamble)).detach(),
-            Err(error) => tracing::warn!(peer = %from, %error, "cannot serve a connection of another node"),
+            Err(error) => tracing::warn!(peer = %from, %error, "cannot serve a connection of another node: closing it"),
         }
     })
     .await;
@@ -119,7 +119,9 @@ async fn serve(internode: Rc<Internode>, stream: TcpStream, from: SocketAddr, pr
         Ok(Ok(Some(agreed))) => agreed,
         Ok(Ok(None)) => return,
         Ok(Err(error)) => return tracing::debug!(peer = %from, %error, "the handshake with another node failed"),
-        Err(_) => return tracing::debug!(peer = %from, ?limit, "no handshake in time"),
+        Err(_) => {
+            return tracing::debug!(peer = %from, ?limit, "a connection was closed, because its handshake did not end in time");
+        }
     };
     let config = internode.setting.config;
     let party = &hello.from;

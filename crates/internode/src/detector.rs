@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pings_come_back_and_later_ones_may_say_more() {
+    fn pings_round_trip_and_fields_of_later_releases_are_ignored() {
         let schema = Uuid::from_u128(7);
         let report = SelfReport { serving: true, schema, load_bytes: 1 << 40, stopping: true, ..SelfReport::default() };
         let full = SelfReport { no_space: true, ..SelfReport::default() };

@@ -335,7 +335,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_back_however_they_are_cut(
+        fn frames_round_trip_in_pieces_of_any_size(
             sent in prop::collection::vec((head(), 0usize..5000, any::<u8>(), any::<bool>()), 1..6),
             step in 1usize..7000,
         ) {

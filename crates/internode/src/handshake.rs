@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn preambles_and_answers_come_back() {
+    fn preambles_and_answers_round_trip() {
         for (encrypted, shard) in [(false, 0), (true, 7), (false, u16::MAX)] {
             let preamble = Preamble { encrypted, shard };
             assert_eq!(Preamble::decode(&preamble.encode()), Some(preamble));

@@ -426,7 +426,7 @@ impl Internode {
     /// Logs why a connection was rejected, unless the same was logged recently.
     fn report_rejection(&self, rejection: &Rejection, about: IpAddr) {
         if self.rejection_log.borrow_mut().is_due(rejection.code, about, rt::time::now()) {
-            tracing::warn!(peer = %about, "no connection between nodes: {rejection}");
+            tracing::warn!(peer = %about, "a connection between nodes was rejected: {rejection}");
         }
     }
 

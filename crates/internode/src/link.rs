@@ -126,7 +126,7 @@ impl Link {
         self.failures.set(failures.saturating_add(1));
         count(&internode.counters.failed_connects);
         let pause = pause(config.first_pause, config.longest_pause, failures, rt::random::below(1 << 16));
-        tracing::debug!(peer = ?self.target, %error, failures, ?pause, "no connection");
+        tracing::debug!(peer = ?self.target, %error, failures, ?pause, "this node cannot connect to another node");
         debug_assert!(matches!(*self.state.borrow(), State::Connecting), "an attempt to connect has failed");
         self.state.replace(State::Failed { until: rt::time::now() + pause, error });
         self.changed.notify_waiters();

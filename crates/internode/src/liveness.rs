@@ -123,8 +123,8 @@ impl Liveness {
         down.map_or(Duration::ZERO, |node| node.last_answer.elapsed())
     }
 
-    /// As [`Liveness::answers_elsewhere`], also if the node has answered there within the time
-    /// `lately`: it may be restarting.
+    /// Like [`Liveness::answers_elsewhere`], but also if the node has answered there within the
+    /// time `lately`: it may be restarting.
     pub fn answered_elsewhere(&self, host: HostId, address: SocketAddr, lately: Duration) -> Option<SocketAddr> {
         let seen = self.nodes.get(&host).filter(|_| self.silent_for(host) < lately);
         seen.and_then(|node| node.address).filter(|seen| *seen != address)
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_never_answers_is_down_at_last_and_said_so_once() {
+    fn a_node_that_never_answers_is_marked_down_and_reported_once() {
         let mut node = Watched::new();
         node.pings(100, false);
         assert_eq!(node.events, [(2000, false)]);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_flaps_needs_longer_each_time_and_is_forgiven_later() {
+    fn a_flapping_node_is_marked_up_later_each_time_until_it_is_stable() {
         let mut node = Watched::new();
         node.pings(10, true);
         let mut needed = Vec::new();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_that_are_watched_are_judged() {
+    fn only_watched_nodes_are_marked_up_or_down() {
         let now = rt::time::now();
         let mut detector = Detector::new(LivenessConfig::default());
         detector.watch(&[host(1), host(2)].into(), now);

@@ -145,7 +145,7 @@ fn every_call_gets_its_own_answer() {
 }
 
 #[test]
-fn refusals_come_back_as_what_they_are() {
+fn refusals_keep_their_code_and_text() {
     rt::block_on(async {
         let (near, far) = duplex(1 << 16);
         let handlers = echoing();
@@ -299,7 +299,7 @@ fn request_within(time_left: u64, stream: u64, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_peer_that_does_not_take_its_answers_gets_no_more_of_them_made() {
+fn a_peer_that_reads_no_answers_has_no_more_requests_executed() {
     rt::block_on(async {
         let (near, far) = duplex(1 << 16);
         let handlers = Handlers::new();
@@ -349,7 +349,7 @@ fn a_peer_that_does_not_take_its_answers_gets_no_more_of_them_made() {
 }
 
 #[test]
-fn a_request_whose_time_passes_before_its_turn_is_not_begun() {
+fn a_request_that_times_out_in_the_queue_is_not_executed() {
     rt::block_on(async {
         let (mut near, far) = duplex(1 << 16);
         let (handlers, started) = (Handlers::new(), Rc::new(Cell::new(0)));

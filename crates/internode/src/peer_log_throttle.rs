@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_is_said_once_a_minute_and_not_about_everyone() {
+    fn rejections_are_logged_once_a_minute_for_a_bounded_peer_set() {
         let mut throttle = PeerLogThrottle::default();
         let now = rt::time::now();
         let about = |n: u32| IpAddr::from((0x7f00_0000 + n).to_be_bytes());

@@ -40,8 +40,8 @@ uuid_id!(
     TableId
 );
 impl TableId {
-    /// Whether the id is made of the table's name (UUID version 3). Only built-in tables have such
-    /// ids, and they are never dropped.
+    /// Whether the id is derived from the table's name (a name-based UUID, version 3). Only
+    /// built-in tables have such ids, and they are never dropped.
     pub fn is_named(&self) -> bool {
         self.0.get_version_num() == 3
     }

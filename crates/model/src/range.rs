@@ -85,7 +85,7 @@ impl RowRange {
         RowRange { start: ClusteringCut::before(prefix.clone()), end: ClusteringCut::after(prefix) }
     }
 
-    /// Whether it is every row.
+    /// Whether the range contains all rows.
     pub fn is_full(&self) -> bool {
         self == &RowRange::FULL
     }

@@ -457,7 +457,7 @@ pub fn build(schema: &TableSchema, marker: Option<Marker>, deletion: Tombstone, 
     build_from(schema, marker, deletion, &mut cells, |cell| *cell)
 }
 
-/// As [`build`], from items that are smaller than cells. `cell` makes a cell of each.
+/// Like [`build`], from items that are smaller than cells. `cell` makes a cell of each.
 pub fn build_from<'c, T>(
     schema: &TableSchema,
     marker: Option<Marker>,

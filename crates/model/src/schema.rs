@@ -29,7 +29,7 @@ pub enum ColumnKind {
 /// A column.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Column {
-    /// For static and regular columns, the id in rows. For key columns, only the position.
+    /// The id of a static or regular column in rows. The id of a key column is only its position.
     pub id: ColumnId,
     /// The name as stored (not quoted).
     pub name: String,

@@ -24,7 +24,7 @@ pub enum Overload {
     #[error("Too many counter updates of one partition are waiting")]
     Counters,
     /// Too many bytes of writes are in flight from this coordinator to replicas.
-    #[error("Too many writes are on their way to replicas")]
+    #[error("Too many bytes of writes to replicas are in flight on this coordinator")]
     Writes,
 }
 

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_forgotten_once_no_write_waits_for_it() {
+    fn a_lock_is_removed_once_no_write_holds_or_awaits_it() {
         let locks = PartitionLocks::default();
         let (table, key) = partition("key");
         let mut context = Context::from_waker(Waker::noop());

@@ -115,7 +115,7 @@ impl Output {
 #[derive(Debug)]
 pub(crate) struct Binding {
     slots: Vec<Slot>,
-    /// For each column id, the first slot that needs it. None: no slot does.
+    /// The first slot that needs each column, by column id. `None` if no slot needs it.
     by_column: Vec<Option<u32>>,
     /// Whether any column has multiple cells.
     complex: bool,
@@ -229,7 +229,7 @@ impl Binding {
         }
     }
 
-    /// As [`Binding::write_row`], for a row that may have millions of cells: yields in between.
+    /// Like [`Binding::write_row`], for a row that may have millions of cells: yields in between.
     pub(crate) async fn write_large_row(
         &self,
         row: StoredRow<'_>,

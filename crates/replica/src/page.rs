@@ -252,7 +252,7 @@ impl<'a> PageBuilder<'a> {
         }
     }
 
-    /// As [`PageBuilder::push`], for a large fragment: yields while it writes the cells of a row.
+    /// Like [`PageBuilder::push`], for a large fragment: yields while it writes the cells of a row.
     pub async fn push_large(&mut self, fragment: Fragment) -> Result<Flow, ReplicaError> {
         debug_assert!(!self.is_full(), "a full page takes no more");
         let Fragment::Row { key, row } = fragment else { return self.push(fragment) };
@@ -318,7 +318,7 @@ impl<'a> PageBuilder<'a> {
         self.finish_as(Bytes::from)
     }
 
-    /// As [`PageBuilder::finish`]; `result` turns the bytes into the page's body. By reference,
+    /// Like [`PageBuilder::finish`]; `result` turns the bytes into the page's body. By reference,
     /// because moving the large builder would copy it.
     #[inline]
     pub fn finish_as(&mut self, result: impl FnOnce(Vec<u8>) -> Bytes) -> Page {

@@ -34,7 +34,7 @@ pub fn return_objects_beyond(bytes: usize) {
 }
 
 /// Disables transparent huge pages for this process. With them, the kernel keeps two megabytes
-/// where a few kilobytes are in use, also of memory that the allocator returned piece by piece.
+/// where a few kilobytes are in use, even in memory that the allocator returned piece by piece.
 pub fn no_huge_pages() -> std::io::Result<()> {
     refuse_huge_pages(true)
 }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_alone_has_all_the_time_and_owes_nothing_for_it() {
+    fn a_group_that_runs_alone_is_not_penalized_later() {
         use Group::{Maintenance, Statement};
         let clock = FairClock::new();
         assert_eq!(run(&clock, &[Maintenance], 10_000)[3], 10_000);

@@ -4,7 +4,7 @@
 //! the device, so that they cannot fill its queue. The governor lowers these limits while
 //! statements are slow.
 //!
-//! A buffer belongs to its operation until the kernel has finished, also if the requesting future
+//! A buffer belongs to its operation until the kernel has finished, even if the requesting future
 //! is dropped. Large buffers are in huge pages, of which a shard keeps some.
 //!
 //! If io_uring or `O_DIRECT` is refused, one log line reports it, and a slower path is used (helper

@@ -121,7 +121,7 @@ impl Machine {
                     if let Some(cpu) = pin
                         && let Err(error) = set_affinity(&[cpu])
                     {
-                        tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU");
+                        tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU: the kernel may move it to other CPUs");
                     }
                     fs::keep_huge_pages(io_buffers);
                     run_shard(setup, reactor, remote, move || per_shard(shard));
@@ -396,7 +396,7 @@ pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {
         };
         ctx::enter(&ctx, || {
             // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when
-            // it is dropped, also when a panic unwinds through here; its context was made on this
+            // it is dropped, even when a panic unwinds through here; its context was made on this
             // thread.
             let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();

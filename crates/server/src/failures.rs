@@ -17,7 +17,7 @@ pub async fn watch_metadata(service: Rc<MetadataService>, failures: FailureSende
 }
 
 /// Waits until another process replaces this node in the cluster, or an operator has removed it.
-/// The node must then stop. A node that leaves at its own request waits for its operator.
+/// The node must then stop. A decommissioned node keeps running until the operator stops it.
 pub async fn watch_runs(runs: Option<Rc<Runs>>, ops: PerShard<NodeOps>, failures: FailureSender) {
     let Some(runs) = runs else { return };
     tokio::select! {

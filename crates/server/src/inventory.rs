@@ -289,7 +289,7 @@ impl InventoryRecord {
     /// Records the files that the next start requires. These are the logs of this run and the `old`
     /// logs, the durable end of the metadata log, and the tables with a directory. Logs that are
     /// not listed any more may be removed afterwards. Missing files whose loss was accepted are not
-    /// required any more, also if an earlier call has failed.
+    /// required any more, even if an earlier call has failed.
     pub async fn write(&self, old: &OldLogs) -> Result<(), DataDirError> {
         let mut runs = self.engines.call_all(|engine| async move { engine.logged_run() }).await;
         runs.extend(old.runs.iter().map(|run| LoggedRun { shard: run.shard.0, run: run.run }));

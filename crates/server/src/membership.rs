@@ -337,7 +337,9 @@ async fn keep_announcing(service: &MetadataService) {
         });
         match made.await {
             Ok(()) => return,
-            Err(ChangeError::Refused(why)) => tracing::error!(why, "the cluster refuses the return of this node"),
+            Err(ChangeError::Refused(why)) => {
+                tracing::error!(why, "the cluster refuses the return of this node; retrying")
+            }
             Err(error) => {
                 tracing::warn!(%error, "the cluster could not record the new description of this node; retrying")
             }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once() {
+    fn each_change_of_a_node_sends_one_event() {
         let mut sent = SentStates { nodes: now(&[(1, 1, true), (2, 2, false)]) };
         let status = |up, n| Event::Status { up, node: address(n) };
         let topology = |joined, n| Event::Topology { joined, node: address(n) };

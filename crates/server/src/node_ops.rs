@@ -130,7 +130,10 @@ impl NodeOps {
             let left = ops.leave().await;
             match &left {
                 Ok(()) => tracing::info!("this node has left its cluster: stop it, and remove its data directory"),
-                Err(why) => tracing::warn!(why, "this node stays in its cluster"),
+                Err(why) => tracing::warn!(
+                    why,
+                    "the decommission of this node did not complete: the node is still a member of its cluster"
+                ),
             }
             sender.send_replace(Some(left));
         })
@@ -158,7 +161,7 @@ impl NodeOps {
                 if let Some(clients) = clients.filter(|_| serves_again)
                     && let Err(error) = clients.start().await
                 {
-                    tracing::error!(%error, "the ports for clients cannot be opened again");
+                    tracing::error!(%error, "the ports for clients cannot be opened again: run `messina admin enablebinary`");
                 }
                 Err(why)
             }

@@ -73,7 +73,11 @@ impl AfterReplay {
                 );
                 if !is_safe && let Err(error) = self.inventory.write(&self.logs).await {
                     // Both the old logs and this run's have writes now.
-                    tracing::warn!(%error, "the inventory of the data directory cannot be written");
+                    tracing::warn!(
+                        %error,
+                        "the inventory of the data directory cannot be written: until it is, a start would not detect the loss of this \
+                         run's commitlogs; retrying"
+                    );
                 }
                 rt::task::spawn(self.retry(is_safe)).detach();
                 Ok(())
@@ -101,7 +105,7 @@ impl AfterReplay {
                     return;
                 }
                 Err(Failure { why, may_pass }) if !may_pass || attempt.is_multiple_of(ATTEMPTS_PER_LINE) => {
-                    tracing::error!(why, attempt, "replayed data still cannot be written");
+                    tracing::error!(why, attempt, "replayed data still cannot be written; retrying");
                 }
                 Err(_) => {}
             }

@@ -268,7 +268,7 @@ impl Runs {
         }
     }
 
-    /// Compares this node with the other members' present records of it, and sends them the
+    /// Compares this node with the other members' current records of it, and sends them the
     /// announcement.
     async fn compare(&self, announcement: Option<MarkAnnouncement>) {
         let Some(internode) = self.internode.upgrade() else { return };
@@ -286,7 +286,7 @@ impl Runs {
         }
     }
 
-    /// Raises the write mark. Returns whether the mark is to be announced.
+    /// Raises the write mark. Returns whether the caller must announce it to the other members.
     async fn raise_mark(&self) -> bool {
         let raised = self.admission.marks().raise(&self.service.current().topology).await;
         let has_failed = self.has_no_mark.replace(raised.is_err());
@@ -378,7 +378,7 @@ fn others(internode: &Internode) -> BTreeSet<SocketAddr> {
     internode.book().peers.iter().filter(|(host, _)| **host != own).map(|(_, peer)| peer.address).collect()
 }
 
-/// Has the run recorded, and tries until that succeeds.
+/// Records the run in the metadata. Retries until that succeeds.
 async fn keep_claiming(runs: Rc<Runs>, group: Rc<Group>) {
     loop {
         match runs.attempt(&group).await {

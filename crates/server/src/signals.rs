@@ -23,7 +23,7 @@ const IGNORED: &[(&str, i32)] = &[
     ("SIGVTALRM", libc::SIGVTALRM),
     ("SIGIO", libc::SIGIO),
 ];
-/// Has the node read its settings again.
+/// The signal to read the settings again.
 const RELOAD: &str = "SIGHUP";
 
 type Named = Vec<(&'static str, Signal)>;

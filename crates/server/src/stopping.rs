@@ -3,8 +3,8 @@
 //!
 //! Like kill -9, this loses no acknowledged write: the next start replays the commitlog.
 //! Acknowledged writes may be missing only if the commitlog could not be written. Replicas may lack
-//! writes without a record of that only if the record could not be written. The last log line
-//! reports this.
+//! writes without a record of that only if the record could not be written. The last log line says
+//! whether acknowledged writes, or records of missed writes, may be lost.
 
 use engine::{LogLeft, Unwritten};
 use model::HostId;
@@ -26,7 +26,8 @@ pub const REPLAYS: u8 = 3;
 
 static BEFORE_EXIT: OnceLock<fn()> = OnceLock::new();
 
-/// Has [`exit`] call `run` first, which writes the remaining log lines within a bounded time.
+/// Registers `run`, which [`exit`] calls first. It writes the remaining log lines within a bounded
+/// time.
 pub fn before_exit(run: fn()) {
     let _ = BEFORE_EXIT.set(run);
 }
@@ -211,7 +212,8 @@ impl FailureSender {
         self.first.send_if_modified(|known| known.is_none() && known.replace(why).is_none());
     }
 
-    /// As [`FailureSender::send`]: the commitlog of a shard cannot be written any more.
+    /// Like [`FailureSender::send`], for a commitlog that cannot be written any more. Also records
+    /// that acknowledged writes may be missing.
     pub fn send_log_failure(&self, why: String) {
         self.log_failed.store(true, Ordering::Relaxed);
         self.send(why);
@@ -219,7 +221,7 @@ impl FailureSender {
 }
 
 impl FailureReceiver {
-    /// Why the node has failed, once it has.
+    /// Waits until the node has failed. Returns the reason.
     pub async fn recv(&mut self) -> String {
         let why = self.first.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
         match why {

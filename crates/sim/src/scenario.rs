@@ -114,7 +114,7 @@ impl Scenario {
         self.run_with(shards, end, |_, _| {})
     }
 
-    /// As [`Scenario::run`]. `trouble` is called after each simulated millisecond, with the time
+    /// Like [`Scenario::run`]. `trouble` is called after each simulated millisecond, with the time
     /// since the node's start.
     pub fn run_with(&mut self, shards: usize, end: End, mut trouble: impl FnMut(&mut Scenario, Duration)) -> Progress {
         self.incarnations += 1;

@@ -164,7 +164,7 @@ impl Arrival {
                     checksums.check(component, &bytes).map_err(at)?;
                 }
                 let text = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
-                self.digest = Some(text.ok_or_else(|| self.damaged(component, "not a checksum"))?);
+                self.digest = Some(text.ok_or_else(|| self.damaged(component, "the content is not a checksum"))?);
             }
         }
         Ok(())

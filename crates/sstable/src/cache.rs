@@ -146,7 +146,7 @@ impl PageCache {
         PageCache::with_large_budgets(budget, files, usize::MAX, usize::MAX)
     }
 
-    /// As [`PageCache::with_files`], with budgets for what reads (`reads`) and what flushes and
+    /// Like [`PageCache::with_files`], with budgets for what reads (`reads`) and what flushes and
     /// compactions (`jobs`) hold of large rows and results. The cache shrinks by the bytes that
     /// they hold.
     pub fn with_large_budgets(budget: usize, files: Rc<OpenFiles>, reads: usize, jobs: usize) -> Rc<PageCache> {

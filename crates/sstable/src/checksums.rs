@@ -135,17 +135,17 @@ impl Checksums {
         let (body, sum) = bytes.split_last_chunk::<4>().ok_or(Fault::Short)?;
         let mut input = Input(body);
         if input.take(4)? != MAGIC {
-            return Err(Fault::Bad("not a Checksums.db"));
+            return Err(Fault::Bad("the file is not a Checksums.db"));
         }
         if crc32fast::hash(body) != u32::from_be_bytes(*sum) {
-            return Err(Fault::Bad("checksum of the checksums"));
+            return Err(Fault::Bad("the checksum of Checksums.db itself is wrong"));
         }
         if input.be32()? != VERSION {
-            return Err(Fault::Bad("version of the checksums"));
+            return Err(Fault::Bad("the version of Checksums.db is not known"));
         }
         let data_length = input.be64()?;
         if input.be32()? as usize != PAGE {
-            return Err(Fault::Bad("page size of the checksums"));
+            return Err(Fault::Bad("the page size in Checksums.db is not valid"));
         }
         let index_length = input.be64()?;
         let pages = index_length.div_ceil(PAGE as u64);
@@ -155,11 +155,12 @@ impl Checksums {
         let mut files = Vec::new();
         for _ in 0..input.be32()? {
             let len = input.u8()? as usize;
-            let name = std::str::from_utf8(input.take(len)?).map_err(|_| Fault::Bad("component name"))?;
+            let name =
+                std::str::from_utf8(input.take(len)?).map_err(|_| Fault::Bad("a component name is not UTF-8"))?;
             files.push((name.to_string(), input.be64()?, input.be32()?));
         }
         if !input.0.is_empty() {
-            return Err(Fault::Bad("bytes after the checksums"));
+            return Err(Fault::Bad("bytes follow the checksums"));
         }
         let data = DataSums::take(&mut files)?;
         Ok(Checksums { data_length, index_length, index_pages, files, data })
@@ -223,12 +224,12 @@ impl Checksums {
     /// Checks the bytes of a component. A component that is not listed is an error.
     pub fn check(&self, component: Component, bytes: &[u8]) -> Parsed<()> {
         match self.listed(component) {
-            None => Err(Fault::Bad("no checksum is known for the component")),
+            None => Err(Fault::Bad("Checksums.db does not list the component")),
             Some(&(_, length, _)) if length != bytes.len() as u64 => {
-                Err(Fault::Bad("length differs from Checksums.db"))
+                Err(Fault::Bad("the length differs from Checksums.db"))
             }
             Some(&(_, _, sum)) if sum != crc32fast::hash(bytes) => {
-                Err(Fault::Bad("checksum differs from Checksums.db"))
+                Err(Fault::Bad("the checksum differs from Checksums.db"))
             }
             Some(_) => Ok(()),
         }
@@ -288,14 +289,14 @@ impl CrcFile {
         let mut input = Input(bytes);
         let chunk = input.be32()? as usize;
         if !(512..=16 << 20).contains(&chunk) {
-            return Err(Fault::Bad("chunk size"));
+            return Err(Fault::Bad("the chunk size is not valid"));
         }
         let (sums, rest) = input.0.as_chunks::<4>();
         let sums: Vec<u32> = sums.iter().map(|sum| u32::from_be_bytes(*sum)).collect();
         let wanted = data_length.div_ceil(chunk as u64);
         // Older files have one more entry at the end.
         if !rest.is_empty() || (sums.len() as u64 != wanted && sums.len() as u64 != wanted + 1) {
-            return Err(Fault::Bad("number of checksums"));
+            return Err(Fault::Bad("the number of checksums does not match the length of Data.db"));
         }
         Ok(CrcFile { chunk, sums })
     }
@@ -312,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_read_back_and_notice_every_bit() {
+    fn checksums_round_trip_and_detect_every_flipped_bit() {
         let mut pages = PieceSums::new(PAGE);
         let index = vec![7u8; PAGE * 2 + 5];
         for piece in index.chunks(1000) {

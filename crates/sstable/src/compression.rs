@@ -144,7 +144,8 @@ impl PackedOffsets {
         }
     }
 
-    /// Appends a piece of this length. False if no chunk can be as long.
+    /// Appends a piece of this length. Returns false if the length does not fit in a `u32`, which
+    /// is more than any chunk can have.
     pub fn push(&mut self, length: u64) -> bool {
         let Ok(long) = u32::try_from(length) else { return false };
         if self.len().is_multiple_of(GROUP) {
@@ -223,7 +224,7 @@ impl CompressionInfo {
         }
         let chunk_length = input.be32()? as usize;
         if !CHUNK_LENGTHS.contains(&chunk_length) || !chunk_length.is_power_of_two() {
-            return Err(Fault::Bad("chunk length"));
+            return Err(Fault::Bad("the chunk length is not valid"));
         }
         let max_compressed = if version.is_n() { input.be32()? as usize } else { usize::MAX };
         let content_length = input.be64()?;
@@ -231,14 +232,14 @@ impl CompressionInfo {
         let wanted = content_length.div_ceil(chunk_length as u64);
         // Older files have one more chunk, which is empty.
         if chunks != wanted && chunks != wanted + 1 {
-            return Err(Fault::Bad("number of chunks"));
+            return Err(Fault::Bad("the number of chunks does not match the length of the content"));
         }
         let mut offsets = PackedOffsets::new();
         let mut last = 0;
         for i in 0..chunks {
             let offset = input.be64()?;
             if i == 0 && offset != 0 {
-                return Err(Fault::Bad("first chunk offset"));
+                return Err(Fault::Bad("the first chunk offset is not 0"));
             }
             if i > 0 && i <= wanted {
                 push_chunk(&mut offsets, last, offset)?;
@@ -249,7 +250,7 @@ impl CompressionInfo {
             push_chunk(&mut offsets, last, data_length)?;
         }
         if !input.0.is_empty() {
-            return Err(Fault::Bad("bytes after the last chunk offset"));
+            return Err(Fault::Bad("bytes follow the last chunk offset"));
         }
         offsets.shrink();
         Ok(CompressionInfo { algorithm, options, chunk_length, content_length, max_compressed, offsets })
@@ -279,7 +280,7 @@ impl CompressionInfo {
 fn push_chunk(offsets: &mut PackedOffsets, start: u64, end: u64) -> Parsed<()> {
     match end.checked_sub(start) {
         Some(length) if length > 4 && offsets.push(length) => Ok(()),
-        _ => Err(Fault::Bad("chunk offset")),
+        _ => Err(Fault::Bad("the length of a chunk by its offset is not valid")),
     }
 }
 
@@ -288,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_algorithm_reads_back_and_refuses_other_lengths() {
+    fn every_algorithm_round_trips_and_refuses_other_lengths() {
         let content: Vec<u8> = (0..5000u32).map(|i| (i * i / 7) as u8).collect();
         for algorithm in Algorithm::ALL {
             for content in [&content[..], &content[..1], &[]] {

@@ -113,12 +113,12 @@ pub(crate) fn read_head(bytes: &[u8], layout: &Layout, prefix: &mut Vec<u8>) -> 
     }
     if flags & (flags::IS_MARKER | flags::END_OF_PARTITION) != 0 {
         if flags != flags::IS_MARKER {
-            return Err(Fault::Bad("flags"));
+            return Err(Fault::Bad("the flags of a row or marker are not valid"));
         }
         let kind = input.u8()?;
         let count = input.be16()? as usize;
         if count > layout.clustering.len() {
-            return Err(Fault::Bad("number of values in a marker"));
+            return Err(Fault::Bad("a marker has too many clustering values"));
         }
         prefix::read(&mut input, &layout.clustering[..count], prefix)?;
         let body = input.size()?;

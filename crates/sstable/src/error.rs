@@ -18,7 +18,7 @@ pub struct Corrupt {
 
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "corrupt file {} at {}: {}", self.file.display(), self.offset, self.why)
+        write!(f, "corrupt file {} at byte {}: {}", self.file.display(), self.offset, self.why)
     }
 }
 

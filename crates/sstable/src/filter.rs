@@ -100,7 +100,7 @@ impl Filter {
         let count = input.be32()? as usize;
         let (words, rest) = input.0.as_chunks::<8>();
         if !(1..=MAX_HASHES).contains(&hashes) || words.is_empty() || words.len() != count || !rest.is_empty() {
-            return Err(Fault::Bad("size of the filter"));
+            return Err(Fault::Bad("the filter has a wrong size or number of hashes"));
         }
         let word = if version.is_n() { u64::from_le_bytes } else { u64::from_be_bytes };
         Ok(Filter { hashes, words: words.iter().map(|bytes| word(*bytes)).collect() })

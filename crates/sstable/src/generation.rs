@@ -261,7 +261,7 @@ impl SstablePath {
         Some((SstablePath { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
     }
 
-    /// As [`SstablePath::parse_name`], with the name of any component, known or not.
+    /// Like [`SstablePath::parse_name`], with the name of any component, known or not.
     pub fn of_file<'a>(dir: &Path, name: &'a str) -> Option<(SstablePath, &'a str)> {
         let (version, generation, component) = split_name(name)?;
         Some((SstablePath { dir: dir.to_path_buf(), version, generation: generation.parse().ok()? }, component))
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_read_back() {
+    fn generations_round_trip() {
         let uuid = Uuid::from_u64_pair(0x1234_5678_9abc_1def, 0x8123_4567_89ab_cdef);
         let generation = Generation::from_uuid(uuid);
         assert_eq!(generation.uuid(), Some(uuid));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_cannot_be_read_are_told_from_other_names() {
+    fn names_of_unreadable_formats_are_recognized() {
         for name in
             ["oa-1-big-Data.db", "da-3gsm_17kx_1m7yk2rabu8kc8hm6p-bti-Rows.db", "ms-2-big-TOC.txt", "la-7-big-Index.db"]
         {

@@ -125,7 +125,7 @@ impl IndexCursor {
         for (i, piece) in bytes.chunks(PAGE).enumerate() {
             let number = n + i as u64;
             if table.page_sums.as_ref().is_some_and(|sums| sums.get(number as usize) != Some(&crc32fast::hash(piece))) {
-                return Err(self.corrupt(number * PAGE as u64, "checksum of a page"));
+                return Err(self.corrupt(number * PAGE as u64, "the checksum of a page is wrong"));
             }
             // A copy, so that a cached page does not keep the whole window in memory.
             let page = Bytes::copy_from_slice(piece);
@@ -151,7 +151,7 @@ impl IndexCursor {
     /// The `len` bytes at a position. An error if the file ends before.
     pub async fn bytes(&mut self, at: u64, len: usize) -> Result<Bytes, Error> {
         let end = at.checked_add(len as u64).filter(|&end| end <= self.table.index_length);
-        let Some(end) = end else { return Err(self.corrupt(at, "a place beyond the end")) };
+        let Some(end) = end else { return Err(self.corrupt(at, "a position is beyond the end of the file")) };
         let (first, skip) = (at / PAGE as u64, (at % PAGE as u64) as usize);
         let page = self.page(first).await?;
         if let Some(found) = page.get(skip..skip + len) {
@@ -209,7 +209,7 @@ impl IndexCursor {
                     let promoted_at = self.at + len as u64;
                     let end = promoted_at.checked_add(promoted_size);
                     if position >= self.table.content_length || end.is_none_or(|end| end > self.table.index_length) {
-                        return Err(self.corrupt(self.at, "an entry that points beyond the end"));
+                        return Err(self.corrupt(self.at, "an entry points beyond the end of a file"));
                     }
                     let taken = wanted(key).then(|| {
                         let key = self.walk.slice_ref(key);

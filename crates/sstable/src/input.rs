@@ -19,7 +19,7 @@ impl Fault {
     /// The error, for a caller that has no more bytes.
     pub fn at(self, file: &Path, offset: u64) -> Error {
         match self {
-            Fault::Short => Error::corrupt(file, offset, "ends too early"),
+            Fault::Short => Error::corrupt(file, offset, "the data ends too early"),
             Fault::Bad(why) => Error::corrupt(file, offset, why),
         }
     }
@@ -101,7 +101,7 @@ impl<'a> Input<'a> {
     /// An unsigned vint that counts or measures something in memory.
     #[inline]
     pub fn size(&mut self) -> Parsed<usize> {
-        usize::try_from(self.uvint()?).map_err(|_| Fault::Bad("length out of range"))
+        usize::try_from(self.uvint()?).map_err(|_| Fault::Bad("a length is out of range"))
     }
 
     /// A signed vint.
@@ -125,7 +125,7 @@ impl<'a> Input<'a> {
 
     /// Text with a be16 length before it.
     pub fn utf(&mut self) -> Parsed<&'a str> {
-        std::str::from_utf8(self.bytes16()?).map_err(|_| Fault::Bad("text that is not UTF-8"))
+        std::str::from_utf8(self.bytes16()?).map_err(|_| Fault::Bad("a text is not UTF-8"))
     }
 
     /// A deletion time in fixed form.
@@ -166,7 +166,7 @@ mod tests {
     use model::types::vint::{unsigned_len, write_unsigned};
 
     #[test]
-    fn vints_read_back_with_and_without_bytes_behind() {
+    fn vints_round_trip_with_and_without_trailing_bytes() {
         for shift in 0..64 {
             for value in [1u64 << shift, (1 << shift) - 1, u64::MAX >> shift, (u64::MAX >> shift) ^ 1] {
                 for tail in [0, 12] {

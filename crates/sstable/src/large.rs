@@ -199,14 +199,14 @@ impl LargeData {
 
     pub(crate) fn read(bytes: &[u8]) -> Parsed<Self> {
         fn text(input: &mut Input<'_>) -> Parsed<String> {
-            let text = std::str::from_utf8(input.vbytes()?).map_err(|_| Fault::Bad("text that is not UTF-8"))?;
+            let text = std::str::from_utf8(input.vbytes()?).map_err(|_| Fault::Bad("a text is not UTF-8"))?;
             Ok(text.to_owned())
         }
         let mut input = Input(bytes);
         let has_keys = match input.be32()? {
             VERSION => true,
             VERSION_WITHOUT_KEYS => false,
-            _ => return Err(Fault::Bad("version of the large data")),
+            _ => return Err(Fault::Bad("the version of the large data is not known")),
         };
         let written_at = input.be64()?.cast_signed();
         let mut list = Vec::new();
@@ -225,12 +225,12 @@ impl LargeData {
                     column: text(&mut input)?,
                     elements: input.uvint()?,
                 },
-                _ => return Err(Fault::Bad("kind of large data")),
+                _ => return Err(Fault::Bad("a kind of large data is not known")),
             };
             list.push(Large { size, partition_key, key, clustering, what });
         }
         if !input.0.is_empty() {
-            return Err(Fault::Bad("bytes after the large data"));
+            return Err(Fault::Bad("bytes follow the large data"));
         }
         Ok(LargeData { written_at, list })
     }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_back() {
+    fn large_data_records_round_trip() {
         for data in [sample(), LargeData::default()] {
             assert_eq!(LargeData::read(&data.write()), Ok(data));
         }

@@ -181,7 +181,7 @@ impl LazyFile {
         Ok(file)
     }
 
-    /// As [`File::read_at`].
+    /// Like [`File::read_at`].
     pub async fn read_at(&self, offset: u64, len: usize, class: IoClass) -> Result<Bytes, Error> {
         self.open().await?.read_at(offset, len, class).await.map_err(Error::io(self.path()))
     }

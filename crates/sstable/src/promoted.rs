@@ -74,10 +74,10 @@ impl Promoted {
         let blocks_at = entry.promoted_at + (bytes.len() - input.0.len()) as u64;
         let end = entry.promoted_at + entry.promoted_size;
         let offsets_at = count.checked_mul(4).and_then(|list| end.checked_sub(list)).filter(|&at| at >= blocks_at);
-        let offsets_at = offsets_at.ok_or(Fault::Bad("number of blocks"))?;
-        let count = u32::try_from(count).map_err(|_| Fault::Bad("number of blocks"))?;
+        let offsets_at = offsets_at.ok_or(Fault::Bad("there are too many blocks"))?;
+        let count = u32::try_from(count).map_err(|_| Fault::Bad("there are too many blocks"))?;
         if count == 0 || header > content - entry.position {
-            return Err(Fault::Bad("promoted index"));
+            return Err(Fault::Bad("the promoted index has no blocks, or its header is too long"));
         }
         Ok(Promoted { header, tombstone, count, blocks_at, offsets_at, partition: entry.position, content })
     }
@@ -95,7 +95,7 @@ impl Promoted {
         };
         let place = self.blocks_at + start;
         if start >= end || self.blocks_at + end > self.offsets_at {
-            return Err(Error::corrupt(cursor.path(), at, "offset of a block"));
+            return Err(Error::corrupt(cursor.path(), at, "the offset of a block is not valid"));
         }
         let bytes = cursor.bytes(place, (end - start) as usize).await?;
         let block = self.parse_block(&bytes, layout);
@@ -111,7 +111,7 @@ impl Promoted {
         let open = match input.u8()? {
             0 => Tombstone::LIVE,
             1 => input.deletion()?,
-            _ => return Err(Fault::Bad("flag of a block")),
+            _ => return Err(Fault::Bad("the flag of a block is not valid")),
         };
         let start = self.partition.checked_add(offset);
         let end = start.zip(width).and_then(|(start, width)| start.checked_add(width));
@@ -119,7 +119,7 @@ impl Promoted {
             (Some(start), Some(end)) if offset >= self.header && start < end && end <= self.content => {
                 Ok(Block { first, last, start, end, open })
             }
-            _ => Err(Fault::Bad("place of a block")),
+            _ => Err(Fault::Bad("the position of a block is not valid")),
         }
     }
 
@@ -169,7 +169,7 @@ impl Promoted {
 fn read_position(input: &mut Input<'_>, layout: &Layout) -> Parsed<(Vec<u8>, i8)> {
     let kind = input.u8()?;
     let count = if kind == marker::CLUSTERING { layout.clustering.len() } else { input.be16()? as usize };
-    let widths = layout.clustering.get(..count).ok_or(Fault::Bad("number of values"))?;
+    let widths = layout.clustering.get(..count).ok_or(Fault::Bad("a block has too many clustering values"))?;
     let mut out = Vec::new();
     prefix::read(input, widths, &mut out)?;
     Ok((out, marker::weight(kind)?))

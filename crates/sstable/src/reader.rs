@@ -475,7 +475,7 @@ impl Reader {
                 Err(Fault::Bad(why)) => return Err(self.stream.corrupt(why)),
             }
         };
-        let Some(total) = head.checked_add(body) else { return Err(self.stream.corrupt("length of a row")) };
+        let Some(total) = head.checked_add(body) else { return Err(self.stream.corrupt("a row is too long")) };
         if wanted {
             if self.hands_on_before(total) {
                 return Ok(());
@@ -484,7 +484,7 @@ impl Reader {
             let start = self.batch.arena.len();
             let body = &self.stream.rest()[head..total];
             if data::row::read(body, flags, extended, &layout, &mut self.batch.arena).is_err() {
-                return Err(self.stream.corrupt("malformed static row"));
+                return Err(self.stream.corrupt("a static row is malformed"));
             }
             let row = start..self.batch.arena.len();
             if row.len() > 1 {

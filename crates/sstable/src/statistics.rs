@@ -38,14 +38,17 @@ impl Statistics {
         let list = list_parts(bytes, version).map_err(|fault| fault.at(file, 0))?;
         for (i, &(kind, start)) in list.iter().enumerate() {
             let end = list.get(i + 1).map_or(bytes.len(), |&(_, end)| end);
-            let part = bytes.get(start..end).ok_or_else(|| Error::corrupt(file, start as u64, "place of a part"))?;
+            let part = bytes
+                .get(start..end)
+                .ok_or_else(|| Error::corrupt(file, start as u64, "the position of a part is not valid"))?;
             let part = if version.is_n() { checked(part).map_err(|fault| fault.at(file, start as u64))? } else { part };
             if let Some(slot) = parts.get_mut(kind as usize) {
                 *slot = Some(part);
             }
         }
-        let part =
-            |kind: usize, name: &str| parts[kind].ok_or_else(|| Error::corrupt(file, 0, format!("no {name} part")));
+        let part = |kind: usize, name: &str| {
+            parts[kind].ok_or_else(|| Error::corrupt(file, 0, format!("the {name} part is missing")))
+        };
         let at = |part: &[u8]| (part.as_ptr() as usize - bytes.as_ptr() as usize) as u64;
         let validation = part(0, "validation")?;
         let (partitioner, bloom_fp_chance) =
@@ -67,7 +70,7 @@ impl Statistics {
     /// Changes the level in the bytes of a file of version `me`.
     pub fn set_level(bytes: &mut [u8], level: u32) -> Parsed<()> {
         let list = list_parts(bytes, Version::Me)?;
-        let &(_, start) = list.iter().find(|(kind, _)| *kind == 2).ok_or(Fault::Bad("no stats part"))?;
+        let &(_, start) = list.iter().find(|(kind, _)| *kind == 2).ok_or(Fault::Bad("the stats part is missing"))?;
         let at = start + Stats::level_at(bytes.get(start..).ok_or(Fault::Short)?)?;
         bytes.get_mut(at..at + 4).ok_or(Fault::Short)?.copy_from_slice(&level.to_be_bytes());
         Ok(())
@@ -102,10 +105,10 @@ fn list_parts(bytes: &[u8], version: Version) -> Parsed<Vec<(u32, usize)>> {
     let mut input = Input(bytes);
     let count = input.be32()?;
     if count > MAX_PARTS {
-        return Err(Fault::Bad("number of parts"));
+        return Err(Fault::Bad("there are too many parts"));
     }
     if version.is_n() && input.be32()? != crc32fast::hash(&bytes[..4]) {
-        return Err(Fault::Bad("checksum of the number of parts"));
+        return Err(Fault::Bad("the checksum of the number of parts is wrong"));
     }
     let mut list = Vec::new();
     let start = input.0;
@@ -117,7 +120,7 @@ fn list_parts(bytes: &[u8], version: Version) -> Parsed<Vec<(u32, usize)>> {
         hasher.update(&bytes[..4]);
         hasher.update(&start[..8 * count as usize]);
         if input.be32()? != hasher.finalize() {
-            return Err(Fault::Bad("checksum of the list of parts"));
+            return Err(Fault::Bad("the checksum of the list of parts is wrong"));
         }
     }
     list.sort_by_key(|&(_, offset)| offset);
@@ -127,7 +130,11 @@ fn list_parts(bytes: &[u8], version: Version) -> Parsed<Vec<(u32, usize)>> {
 /// A part without the checksum at its end.
 fn checked(part: &[u8]) -> Parsed<&[u8]> {
     let (body, sum) = part.split_last_chunk::<4>().ok_or(Fault::Short)?;
-    if crc32fast::hash(body) == u32::from_be_bytes(*sum) { Ok(body) } else { Err(Fault::Bad("checksum of a part")) }
+    if crc32fast::hash(body) == u32::from_be_bytes(*sum) {
+        Ok(body)
+    } else {
+        Err(Fault::Bad("the checksum of a part is wrong"))
+    }
 }
 
 fn read_validation(part: &[u8]) -> Parsed<(&str, f64)> {

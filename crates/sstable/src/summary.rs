@@ -37,18 +37,21 @@ impl Summary {
         let level = input.be32()?;
         input.be32()?;
         let part = input.take(size)?;
-        let list = count.checked_mul(4).filter(|&list| list <= part.len()).ok_or(Fault::Bad("number of entries"))?;
+        let list =
+            count.checked_mul(4).filter(|&list| list <= part.len()).ok_or(Fault::Bad("there are too many entries"))?;
         let mut offsets = Input(&part[..list]);
         let mut starts = Vec::with_capacity(count + 1);
         for _ in 0..count {
-            let start = (offsets.le32()? as usize).checked_sub(list).ok_or(Fault::Bad("offset of an entry"))?;
+            let start = (offsets.le32()? as usize)
+                .checked_sub(list)
+                .ok_or(Fault::Bad("the offset of an entry is not valid"))?;
             if starts.last().is_some_and(|&last| start < last as usize + 8) || start + 8 > part.len() - list {
-                return Err(Fault::Bad("offset of an entry"));
+                return Err(Fault::Bad("the offset of an entry is not valid"));
             }
             starts.push(start as u32);
         }
         if starts.first().is_none_or(|&first| first != 0) {
-            return Err(Fault::Bad("no entries"));
+            return Err(Fault::Bad("there are no entries, or the first offset is wrong"));
         }
         starts.push((part.len() - list) as u32);
         let entries = bytes.slice_ref(&part[list..]);
@@ -58,13 +61,13 @@ impl Summary {
         };
         let (first, last) = (key(&mut input)?, key(&mut input)?);
         if !input.0.is_empty() || first > last {
-            return Err(Fault::Bad("first and last key"));
+            return Err(Fault::Bad("the first key is after the last key, or bytes follow the keys"));
         }
         let mut summary = Summary { bytes: entries, starts, tokens: Vec::new(), interval, level, first, last };
         summary.tokens = (0..count).map(|i| token::of_key(summary.key(i))).collect();
         let sorted = (1..count).all(|i| summary.cmp_keys(i - 1, i) == Ordering::Less);
         if !sorted || summary.key(0) != &summary.first.key[..] {
-            return Err(Fault::Bad("order of keys"));
+            return Err(Fault::Bad("the keys are not in order, or the first key is wrong"));
         }
         Ok(summary)
     }

@@ -180,7 +180,8 @@ impl Sstable {
                 source: io::Error::new(io::ErrorKind::NotFound, "the file is missing"),
             });
         };
-        let text = std::str::from_utf8(&toc).map_err(|_| Error::corrupt(&toc_path, 0, "not a list of components"))?;
+        let text = std::str::from_utf8(&toc)
+            .map_err(|_| Error::corrupt(&toc_path, 0, "the file is not a list of components"))?;
         let listed: Vec<String> = text.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect();
         let checksums = Self::read_checksums(place, &listed, &mut found)?;
         if let Some(checksums) = &checksums {
@@ -254,7 +255,7 @@ impl Sstable {
             (false, None) => Ok(None),
             // The TOC is damaged, or the file does not belong to this sstable.
             (false, Some(_)) => {
-                Err(Error::corrupt(&place.path(Component::Toc), 0, "does not list Checksums.db, which is there"))
+                Err(Error::corrupt(&place.path(Component::Toc), 0, "the TOC lacks Checksums.db, which exists"))
             }
             (true, None) => Err(Error::corrupt(&path, 0, "the TOC lists it, but it is missing")),
             (true, Some(bytes)) => Checksums::read(&bytes).map(Some).map_err(|fault| fault.at(&path, 0)),
@@ -284,7 +285,7 @@ impl Sstable {
         let Some(bytes) = small.read(Component::Digest)? else { return Ok(None) };
         let parsed = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
         let path = small.place.path(Component::Digest);
-        parsed.map(Some).ok_or_else(|| Error::corrupt(&path, 0, "not a checksum"))
+        parsed.map(Some).ok_or_else(|| Error::corrupt(&path, 0, "the content is not a checksum"))
     }
 
     /// Reads LargeData.db. It is rare, so it is not read together with the others.
@@ -308,7 +309,7 @@ impl Sstable {
             for i in 0..summary.len() {
                 let position = summary.position(i);
                 if position >= index_length || last.is_some_and(|last| last >= position) {
-                    return Err(Error::corrupt(&path, 0, "a place beyond the index"));
+                    return Err(Error::corrupt(&path, 0, "the position of an entry is not valid"));
                 }
                 last = Some(position);
             }
@@ -510,8 +511,8 @@ impl Sstable {
         self.content_length.div_ceil(self.chunk_length() as u64)
     }
 
-    /// The position of the stored bytes of chunk `n`. With the number of chunks, the end of the
-    /// file.
+    /// The position of the stored bytes of chunk `n`. If `n` is the number of chunks, returns the
+    /// end of the file.
     pub(crate) fn chunk_start(&self, n: u64) -> u64 {
         match &self.chunks {
             Chunks::Compressed(info) => info.offsets.get(n as usize),
@@ -552,18 +553,18 @@ impl Sstable {
                     return Err(corrupt("the file ends too early"));
                 }
                 if sums.as_ref().is_some_and(|sums| sums.get(n as usize) != Some(&crc32fast::hash(stored))) {
-                    return Err(corrupt("checksum of a chunk"));
+                    return Err(corrupt("the checksum of a chunk is wrong"));
                 }
                 out.extend_from_slice(stored);
             }
             Chunks::Compressed(info) => {
                 let (body, sum) = stored.split_last_chunk::<4>().ok_or_else(|| corrupt("the file ends too early"))?;
                 if crc32fast::hash(body) != u32::from_be_bytes(*sum) {
-                    return Err(corrupt("checksum of a chunk"));
+                    return Err(corrupt("the checksum of a chunk is wrong"));
                 }
                 if body.len() >= info.max_compressed {
                     if body.len() != length {
-                        return Err(corrupt("length of a plain chunk"));
+                        return Err(corrupt("the length of an uncompressed chunk is wrong"));
                     }
                     out.extend_from_slice(body);
                 } else {

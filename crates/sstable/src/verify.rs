@@ -87,7 +87,7 @@ impl Sstable {
         while let Some(entry) = walk.index.next().await? {
             let key = DecoratedKey::new(entry.key.clone());
             if last.as_ref().is_some_and(|last| *last >= key) {
-                return Err(walk.stream.corrupt("partitions out of order"));
+                return Err(walk.stream.corrupt("the partitions are out of order"));
             }
             if last.is_none() && key != *self.first_key() {
                 return Err(walk.stream.corrupt("the summary has another first key"));
@@ -109,7 +109,7 @@ impl Sstable {
             rt::task::maybe_yield().await;
         }
         if !walk.stream.at_end() {
-            return Err(walk.stream.corrupt("partitions that are not in the index"));
+            return Err(walk.stream.corrupt("the index lacks partitions"));
         }
         walk.stream.check_sum()?;
         if sample != self.summary.len() || last.as_ref() != Some(self.last_key()) {
@@ -130,7 +130,7 @@ impl Sstable {
             for (i, page) in piece.chunks(PAGE).enumerate() {
                 let place = at + (i * PAGE) as u64;
                 if sums.get((place / PAGE as u64) as usize) != Some(&crc32fast::hash(page)) {
-                    return Err(Error::corrupt(self.index.path(), place, "checksum of a page"));
+                    return Err(Error::corrupt(self.index.path(), place, "the checksum of a page is wrong"));
                 }
             }
             at += piece.len() as u64;
@@ -194,7 +194,7 @@ impl Walk {
             match data::read_head(self.stream.rest(), &self.layout, &mut self.arena) {
                 Ok(head) => {
                     if let Head::Row { head: len, body, .. } | Head::Marker { head: len, body, .. } = head {
-                        let total = len.checked_add(body).ok_or_else(|| self.stream.corrupt("length of a row"))?;
+                        let total = len.checked_add(body).ok_or_else(|| self.stream.corrupt("a row is too long"))?;
                         self.stream.require(total).await?;
                     }
                     return Ok(head);
@@ -207,7 +207,7 @@ impl Walk {
 
     async fn partition(&mut self, entry: &IndexEntry, progress: &mut impl FnMut(u64)) -> Result<(), Error> {
         if self.stream.position() != entry.position {
-            return Err(self.stream.corrupt("the index has another place of a partition"));
+            return Err(self.stream.corrupt("the index has another position of a partition"));
         }
         let (tombstone, len) = loop {
             match data::partition::read(self.stream.rest()) {
@@ -251,7 +251,7 @@ impl Walk {
                 }
                 Head::Row { flags, extended, head, body } => {
                     if extended & flags::EXTENDED_STATIC != 0 {
-                        return Err(self.stream.corrupt("a static row among rows"));
+                        return Err(self.stream.corrupt("a static row is among the rows"));
                     }
                     self.row(flags, extended, head, body)?;
                     (0, open)
@@ -263,7 +263,7 @@ impl Walk {
             if let Some(weight) = last_weight
                 && self.order.compare(PositionRef { prefix: &last, weight }, position) != Ordering::Less
             {
-                return Err(self.stream.corrupt("rows out of order"));
+                return Err(self.stream.corrupt("the rows are out of order"));
             }
             last.clear();
             last.extend_from_slice(&self.arena);
@@ -278,7 +278,7 @@ impl Walk {
             }
         }
         if !open.is_live() {
-            return Err(self.stream.corrupt("a range deletion that does not end"));
+            return Err(self.stream.corrupt("a range deletion does not end"));
         }
         if let Some(Blocks { promoted, next, block }) = blocks {
             // The last block may or may not include the byte that ends the partition.
@@ -295,7 +295,7 @@ impl Walk {
         let end = head + body.len();
         self.row.clear();
         if data::row::read(body, flags, extended, &self.layout, &mut self.row).is_err() {
-            return Err(self.stream.corrupt("malformed row"));
+            return Err(self.stream.corrupt("a row is malformed"));
         }
         // A partition without a static row has an empty one.
         self.found.rows += (self.row.len() > 1) as u64;
@@ -307,16 +307,17 @@ impl Walk {
     }
 
     fn marker_weight(&self, kind: u8) -> Result<i8, Error> {
-        marker::weight(kind).map_err(|_| self.stream.corrupt("kind of a marker"))
+        marker::weight(kind).map_err(|_| self.stream.corrupt("the kind of a marker is not known"))
     }
 
     /// Checks a marker against the open deletion. Returns the deletion that is open after it.
     fn marker(&mut self, kind: u8, head: usize, body: usize, open: Tombstone) -> Result<Tombstone, Error> {
         let bytes = &self.stream.rest()[head..head + body];
-        let to = marker::read_body(bytes, kind, &self.layout).map_err(|_| self.stream.corrupt("malformed marker"))?;
+        let to =
+            marker::read_body(bytes, kind, &self.layout).map_err(|_| self.stream.corrupt("a marker is malformed"))?;
         let starts = matches!(kind, marker::INCL_START | marker::EXCL_START);
         if starts != open.is_live() || (starts && to.is_live()) {
-            return Err(self.stream.corrupt("range deletions that do not begin and end in turn"));
+            return Err(self.stream.corrupt("range deletions do not begin and end in turn"));
         }
         self.claims.tombstone(to).map_err(|why| self.stream.corrupt(why))?;
         self.stream.consume(head + body);
@@ -337,7 +338,7 @@ impl Walk {
             blocks.block = Some(block);
         }
         let end = self.stream.position();
-        let Some(block) = &blocks.block else { return Err(self.stream.corrupt("rows behind the last block")) };
+        let Some(block) = &blocks.block else { return Err(self.stream.corrupt("rows follow the last block")) };
         // The caller checks what ends the partition.
         let last = blocks.next == blocks.promoted.count;
         if end == block.end || (last && end + 1 == block.end) {

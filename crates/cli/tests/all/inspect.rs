@@ -69,7 +69,7 @@ fn the_index_has_every_partition_and_the_blocks_of_large_ones() {
 }
 
 #[test]
-fn verify_tells_the_sound_from_the_damaged() {
+fn verify_distinguishes_sound_from_damaged_sstables() {
     let sound = fixture("cassandra-me-ranges", "me-1-big-Data.db");
     let scratch = test_support::Scratch::new("inspect");
     for entry in std::fs::read_dir(fixture("cassandra-me-ranges", "")).expect("a folder") {

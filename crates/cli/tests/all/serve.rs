@@ -136,7 +136,7 @@ fn a_node_is_started_administered_and_stopped() {
 }
 
 #[test]
-fn wrong_configurations_are_told() {
+fn invalid_configurations_are_refused_with_a_reason() {
     for (arguments, why) in [
         (&["--memory", "little"][..], "--memory: 'little' is not a size"),
         (&["--config", "/nowhere/messina.yaml"], "cannot read /nowhere/messina.yaml"),
@@ -188,7 +188,7 @@ fn settings_that_do_not_work_are_warned_of() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_reported() {
+fn an_unreachable_node_is_reported() {
     let output = messina().args(["admin", "--api", "http://127.0.0.1:1", "status"]).output().expect("the binary runs");
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("cannot reach a node at http://127.0.0.1:1"), "{}", text(&output.stderr));

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_alone_is_there_even_before_it_is_written_down() {
+    fn a_single_node_is_listed_before_it_is_recorded() {
         let shown = view(&Metadata::empty(), &info(1), &Liveness::default(), None);
         assert_eq!(shown.len(), 1);
         assert!(shown[0].is_own && shown[0].is_up && shown[0].serving && shown[0].rank == Some((0, 1)));

@@ -302,7 +302,7 @@ impl Group {
         // A candidate must write its own vote, and a new leader its first entry. Without room for
         // them, openraft would end.
         if let Err(error) = self.log.reserve(0).await {
-            tracing::warn!(node = %self.host, %error, "this node cannot start an election");
+            tracing::warn!(node = %self.host, %error, "this node cannot start an election, because it cannot write its vote; retrying");
             return;
         }
         // Fails only if the group has ended, which [`Group::failure`] reports.

@@ -76,7 +76,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_member_that_has_forgotten_what_it_acknowledged_is_told_and_ends() {
+fn a_member_that_lacks_acknowledged_changes_fails_with_a_reason() {
     rt::block_on(async {
         let (three, groups) = Three::new("forgotten").await;
         let old = three.scratch.join("old");

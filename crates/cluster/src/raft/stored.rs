@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_records_come_back() {
+    fn stored_records_round_trip() {
         let host = HostId(Uuid::from_u128(5));
         let at = Position { term: 2, leader: host.0, index: 8 };
         let two = Members {

@@ -116,7 +116,7 @@ mod tests {
         Discovery::new(host(n), address(n), seeds.iter().copied().map(address))
     }
 
-    /// `asker` asks `asked`, as the nodes do.
+    /// `asker` sends the nodes that it knows to `asked`, and records the response.
     fn ask(nodes: &mut [Discovery], asker: usize, asked: usize) {
         let known = nodes[asker].known().clone();
         nodes[asked].add_known(known);

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_told_of_once_and_when_it_changes() {
+    fn a_foreign_seed_is_reported_once_and_after_each_change() {
         let seed: SocketAddr = ([127, 0, 0, 2], 7000).into();
         let of = |why: &str| BTreeMap::from([(seed, why.to_owned())]);
         let mut findings = Findings::default();

@@ -358,7 +358,7 @@ async fn search_with(
         let waits_for = waits_for(&search().silent(), &reasons);
         if rt::time::now() >= next_report {
             next_report = rt::time::now() + REPORT_EVERY;
-            tracing::warn!(waits_for, "still looking for a cluster");
+            tracing::warn!(waits_for, "this node is still looking for a cluster");
         }
         progress.set(Some(format!("it looks for its cluster, and waits for {waits_for}")));
         rt::time::sleep(PAUSE).await;
@@ -462,13 +462,20 @@ async fn join(
             Ok((Party { host, .. }, JoinResponse::Refused(why))) => {
                 return Err(format!("node {host} at {address} refuses: {why}"));
             }
-            Ok((_, other)) => tracing::info!(%address, response = ?other, "not admitted yet"),
+            Ok((_, JoinResponse::Later(why))) => report_wait(address, &why),
+            Ok((_, other)) => {
+                tracing::info!(%address, response = ?other, "unexpected response to a request for admission; retrying")
+            }
             Err(NoResponse::Ever(why) | NoResponse::Left(why) | NoResponse::Twin(why)) => return Err(why),
             Err(NoResponse::Own) => {}
-            Err(NoResponse::Yet(why)) => tracing::info!(%address, why, "not admitted yet"),
+            Err(NoResponse::Yet(why)) => report_wait(address, &why),
         }
     }
     Ok(None)
+}
+
+fn report_wait(address: SocketAddr, why: &str) {
+    tracing::info!(%address, why, "this node is not admitted to the cluster yet; retrying");
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub async fn wait_for_last_tablet(
     }
 }
 
-/// Logs now and then how many replicas of a node are left, and what they wait for.
+/// Logs every `LOG_EVERY` how many replicas of a node are left, and what they wait for.
 pub(super) fn log(logged: &mut Instant, metadata: &Metadata, host: HostId, is_down: impl Fn(HostId) -> bool) {
     if logged.elapsed() < LOG_EVERY {
         return;

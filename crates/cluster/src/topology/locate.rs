@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_believed_to_be_where_it_alone_answers() {
+    fn a_member_is_located_at_the_only_address_that_answers() {
         let silent = Believed { stated: at(1), located: None, is_up: false, may_move: true };
         let restarting = Believed { may_move: false, ..silent };
         let up = Believed { is_up: true, ..silent };

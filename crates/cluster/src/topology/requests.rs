@@ -38,7 +38,7 @@ pub struct TopologyRequest {
 pub struct RequestEnd {
     /// The version of the metadata that ended it, a time UUID.
     pub version: Uuid,
-    /// Why it did not reach its goal. `None` if it did.
+    /// Why the request did not reach its goal. `None` if it reached its goal.
     pub error: Option<String>,
 }
 
@@ -226,7 +226,7 @@ fn begin(goal: Goal, change: &Change, n: u64) -> TopologyRequest {
     TopologyRequest { id, kind: kind.name().to_owned(), host, keyspace, ended: None }
 }
 
-/// Why a request that is over did not reach its goal. `None` if it did.
+/// Why a request that is over did not reach its goal. `None` if it reached its goal.
 fn failure(metadata: &Metadata, request: &TopologyRequest) -> Option<String> {
     if let Some(keyspace) = &request.keyspace {
         return metadata.keyspace(keyspace).is_none().then(|| "the keyspace was dropped".to_owned());

@@ -63,7 +63,7 @@ fn end(mut read: ReadInFlight) {
 }
 
 #[test]
-fn partitions_without_concurrent_reads_are_forgotten_and_the_number_of_others_is_bounded() {
+fn only_partitions_with_concurrent_reads_are_kept_up_to_a_limit() {
     rt::block_on(async {
         let (coalescing, output) = (Coalescing::default(), Rc::new(Output::new(vec![], false, false)));
         let counts = || {

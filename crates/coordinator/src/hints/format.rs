@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_back() {
+    fn hint_records_round_trip() {
         let mut records = open(&file(&hints()).into()).expect("a file of hints");
         assert_eq!(records.by_ref().collect::<Vec<_>>(), hints());
         assert_eq!(records.damage(), None);

@@ -64,7 +64,8 @@ impl Manifest {
                 if found.is_none() && least == 0 {
                     // A node must start even if its own notes are damaged.
                     tracing::error!(file = %path.display(),
-                        "the manifest of hints cannot be read: missing files of hints are not detected at this start");
+                        "the manifest of hints is damaged: this start does not detect missing files of hints. If files may be missing, \
+                         run `messina admin resync NODE --force` for each node that was down");
                 }
                 (found, lost)
             }

@@ -1,5 +1,5 @@
 //! Missed writes: which nodes missed writes that hint replay will not deliver. An operator must be
-//! able to see this, also after a restart.
+//! able to see them, even after a restart.
 //!
 //! There is one file for each shard. It is next to the manifest and outside of the hint directory,
 //! so that removing the hints does not remove it. An entry holds a node, a table, the cause, and
@@ -195,7 +195,8 @@ impl Missed {
         let now = rt::time::wall_micros();
         let mut entries = self.entries.borrow_mut();
         for one in found {
-            // If a change follows, it is written before the shard serves.
+            // `change: 0`: the entry counts as written. If the file must be written again, that is
+            // done before the shard serves.
             let fresh = Entry { cause: one.cause, since: one.since, last: now, mark: None, change: 0 };
             entries.entry((one.target, one.table.map(|table| table.0))).or_insert(fresh);
         }

@@ -9,7 +9,7 @@ use model::id::HostId;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplayOutcome {
     /// Write it to these replicas. If the target is still a replica: the target and the pending
-    /// replicas of its tablet. Otherwise: all present replicas of the tablet.
+    /// replicas of its tablet. Otherwise: all current replicas of the tablet.
     Send(Replicas),
     /// The table was dropped, or was truncated after the hint was stored: discard the hint.
     Drop,

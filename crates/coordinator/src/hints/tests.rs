@@ -85,7 +85,7 @@ async fn replay(hints: &Hints, accept: impl Fn(usize) -> Delivered) -> (bool, Ve
 }
 
 #[test]
-fn hints_are_delivered_in_order_and_then_gone() {
+fn hints_are_delivered_in_order_and_then_removed() {
     rt::block_on(async {
         let scratch = Scratch::new("order");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -163,7 +163,7 @@ fn stores_at_the_same_time_are_all_kept() {
 }
 
 #[test]
-fn a_damaged_file_costs_what_is_in_it_and_no_more() {
+fn a_damaged_file_loses_only_its_own_hints() {
     rt::block_on(async {
         let scratch = Scratch::new("damage");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -236,7 +236,7 @@ fn missed_writes_are_known_until_they_are_repaired_also_after_a_restart() {
 }
 
 #[test]
-fn a_hint_that_is_cut_off_is_noted() {
+fn a_truncated_hint_is_recorded_as_a_missed_write() {
     rt::block_on(async {
         let scratch = Scratch::new("cut");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -255,7 +255,7 @@ fn a_hint_that_is_cut_off_is_noted() {
 }
 
 #[test]
-fn a_file_that_is_gone_does_not_keep_the_later_ones_back() {
+fn a_missing_file_does_not_block_later_files() {
     rt::block_on(async {
         let scratch = Scratch::new("gone");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -296,7 +296,7 @@ fn a_note_that_could_not_be_written_is_written_later() {
 }
 
 #[test]
-fn a_resync_forgets_what_was_noted_before_it_and_not_again_since() {
+fn a_resync_clears_only_missed_writes_recorded_before_it() {
     rt::block_on(async {
         let scratch = Scratch::new("marked");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -398,7 +398,7 @@ fn noted(hints: &Hints) -> Vec<(HostId, Option<TableId>, Cause)> {
 const DAMAGED: Cause = Cause::Damaged;
 
 #[test]
-fn files_that_were_removed_are_noted_as_missed_writes_once() {
+fn removed_hint_files_are_recorded_once_as_missed_writes() {
     rt::block_on(async {
         for (removed, kept) in [(0..1, true), (1..2, true), (2..100, true), (0..100, true), (0..100, false)] {
             let scratch = Scratch::new("removed");
@@ -421,7 +421,7 @@ fn files_that_were_removed_are_noted_as_missed_writes_once() {
             assert_eq!(seen.is_empty(), removed.len() == files.len());
             drop(hints);
             let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
-            assert_eq!(noted(&hints).len(), 1, "it is known over a restart");
+            assert_eq!(noted(&hints).len(), 1, "it is known after a restart");
             hints.forget_missed(target(), None, i64::MAX).await;
             drop(hints);
             let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -542,7 +542,7 @@ fn a_manifest_that_cannot_be_written_costs_neither_hints_nor_space() {
 }
 
 #[test]
-fn an_accepted_loss_is_noted_before_the_node_serves() {
+fn an_accepted_loss_is_recorded_before_the_node_serves() {
     rt::block_on(async {
         let scratch = Scratch::new("own");
         let (notes, own, table) = (scratch.join("notes"), HostId(Uuid::from_u128(9)), TableId(Uuid::from_u128(7)));

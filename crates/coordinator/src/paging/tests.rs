@@ -45,7 +45,7 @@ fn open(bytes: &Bytes, binding: &Binding) -> Result<PagingState, Refused> {
 }
 
 #[test]
-fn comes_back() {
+fn paging_states_round_trip() {
     let sealed = state().seal(&keys(&[1, 2]), &binding(), NOW);
     assert_eq!(open(&sealed, &binding()), Ok(state()));
     let plain = PagingState { processor_state: Bytes::new(), replicas: None, ..state() };
@@ -168,7 +168,7 @@ fn replicas_of_a_tablet_have_read_its_parts_and_the_tablet_it_merged_into() {
 
 proptest! {
     #[test]
-    fn a_parsed_paging_state_is_written_back_unchanged(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn parsed_paging_states_round_trip(body in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Some((state, issued)) = PagingState::parse(&body.into()) {
             let mut again = Vec::new();
             state.write_body(issued, &mut again);

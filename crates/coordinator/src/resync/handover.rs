@@ -55,8 +55,8 @@ async fn hand_over_hints(shards: ResyncShards, hints: &Hints) -> Result<(), Stri
     Ok(())
 }
 
-/// Has one node that is up take something over, but not `except`. The error comes from the last
-/// node asked.
+/// Sends a request to the nodes that are up, except `except`, one after the other, until one of
+/// them accepts it. The error comes from the last node asked.
 async fn ask_one(shards: ResyncShards, except: Option<HostId>, request: &Request) -> Result<(), String> {
     let internode = shards.cluster.internode.try_get().ok_or("this node has no connections to others")?;
     let body = postcard::to_stdvec(request).map_err(|error| error.to_string())?;

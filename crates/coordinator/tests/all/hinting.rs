@@ -100,7 +100,7 @@ async fn stalled_hints(cluster: &Cluster, max_bytes: u64) -> (Rc<Hints>, watch::
 }
 
 #[test]
-fn missed_writes_of_a_dropped_table_are_forgotten() {
+fn missed_writes_of_a_dropped_table_are_removed() {
     with_cluster("dropped", Shape::DEFAULT, |cluster| async move {
         let hints = cluster.keep_hints(0).await;
         let far = cluster.nodes[2].host;

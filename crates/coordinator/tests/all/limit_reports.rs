@@ -102,7 +102,7 @@ fn owners_decide_by_what_comes_to_all_of_them() {
 }
 
 #[test]
-fn a_coordinator_without_a_copy_learns_to_refuse() {
+fn reports_let_a_coordinator_without_a_replica_refuse() {
     with_cluster("limit_learns", OUTSIDE, |cluster| async move {
         know_each_other(&cluster).await;
         let mut found = Vec::new();

@@ -263,7 +263,7 @@ fn each_page_of_a_partition_counts() {
             }
         }
         // Four rows a page, six rows a partition. All keys count before the first is read. Each
-        // later page counts the partitions that it reads, also if nothing is left of the first.
+        // later page counts the partitions that it reads, even if nothing is left of the first.
         assert_eq!(counted, [4, 2, 1, 2, 2, 1, 1]);
         let exempt = PageRequest { counting: Counting::Accepted, ..PageRequest::default() };
         cluster.page(0, &query, &exempt, One).await.expect("accepted");

@@ -148,7 +148,7 @@ fn bytes_are_charged_on_each_replica_of_a_counter() {
 }
 
 #[test]
-fn a_read_that_is_cancelled_pays_for_what_it_has_read() {
+fn a_cancelled_read_is_charged_for_the_bytes_it_has_read() {
     with_cluster("limit_cancelled_kib", Shape { rate_limits: FEW_KIB, ..Shape::DEFAULT }, |cluster| async move {
         store(&cluster, 0..1, 1).await;
         let context = |rate_limit| Context { metadata_number: u64::MAX, rate_limit, ..within(One).context };

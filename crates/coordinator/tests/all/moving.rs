@@ -232,7 +232,7 @@ fn a_write_that_was_refused_goes_where_the_copies_are_by_then() {
 /// A node without a replica is excluded from a move, like a node that is down. It continues with
 /// its metadata from before the fence, and has no effect.
 #[test]
-fn a_coordinator_that_a_move_went_on_without_changes_and_sees_nothing_until_it_learns() {
+fn a_coordinator_excluded_from_a_move_has_no_effect() {
     let copies = |cluster: &Cluster, stage: Stage| {
         let transition = |tablet| TransitionDefinition {
             table: table_id(),

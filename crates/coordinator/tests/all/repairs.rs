@@ -192,7 +192,7 @@ fn model(events: &[Event]) -> BTreeMap<(i32, i32), i64> {
 }
 
 /// A maintenance read does not use digests, which leave out deletions whose grace period is over.
-/// After it, every replica has every deletion, also of rows that no replica has.
+/// After it, every replica has every deletion, including deletions of rows that no replica has.
 #[test]
 fn a_maintenance_read_gives_replicas_the_deletions_that_they_lack() {
     with_cluster("maintenance", Shape::DEFAULT, |cluster| async move {

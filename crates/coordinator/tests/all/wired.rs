@@ -234,7 +234,7 @@ impl Up {
 }
 
 #[test]
-fn three_nodes_serve_at_quorum_while_one_is_gone_and_bring_it_up_to_date() {
+fn quorum_requests_succeed_with_a_node_down_and_repair_it() {
     use Consistency::{All, One, Quorum};
     let directory = test_support::Scratch::new("wired");
     rt::block_on(async {

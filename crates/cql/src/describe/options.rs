@@ -46,7 +46,7 @@ pub fn map(map: &OptionMap) -> String {
     format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
 }
 
-/// The replication options of a keyspace: a map of strings, with lists of racks as lists.
+/// The replication options of a keyspace: a map of strings, with rack lists as lists.
 pub fn replication(map: &OptionMap) -> String {
     let (class, rest): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| *key == "class");
     let entries = class.into_iter().chain(rest).map(|(key, value)| match racks_of(value) {

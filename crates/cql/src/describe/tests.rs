@@ -130,7 +130,7 @@ fn statements_have_their_known_form() {
 }
 
 #[test]
-fn internals_tell_the_id_and_what_was_dropped() {
+fn internals_include_the_id_and_the_dropped_columns() {
     rt::block_on(async {
         let mut world = world();
         for text in [

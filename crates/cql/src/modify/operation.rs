@@ -95,7 +95,7 @@ impl Operation {
         self.change.is_whole() && !self.ty.is_multi_cell()
     }
 
-    /// `column = term`, also for INSERT.
+    /// `column = term` of an UPDATE, or a column and its value of an INSERT.
     pub fn set(column: &Column, term: Term) -> Operation {
         Operation::new(column, Change::Set(term))
     }

@@ -14,7 +14,7 @@ use model::schema::{Column, ColumnKind, TableSchema};
 use model::types::collection;
 use std::sync::Arc;
 
-/// A list of IN of more values than this is sorted once, when the statement is planned.
+/// An IN list of more values than this is sorted once, when the statement is planned.
 const LONG_IN_LIST: usize = 4096;
 
 /// A relation of a table's columns.

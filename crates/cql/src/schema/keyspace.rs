@@ -220,27 +220,27 @@ fn kept_factors(everywhere: &str, before: &OptionMap, after: &OptionMap) -> Opti
     })
 }
 
-/// The stored form of a numeric factor for a datacenter that has this list of racks so far. The
+/// The stored form of a numeric factor for a datacenter that has this rack list so far. The
 /// list stays if the number equals its length. The number 0 removes it. No other number is
 /// accepted.
 fn factor_after(datacenter: &str, factor: String, racks: Option<&Vec<String>>) -> Result<String, Error> {
     match racks {
         Some(racks) if copies(&factor) == Some(racks.len() as u32) => Ok(rack_list(racks)),
         Some(_) if copies(&factor) != Some(0) => Err(Error::Configuration(format!(
-            "The replication factor of datacenter {datacenter} is a list of racks and cannot be altered to the number {factor}"
+            "The replication factor of datacenter {datacenter} is a rack list and cannot be altered to the number {factor}"
         ))),
         _ => Ok(factor),
     }
 }
 
-/// Checks lists of racks: the racks exist, are distinct, and the keyspace has tablets. `before`:
+/// Checks rack lists: the racks exist, are distinct, and the keyspace has tablets. `before`:
 /// the options so far; lists that stay as they are may name racks whose nodes have left.
 fn check_rack_lists(definition: &KeyspaceDefinition, before: Option<&OptionMap>, hosts: &[Host]) -> Result<(), Error> {
     let mut lists = racks_by_datacenter(&definition.replication);
     let before = before.map(racks_by_datacenter).unwrap_or_default();
     if !lists.is_empty() && !is_enabled(&definition.tablets) {
         return Err(Error::Configuration(format!(
-            "Keyspace {} has no tablets: its replication factors cannot be lists of racks",
+            "Keyspace {} has no tablets: its replication factors cannot be rack lists",
             definition.name
         )));
     }
@@ -263,7 +263,7 @@ fn check_rack_lists(definition: &KeyspaceDefinition, before: Option<&OptionMap>,
     check_racks(&lists, is_known).map_err(|error| Error::Configuration(error.to_string()))
 }
 
-/// Checks that lists of racks change as ScyllaDB allows: by one rack, or from factors to lists
+/// Checks that rack lists change as ScyllaDB allows: by one rack, or from factors to lists
 /// without any other change.
 fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> {
     let (old, new) = (racks_by_datacenter(before), racks_by_datacenter(after));
@@ -277,7 +277,7 @@ fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> 
         };
         return match names.iter().filter(|name| ***name != "class" && ***name != FACTOR).find(changes) {
             Some(name) => Err(Error::invalid(format!(
-                "A statement that makes lists of racks of replication factors cannot change how many copies there are (datacenter {name})"
+                "A statement that replaces a replication factor by a rack list cannot change a number of replicas or another rack list (datacenter {name}): use a separate statement"
             ))),
             None => Ok(()),
         };
@@ -288,7 +288,7 @@ fn check_racks_step(before: &OptionMap, after: &OptionMap) -> Result<(), Error> 
         let removed = before.iter().filter(|rack| !racks.contains(rack)).count();
         if added + removed > 1 {
             return Err(Error::invalid(format!(
-                "The list of racks of datacenter {datacenter} can be altered by one rack at a time"
+                "The rack list of datacenter {datacenter} can be altered by one rack at a time"
             )));
         }
     }

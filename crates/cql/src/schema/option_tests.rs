@@ -101,7 +101,7 @@ fn options_are_checked() {
 }
 
 #[test]
-fn options_are_kept_in_one_form_and_told_when_they_do_nothing() {
+fn options_are_normalized_and_unused_ones_cause_warnings() {
     in_world(|world| {
         let mut number = 0;
         let mut make = |option: &str| {

@@ -175,8 +175,8 @@ fn a_list_of_racks_is_altered_by_one_rack() {
         let mut world = cluster(&["a", "a", "a", "b"]);
         world.run("CREATE KEYSPACE k WITH replication = {'a': 2, 'b': 1}").unwrap();
         let alter = |options: &str| format!("ALTER KEYSPACE k WITH replication = {{{options}}}");
-        let one_rack = "The list of racks of datacenter a can be altered by one rack at a time";
-        let only_converts = "cannot change how many copies there are";
+        let one_rack = "The rack list of datacenter a can be altered by one rack at a time";
+        let only_converts = "cannot change a number of replicas";
         for (options, expected) in [
             // From a number to a list: the same number of replicas, and no other change.
             ("'a': ['r0', 'r1', 'r2'], 'b': 1", only_converts),
@@ -187,7 +187,7 @@ fn a_list_of_racks_is_altered_by_one_rack() {
             ("'a': ['r0', 'r1', 'r2'], 'b': 1", "ok 1"),
             ("'a': ['r2', 'r1'], 'b': 1", "ok 1"),
             // From a list to a number: only its length is accepted, and keeps the list.
-            ("'a': 3, 'b': 1", "is a list of racks and cannot be altered to the number 3"),
+            ("'a': 3, 'b': 1", "is a rack list and cannot be altered to the number 3"),
             ("'a': 2, 'b': 1", "ok 1"),
             ("'a': ['r2'], 'b': 1", "ok 1"),
             ("'a': [], 'b': 1", "ok 1"),

@@ -104,7 +104,7 @@ pub(super) const CONFIGURATION: i32 = 0x2300;
 const EXISTS: i32 = 0x2400;
 
 #[test]
-fn a_table_has_the_columns_that_were_written() {
+fn create_table_keeps_the_declared_columns() {
     in_world(|world| {
         world.run(
             "CREATE TABLE t (a int, b text, c int, d bigint, m map<int, text>, s set<int> STATIC, z frozen<map<text, int>>, y int, \
@@ -143,7 +143,7 @@ fn a_table_has_the_columns_that_were_written() {
 }
 
 #[test]
-fn existing_objects_are_told_apart_from_created_ones() {
+fn statements_that_change_nothing_report_no_schema_change() {
     in_world(|world| {
         let made = world.run("CREATE TABLE IF NOT EXISTS t (pk int PRIMARY KEY)").unwrap();
         let change = SchemaChange {

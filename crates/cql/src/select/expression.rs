@@ -61,8 +61,8 @@ impl<'s> Columns<'s, '_, '_> {
             let (selector, ty) = self.expression(&item.expr)?;
             let name = match (&item.alias, &item.expr) {
                 (Some(alias), _) => alias.to_string(),
-                // A cast to the type that the expression already has is dropped, also from the
-                // name.
+                // A cast to the type that the expression already has is dropped, from the name,
+                // too.
                 (None, SelectExpr::Cast(inner, _)) if !is_cast(&selector) => name_of(inner),
                 (None, expr) => name_of(expr),
             };

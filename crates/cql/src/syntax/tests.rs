@@ -319,13 +319,13 @@ proptest! {
     }
 
     #[test]
-    fn quoted_names_are_read_back(name in "\\PC+") {
+    fn quoted_names_round_trip(name in "\\PC+") {
         let parsed = parse(&format!("USE {}", quote_identifier(&name))).unwrap();
         prop_assert_eq!(parsed.statement, Statement::Use(Name::new(name)));
     }
 
     #[test]
-    fn strings_are_read_back(text in ".*") {
+    fn string_literals_round_trip(text in ".*") {
         let parsed = parse(&format!("INSERT INTO t (a) VALUES ('{}')", text.replace('\'', "''"))).unwrap();
         let Statement::Insert(insert) = parsed.statement else { panic!("an INSERT") };
         let values = vec![ast::Term::Literal(ast::Literal::String(text))];

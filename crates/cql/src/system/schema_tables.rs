@@ -13,7 +13,7 @@ use std::rc::Rc;
 pub(super) fn keyspaces(known: &Knowledge, rows: &mut Rows) {
     for keyspace in known.keyspaces() {
         let definition = &keyspace.definition;
-        // Drivers read replication factors here, so a list of racks is shown as its length.
+        // Drivers read replication factors here, so a rack list is shown as its length.
         let number = |value: &String| racks_of(value).map_or_else(|| value.clone(), |racks| racks.len().to_string());
         let replication: OptionMap =
             definition.replication.iter().map(|(name, value)| (name.clone(), number(value))).collect();

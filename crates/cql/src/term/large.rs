@@ -21,7 +21,7 @@ pub fn is_large(value: &BoundValue) -> bool {
 }
 
 /// Checks the large values of a request on the helper thread. `in_lists` has the variables that are
-/// lists of IN.
+/// IN lists.
 pub async fn checked(
     values: &[BoundValue],
     variables: &[ColumnSpec],

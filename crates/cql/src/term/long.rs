@@ -62,7 +62,7 @@ impl From<Failure> for Error {
 
 type Prepared<'f> = Pin<Box<dyn Future<Output = Result<Term, Failure>> + 'f>>;
 
-/// As [`prepare`], with pauses in a long literal.
+/// Like [`prepare`], with pauses in a long literal.
 pub async fn prepare_paced(
     variables: &mut Variables<'_>,
     term: &ast::Term,
@@ -87,7 +87,8 @@ async fn is_long(variables: &Variables<'_>, term: &ast::Term) -> Result<bool, Er
 }
 
 /// A part of a long literal. `misfit` is the error if it is no value of its type. A long part is
-/// not examined entirely before its own parts are typed, because that would take long.
+/// checked and typed element by element, with pauses. Checking it in one step would occupy the
+/// shard for too long.
 async fn part(
     variables: &mut Variables<'_>,
     term: &ast::Term,

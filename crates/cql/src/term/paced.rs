@@ -18,7 +18,7 @@ const LARGE_ARGUMENT: usize = 64 << 10;
 const STEP: usize = 16 << 10;
 
 impl Function {
-    /// As [`Function::call`], with pauses if an argument is large.
+    /// Like [`Function::call`], with pauses if an argument is large.
     pub async fn call_paced(&self, arguments: &[Option<Bytes>], pace: &Pace<'_>) -> Result<Option<Bytes>, Error> {
         if let (Function::ToJson(ty), [value]) = (self, arguments) {
             let mut out = String::new();

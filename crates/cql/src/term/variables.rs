@@ -1,8 +1,8 @@
 //! The bind variables of a statement: their numbers, names and types.
 //!
-//! Each `?` is its own variable. Named markers of the same name are one variable, as in ScyllaDB,
-//! or each its own, as in Cassandra, by the operator's choice. The type of a variable follows from
-//! its use.
+//! Each `?` is its own variable. By default, named markers with the same name are one variable, as
+//! in ScyllaDB. If `cql_duplicate_bind_variable_names_refer_to_same_variable` is false, each marker
+//! is its own variable, as in Cassandra. The type of a variable follows from its use.
 
 use crate::api::ColumnSpec;
 use crate::dialect::Dialect;

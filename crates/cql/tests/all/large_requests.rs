@@ -112,7 +112,7 @@ fn one(value: BoundValue) -> BoundValues {
 }
 
 #[test]
-fn long_bound_lists_of_in_select_what_short_ones_select() {
+fn long_bound_in_lists_select_the_same_rows_as_short_ones() {
     with_node("large-in", |session| async move {
         tables(&session).await;
         let few = long_list(&CqlType::Int, &ints(&[3, 9, 2, 9, 3]));
@@ -151,7 +151,7 @@ fn long_bound_lists_of_in_select_what_short_ones_select() {
 }
 
 #[test]
-fn a_long_bound_list_of_in_is_refused_by_its_count() {
+fn a_long_bound_in_list_is_refused_by_its_count() {
     with_node("large-in-refused", |session| async move {
         tables(&session).await;
         let numbers: Vec<i32> = (0..100_000).rev().collect();
@@ -200,7 +200,7 @@ fn a_wrong_large_value_is_refused_like_a_small_one() {
 }
 
 #[test]
-fn pages_of_a_long_list_of_in_belong_together() {
+fn pages_of_a_long_in_list_belong_together() {
     with_node("large-pages", |session| async move {
         tables(&session).await;
         let prepared = prepare(&session, "SELECT v FROM t WHERE v IN ? ALLOW FILTERING").await;

@@ -20,7 +20,7 @@ async fn run(session: &Session, seconds: u64, text: &str) -> Result<StatementRes
 }
 
 #[test]
-fn a_request_whose_time_has_passed_is_refused_and_does_nothing() {
+fn a_request_past_its_deadline_is_refused_without_effect() {
     with_node("late", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;

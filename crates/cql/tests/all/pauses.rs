@@ -138,7 +138,7 @@ fn the_long_json_of_a_short_value_lets_others_run() {
 }
 
 #[test]
-fn long_work_on_one_row_ends_with_its_time_or_its_client() {
+fn long_work_on_one_row_ends_on_timeout_or_disconnect() {
     with_node("pauses-deadline", |session| async move {
         one_large_row(&session).await;
         for statement in statements() {
@@ -166,7 +166,7 @@ fn long_work_on_one_row_ends_with_its_time_or_its_client() {
 }
 
 #[test]
-fn a_batch_of_slow_parts_lets_others_run_and_ends_with_its_time() {
+fn a_slow_batch_yields_and_times_out() {
     with_node("pauses-batch", |session| async move {
         session.use_keyspace("k").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, g int)").await;
@@ -193,7 +193,7 @@ fn a_batch_of_slow_parts_lets_others_run_and_ends_with_its_time() {
 }
 
 #[test]
-fn a_single_write_of_slow_terms_lets_others_run_and_ends_with_its_time_or_its_client() {
+fn a_slow_write_yields_and_ends_on_timeout_or_disconnect() {
     with_node("pauses-write", |session| async move {
         session.use_keyspace("k").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, m map<int, int>, f frozen<map<int, int>>)").await;
@@ -282,7 +282,7 @@ fn one_large_value_is_not_copied_to_many_columns_before_it_is_refused() {
 }
 
 #[test]
-fn long_lists_of_in_find_what_is_equal() {
+fn long_in_lists_match_equal_values() {
     with_node("pauses-in", |session| async move {
         session.use_keyspace("k").await;
         session.ok("CREATE TABLE d (p int PRIMARY KEY, d decimal, a int, b int)").await;

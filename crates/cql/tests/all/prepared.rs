@@ -58,7 +58,7 @@ fn markers_of_one_name_are_one_variable() {
 }
 
 #[test]
-fn markers_of_one_name_may_be_told_apart() {
+fn markers_of_one_name_can_be_separate_variables() {
     with_node("apart", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, a int, b text)").await;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 const INSERT: &str = "INSERT INTO t (p, v) VALUES (?, ?)";
 
 #[test]
-fn a_changed_table_is_planned_anew() {
+fn statements_are_planned_again_after_alter_table() {
     with_node("replan", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, a int)").await;
@@ -40,7 +40,7 @@ fn a_changed_table_is_planned_anew() {
 }
 
 #[test]
-fn columns_that_changed_since_they_were_told_are_known_to_have() {
+fn a_client_with_outdated_result_columns_must_prepare_again() {
     with_node("altered", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v int)").await;
@@ -68,7 +68,7 @@ fn columns_that_changed_since_they_were_told_are_known_to_have() {
 }
 
 #[test]
-fn an_altered_type_is_planned_anew() {
+fn statements_are_planned_again_after_alter_type() {
     with_node("types", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TYPE u (a int)").await;
@@ -253,7 +253,7 @@ fn ids_survive_changes_of_types_and_the_loss_of_statements() {
 }
 
 #[test]
-fn columns_that_swap_their_names_have_their_statements_prepared_anew() {
+fn swapped_column_names_require_a_new_prepare() {
     with_node("swapped", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (a int, b text, v int, PRIMARY KEY (a, b))").await;
@@ -274,7 +274,7 @@ fn columns_that_swap_their_names_have_their_statements_prepared_anew() {
 }
 
 #[test]
-fn states_of_one_connection_are_told_together() {
+fn all_states_of_a_connection_share_one_unprepared_error() {
     with_node("one-identity", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v timestamp)").await;

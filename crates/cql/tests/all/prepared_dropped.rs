@@ -20,7 +20,7 @@ async fn batch(session: &Session, insert: &Prepared) -> Result<StatementResult, 
 }
 
 #[test]
-fn a_batch_says_that_the_table_is_gone() {
+fn a_batch_reports_a_dropped_table() {
     with_node("batch-gone", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v bigint)").await;
@@ -38,7 +38,7 @@ fn a_batch_says_that_the_table_is_gone() {
 }
 
 #[test]
-fn after_a_new_prepare_each_later_drop_is_told_once() {
+fn each_drop_after_a_new_prepare_returns_unprepared_once() {
     with_node("batch-dropped", |session| async move {
         session.use_keyspace("ks").await;
         session.ok("CREATE TABLE t (p int PRIMARY KEY, v bigint)").await;

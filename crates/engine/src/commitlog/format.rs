@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back_and_belong_to_their_segment_and_place(
+        fn records_round_trip_only_in_their_segment_and_position(
             bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20),
         ) {
             let bytes = image_of(&bodies);

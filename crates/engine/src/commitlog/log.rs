@@ -182,14 +182,14 @@ impl Commitlog {
         self.put(entries, Room::ForWrites)
     }
 
-    /// As [`Commitlog::append_group`], for records that make older ones obsolete: room is
+    /// Like [`Commitlog::append_group`], for records that make older ones obsolete: room is
     /// reserved for them in a full log.
     pub fn append_relogged(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
         assert!(!entries.is_empty(), "a group has mutations");
         self.put(entries, Room::All)
     }
 
-    /// As [`Commitlog::append_group`], and waits while the log is busy.
+    /// Like [`Commitlog::append_group`], but waits while the log is busy.
     pub async fn append_wait(self: &Rc<Self>, entries: &[Entry<'_>]) -> Result<Appended, LogError> {
         match self.append_group(entries) {
             Err(LogError::Busy) => {}
@@ -484,7 +484,7 @@ impl Commitlog {
             }
             state.failed = Some(LogError::Failed(Arc::from(why)));
         }
-        tracing::error!(shard = self.config.shard.0, dir = %self.run_dir.display(), why, "the commitlog has failed");
+        tracing::error!(shard = self.config.shard.0, dir = %self.run_dir.display(), why, "the commitlog has failed: this shard refuses writes, and the node stops");
         self.wake_everyone();
         self.signals.write.notify_one();
         self.signals.sync.notify_one();

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mapping_comes_back_and_no_part_of_it_is_taken_for_one() {
+    fn column_mappings_round_trip_and_truncated_ones_are_refused() {
         let column = |id, kind, dropped, name: &str, ty: &str| MappedColumn {
             id: ColumnId(id),
             kind,

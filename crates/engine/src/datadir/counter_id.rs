@@ -86,7 +86,7 @@ impl DataDir {
     }
 }
 
-/// Records the present state for the next start. It uses the same id if the sstables and commitlogs
+/// Records the current state for the next start. It uses the same id if the sstables and commitlogs
 /// are unchanged. Call it when everything was stopped in order.
 pub async fn leave_counter_id(
     data_dir: &Path,

@@ -25,7 +25,7 @@ impl DataDir {
         self.keyspace_dir(keyspace).join(table_dir_name(table, id))
     }
 
-    /// `commitlog`: one directory per shard, also of shards of earlier runs.
+    /// `commitlog`: one directory per shard, including the shards of earlier runs.
     pub fn commitlog_root(&self) -> PathBuf {
         commitlog_root(&self.path)
     }

@@ -120,7 +120,7 @@ fn a_directory_inside_that_of_another_node_is_refused() {
 
 #[cfg(not(feature = "sim"))]
 #[test]
-fn the_place_of_a_directory_is_judged_without_links() {
+fn nested_data_directories_are_detected_through_links() {
     rt::block_on(async {
         let scratch = Scratch::new("datadir-place");
         let first = scratch.join("first");

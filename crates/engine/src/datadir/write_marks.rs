@@ -52,7 +52,12 @@ impl StoredMarks {
             }
             Err(unusable) => {
                 if unusable.is_there {
-                    tracing::warn!(file = %path.display(), why = unusable.why, "the write marks cannot be read");
+                    tracing::warn!(
+                        file = %path.display(),
+                        why = unusable.why,
+                        "the write marks cannot be read: the node stops if another member knows a write mark of it. If only this file \
+                         is damaged, start the node once with --accept-loss"
+                    );
                 }
                 None
             }

@@ -40,7 +40,7 @@ impl NodeDigest {
         written == self.long()
     }
 
-    /// As [`NodeDigest::accepts`], of 32 bits.
+    /// Like [`NodeDigest::accepts`], for a digest of 32 bits.
     pub fn accepts_short(self, written: u32) -> bool {
         written == self.short()
     }

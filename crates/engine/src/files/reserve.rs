@@ -66,7 +66,9 @@ impl DiskReserve {
                 "the disk has too little space for the reserve of the next start"
             ),
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "disk space for the next start cannot be reserved"),
+            Err(error) => {
+                tracing::warn!(%error, "disk space for the next start cannot be reserved: a start on a full disk may fail")
+            }
         }
     }
 

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sealed_values_come_back_and_damage_is_found() {
+    fn sealed_values_round_trip_and_damage_is_detected() {
         let text = seal("pot", 3, &vec![1, 2, 3]);
         assert_eq!(unseal::<Vec<i32>>("pot", 3, text.as_bytes()), Ok(vec![1, 2, 3]));
         assert_eq!(unseal::<Vec<i32>>("pot", 2, text.as_bytes()), Err(Unsealed::Newer { found: 3, known: 2 }));

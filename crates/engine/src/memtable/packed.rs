@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn comes_back_and_overwriting_is_paid_for_once() {
+    fn packed_rows_round_trip_and_overwrites_are_charged_once() {
         let (schema, mut arena) = (schema(), Arena::default());
         let clustering = Clustering::from_components([&b"c"[..]]);
         let long = vec![7; 300];

@@ -117,7 +117,7 @@ async fn open(dir: &Path) -> RaftLog {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 21))]
     #[test]
-    fn all_steps_are_there_after_opening_again(steps in prop::collection::vec(prop::collection::vec(step(), 1..8), 1..4)) {
+    fn all_steps_survive_a_reopen(steps in prop::collection::vec(prop::collection::vec(step(), 1..8), 1..4)) {
         rt::block_on(async {
             let scratch = Scratch::new("raft-model");
             let mut model = Model::default();
@@ -285,7 +285,7 @@ fn bytes_of_a_failed_write_are_not_a_record_of_a_later_one() {
 }
 
 #[test]
-fn where_the_log_ends_is_noted_outside_of_its_directory() {
+fn the_end_of_the_log_is_recorded_outside_its_directory() {
     rt::block_on(async {
         let scratch = Scratch::new("raft-log-end");
         let (dir, path) = (scratch.join("raft"), scratch.join("end"));

@@ -2,8 +2,8 @@
 //!
 //! The bytes arrive in order. Small files are collected and written at once, several sstables at a
 //! time. Large files are written while they arrive. When all other files of an sstable are durable,
-//! its TOC.txt is written: so what has one is complete, also after a crash. A later attempt does
-//! not ask for it again ([`Incoming::missing`]).
+//! its TOC.txt is written: so an sstable with a TOC.txt is complete, even after a crash. A later
+//! attempt does not ask for it again ([`Incoming::missing`]).
 
 use super::arrived::ArrivedSource;
 use super::attach::StreamTarget;

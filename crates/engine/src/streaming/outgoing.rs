@@ -52,9 +52,9 @@ pub struct Pinned {
 }
 
 impl Engine {
-    /// Flushes a tablet, and pins its sstables for a session. If that was done before, also in an
-    /// earlier run, the sstables of then are returned. `epoch`: the table's epoch in the metadata
-    /// of this shard. The sstables have no data of an earlier epoch.
+    /// Flushes a tablet, and pins its sstables for a session. If that was done before, even in an
+    /// earlier run, returns the sstables that were pinned then. `epoch`: the table's epoch in the
+    /// metadata of this shard. The sstables have no data of an earlier epoch.
     ///
     /// # Errors
     ///

@@ -197,7 +197,7 @@ fn sstables_that_cover_older_data_are_dropped_only_if_asked_for() {
 }
 
 #[test]
-fn history_is_kept_and_tells_what_was_done() {
+fn the_compaction_history_survives_a_restart() {
     rt::block_on(async {
         let scratch = Scratch::new("history");
         let schema = table(0, &[("class", "SizeTieredCompactionStrategy"), ("enabled", "false")]);

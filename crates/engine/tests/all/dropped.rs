@@ -1,4 +1,4 @@
-//! Files that an interrupted drop removed stay removed, also after a later power loss.
+//! Files that an interrupted drop removed stay removed, even after a later power loss.
 //!
 //! RUSTFLAGS="--cfg tokio_unstable" CARGO_TARGET_DIR=target/sim cargo test -p messina-engine
 //! --features sim --test all dropped::

@@ -369,7 +369,7 @@ fn unfinished_sstables_are_deleted_and_unknown_files_of_any_version_are_kept() {
 
 /// The disk may not be mounted: its rows would return.
 #[test]
-fn nothing_is_removed_while_the_directory_of_its_keyspace_is_gone() {
+fn nothing_is_removed_while_its_keyspace_directory_is_missing() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("no-keyspace"), still(0));
         let config = || EngineConfig { auto_snapshot: false, ..config(&scratch, 16 << 20) };
@@ -393,7 +393,7 @@ fn nothing_is_removed_while_the_directory_of_its_keyspace_is_gone() {
 /// TRUNCATE and the removal of a tablet succeed although the table's directory is missing. The
 /// table remains usable.
 #[test]
-fn data_is_removed_although_its_directory_is_gone() {
+fn data_is_removed_although_its_directory_is_missing() {
     for (auto_snapshot, drops) in [(false, false), (true, false), (false, true)] {
         rt::block_on(async {
             let (scratch, schema) = (Scratch::new("no-directory"), still(0));

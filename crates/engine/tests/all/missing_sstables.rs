@@ -185,7 +185,7 @@ fn drop_removes_a_table_with_a_missing_sstable() {
 
 /// The loss stays until it was recorded: a crash before requires it to be accepted once more.
 #[test]
-fn an_accepted_loss_of_an_sstable_is_forgotten() {
+fn a_recorded_loss_of_an_sstable_is_not_reported_again() {
     rt::block_on(async {
         let (scratch, schema) = (Scratch::new("missing-accepted"), still(0));
         let dir = two_sstables(&scratch, &schema).await;

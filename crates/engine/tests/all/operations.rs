@@ -228,7 +228,7 @@ async fn fragments_on_disk(engine: &engine::Engine, schema: &model::TableSchema)
 }
 
 #[test]
-fn tombstones_go_when_their_time_has_come_and_nothing_older_is_elsewhere() {
+fn expired_tombstones_are_purged_if_no_older_data_is_elsewhere() {
     for (gc_grace, mode, purged) in [
         (0, "timeout", true),
         (1_900_000_000, "timeout", false),

@@ -338,7 +338,7 @@ fn each_cut_costs_at_most_a_chunk() {
 
 /// What the disk damages before the sstables are part of the tablet is asked for again.
 #[test]
-fn damage_of_what_has_arrived_is_noticed_and_mended() {
+fn damaged_received_sstables_are_detected_and_streamed_again() {
     with_pair("rot", async |Pair { to, schema, source, receiver, .. }| {
         let pinned = source.pin_tablet(schema.id, TABLET, SESSION, 0).await.unwrap();
         let mut incoming = receiver.receive(target(), host(1), pinned.sstables()).await.unwrap();

@@ -75,7 +75,7 @@ fn mutations_arrive_and_are_read_with_newer_writes() {
     });
 }
 
-/// What is sealed is not asked for again, over a restart too.
+/// What is sealed is not asked for again, even after a restart.
 #[test]
 fn an_attempt_that_was_cut_continues_behind_what_is_sealed() {
     let (from, to) = (Scratch::new("mutations-cut-from"), Scratch::new("mutations-cut-to"));

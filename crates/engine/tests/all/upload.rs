@@ -154,7 +154,7 @@ fn cached_rows_take_notice() {
 /// A file of the same node contains intervals of its log, perhaps of another table's records:
 /// replay must not skip anything because of them.
 #[test]
-fn intervals_of_uploaded_files_are_not_believed() {
+fn replay_ignores_the_intervals_of_uploaded_files() {
     rt::block_on(async {
         let scratch = Scratch::new("upload-intervals");
         let (schema, table) = (still(0), table_dir(&scratch, &still(0)));

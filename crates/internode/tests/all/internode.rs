@@ -156,7 +156,7 @@ fn every_shard_reaches_every_shard_of_a_node_with_another_number_of_them() {
 }
 
 #[test]
-fn strangers_are_turned_away_and_told_why() {
+fn foreign_nodes_are_rejected_with_a_reason() {
     rt::block_on(async {
         let config = InternodeConfig::default();
         let a = start(1, 2, "One", config, None).await;

@@ -38,7 +38,7 @@ pub fn merge_all(schema: &TableSchema, mut versions: Vec<Row>) -> Option<Row> {
     versions.pop()
 }
 
-/// As [`merge`], appended to a buffer.
+/// Like [`merge`], appended to a buffer.
 pub fn merge_to(schema: &TableSchema, a: &Row, b: &Row, out: Vec<u8>) -> Vec<u8> {
     let (mut writer, a, b) = MergeWriter::begin(a, b, out);
     let (mut a, mut b) = (Ahead::new(a), Ahead::new(b));

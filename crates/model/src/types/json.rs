@@ -137,8 +137,8 @@ pub(super) fn push_string(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// As [`push_string`], unless `out` would become longer than `limit`. Capacity is reserved once, so
-/// that a long text is not copied as it grows.
+/// Like [`push_string`], unless `out` would become longer than `limit`. Capacity is reserved once,
+/// so that a long text is not copied as it grows.
 fn push_string_within(text: &str, limit: usize, out: &mut String) -> Result<(), TextError> {
     let escapes: usize = text.bytes().filter_map(escape).map(|escaped| escaped.len() - 1).sum();
     let len = text.len() + escapes + 2;

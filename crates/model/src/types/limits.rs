@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn types_within_the_limits_are_read_back() {
+    fn types_within_the_limits_round_trip() {
         let both_limits =
             user_type("wide", vec![tower(MAX_TYPE_DEPTH - 1, 1), CqlType::tuple(vec![CqlType::Int; 4000])]);
         for ty in [tower(MAX_TYPE_DEPTH, 1), tower(6, 4), both_limits] {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_beyond_the_limits_are_refused_anew_and_cut_down_when_they_are_stored() {
+    fn new_types_beyond_the_limits_are_refused_and_stored_ones_cut() {
         let mut types: BTreeMap<String, Arc<UserType>> = BTreeMap::new();
         let (mut refused, mut cut) = (0, 0);
         for level in 0..40 {

@@ -18,7 +18,7 @@ pub fn parse(text: &str, resolver: &Resolver<'_>) -> Result<CqlType, ValueError>
     parse_as(text, resolver, "The type")
 }
 
-/// As [`parse`]; an error about the limits calls the type `what`.
+/// Like [`parse`], but an error about the limits calls the type `what`.
 pub fn parse_as(text: &str, resolver: &Resolver<'_>, what: &str) -> Result<CqlType, ValueError> {
     let ty = parse_all(text, resolver, &mut Room::of_column(), Some(what))?;
     limits::check(&ty, what)?;

@@ -54,7 +54,7 @@ fn reports_of_a_silent_coordinator_expire() {
 }
 
 #[test]
-fn only_partitions_near_their_limits_are_told() {
+fn only_partitions_near_their_limits_are_reported() {
     let mut alone = arrivals(1);
     alone.track(key(1), 1_000, 1, 0);
     assert!(
@@ -75,7 +75,7 @@ fn only_partitions_near_their_limits_are_told() {
 }
 
 #[test]
-fn low_limits_are_told_at_their_counts() {
+fn low_limits_are_reported_once_they_are_reached() {
     for limit in 1..4 {
         let mut arrivals = arrivals(3);
         arrivals.track(key(1), u64::from(limit), limit, 0);

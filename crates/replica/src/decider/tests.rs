@@ -21,7 +21,7 @@ struct Others {
     /// Operations per second of all of them together.
     rate: u64,
     limit: u32,
-    /// Whether they come to the owners only.
+    /// Whether the operations come to the owners only.
     to_owners: bool,
 }
 

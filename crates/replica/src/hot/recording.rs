@@ -89,7 +89,7 @@ mod tests {
     use model::token::Token;
 
     #[test]
-    fn kinds_and_tables_are_told_apart() {
+    fn kinds_and_tables_are_recorded_separately() {
         let (table, other) = (TableId::from_bytes([1; 16]), TableId::from_bytes([2; 16]));
         let id = |table, token| PartitionId { table, token: Token(token) };
         let mut recording = Recording::new(1, vec![table], 16);

@@ -68,7 +68,7 @@ fn a_limit_of_zero_refuses_everything_and_the_highest_can_take_effect() {
 }
 
 #[test]
-fn a_hot_phase_is_forgotten_by_halves() {
+fn counts_are_halved_in_each_window() {
     let mut limiter = limiter();
     limiter.add(key(1), 1 << 20, 5);
     assert_eq!(limiter.add(key(1), 0, 6), 1 << 19);
@@ -98,7 +98,7 @@ fn window_numbers_wrap() {
 }
 
 #[test]
-fn no_slot_is_taken_for_a_young_one_after_a_wrap() {
+fn an_expired_slot_stays_expired_after_a_wrap() {
     let mut limiter = Limiter::new(1 << 12, SALT);
     limiter.add(key(1), MAX_COUNT, 0);
     assert!(limiter.load_factor() > 0.0);
@@ -120,7 +120,7 @@ fn a_clock_that_jumps_back_keeps_no_count_longer() {
 }
 
 #[test]
-fn a_clock_that_jumps_ahead_forgets() {
+fn a_clock_that_jumps_ahead_clears_counts() {
     for jump in [41, 70_000, 1 << 23, 1 << 24, u64::MAX - 10] {
         let mut limiter = limiter();
         limiter.add(key(1), MAX_COUNT, 1);

@@ -36,7 +36,8 @@ fn schema() -> TableSchema {
     )
 }
 
-/// Partitions that have only a tombstone also fill a page. A live row in between resets that.
+/// Partitions that have only a tombstone also fill a page. After the last one, a live row postpones
+/// the end of the page.
 #[test]
 fn tombstones_of_partitions_end_a_page() {
     let schema = schema();

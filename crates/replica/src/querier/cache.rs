@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_evicts_the_longest_unused_and_at_last_the_new_one() {
+    fn memory_pressure_evicts_the_oldest_queriers_and_then_the_new() {
         let mut cache = cache(30);
         let now = rt::time::now();
         for n in 0..3 {

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back_unless_they_are_cut_or_too_long() {
+    fn messages_round_trip_unless_they_are_truncated_or_too_long() {
         let arrivals: Vec<Arrival> = (0..MAX_REPORTED as u64).map(arrival).collect();
         let bytes = encode_arrivals(arrivals.iter());
         assert_eq!(decode_arrivals(&bytes), Ok(arrivals.clone()));

@@ -80,7 +80,7 @@ impl Writer {
         self.raw(bytes);
     }
 
-    /// As [`Writer::bytes`], but a large byte string is shared instead of copied.
+    /// Like [`Writer::bytes`], but a large byte string is shared instead of copied.
     pub(super) fn shared(&mut self, bytes: &Bytes) {
         if bytes.len() < LARGE {
             return self.bytes(bytes);

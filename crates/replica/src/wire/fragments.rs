@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_back_as_they_were() {
+    fn responses_round_trip() {
         let digest = Digest { version: 1, hash: [9; 16] };
         let page = page(Bytes::from_static(b"rows"));
         for answer in [ReplicaResponse::Fragments(part().into()), ReplicaResponse::Digested(page.into(), digest)] {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_begins_within_a_partition_comes_back() {
+    fn a_part_that_starts_inside_a_partition_round_trips() {
         let mut fragments = part().fragments;
         fragments.drain(..2);
         let bytes = encode_fragments(&fragments).join();

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_as_it_was() {
+    fn headers_round_trip() {
         let plain = Header { trace: None, checks_large_data: false, rate_limit: RateLimitMode::Off, ..header() };
         let counting = Header { rate_limit: RateLimitMode::CountOnly, ..header() };
         let charging = Header { rate_limit: RateLimitMode::ChargeOnly, ..header() };

@@ -409,7 +409,7 @@ fn writes_and_flushes_between_pages_are_seen() {
 }
 
 #[test]
-fn nothing_comes_back_from_the_dead() {
+fn queriers_do_not_return_truncated_or_dropped_rows() {
     rt::block_on(async {
         let (_scratch, engine) = with_data("dead").await;
         let replica = Replica::new(engine.clone(), config());

@@ -228,7 +228,7 @@ pub async fn write_durably(path: &Path, data: &[u8]) -> io::Result<()> {
     write_durably_owned(path, data.to_vec()).await
 }
 
-/// As [`write_durably`], without a copy of the data.
+/// Like [`write_durably`], without a copy of the data.
 pub async fn write_durably_owned(path: &Path, data: Vec<u8>) -> io::Result<()> {
     replace_durably(path, data, 0).await
 }

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_share_nothing_and_come_back() {
+    fn pieces_do_not_overlap_and_are_reused() {
         with_pool(2 * SLAB, || {
             let sizes = [520 << 10, 520 << 10, 100 << 10, 520 << 10, 64 << 10, SLAB];
             for _ in 0..3 {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn without_leave_there_is_none() {
+    fn no_slab_is_allocated_below_a_limit_of_one_slab() {
         with_pool(SLAB - 1, || assert!(take(LEAST).is_none()));
     }
 }

@@ -50,7 +50,7 @@ impl SequentialWriter {
         Self::create_with(path, class, WriteBuffers::default()).await
     }
 
-    /// As [`SequentialWriter::create`], with other buffers.
+    /// Like [`SequentialWriter::create`], with other buffers.
     pub async fn create_with(path: &Path, class: IoClass, buffers: WriteBuffers) -> io::Result<Self> {
         let file = open(path, &OpenOptions { direct: true, ..OpenOptions::create_new() }).await?;
         Ok(Self {

@@ -29,7 +29,7 @@ fn on_machine<Fut: Future<Output = ()> + 'static>(
 }
 
 #[test]
-fn calls_reach_their_shard_and_come_back() {
+fn calls_run_on_their_shard_and_return_results() {
     on_machine(2, MachineConfig::default(), || async {
         assert_eq!((shard::this(), shard::count()), (ShardId(0), 2));
         let thread = std::thread::current().id();

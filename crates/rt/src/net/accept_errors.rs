@@ -36,7 +36,7 @@ impl AcceptErrors {
     /// Logs the error, unless one was logged during the last minute, and pauses.
     pub async fn failed(&mut self, error: &io::Error) {
         if let Some(errors) = self.log.count(time::now()) {
-            tracing::warn!(%error, errors, "cannot accept a connection of {}", self.peer);
+            tracing::warn!(%error, errors, "cannot accept a connection of {}; retrying after a pause", self.peer);
         }
         let pause = self.pause;
         self.pause = (pause * 2).min(LONGEST_PAUSE);

@@ -107,7 +107,7 @@ pub fn run<F: Future>(seed: u64, disk: &Disk, f: F) -> Result<F::Output, PowerLo
         };
         ctx::enter(&ctx, || {
             // SAFETY: `shard` is declared after everything `main` borrows and drops all tasks when
-            // it is dropped, also when a panic unwinds through here; its context was made on this
+            // it is dropped, even when a panic unwinds through here; its context was made on this
             // thread.
             let (work, task) = unsafe { executor::make(&ctx, location, Group::Statement, main) };
             task.detach();

@@ -538,7 +538,7 @@ fn counter_run(seed: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_node_comes_back_from_power_losses_and_kills() {
+fn a_node_recovers_from_power_losses_and_kills() {
     for seed in 0..10 {
         let run = counter_run(seed);
         assert!(run.1 > 12, "counted to {}", run.1);

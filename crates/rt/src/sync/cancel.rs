@@ -194,8 +194,8 @@ impl Deadline {
         crate::time::timeout_at(self.0, future)
     }
 
-    /// As [`Deadline::limit`], and until `cancel` fires. That, too, costs nothing unless the future
-    /// has to wait.
+    /// Like [`Deadline::limit`], but also ends when `cancel` fires. That, too, costs nothing unless
+    /// the future has to wait.
     #[inline]
     pub fn limit_unless<'c, F: Future>(&self, cancel: &'c Cancel, future: F) -> WhileWanted<'c, F> {
         WhileWanted { future: cancel.interrupt(self.limit(future)) }

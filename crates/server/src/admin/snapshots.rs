@@ -166,7 +166,7 @@ fn refusal(table: &TableName, error: EngineError) -> Refusal {
 async fn remove_if_there(dir: &Path) {
     match rt::fs::remove_dir_all(dir).await {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(dir = %dir.display(), %error, "an unfinished snapshot could not be removed");
+            tracing::warn!(dir = %dir.display(), %error, "an unfinished snapshot could not be removed, and takes up disk space");
         }
         _ => {}
     }
@@ -176,7 +176,7 @@ async fn remove_if_there(dir: &Path) {
 /// any snapshot is taken.
 pub async fn remove_unfinished(data_dir: &Path) {
     if let Err(error) = try_remove_unfinished(&data_dir.join("data")).await {
-        tracing::warn!(%error, "cannot look for unfinished snapshots");
+        tracing::warn!(%error, "cannot look for unfinished snapshots: the next start retries");
     }
 }
 

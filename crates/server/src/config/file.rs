@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn every_default_can_be_read_back() {
+    fn default_settings_round_trip() {
         for key in KEYS {
             let mut config = Config::default();
             (key.set)(&mut config, &Raw::Scalar((key.default)())).unwrap_or_else(|why| panic!("{}: {why}", key.name));

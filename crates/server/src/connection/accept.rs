@@ -166,7 +166,7 @@ async fn accept<S: Service>(
                 tracing::warn!(
                     most = counts.most(),
                     refused,
-                    "too many client connections for the descriptors of the process: refused; raise the limit (ulimit -n, \
+                    "too many client connections for the descriptors of the process: the connection is refused; raise the limit (ulimit -n, \
                      LimitNOFILE) or use fewer connections"
                 );
             }
@@ -257,14 +257,14 @@ async fn hand_over<S: Service>(
                 // None when the node is stopping.
                 let Some(server) = shards.servers.try_get() else { return };
                 if encrypted {
-                    // Boxed, so that the futures of other connections are not as large.
+                    // Boxed, so that the futures of other connections are not as large as this one.
                     Box::pin(serve_encrypted(&shards.tls.get(), server, stream, peer, pending)).await;
                 } else {
                     drive::serve(server, stream, peer, None, Some(pending)).await;
                 }
             })
             .detach(),
-            Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
+            Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection of a client: closing it"),
         }
     })
     .await;

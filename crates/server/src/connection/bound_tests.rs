@@ -168,7 +168,7 @@ fn writes_are_not_counted_as_large_answers() {
 }
 
 #[test]
-fn answers_under_way_count_before_they_are_there() {
+fn expected_answers_count_against_the_unread_limit() {
     const CLIENTS: usize = 20;
     const REQUESTS: i16 = 90;
     const ANSWER: usize = 20_000;

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn early_retries_of_many_partitions_by_many_clients_are_told_apart() {
+    fn early_retries_are_counted_per_client_and_partition() {
         let start = rt::time::now();
         let mut last = LastRefusals::new(start);
         let retries = u64::from(AT_ONCE) + 50;

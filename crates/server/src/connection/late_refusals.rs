@@ -48,7 +48,7 @@ pub struct LateLimits {
     /// Early retries of a partition, by one connection in one window, that are answered at once.
     pub retries_at_once: u32,
     /// Refusals of a connection that are answered at once in a second, evenly spread once the
-    /// connection had as many.
+    /// connection had this many refusals.
     pub at_once: u32,
     /// The most late refusals of a connection.
     pub per_connection: u32,
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn late_refusals_of_a_client_that_is_gone_are_dropped() {
+    fn late_refusals_of_a_disconnected_client_are_dropped() {
         run(late(WINDOW), |world| async move {
             let mut client = world.connect();
             client.start(&[]).await;

@@ -193,7 +193,7 @@ fn another_version_within_segments_is_refused() {
 }
 
 #[test]
-fn a_request_may_name_its_keyspace_and_its_time() {
+fn a_request_can_set_its_keyspace_and_now_in_seconds() {
     run(limits(), |world| async move {
         let mut client = Speaker::start(&world, Some(Form::Plain), &[]).await;
         client.ask(&query(1, "use k")).await;

@@ -45,7 +45,7 @@ pub struct Limits {
     /// A client that reads none of its answers for this long is dropped.
     pub unread_time: Duration,
     /// A large request that hardly advances for this long is refused if others wait for memory.
-    /// After five times as long, it must be complete.
+    /// After five times this duration, it must be complete.
     pub large_frame_step: Duration,
     /// Refusals by rate limits of clients that ignore them.
     pub late_refusals: LateLimits,

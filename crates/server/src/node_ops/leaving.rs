@@ -70,8 +70,8 @@ async fn hand_over(layers: Layers) -> Result<(), String> {
     Ok(())
 }
 
-/// Has the departure recorded. Other nodes reject this node from then on. So the answer may be
-/// lost, and then the rejection is the answer.
+/// Records the departure in the metadata. Other nodes reject this node from then on, so the
+/// response may be lost. Then the rejection confirms the departure.
 async fn record_departure(layers: Layers) -> Result<(), String> {
     let runs = layers.runs.get();
     loop {

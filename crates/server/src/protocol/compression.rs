@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_not_believed() {
+    fn a_false_decompressed_length_is_refused() {
         let bomb = [0x0F, 0xFF, 0xFF, 0xFF, 0, 0];
         assert!(matches!(Compression::Lz4.decompress(&bomb, usize::MAX), Err(Error::Protocol(_))));
         assert!(matches!(Compression::Lz4.decompress(&bomb, 1000), Err(Error::Invalid(_))));

@@ -115,7 +115,7 @@ struct BodyLimits {
     started: bool,
 }
 
-/// Why a body of this length is refused although a statement may be as long.
+/// Why a body of this length is refused although a statement may have this length.
 #[cold]
 fn session_body_error(len: usize, opcode: u8, started: bool) -> Option<Error> {
     let opcode = Opcode::request_from_number(opcode)?;
@@ -263,7 +263,7 @@ impl Frames {
     /// Gives memory back that the buffered bytes do not need.
     pub fn shrink(&mut self) {
         let needed = self.buffer.len().max(FIRST_BUFFER);
-        // Many bytes are copied only if that frees as many.
+        // Many bytes are copied only if the copy frees at least as many bytes.
         let frees_much = needed == FIRST_BUFFER || self.allocated >= 2 * needed;
         if self.allocated > needed && frees_much {
             self.replace(needed);

@@ -354,7 +354,7 @@ fn an_sstable_without_any_file_is_missed_until_its_loss_is_accepted() {
 /// Operators move tables to other volumes and leave links. A table is missing only if its link is
 /// broken.
 #[test]
-fn a_table_behind_a_link_is_there() {
+fn a_table_behind_a_link_is_not_missing() {
     let (scratch, other) = (Scratch::new("missing-link"), Scratch::new("missing-volume"));
     live(&scratch, false, true, fill).expect("the node starts");
     let tables = std::fs::read_dir(scratch.join("data/ks")).expect("readable");
@@ -395,7 +395,7 @@ fn run_of(home: &Path) -> PathBuf {
 
 /// What an operator moves to another disk and links is found, replayed and written there.
 #[test]
-fn logs_behind_links_are_there() {
+fn logs_behind_links_are_not_missing() {
     let scratch = Scratch::new("missing-linked-log");
     let (template, case, disk) = (scratch.join("killed"), scratch.join("case"), scratch.join("disk"));
     killed(&scratch.join("home"), &template);

@@ -1,5 +1,5 @@
 //! Four nodes in one process, with all layers except the ports for clients. A tablet moves from one
-//! node to another while clients write: over a restart of the leader, and while a node without a
+//! node to another while clients write: across a restart of the leader, and while a node without a
 //! replica is down. A migration that cannot finish is aborted.
 use crate::support::{LAYERS, Scratch};
 use bytes::Bytes;
@@ -151,7 +151,7 @@ async fn start(path: PathBuf, address: SocketAddr, seeds: Vec<SocketAddr>, copie
     try_start(path, address, seeds, copies).await.expect("the node starts")
 }
 
-/// As [`start`]; an error if the node does not start.
+/// Like [`start`], but returns an error if the node does not start.
 pub async fn try_start(
     path: PathBuf,
     address: SocketAddr,

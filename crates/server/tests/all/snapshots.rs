@@ -83,7 +83,7 @@ fn all_shards_of_a_node_take_one_snapshot() {
 /// A snapshot of two tables fails at the second one, on one shard: nothing of the first one is
 /// left. Then the snapshot is taken again under the same name.
 #[test]
-fn an_administrators_snapshot_is_whole_or_not_there() {
+fn an_administrators_snapshot_is_complete_or_absent() {
     let scratch = Scratch::new("whole-snapshot");
     let root = scratch.to_path_buf();
     live_with(config(&scratch, false), SHARDS, true, || async move {

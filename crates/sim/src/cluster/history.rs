@@ -192,9 +192,9 @@ impl History {
         LeastShown { rows: self.rows.iter().map(|(place, row)| (*place, promise(row))).collect(), began: now }
     }
 
-    /// Checks a read that ends now, with the floors of its beginning. Later reads from the same
-    /// majorities must show at least the same. A read from no majority may show an old value, but
-    /// never a value that no client wrote.
+    /// Checks that a read which ends now shows at least the floors recorded when it began. Later
+    /// reads from the same majorities must show at least the same. A read from no majority may show
+    /// an old value, but never a value that no client wrote.
     pub fn check(&mut self, shown: &Shown, floors: &LeastShown, by: &[Majority], now: i64) -> Result<(), String> {
         self.reads += 1;
         for (place, number) in shown {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_were_read_are_there_for_later_reads() {
+    fn later_reads_must_show_values_that_were_read() {
         let mut history = History::default();
         let (first, second) = (history.begin(&[(PLACE, Put)], 0), history.begin(&[(PLACE, Put)], 0));
         let floors = history.floors(ALL, 0);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_at_one_is_promised_in_the_end_only() {
+    fn a_write_at_one_is_required_only_at_the_end() {
         let mut history = History::default();
         let write = history.begin(&[(PLACE, Put)], 0);
         history.acknowledged(write, &[]);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn values_with_a_ttl_are_there_until_they_expire() {
+    fn values_with_a_ttl_are_required_until_they_expire() {
         let mut history = History::default();
         let old = history.begin(&[(PLACE, Put)], 100);
         let write = history.begin(&[(PLACE, PutFor(10))], 100);

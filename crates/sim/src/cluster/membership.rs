@@ -31,8 +31,8 @@ pub struct MemberChanges {
     pub lost: u64,
 }
 
-/// Has this node leave or stay, and removes others that are down, until the node stops. Runs on
-/// shard 0.
+/// Begins or cancels the departure of this node, and removes others that are down, until the node
+/// stops. Runs on shard 0.
 pub async fn run(shared: Rc<Shared>, node: usize) {
     let mut leaving: Option<rt::task::Task<()>> = None;
     loop {

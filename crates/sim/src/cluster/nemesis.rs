@@ -97,7 +97,7 @@ pub const DEATHS: FaultProfile = &[
     (Fault::Mend, 4),
 ];
 
-/// As [`DEATHS`], with power losses, which lose all data that was not synced. Only batch mode
+/// Like [`DEATHS`], with power losses, which lose all data that was not synced. Only batch mode
 /// survives this.
 pub const POWER: FaultProfile = &[
     (Fault::Cut, 1),
@@ -127,7 +127,7 @@ pub const FULL: FaultProfile = &[
     (Fault::Mend, 3),
 ];
 
-/// As [`DEATHS`], with clocks that are right: for data with a TTL.
+/// Like [`DEATHS`], with clocks that are right: for data with a TTL.
 pub const EXPIRY: FaultProfile = &[
     (Fault::Cut, 2),
     (Fault::CutOneWay, 1),

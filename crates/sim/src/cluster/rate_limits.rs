@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_judged_by_what_was_refused() {
+    fn a_refused_increment_must_not_change_the_counter() {
         let mut oracle = RateLimits::new(&TABLES[3], 3);
         let write = oracle.begin(HOT);
         oracle.never(HOT, write);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn created_tables_are_there_and_dropped_ones_are_not() {
+    fn created_tables_must_exist_and_dropped_ones_must_not() {
         let mut oracle = SchemaOracle::default();
         let (made, maybe, gone) = (oracle.begin_create(), oracle.begin_create(), oracle.begin_create());
         oracle.created(&gone);

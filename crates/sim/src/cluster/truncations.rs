@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn truncated_writes_are_gone_and_later_writes_are_there() {
+    fn truncated_writes_must_be_absent_and_later_ones_present() {
         let mut oracle = Truncations::default();
         let old = oracle.write(0, 0);
         oracle.written(old, 0);

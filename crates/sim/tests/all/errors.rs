@@ -65,7 +65,7 @@ fn assert_clear(fault: Fault, failures: Vec<String>, wanted: &[&str]) {
 }
 
 #[test]
-fn read_errors_are_told_and_pass() {
+fn read_errors_are_reported_and_the_node_recovers() {
     let mut failures = Vec::new();
     for seed in seeds() {
         for (shards, sync) in [(1, SyncMode::Batch), (2, PERIODIC)] {
@@ -76,7 +76,7 @@ fn read_errors_are_told_and_pass() {
 }
 
 #[test]
-fn too_many_open_files_are_told_and_pass() {
+fn too_many_open_files_are_reported_and_the_node_recovers() {
     let mut failures = Vec::new();
     for seed in seeds() {
         for (shards, sync) in [(1, PERIODIC), (2, SyncMode::Batch)] {

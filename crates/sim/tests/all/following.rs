@@ -74,7 +74,7 @@ fn run_node<F>(
     }
 }
 
-/// As [`run_node`]. An error if the node does not start, or of `main`.
+/// Like [`run_node`], but returns the error of the start or of `main`.
 fn try_node<F>(
     world: &mut World,
     disk: &Disk,

@@ -128,7 +128,7 @@ async fn run(known: &RefCell<HintOracle>) {
 }
 
 #[test]
-fn no_crash_loses_hints_and_no_kill_is_taken_for_damage() {
+fn no_crash_loses_hints_and_no_kill_is_reported_as_damage() {
     let whole = Disk::new(1);
     rt::sim::block_on(1, &whole, run(&RefCell::default()));
     let writes = whole.writes();
@@ -181,7 +181,7 @@ fn notes_that_are_removed_after_a_kill_are_missed() {
 }
 
 /// Writes are acknowledged while the disk is full. The notes of the replicas that miss them survive
-/// each end of the node, also if the disk is still full at the next start.
+/// each end of the node, even if the disk is still full at the next start.
 #[test]
 fn a_full_disk_loses_no_notes_of_missed_writes() {
     let (own, table) = (HostId(Uuid::from_u128(1)), mutation(0).table());
@@ -264,7 +264,7 @@ fn the_newer_of_the_file_and_the_reserved_space_is_used() {
 /// A sync of hints fails: the target is noted, and nothing is added to the file, because later
 /// syncs of it would succeed. Hints that are stored and synced afterwards survive a power loss.
 #[test]
-fn a_failed_sync_is_noted_and_its_file_is_not_used_again() {
+fn a_failed_sync_is_recorded_and_its_file_is_not_reused() {
     // The failing sync is that of the period, or of a full file, or of a replay.
     for case in 0..3 {
         let disk = Disk::new(case);

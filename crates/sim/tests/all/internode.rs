@@ -1,6 +1,6 @@
 //! The internode transport on the simulated network: partitions, cuts at every byte, lost answers,
 //! restarts under load. No request is executed twice or answered to the wrong caller. A request
-//! that failed as "not executed" was not executed. Everything works once the network does.
+//! that failed as "not executed" was not executed. Once the network works, calls succeed.
 //!
 //! `SEEDS=n` runs n seeds (default 3) from `FIRST_SEED=n` on.
 use bytes::Bytes;
@@ -288,7 +288,7 @@ fn disasters(seed: u64) -> (u64, usize) {
 }
 
 #[test]
-fn whatever_the_network_does_calls_end_and_tell_the_truth() {
+fn calls_end_with_a_true_outcome_under_network_faults() {
     for seed in seeds() {
         disasters(seed);
     }

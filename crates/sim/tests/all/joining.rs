@@ -20,7 +20,7 @@ const LONGEST_START: Duration = Duration::from_secs(900);
 /// The number of operations between two attempts.
 const STEP: usize = 2;
 
-/// How a start ended, once it has.
+/// The result of a start. `None` until the start has ended.
 type Started = Rc<RefCell<Option<Result<(), String>>>>;
 
 fn config(address: SocketAddr, seeds: Vec<SocketAddr>) -> StackConfig {

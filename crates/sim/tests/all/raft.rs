@@ -39,7 +39,7 @@ fn name(n: usize) -> String {
 struct History {
     /// The commands in the order in which they were applied.
     applied: RefCell<Vec<u64>>,
-    /// How many of them were acknowledged.
+    /// How many of the commands were acknowledged.
     acknowledged: Cell<usize>,
     next: Cell<u64>,
     /// Proposals: made, applied, with unknown outcome, refused.
@@ -542,7 +542,7 @@ fn agree(mut world: World, cluster: &Cluster) {
 /// The power of a node fails at each write while it receives a snapshot. The log that the snapshot
 /// replaces is kept until the snapshot is durable.
 #[test]
-fn a_snapshot_is_there_before_what_it_replaces_goes() {
+fn a_snapshot_is_durable_before_the_log_it_replaces_is_removed() {
     for at in 1.. {
         let (mut world, cluster, _) = begin(at);
         much_is_decided(&mut world, &cluster);

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// The duty to read some pages. Dropping it wakes the waiting readers, also if a page was not read.
+/// The duty to read some pages. Dropping it wakes the waiting readers, even if a page was not read.
 pub(crate) struct Claim {
     cache: Rc<PageCache>,
     keys: Vec<Key>,

@@ -22,7 +22,7 @@ pub(crate) fn weight(kind: u8) -> Parsed<i8> {
         EXCL_END | INCL_START | EXCL_END_INCL_START => Ok(-1),
         CLUSTERING => Ok(0),
         INCL_END_EXCL_START | INCL_END | EXCL_START => Ok(1),
-        _ => Err(Fault::Bad("kind of a marker")),
+        _ => Err(Fault::Bad("the kind of a marker is not known")),
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn read_body(body: &[u8], kind: u8, layout: &Layout) -> Parsed<Tombst
         INCL_START | EXCL_START => Ok(first),
         EXCL_END | INCL_END => Ok(Tombstone::LIVE),
         EXCL_END_INCL_START | INCL_END_EXCL_START => layout.read_deletion(&mut input),
-        _ => Err(Fault::Bad("kind of a marker")),
+        _ => Err(Fault::Bad("the kind of a marker is not known")),
     }
 }
 

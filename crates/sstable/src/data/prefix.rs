@@ -21,7 +21,7 @@ pub(crate) fn read(input: &mut Input<'_>, widths: &[Option<usize>], out: &mut Ve
                 continue;
             }
             if ended {
-                return Err(Fault::Bad("a clustering value after a null"));
+                return Err(Fault::Bad("a clustering value follows a null"));
             }
             let value = match (bits, width) {
                 (1, _) => &[][..],
@@ -77,7 +77,7 @@ mod tests {
     use model::key::Clustering;
 
     #[test]
-    fn prefixes_read_back() {
+    fn prefixes_round_trip() {
         let widths: Vec<_> = (0..70).map(|i| if i % 3 == 0 { Some(4) } else { None }).collect();
         for count in [0, 1, 2, 31, 32, 33, 64, 70] {
             let values: Vec<&[u8]> = (0..count).map(|i| [&b""[..], b"abcd", b"wxyz"][i * 7 % 3]).collect();

@@ -27,6 +27,8 @@ use cell_flags::*;
 /// Column subsets of at least this number of columns have the large form.
 const LARGE_SUBSET: usize = 64;
 
+const BAD_SUBSET: Fault = Fault::Bad("the column subset is not valid");
+
 /// The columns that a row has.
 enum Subset {
     All,
@@ -48,9 +50,9 @@ impl Subset {
     fn read(input: &mut Input<'_>, columns: usize) -> Parsed<Subset> {
         let first = input.uvint()?;
         if columns < LARGE_SUBSET {
-            return if first >> columns == 0 { Ok(Subset::Missing(first)) } else { Err(Fault::Bad("column subset")) };
+            return if first >> columns == 0 { Ok(Subset::Missing(first)) } else { Err(BAD_SUBSET) };
         }
-        let missing = usize::try_from(first).ok().filter(|&m| m <= columns).ok_or(Fault::Bad("column subset"))?;
+        let missing = usize::try_from(first).ok().filter(|&m| m <= columns).ok_or(BAD_SUBSET)?;
         if missing == 0 {
             return Ok(Subset::All);
         }
@@ -58,9 +60,9 @@ impl Subset {
         let lists_present = present < columns / 2;
         let mut flags = vec![!lists_present; columns];
         for _ in 0..if lists_present { present } else { missing } {
-            let flag = input.size().ok().and_then(|i| flags.get_mut(i)).ok_or(Fault::Bad("column subset"))?;
+            let flag = input.size().ok().and_then(|i| flags.get_mut(i)).ok_or(BAD_SUBSET)?;
             if *flag == lists_present {
-                return Err(Fault::Bad("column subset"));
+                return Err(BAD_SUBSET);
             }
             *flag = lists_present;
         }
@@ -133,7 +135,7 @@ pub(crate) fn read(body: &[u8], flags: u8, extended: u8, layout: &Layout, arena:
         all.iter().for_each(|cell| builder.push(cell));
     }
     *arena = builder.into_inner();
-    if input.0.is_empty() { Ok(()) } else { Err(Fault::Bad("bytes after the cells of a row")) }
+    if input.0.is_empty() { Ok(()) } else { Err(Fault::Bad("bytes follow the cells of a row")) }
 }
 
 struct CellReader<'l> {
@@ -206,7 +208,7 @@ impl CellReader<'_> {
                 let expiry = self.layout.read_deletion_time(input)?;
                 State::Expiring { ttl: self.layout.read_ttl(input)?, expiry }
             }
-            _ => return Err(Fault::Bad("a cell both deleted and expiring")),
+            _ => return Err(Fault::Bad("a cell is both deleted and expiring")),
         };
         let path = if path { Some(input.vbytes()?) } else { None };
         let value = match (flags & EMPTY_VALUE, width) {

@@ -188,13 +188,13 @@ impl Reader {
                     return Ok(found);
                 }
                 Head::Row { extended, .. } if extended & flags::EXTENDED_STATIC != 0 => {
-                    return Err(self.stream.corrupt("a static row among rows"));
+                    return Err(self.stream.corrupt("a static row is among the rows"));
                 }
                 Head::Row { head, body, .. } | Head::Marker { head, body, .. } => (head, body),
             };
             let left = self.table.content_length - start - at as u64;
             let total = head_len.checked_add(body).filter(|&total| total as u64 <= left);
-            let Some(total) = total else { return Err(self.stream.corrupt("length of a row")) };
+            let Some(total) = total else { return Err(self.stream.corrupt("a row is too long")) };
             if rest.len() < total {
                 self.batch.arena.truncate(mark);
                 self.stream.require(at + total).await?;
@@ -206,7 +206,7 @@ impl Reader {
                 Head::Row { flags, extended, .. } => {
                     let start = self.batch.arena.len();
                     if data::row::read(body, flags, extended, &layout, &mut self.batch.arena).is_err() {
-                        return Err(self.stream.corrupt("malformed row"));
+                        return Err(self.stream.corrupt("a row is malformed"));
                     }
                     let row = start..self.batch.arena.len();
                     if row.len() > 1 {
@@ -216,7 +216,7 @@ impl Reader {
                 Head::Marker { kind, .. } => {
                     let parsed = marker::read_body(body, kind, &layout);
                     let (Ok(to), Ok(weight)) = (parsed, marker::weight(kind)) else {
-                        return Err(self.stream.corrupt("malformed range tombstone marker"));
+                        return Err(self.stream.corrupt("a range tombstone marker is malformed"));
                     };
                     found.push(BlockItem::Change { prefix, after: weight > 0, before: open });
                     open = to;

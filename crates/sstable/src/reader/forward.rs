@@ -121,19 +121,19 @@ impl Reader {
             };
             let left = table.content_length - stream.position();
             let total = head_len.checked_add(body).filter(|&total| total as u64 <= left);
-            let total = total.ok_or_else(|| stream.corrupt("length of a row"))?;
+            let total = total.ok_or_else(|| stream.corrupt("a row is too long"))?;
             // An incomplete row is decoded again later, so it must not be checked yet.
             if *checks_order && rest.len() >= total {
-                let weight = weight_of(&head).ok_or_else(|| stream.corrupt("kind of a marker"))?;
+                let weight = weight_of(&head).ok_or_else(|| stream.corrupt("the kind of a marker is not known"))?;
                 if !is_after(before, batch.position(&prefix, weight), order) {
-                    return Err(stream.corrupt("rows out of order"));
+                    return Err(stream.corrupt("the rows are out of order"));
                 }
             }
             match head {
                 Head::End => {}
                 Head::Row { flags, extended, .. } => {
                     if extended & flags::EXTENDED_STATIC != 0 {
-                        return Err(stream.corrupt("a static row among rows"));
+                        return Err(stream.corrupt("a static row is among the rows"));
                     }
                     match forward.clip.advance(order, batch, |batch| batch.position(&prefix, 0)) {
                         Side::Done => return Ok(Stop::End(false)),
@@ -152,7 +152,7 @@ impl Reader {
                             }
                             let body = &rest[head_len..total];
                             if !take_row(batch, prefix, body, (flags, extended), layout) {
-                                return Err(stream.corrupt("malformed row"));
+                                return Err(stream.corrupt("a row is malformed"));
                             }
                             stream.consume(total);
                         }
@@ -164,7 +164,7 @@ impl Reader {
                         return Ok(Stop::Bytes(total));
                     }
                     let read = marker::read_body(&rest[head_len..total], kind, layout).ok().zip(weight_of(&head));
-                    let (to, weight) = read.ok_or_else(|| stream.corrupt("malformed range tombstone marker"))?;
+                    let (to, weight) = read.ok_or_else(|| stream.corrupt("a range tombstone marker is malformed"))?;
                     let side = forward.clip.advance(order, batch, |batch| batch.position(&prefix, weight));
                     if side == Side::Done {
                         return Ok(Stop::End(false));

@@ -23,11 +23,11 @@ impl Reader {
             return Some("the summary has another first partition");
         }
         if self.any && (self.token, &self.key[..]) >= found {
-            return Some("partitions out of order");
+            return Some("the partitions are out of order");
         }
         let last = self.table.last_key();
         if found > (last.token, &last.key[..]) {
-            return Some("a partition after the last one in the summary");
+            return Some("a partition follows the last one in the summary");
         }
         let filter = self.table.filter.as_ref().filter(|_| self.checks_order);
         if filter.is_some_and(|filter| !filter.may_contain(token::hash128(key))) {

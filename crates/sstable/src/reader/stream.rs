@@ -191,7 +191,7 @@ impl Stream {
         }
         while self.rest().len() < n {
             if self.table.content_length.saturating_sub(self.position()) < n as u64 {
-                return Err(self.corrupt("something reaches beyond the end"));
+                return Err(self.corrupt("the content ends too early"));
             }
             self.load(n - self.rest().len()).await?;
         }

@@ -64,7 +64,7 @@ impl DropTimes {
         input.be32()?;
         let count = input.be32()?;
         if count > MAX_FILE_BINS {
-            return Err(Fault::Bad("number of tombstone drop times"));
+            return Err(Fault::Bad("there are too many tombstone drop times"));
         }
         let mut bins = Vec::new();
         for _ in 0..count {

@@ -112,7 +112,7 @@ impl Header {
         let partition_key = partition_key.iter().map(CqlType::freeze).collect();
         let count = input.uvint()?;
         if count > MAX_COLUMNS {
-            return Err(Fault::Bad("too many clustering columns"));
+            return Err(Fault::Bad("there are too many clustering columns"));
         }
         let mut clustering = Vec::new();
         for _ in 0..count {
@@ -192,16 +192,16 @@ impl Header {
     }
 }
 
-const BAD_TYPE: Fault = Fault::Bad("type in the serialization header");
+const BAD_TYPE: Fault = Fault::Bad("a type in the serialization header is not valid");
 
 fn text(bytes: &[u8]) -> Parsed<&str> {
-    std::str::from_utf8(bytes).map_err(|_| Fault::Bad("text that is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| Fault::Bad("a text is not UTF-8"))
 }
 
 fn read_columns(input: &mut Input<'_>) -> Parsed<Vec<HeaderColumn>> {
     let count = input.uvint()?;
     if count > MAX_COLUMNS {
-        return Err(Fault::Bad("too many columns"));
+        return Err(Fault::Bad("there are too many columns"));
     }
     let mut columns = Vec::new();
     for _ in 0..count {

@@ -70,7 +70,7 @@ impl Histogram {
     pub(crate) fn read(input: &mut Input<'_>) -> Parsed<Self> {
         let buckets = input.be32()?;
         if !(1..=MAX_BUCKETS).contains(&buckets) {
-            return Err(Fault::Bad("number of histogram buckets"));
+            return Err(Fault::Bad("the number of histogram buckets is not valid"));
         }
         let mut bounds = Vec::new();
         let mut counts = Vec::new();
@@ -79,7 +79,7 @@ impl Histogram {
             // The first bound is stored twice.
             if i > 0 {
                 if bounds.last().is_some_and(|&last| last >= bound) {
-                    return Err(Fault::Bad("order of histogram bounds"));
+                    return Err(Fault::Bad("the histogram bounds are not in order"));
                 }
                 bounds.push(bound);
             }

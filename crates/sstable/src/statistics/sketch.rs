@@ -172,7 +172,7 @@ fn read_v7(input: &mut Input<'_>) -> Parsed<u32> {
             return Ok(value);
         }
     }
-    Err(Fault::Bad("number in a sketch"))
+    Err(Fault::Bad("a number in a sketch is too long"))
 }
 
 #[cfg(test)]

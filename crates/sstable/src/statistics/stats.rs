@@ -124,7 +124,7 @@ impl Stats {
         read_position(input)?;
         let count = input.be32()?;
         if count > MAX_LIST {
-            return Err(Fault::Bad("number of commit log intervals"));
+            return Err(Fault::Bad("there are too many commitlog intervals"));
         }
         let mut log_intervals = Vec::new();
         for _ in 0..count {
@@ -226,7 +226,7 @@ fn write_position(position: (i64, i32), out: &mut Vec<u8>) {
 fn read_clustering(input: &mut Input<'_>) -> Parsed<Clustering> {
     let count = input.be32()?;
     if count > MAX_LIST {
-        return Err(Fault::Bad("number of clustering values"));
+        return Err(Fault::Bad("there are too many clustering values"));
     }
     let mut out = Vec::new();
     for _ in 0..count {

@@ -35,7 +35,7 @@ impl Claims {
         self.deletion_time(tombstone.deletion_time)
     }
 
-    /// As [`Claims::tombstone`], for all parts of a row.
+    /// Like [`Claims::tombstone`], for all parts of a row.
     pub fn row(&self, row: &Row) -> Result<(), &'static str> {
         let (marker, deletion, cells) = row.parts();
         if let Some(marker) = marker {

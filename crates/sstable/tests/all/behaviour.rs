@@ -456,7 +456,7 @@ fn readers_side_by_side_see_the_same() {
 }
 
 #[test]
-fn rows_out_of_order_are_not_written_again() {
+fn rows_out_of_order_are_reported_as_corrupt() {
     let scratch = Scratch::new("order");
     rt::block_on(async {
         let schema = table(vec![column(0, "v", ColumnKind::Regular, CqlType::Int)], vec![]);

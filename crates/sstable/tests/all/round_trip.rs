@@ -221,14 +221,14 @@ fn one_table(dir: &Path, seed: u64, size: Size, columns: usize) {
     });
 }
 
-/// `count` seeds from `first` on; `SSTABLE_SEEDS=50` makes it fifty times as many.
+/// `count` seeds from `first` on; `SSTABLE_SEEDS=50` multiplies their number by 50.
 fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     let times = std::env::var("SSTABLE_SEEDS").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
     first * 1_000_000..first * 1_000_000 + count * times
 }
 
 #[test]
-fn small_tables_read_back() {
+fn small_tables_round_trip() {
     let scratch = Scratch::new("small");
     for seed in seeds(0, 60) {
         one_table(&scratch, seed, Size { partitions: 5, rows: 12, value: 20 }, 6);
@@ -236,7 +236,7 @@ fn small_tables_read_back() {
 }
 
 #[test]
-fn tables_with_wide_partitions_read_back() {
+fn tables_with_wide_partitions_round_trip() {
     let scratch = Scratch::new("wide");
     for seed in seeds(1, 12) {
         one_table(&scratch, seed, Size { partitions: 3, rows: 400, value: 200 }, 5);
@@ -244,7 +244,7 @@ fn tables_with_wide_partitions_read_back() {
 }
 
 #[test]
-fn tables_with_many_partitions_read_back() {
+fn tables_with_many_partitions_round_trip() {
     let scratch = Scratch::new("many");
     for seed in seeds(2, 5) {
         one_table(&scratch, seed, Size { partitions: 600, rows: 3, value: 10 }, 4);
@@ -252,7 +252,7 @@ fn tables_with_many_partitions_read_back() {
 }
 
 #[test]
-fn tables_with_many_columns_read_back() {
+fn tables_with_many_columns_round_trip() {
     let scratch = Scratch::new("columns");
     for seed in seeds(3, 15) {
         one_table(&scratch, seed, Size { partitions: 4, rows: 6, value: 10 }, 150);

@@ -109,7 +109,7 @@ fn members_that_took_each_others_addresses_are_admitted_together() {
 /// Two nodes on copies of one data directory ask at once. The topology by which both are judged
 /// knows neither.
 #[test]
-fn of_two_nodes_with_one_id_that_ask_at_once_one_is_judged_again() {
+fn of_two_concurrent_joins_with_one_id_one_is_checked_again() {
     let before = cluster();
     let mut after = before.clone();
     let first = Node { state: NodeState::Joining, ..at(node(8, "dc1", "r1"), 8) };

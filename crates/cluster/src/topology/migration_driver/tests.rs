@@ -46,7 +46,7 @@ fn transitions_that_may_begin() {
         (0, Migration, &[replica(1, 0), replica(3, 2)], Err("has 2 shards")),
         (0, Migration, &[replica(1, 0), replica(4, 0)], Err("serves no tablets")),
         (1, Migration, &[replica(1, 0), replica(3, 0)], Err("is already moving: streaming")),
-        (2, Migration, &[replica(1, 0), replica(3, 0)], Err("the table has 2 tablets")),
+        (2, Migration, &[replica(1, 0), replica(3, 0)], Err("the table has no tablet 2: it has 2 tablets")),
     ];
     for (tablet, kind, new, expected) in cases {
         let found = check(&metadata, TABLE, tablet, kind, new);
@@ -62,12 +62,12 @@ fn transitions_that_may_begin() {
 /// The next stage follows the current one, not the one seen earlier. If a node that receives a
 /// replica has left, the transition is rolled back.
 #[test]
-fn steps_follow_what_is_there() {
+fn steps_follow_the_current_stage() {
     // Sessions are random, and random numbers need a shard.
-    rt::block_on(async { follow_what_is_there() });
+    rt::block_on(async { follow_the_current_stage() });
 }
 
-fn follow_what_is_there() {
+fn follow_the_current_stage() {
     let to_third = [replica(1, 0), replica(3, 0)];
     let metadata = metadata().with(&[begun(0, Stage::WriteBothReadOld, &to_third)]).unwrap();
     let seen = |metadata: &Metadata| -> Ready {
@@ -130,7 +130,7 @@ fn a_leader_that_was_overtaken_does_nothing() {
 }
 
 #[test]
-fn a_tablet_that_cannot_be_copied_is_told_of_once_in_a_while() {
+fn a_failing_tablet_copy_is_logged_at_intervals() {
     let driver = MigrationDriver::new(ClusterShards::default(), PerShard::new());
     let reported: Vec<bool> = (0..5).map(|_| driver.report_is_due(TABLE, 0)).collect();
     assert_eq!(reported, [true, false, false, false, false]);

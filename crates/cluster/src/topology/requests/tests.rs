@@ -63,7 +63,7 @@ fn a_node_leaves_or_stays() {
 }
 
 #[test]
-fn a_node_replaces_another_whose_replicas_are_built() {
+fn removal_of_a_replaced_node_is_done_once_its_replicas_are_rebuilt() {
     let mut known = three();
     change(&mut known, 1, vec![in_state(2, NodeState::Removed), in_state(4, NodeState::Joining)]);
     assert_eq!(shown(&known), ["remove 2 open", "replace 4 open"]);

@@ -50,7 +50,7 @@ async fn miss(hints: &Hints) {
 }
 
 #[test]
-fn notes_that_are_lost_are_known_in_a_second_place() {
+fn lost_notes_are_known_from_the_second_record() {
     type Harm = fn(&Path);
     let files: &[&[&str]] = &[&["0.files"], &["0.missed"], &["0.files", "0.missed"]];
     let harms: &[Harm] = &[
@@ -100,7 +100,7 @@ fn notes_that_are_lost_are_known_in_a_second_place() {
 }
 
 #[test]
-fn notes_that_are_older_than_they_were_are_taken_for_lost() {
+fn older_copies_of_notes_are_reported_as_lost() {
     rt::block_on(async {
         for name in ["0.files", "0.missed"] {
             let (scratch, second) = (Scratch::new("older-notes"), Second::default());
@@ -128,7 +128,7 @@ fn notes_that_are_older_than_they_were_are_taken_for_lost() {
 }
 
 #[test]
-fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
+fn the_second_record_changes_per_node_and_not_per_hint() {
     rt::block_on(async {
         let (scratch, second) = (Scratch::new("second"), Second::default());
         let hints = second.open(&scratch).await;
@@ -140,7 +140,7 @@ fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
             miss(&hints).await;
         }
         assert_eq!(second.changes.get(), before + 2);
-        // A sync records the sequence number of the manifest once, also if only the length of a
+        // A sync records the sequence number of the manifest once, even if only the length of a
         // file has changed.
         hints.sync().await;
         hints.sync().await;
@@ -168,7 +168,7 @@ fn the_second_place_is_told_of_a_node_and_not_of_each_hint() {
 }
 
 #[test]
-fn notes_of_shards_that_are_no_more_are_known_in_the_second_place() {
+fn the_second_record_keeps_the_notes_of_removed_shards() {
     rt::block_on(async {
         for is_lost in [false, true] {
             let (scratch, second) = (Scratch::new("second-shards"), Second::default());
@@ -213,7 +213,7 @@ fn notes_with_the_sequence_number_0_get_another() {
 }
 
 #[test]
-fn an_older_copy_of_a_file_of_hints_is_noted() {
+fn an_older_copy_of_a_hint_file_is_detected() {
     rt::block_on(async {
         let scratch = Scratch::new("older-copy");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");
@@ -244,7 +244,7 @@ fn an_older_copy_of_a_file_of_hints_is_noted() {
 }
 
 #[test]
-fn older_copies_of_hints_and_their_notes_together_are_noted() {
+fn older_copies_of_both_hints_and_notes_are_detected() {
     rt::block_on(async {
         let (scratch, second) = (Scratch::new("older-both"), Second::default());
         let hints = second.open(&scratch).await;
@@ -267,7 +267,7 @@ fn older_copies_of_hints_and_their_notes_together_are_noted() {
 }
 
 #[test]
-fn a_file_that_was_delivered_and_could_not_be_removed_is_not_taken_for_an_older_copy() {
+fn a_delivered_file_that_was_not_removed_is_no_older_copy() {
     rt::block_on(async {
         let scratch = Scratch::new("emptied");
         let hints = Hints::open(config(&scratch), 0, 1).await.expect("opens");

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_extension_has_scylladbs_bytes_and_comes_back() {
+    fn rate_limit_extensions_match_scylladb_and_round_trip() {
         let option = OptionMap::from([(MAX_WRITES.to_owned(), "7".to_owned())]);
         let bytes = extension(&option);
         assert_eq!(bytes, b"\x01\0\0\0\x15\0\0\0max_writes_per_second\x01\0\0\x007");

@@ -330,7 +330,7 @@ fn runs_are_independent_and_retire_for_good() {
         let mut highest = 0;
         for run in 0..3u64 {
             let log = open(&scratch, NEVER).await;
-            assert!(log.run > highest, "segment ids grow over restarts");
+            assert!(log.run > highest, "segment ids grow across restarts");
             for number in run * 100..run * 100 + 80 {
                 let position = append(&log, 0, number, 300).await;
                 expected.push(number);
@@ -350,7 +350,7 @@ fn runs_are_independent_and_retire_for_good() {
 }
 
 #[test]
-fn logs_of_shards_that_are_gone_are_found_and_shared_out() {
+fn logs_of_removed_shards_are_found_and_distributed() {
     rt::block_on(async {
         let scratch = Scratch::new("log-shards");
         for shard in 0..5u16 {

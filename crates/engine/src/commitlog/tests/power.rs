@@ -206,7 +206,7 @@ fn a_failed_fsync_or_write_ends_the_log_for_good() {
 /// An fsync or a write fails, of a record, a segment or the manifest: the next start finds all that
 /// was acknowledged.
 #[test]
-fn after_any_failed_fsync_or_write_what_was_acknowledged_is_there() {
+fn acknowledged_records_survive_any_failed_fsync_or_write() {
     for (seed, fault) in (0..60).flat_map(|seed| [(seed, Fault::Sync), (seed, Fault::Write)]) {
         let disk = Disk::new(seed);
         let safe = rt::sim::block_on(seed, &disk, async {
@@ -285,7 +285,7 @@ fn a_full_disk_refuses_appends_until_there_is_space() {
 
 /// It is a manifest that does not fit: the next segment is ready all the time.
 #[test]
-fn a_disk_that_has_room_again_is_not_taken_for_a_full_one() {
+fn out_of_space_is_cleared_once_the_disk_has_room() {
     let disk = Disk::new(9);
     rt::sim::block_on(9, &disk, async {
         directories().await;
@@ -412,7 +412,7 @@ async fn check_files(disk: &Disk, log: &Commitlog, what: &str) {
 
 /// The disk refuses some operations, then works again: no file of a segment is forgotten.
 #[test]
-fn a_failure_in_the_middle_forgets_no_segment() {
+fn a_failed_disk_operation_loses_no_segment_file() {
     type Place = fn(&Commitlog) -> PathBuf;
     // The first free segment cannot become a spare one; anything in the directory of the run.
     let spare: Place =
@@ -446,7 +446,7 @@ fn a_failure_in_the_middle_forgets_no_segment() {
 /// A full disk: the file of a free segment gets its name, and cannot be emptied at once. Later it
 /// is.
 #[test]
-fn a_free_segment_is_emptied_at_last() {
+fn emptying_a_free_segment_is_retried() {
     let disk = Disk::new(1);
     rt::sim::block_on(1, &disk, async {
         directories().await;
@@ -471,7 +471,7 @@ fn a_free_segment_is_emptied_at_last() {
 /// Replay detects flipped bits in synced data, and does not take a torn tail of unsynced data for
 /// them.
 #[test]
-fn flipped_bits_are_told_from_torn_tails() {
+fn replay_distinguishes_flipped_bits_from_torn_tails() {
     let mut corrupt = 0;
     for seed in 0..150u64 {
         let disk = Disk::new(seed);

@@ -93,7 +93,7 @@ fn nothing_that_was_done_is_lost_whenever_the_power_goes() {
 }
 
 #[test]
-fn a_failed_fsync_ends_the_log_and_a_full_disk_is_told_before() {
+fn a_failed_fsync_ends_the_log_but_a_full_disk_does_not() {
     let disk = Disk::new(1);
     rt::sim::block_on(1, &disk, async {
         let log = RaftLog::open(Path::new(DIR), NODE).await.expect("opened");

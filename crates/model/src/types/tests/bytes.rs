@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn vints_read_back(value: u64, shift in 0u32..64) {
+    fn vints_round_trip(value: u64, shift in 0u32..64) {
         let value = value >> shift;
         let mut out = Vec::new();
         vint::write_unsigned(value, &mut out);
@@ -73,14 +73,14 @@ proptest! {
     }
 
     #[test]
-    fn durations_read_back(value in duration()) {
+    fn durations_round_trip(value in duration()) {
         let mut out = Vec::new();
         value.write_to(&mut out);
         prop_assert_eq!(Duration::from_bytes(&out), Ok(value));
     }
 
     #[test]
-    fn decimals_read_back(scale: i32, unscaled in big_int()) {
+    fn decimals_round_trip(scale: i32, unscaled in big_int()) {
         let value = Decimal { scale, unscaled };
         let mut out = Vec::new();
         value.write_to(&mut out);

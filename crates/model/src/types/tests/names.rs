@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn options_read_back(ty in any_type()) {
+    fn type_options_round_trip(ty in any_type()) {
         let mut out = Vec::new();
         wire::write_option(&ty, &mut out);
         let mut rest = &out[..];

@@ -105,7 +105,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     #[test]
-    fn literals_of_scalars_read_back(
+    fn scalar_literals_round_trip(
         (ty, value) in scalar_type().prop_flat_map(|ty| { let value = value_of(&ty); (Just(ty), value) })
     ) {
         let literal = value.to_cql_literal(&ty);
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn json_reads_back(
+    fn json_values_round_trip(
         (ty, value) in any_type()
             .prop_filter("JSON has all values", json_has_all)
             .prop_flat_map(|ty| { let value = value_of(&ty); (Just(ty), value) })

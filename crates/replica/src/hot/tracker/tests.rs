@@ -136,7 +136,7 @@ fn few_operations_with_much_cpu_time_or_many_bytes_are_hot() {
 }
 
 #[test]
-fn refused_operations_keep_a_partition_hot_and_are_told_apart() {
+fn refused_operations_count_separately_and_keep_a_partition_hot() {
     let mut tracker = Tracker::default();
     for _ in 0..100 {
         (0..10).for_each(|_| tracker.performed(id(1), b"key", READ, SCALE));

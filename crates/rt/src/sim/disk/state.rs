@@ -53,7 +53,7 @@ impl Inode {
     pub fn set_len(&mut self, len: usize) {
         let before = self.seen.len();
         if len <= before {
-            // As on Linux: truncation frees the space reserved behind the end, also if the length
+            // As on Linux: truncation frees the space reserved behind the end, even if the length
             // stays the same.
             self.reserved = 0;
         }

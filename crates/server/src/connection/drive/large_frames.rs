@@ -11,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A longer frame, also after decompression, reserves memory before its body is read.
+/// In bytes. A frame that is longer than this, compressed or decompressed, reserves memory first.
 const LARGE_FRAME: usize = BUFFER;
 /// A large frame must be complete after this many steps (`Limits::large_frame_step`).
 const LARGE_FRAME_STEPS: u32 = 5;

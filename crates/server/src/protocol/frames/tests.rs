@@ -360,7 +360,7 @@ fn an_open_segment_is_held_until_its_last_frame_is_taken() {
 /// The length of a frame is known before its first long segment is opened, even if its header is
 /// spread over several segments.
 #[test]
-fn a_long_frame_is_not_opened_to_learn_its_length() {
+fn the_length_of_a_long_frame_is_known_before_decompression() {
     let long = frame(5, Opcode::Query as u8, 1, &[0; 900_000]);
     for before in 0..HEADER_LEN {
         let mut frames = in_segments(Form::Lz4, 1 << 20);

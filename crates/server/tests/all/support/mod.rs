@@ -34,7 +34,7 @@ pub fn live<T: Send + 'static, F: Future<Output = T> + 'static>(
     live_with(config(path, accept_loss), 1, stops, work)
 }
 
-/// As [`live`], with another configuration or several shards.
+/// Like [`live`], with another configuration or several shards.
 pub fn live_with<T: Send + 'static, F: Future<Output = T> + 'static>(
     config: StackConfig,
     shards: usize,

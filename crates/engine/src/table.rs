@@ -87,6 +87,10 @@ pub(crate) struct Table {
     pub arriving: RenewedGate,
     /// The pieces of a refresh that are not attached yet.
     pub loading: Loading,
+    /// Entered while a tablet is handed over to another shard.
+    pub handing: RenewedGate,
+    /// How many snapshots keep tablets from being handed over.
+    pub tablets_held: Cell<u32>,
     /// Sstables outside of all tablets of this node, as found at start. They are removed when such
     /// a tablet returns.
     pub foreign: RefCell<Vec<SstableKeys>>,
@@ -137,6 +141,8 @@ impl Table {
             listed,
             arriving: RenewedGate::default(),
             loading: Loading::default(),
+            handing: RenewedGate::default(),
+            tablets_held: Cell::new(0),
             foreign: RefCell::default(),
             paused: Cell::new(0),
             exclusion: Exclusion::default(),

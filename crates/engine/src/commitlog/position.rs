@@ -19,6 +19,14 @@ pub struct Position {
 impl Position {
     /// Before every record.
     pub const MIN: Position = Position { segment: 0, offset: 0 };
+    /// The last position before this one.
+    pub(crate) fn before(self) -> Position {
+        match self.offset.checked_sub(1) {
+            Some(offset) => Position { offset, ..self },
+            None => Position { segment: self.segment.saturating_sub(1), offset: u32::MAX },
+        }
+    }
+
     /// Behind every record.
     pub const MAX: Position = Position { segment: u64::MAX, offset: u32::MAX };
 }

@@ -8,11 +8,11 @@ use crate::table::Tablet;
 use model::TableId;
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
-use rt::sync::{Deadline, GateGuard, Notify};
+use rt::sync::{GateGuard, Notify};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 
-/// How long a snapshot waits for a tablet.
+/// How long a snapshot waits for tablets that are being handed over.
 const LONGEST_ARRIVAL: Duration = Duration::from_secs(10);
 
 /// Where a partition is served, of the shards of this node.
@@ -132,7 +132,10 @@ impl Engine {
     /// The parts of all logs of this run that may have records of a tablet.
     pub(crate) fn logs_of(&self, tablet: &Tablet) -> Vec<Interval> {
         let mut logs = tablet.earlier_logs.borrow().clone();
-        logs.push(Interval { first: self.log_begun(), last: self.log().position() });
+        // The tablet may have been here before.
+        logs.retain(|earlier| earlier.first != self.log_begun());
+        // The next record has the position of the log.
+        logs.push(Interval { first: self.log_begun(), last: self.log().position().before() });
         logs
     }
 
@@ -154,10 +157,24 @@ impl Engine {
         self.shard_moves().place_of(table, |of_tablet| of_tablet.intersection(range).is_some())
     }
 
-    /// Waits until the tablets of a table that are expected are here, for a limited time.
-    pub(crate) async fn await_tablets(&self, table: TableId) {
-        let until = Deadline::after(LONGEST_ARRIVAL);
-        while !self.expected_tablets(table).is_empty() && until.limit(self.tablet_arrival()).await.is_ok() {}
+    /// Keeps this shard from handing over tablets of a table until [`Engine::release_tablets`], and
+    /// waits, for a limited time, until those that it is handing over have arrived. A snapshot does
+    /// this on all shards before any of them links sstables: in between, the sstables of such a
+    /// tablet belong to no shard.
+    pub async fn hold_tablets(&self, table: TableId) {
+        let Some(table) = self.table(table) else { return };
+        table.tablets_held.set(table.tablets_held.get() + 1);
+        let arrived = table.handing.earlier_have_left();
+        if rt::time::timeout(LONGEST_ARRIVAL, arrived).await.is_err() {
+            tracing::warn!(dir = %table.dir.display(), "a tablet does not arrive at its new shard: a snapshot may lack it");
+        }
+    }
+
+    /// Ends [`Engine::hold_tablets`].
+    pub fn release_tablets(&self, table: TableId) {
+        if let Some(table) = self.table(table) {
+            table.tablets_held.set(table.tablets_held.get().saturating_sub(1));
+        }
     }
 
     /// Waits until an expected tablet is here, or is no longer expected.

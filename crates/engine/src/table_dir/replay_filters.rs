@@ -76,6 +76,18 @@ impl ReplayFilters {
         let before = range.start.token;
         let first = if range.start.after { Token(before.0.saturating_add(1)) } else { before };
         let last = range.end.token;
+        let of_first_release = self.covered.len() - self.covered_tokens.len();
+        let is_part = |known: &CoveredTokens| {
+            (known.first, known.last, known.interval.first) == (first, last, interval.first)
+                && same_log(known.interval.last, interval.last)
+        };
+        // Truncations cover the same part of a log again and again.
+        if let Some(at) = self.covered_tokens.iter().position(is_part) {
+            let merged = self.covered_tokens[at].interval.hull(&interval);
+            self.covered_tokens[at].interval = merged;
+            self.covered[of_first_release + at].1 = merged;
+            return;
+        }
         self.covered.push((tablet, interval));
         self.covered_tokens.push(CoveredTokens { first, last, interval });
     }

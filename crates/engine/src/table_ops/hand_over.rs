@@ -58,7 +58,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`EngineError::NotStreamable`] if the table has sstables that could not be opened: another
-    /// shard could not open them either.
+    /// shard could not open them either. An I/O error if the disk cannot be written.
     pub async fn prepare_hand_over(
         from: ShardId,
         engines: PerShard<Engine>,
@@ -74,7 +74,11 @@ impl Engine {
             let (path, why) = (place.path(Component::Data), "it could not be opened".to_owned());
             return Err(EngineError::NotStreamable { path, why });
         }
-        self.flush_one_tablet(id, tablet).await
+        self.flush_one_tablet(id, tablet).await?;
+        // The list must be written again when the tablet leaves. If the disk is full, the move
+        // waits while the tablet can still be read.
+        table.listed.set(None);
+        self.list_sstables(&table).await
     }
 
     /// Hands a tablet over to another shard: see the module. Returns when that shard serves it.
@@ -94,11 +98,21 @@ impl Engine {
             let Some(own) = table.tablets().iter().find(|own| own.id == tablet).cloned() else {
                 return Err(EngineError::Cancelled);
             };
-            let handed = loop {
-                match engine.give_up_tablet(&table, &own, to, engines).await {
-                    Ok(Some(handed)) => break handed,
-                    Ok(None) => rt::time::sleep(LOOK).await,
+            let (handed, _handing) = loop {
+                let handing = table.handing.enter();
+                let given_up = match table.tablets_held.get() {
+                    0 => engine.give_up_tablet(&table, &own, to, engines).await,
+                    _ => Ok(None),
+                };
+                match given_up {
+                    Ok(Some(handed)) => break (handed, handing),
+                    Ok(None) => {
+                        drop(handing);
+                        rt::time::sleep(LOOK).await;
+                    }
+                    Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
                     Err(error) => {
+                        drop(handing);
                         let (dir, to) = (table.dir.display(), to.0);
                         tracing::warn!(%dir, tablet, to, %error, "a tablet cannot move to another shard; retrying");
                         engine.wait_to_retry(&table).await?;
@@ -108,7 +122,13 @@ impl Engine {
                     return Err(EngineError::Cancelled);
                 }
             };
-            on_shard(to, engines, move |engine| async move { engine.take_tablet(handed).await }).await?
+            let taking = handed.clone();
+            let taken = on_shard(to, engines, move |engine| async move { engine.take_tablet(taking).await }).await?;
+            if taken.is_err() {
+                // The table is dropped or the shard stops: neither waits for the tablet.
+                on_shard(to, engines, move |engine| async move { engine.forget_tablet(&handed) }).await?;
+            }
+            taken
         })
         .await
     }
@@ -163,7 +183,11 @@ impl Engine {
         while let Err(error) = self.list_sstables(table).await {
             // The new shard must not remove what this one lists.
             tracing::warn!(dir = %table.dir.display(), %error, "the list of sstables cannot be written; retrying");
-            self.wait_to_retry(table).await?;
+            if let Err(stopped) = self.wait_to_retry(table).await {
+                // The next start gives the sstables to the new shard.
+                on_shard(to, engines, move |engine| async move { engine.forget_tablet(&handed) }).await?;
+                return Err(stopped);
+            }
         }
         Ok(Some(handed))
     }

@@ -28,8 +28,6 @@ impl Engine {
         if !is_snapshot_name(name) {
             return Err(EngineError::SnapshotName(name.to_string()));
         }
-        // Its sstables belong to no shard in the meantime.
-        self.await_tablets(table).await;
         let table = self.table_or_error(table)?;
         self.link_table(&table, &unfinished(&table.dir, name), OnMissing::Fail).await
     }

@@ -266,3 +266,68 @@ fn a_tablet_that_has_left_the_node_gets_nothing_from_the_log_of_its_first_shard(
     });
     assert_eq!(run(scratch.to_path_buf(), 2, true, read_all).len(), 0);
 }
+
+/// The interval of the log that a truncation or a removal covers ends before the next record.
+#[test]
+fn the_first_write_after_a_truncation_or_a_removal_survives_a_crash() {
+    for removed in [false, true] {
+        let scratch = Scratch::new(&format!("shard-moves-next-{removed}"));
+        run(scratch.to_path_buf(), 2, true, move || async move {
+            hand_over(0, 1).await;
+            hand_over(1, 0).await;
+            if removed {
+                let engine = ENGINES.get();
+                engine.remove_tablet(table(), MOVES).await.unwrap();
+                engine.add_tablet(table(), moving()).await.unwrap();
+            } else {
+                rt::shard::call_all(|| async {
+                    ENGINES.get().truncate_at(table(), 5, rt::time::wall_micros()).await.unwrap();
+                })
+                .await;
+                ENGINES.get().begin_epoch(&schema(0, |_| {}), 5).await.unwrap();
+            }
+            write(0, keys()[0], 1, insert(keys()[0])).await;
+        });
+        let epoch = if removed { 0 } else { 5 };
+        assert_eq!(run_in_epoch(scratch.to_path_buf(), 2, epoch, true, read_all).len(), 1, "removed: {removed}");
+    }
+}
+
+/// Snapshots of all shards together have each sstable once, whenever they link.
+#[test]
+fn a_tablet_is_not_handed_over_while_a_snapshot_is_taken() {
+    let scratch = Scratch::new("shard-moves-snapshot");
+    run(scratch.to_path_buf(), 2, true, || async {
+        fill().await;
+        rt::shard::call_all(|| async { ENGINES.get().hold_tablets(table()).await }).await;
+        expect(1).await;
+        let moves = rt::task::spawn(hand_over_only());
+        rt::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert_eq!(owned().await, [true, false]);
+        rt::shard::call_all(|| async { ENGINES.get().release_tablets(table()) }).await;
+        moves.await.unwrap();
+        assert_eq!(owned().await, [false, true]);
+    });
+}
+
+/// Truncations after moves cover the same parts of logs: the file of replay filters does not grow.
+#[test]
+fn replay_filters_do_not_grow_with_truncations() {
+    let scratch = Scratch::new("shard-moves-filters");
+    run(scratch.to_path_buf(), 2, true, || async {
+        for round in 0..6 {
+            let (from, to) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
+            hand_over(from, to).await;
+            write(to, keys()[0], round, insert(keys()[0])).await;
+            rt::shard::call_all(move || async move {
+                let epoch = 5 + round as u64;
+                ENGINES.get().truncate_at(table(), epoch, rt::time::wall_micros()).await.unwrap();
+            })
+            .await;
+        }
+    });
+    let filters =
+        files(&table_dir(&scratch), "").into_iter().filter(|path| path.to_str().unwrap().contains("replay-marks"));
+    let sizes: Vec<u64> = filters.map(|path| path.metadata().unwrap().len()).collect();
+    assert!(sizes.len() == 2 && sizes.iter().all(|size| *size < 1500), "{sizes:?}");
+}

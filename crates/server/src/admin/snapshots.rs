@@ -6,6 +6,7 @@ use super::refusal::Refusal;
 use cluster::observe::storage::{self, FoundSnapshot};
 use engine::datadir::{TABLE_SNAPSHOTS, directories, entries, find_snapshots, table_dir_name, table_of_dir_name};
 use engine::{Engine, EngineError, UNFINISHED_SNAPSHOT, is_snapshot_name};
+use model::id::TableId;
 use rt::ShardId;
 use rt::shard::PerShard;
 use rt::sync::Semaphore;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 
 /// A snapshot of one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -119,6 +121,17 @@ async fn link_and_publish(
     name: &str,
 ) -> Result<Vec<TableName>, Refusal> {
     let (all, snapshot) = (tables.to_vec(), name.to_owned());
+    let ids: Vec<TableId> = tables.iter().map(|table| table.id).collect();
+    let held = ids.clone();
+    let hold = move |engine: Rc<Engine>| {
+        let ids = held.clone();
+        async move {
+            for id in ids {
+                engine.hold_tablets(id).await;
+            }
+        }
+    };
+    engines.call_all(hold).await;
     let linked = engines.call_all(move |engine| {
         let (tables, name) = (all.clone(), snapshot.clone());
         async move {
@@ -132,7 +145,13 @@ async fn link_and_publish(
             Ok(dropped)
         }
     });
-    let dropped = linked.await.into_iter().collect::<Result<Vec<_>, Refusal>>()?.concat();
+    let linked = linked.await;
+    let release = move |engine: Rc<Engine>| {
+        let ids = ids.clone();
+        async move { ids.into_iter().for_each(|id| engine.release_tablets(id)) }
+    };
+    engines.call_all(release).await;
+    let dropped = linked.into_iter().collect::<Result<Vec<_>, Refusal>>()?.concat();
     let (mut dropped, mut kept): (Vec<_>, Vec<_>) =
         tables.iter().cloned().partition(|table| dropped.contains(&table.id));
     let engine = engines.get();

@@ -34,7 +34,7 @@ fn transitions_that_may_begin() {
     let one_moves = "only one replica can move at a time";
     let one_comes = "only one replica can be added or removed at a time";
     type Case<'a> = (u32, TransitionKind, &'a [TabletReplica], Result<(), &'a str>);
-    let cases: [Case<'_>; 12] = [
+    let cases: [Case<'_>; 13] = [
         (0, Migration, &[replica(1, 0), replica(3, 1)], Ok(())),
         (0, Rebuild, &[replica(1, 0), replica(2, 1), replica(3, 0)], Ok(())),
         (0, Rebuild, &[replica(2, 1)], Ok(())),
@@ -42,7 +42,8 @@ fn transitions_that_may_begin() {
         (0, Migration, &[replica(1, 0), replica(2, 1)], Err(one_moves)),
         (0, Rebuild, &[replica(3, 0)], Err(one_comes)),
         (0, Migration, &[replica(1, 0), replica(1, 0)], Err("would have two replicas")),
-        (0, Migration, &[replica(1, 1), replica(3, 0)], Err("between the shards of its node")),
+        (0, Migration, &[replica(1, 1), replica(3, 0)], Err("has the tablet on another shard")),
+        (0, IntranodeMigration, &[replica(1, 1), replica(2, 0)], Err("upgrade all nodes first")),
         (0, Migration, &[replica(1, 0), replica(3, 2)], Err("has 2 shards")),
         (0, Migration, &[replica(1, 0), replica(4, 0)], Err("serves no tablets")),
         (1, Migration, &[replica(1, 0), replica(3, 0)], Err("is already moving: streaming")),

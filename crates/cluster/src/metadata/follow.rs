@@ -253,12 +253,9 @@ async fn begin_epoch(
     epoch: u64,
     at_micros: i64,
 ) -> Result<(), String> {
-    let (id, services) = (schema.id, service.shards().metadata);
-    // For the snapshots of the truncated data.
-    services.call_all(move |service| async move { service.engine().hold_tablets(id).await }).await;
-    let truncated = services.call_all(move |service| async move {
+    let id = schema.id;
+    let truncated = service.shards().metadata.call_all(move |service| async move {
         let done = service.engine().truncate_at(id, epoch, at_micros).await;
-        service.engine().release_tablets(id);
         service.forget_queriers(id);
         match done {
             // The table is created with this metadata.

@@ -6,6 +6,7 @@
 
 use super::service::MetadataService;
 use super::state::Table;
+use crate::tablets::transition::TransitionKind;
 use engine::TabletRange;
 use model::id::{HostId, TableId};
 use rt::ShardId;
@@ -27,9 +28,16 @@ fn complete_on(table: &Table, tablet: u32, host: HostId) -> Option<ShardId> {
 /// The shards of a host between which a change moves a tablet. `None` if the tablet stays, or does
 /// not move between shards.
 fn moved(before: &Table, after: &Table, tablet: u32, host: HostId) -> Option<(ShardId, ShardId)> {
+    let is_handed_over = |table: &Table| {
+        let moving = table.tablets.transition(tablet);
+        moving.is_some_and(|moving| moving.kind == TransitionKind::IntranodeMigration)
+    };
     let is_same_table = before.tablets.count() == after.tablets.count() && before.has_directory_of(after);
+    if !is_same_table || !(is_handed_over(before) || is_handed_over(after)) {
+        return None;
+    }
     let (from, to) = (complete_on(before, tablet, host)?, complete_on(after, tablet, host)?);
-    (is_same_table && from != to).then_some((from, to))
+    (from != to).then_some((from, to))
 }
 
 impl MetadataService {

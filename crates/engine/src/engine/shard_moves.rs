@@ -8,7 +8,7 @@ use crate::table::Tablet;
 use model::TableId;
 use model::key::DecoratedKey;
 use model::range::PartitionRange;
-use rt::sync::{GateGuard, Notify};
+use rt::sync::{Deadline, GateGuard, Notify};
 use rt::time::Duration;
 use std::cell::{Cell, RefCell};
 
@@ -55,9 +55,18 @@ impl ShardMoves {
     /// Notes that the sstables of an expected tablet are known, with the guard of its table, or
     /// that they are not. Returns whether the tablet is expected.
     pub fn note(&self, table: TableId, tablet: &TabletRange, noted: Option<GateGuard>) -> bool {
-        let mut expected = self.expected.borrow_mut();
-        let known = expected.iter_mut().find(|one| one.table == table && one.tablet == *tablet);
-        known.map(|known| known.noted = noted).is_some()
+        let is_noted = {
+            let mut expected = self.expected.borrow_mut();
+            let known = expected.iter_mut().find(|one| one.table == table && one.tablet == *tablet);
+            known.map(|known| known.noted = noted).is_some()
+        };
+        self.arrived.notify_waiters();
+        is_noted
+    }
+
+    /// Whether the sstables of an expected tablet of a table are known: it is about to arrive.
+    fn is_taking(&self, table: TableId) -> bool {
+        self.expected.borrow().iter().any(|one| one.table == table && one.noted.is_some())
     }
 
     /// An expected tablet is here: the requests that wait for it continue.
@@ -157,15 +166,20 @@ impl Engine {
         self.shard_moves().place_of(table, |of_tablet| of_tablet.intersection(range).is_some())
     }
 
-    /// Keeps this shard from handing over tablets of a table until [`Engine::release_tablets`], and
-    /// waits, for a limited time, until those that it is handing over have arrived. A snapshot does
-    /// this on all shards before any of them links sstables: in between, the sstables of such a
-    /// tablet belong to no shard.
+    /// Keeps tablets of a table from leaving this shard for others, and from coming from others,
+    /// until [`Engine::release_tablets`]. Waits, for a limited time, for those that are in between.
+    /// A snapshot does this on all shards before any of them links sstables: the sstables of a
+    /// tablet that is handed over belong to no shard.
     pub async fn hold_tablets(&self, table: TableId) {
         let Some(table) = self.table(table) else { return };
         table.tablets_held.set(table.tablets_held.get() + 1);
-        let arrived = table.handing.earlier_have_left();
-        if rt::time::timeout(LONGEST_ARRIVAL, arrived).await.is_err() {
+        let (left, until) = (table.handing.earlier_have_left(), Deadline::after(LONGEST_ARRIVAL));
+        let id = table.schema().id;
+        let mut all_settled = until.limit(left).await.is_ok();
+        while self.shard_moves().is_taking(id) && all_settled {
+            all_settled = until.limit(self.tablet_arrival()).await.is_ok();
+        }
+        if !all_settled {
             tracing::warn!(dir = %table.dir.display(), "a tablet does not arrive at its new shard: a snapshot may lack it");
         }
     }

@@ -77,6 +77,9 @@ impl Engine {
         self.flush_one_tablet(id, tablet).await?;
         // The list must be written again when the tablet leaves. If the disk is full, the move
         // waits while the tablet can still be read.
+        if table.names_to_list().is_empty() {
+            return Ok(());
+        }
         table.listed.set(None);
         self.list_sstables(&table).await
     }
@@ -195,9 +198,8 @@ impl Engine {
     /// Notes the sstables of a tablet that comes to this shard. Returns false if the tablet cannot
     /// be taken now: the table is truncated at this moment, or is not here.
     fn note_tablet(&self, handed: &Handed) -> bool {
-        let Some(table) = self.table(handed.table).filter(|table| table.epoch.get() == handed.epoch) else {
-            return false;
-        };
+        let is_ready = |table: &Rc<Table>| table.epoch.get() == handed.epoch && table.tablets_held.get() == 0;
+        let Some(table) = self.table(handed.table).filter(is_ready) else { return false };
         let Some(working) = table.work.enter() else { return false };
         let is_expected = self.shard_moves().note(handed.table, &handed.tablet, Some(working));
         if is_expected {

@@ -42,6 +42,20 @@ impl Engine {
         epoch: Option<u64>,
         at_micros: i64,
     ) -> Result<TruncateRecord, EngineError> {
+        // The snapshot has all tablets of this shard. Tablets of another epoch do not come later.
+        let id = table.schema().id;
+        self.hold_tablets(id).await;
+        let truncated = self.truncate_held(table, epoch, at_micros).await;
+        self.release_tablets(id);
+        truncated
+    }
+
+    async fn truncate_held(
+        &self,
+        table: &Rc<Table>,
+        epoch: Option<u64>,
+        at_micros: i64,
+    ) -> Result<TruncateRecord, EngineError> {
         let Some(_working) = table.work.enter() else { return Err(EngineError::Cancelled) };
         let _barrier = table.without_compactions().await;
         if self.config().auto_snapshot {

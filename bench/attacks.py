@@ -14,17 +14,16 @@ import three
 from harness import cassandra, messina_node, start_cassandra
 from launch import die_with_parent
 from wire import ERROR, Wire
-from witness import Witness
+from witness import Watch
 
 TABLE = "goodput.t"
 FLIGHT = 64  # requests in flight of good traffic
 VALUE = 200  # bytes of its values
 # The attacker: 8 times the requests in flight, 10 times the bytes a read. Its keys are below 0.
 ATTACK_FLIGHT, HOT, HOT_VALUE = 8 * FLIGHT, 100, 10 * VALUE
-# Latencies count in seconds in which other virtual machines had our processors for at most
-# FEW_STOLEN ms, and the machine stood still for at most FEW_LATE ms at a time (witness.py): a pause
-# of 150 ms in 15 s decides a p99. A round counts if at least this share of its seconds do.
-FEW_STOLEN, FEW_LATE, UNDISTURBED = 10, 3.0, 0.5
+# Latencies count in undisturbed seconds (witness.py): a pause of 150 ms in 15 s decides a p99. A
+# round counts if at least this share of its seconds do.
+UNDISTURBED = 0.5
 RATIOS = ("goodput", "p99_ratio", "p99_ratio_of_all_seconds")
 # The attacker has the client's core when good traffic leaves it.
 BEHIND = str(min(19, int(harness.PRIORITY) + 15))
@@ -191,12 +190,6 @@ def answered(report, since, until):
     )
 
 
-def stolen():
-    """The milliseconds since boot for which other virtual machines had our processors."""
-    steal = int(pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[8])
-    return steal * 1000 // os.sysconf("SC_CLK_TCK")
-
-
 def cpu(server):
     return sum(map(harness.cpu_seconds, server.pids()))
 
@@ -259,7 +252,7 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
     before, during = seconds
     # The attack begins a second before the second part is measured, and ends after it. Each second
     # is a phase of its own.
-    length, witness = before + 1 + during, Witness()
+    length, machine = before + 1 + during, Watch()
     good = Load(server, keys=rows, flight=FLIGHT, plan=",".join([f"{rate}:1"] * length))
     attack = Load(
         server,
@@ -273,17 +266,16 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
         plan=f"0:{during + 2}",
         at=round((good.began + before) * 1000),
     )
-    times = [stolen()]
+    machine.mark()
     for second in range(1, length + 1):
         good.wait_until(second)
-        times.append(stolen())
+        machine.mark()
         if second == before + 1:
             used = cpu(server)
     used = cpu(server) - used
-    witness.close()
-    late = [witness.latest(good.began + n, good.began + n + 1) for n in range(length)]
+    counted = machine.end(good.began)
     report, hostile = good.report(), attack.report()
-    seconds = list(zip(report["phases"], undisturbed(times, late)))
+    seconds = list(zip(report["phases"], counted))
     parts = seconds[:before], seconds[before + 1:]
     first, second = (summed([phase for phase, _ in part]) for part in parts)
     calm = [summed([phase for phase, counts in part if counts]) for part in parts]
@@ -303,20 +295,10 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
         "during": {name: second[name] for name in ("late", "refused", "failed", "unsent")},
         "attack": {name: round(per_second(hostile, name, 1, 1 + during))
             for name in ("good", "late", "refused", "failed")},
-        "server_cpu_cores": round(used / during, 2), "stolen_ms": times[-1] - times[0],
-        "latest_ms": max(late) if witness.works else None,
+        "server_cpu_cores": round(used / during, 2), "stolen_ms": machine.stolen_ms,
+        "latest_ms": machine.latest_ms,
     }
     return figures | wrong(report)
-
-
-def undisturbed(times, late):
-    """Whether each second counts. `times`: the stolen time at the start of each, and at the end.
-    `late`: the longest pause of each. The requests that waited are answered in the second after."""
-    few = [
-        later - sooner <= FEW_STOLEN and pause <= FEW_LATE
-        for sooner, later, pause in zip(times, times[1:], late)
-    ]
-    return [now and before for before, now in zip([True] + few, few)]
 
 
 def summed(phases):

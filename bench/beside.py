@@ -4,7 +4,7 @@ Part `beside` of bench/storage. MESSINA_BEFORE names the binary of the earlier b
 
 Each build has a node with the same data. In alternating rounds, reads and writes are sent at fixed
 rates (open loop) while major compactions run one after the other. Each second in which the machine
-was undisturbed counts (bench/attacks.py).
+was undisturbed counts (bench/witness.py).
 """
 
 import os
@@ -14,8 +14,8 @@ import types
 import attacks
 import governor
 import harness
-from attacks import Load, percentile, query, stolen, summed, undisturbed
-from witness import Witness
+from attacks import Load, percentile, query, summed
+from witness import Watch
 
 TABLE = "beside.t"
 OPTIONS = "{'class': 'SizeTieredCompactionStrategy', 'enabled': 'false'}"
@@ -46,20 +46,16 @@ def measure(server, rows, rate, seconds):
     harness.start(server.node)
     compactions = governor.Compactions(server.node, "t", "beside")
     compactions.start()
-    plan, witness = ",".join([f"{rate // 2}:1"] * (WARM + seconds)), Witness()
+    plan, machine = ",".join([f"{rate // 2}:1"] * (WARM + seconds)), Watch()
     words = dict(table=TABLE, keys=rows, plan=plan, value=attacks.VALUE)
     loads = [Load(server, op="read", **words)]
     loads.append(Load(server, op="write", at=round(loads[0].began * 1000) + 1000, **words))
     # The writes began a second later. Only the seconds that both were sent are compared.
-    times = []
     for second in range(WARM, seconds + 1):
         loads[1].wait_until(second)
-        times.append(stolen())
-    witness.close()
+        machine.mark()
+    counts = machine.end(loads[1].began + WARM)
     compactions.ends.set()
-    began = loads[1].began + WARM
-    late = [witness.latest(began + n, began + n + 1) for n in range(len(times) - 1)]
-    counts = undisturbed(times, late)
     reports = [load.report() for load in loads]
     compactions.join()
     server.node.stop()

@@ -11,8 +11,16 @@ import time
 
 import harness
 from attacks import (
-    FLIGHT, Load, Three, capacity, create, fill, percentile, stolen, summed, undisturbed,
+    FLIGHT,
+    Load,
+    Three,
+    capacity,
+    create,
+    fill,
+    percentile,
+    summed,
 )
+from witness import Watch
 
 ROWS = (50_000, 400_000)
 VALUE = 1000  # bytes
@@ -68,14 +76,16 @@ def joined(bench, memory="1G", **config):
         rate = int(capacity(server, rows, bench.short(4, 10))["good"] * SHARE)
         during, after = bench.short(30, DURING), bench.short(10, AFTER)
         length = BEFORE + during + after
+        machine = Watch()
         good = Load(server, keys=rows, flight=FLIGHT, plan=",".join([f"{rate}:1"] * length))
-        times = [stolen()]
+        machine.mark()
         joining = threading.Thread(target=fourth.wait)
         for second in range(1, length + 1):
             good.wait_until(second)
-            times.append(stolen())
+            machine.mark()
             if second == BEFORE:
                 joining.start()
+        counted = machine.end(good.began)
         report = good.report()
         joining.join(timeout=60)
         ended = fourth.took
@@ -83,7 +93,7 @@ def joined(bench, memory="1G", **config):
             raise SystemExit(
                 f"streaming: the fourth node has not its part after {during} s: {fourth.tablets()}"
             )
-        seconds = list(zip(report["phases"], undisturbed(times)))
+        seconds = list(zip(report["phases"], counted))
         last = BEFORE + int(ended) + 1
         parts = seconds[1:BEFORE], seconds[BEFORE:last], seconds[last:last + after]
         p99 = [
@@ -98,7 +108,7 @@ def joined(bench, memory="1G", **config):
             "p99_during": harness.quotient(p99[1], p99[0]),
             "p99_after": harness.quotient(p99[2], p99[0]),
             "failed": sum(phase["failed"] + phase["unsent"] for phase in report["phases"]),
-            "stolen_ms": times[-1] - times[0],
+            "stolen_ms": machine.stolen_ms,
         })
     finally:
         fourth.node.close()

@@ -11,6 +11,7 @@ its input is closed.
 """
 
 import os
+import pathlib
 import select
 import subprocess
 import sys
@@ -19,6 +20,9 @@ import time
 
 STEP = 0.002  # seconds of each sleep
 LATE_MS = 2.0  # a sleep that is longer by so much was disturbed
+# A second is undisturbed if other virtual machines had our processors for at most FEW_STOLEN ms of
+# it, and the machine stood still for at most FEW_LATE ms at a time.
+FEW_STOLEN, FEW_LATE = 10, 3.0
 
 
 class Witness:
@@ -57,6 +61,37 @@ class Witness:
             process.wait(10)
         for reader in self.readers:
             reader.join(10)
+
+
+def stolen():
+    """The milliseconds since boot for which other virtual machines had our processors."""
+    steal = int(pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[8])
+    return steal * 1000 // os.sysconf("SC_CLK_TCK")
+
+
+class Watch:
+    """Which seconds beside a load were undisturbed. Create it before the load, and call `mark` at
+    the load's start and at the end of each second."""
+
+    def __init__(self):
+        self.witness, self.stolen = Witness(), []
+
+    def mark(self):
+        self.stolen.append(stolen())
+
+    def end(self, began):
+        """Whether each second counts. `began`: the Unix time of the first mark. The requests that
+        waited are answered in the second after."""
+        self.witness.close()
+        seconds = list(zip(self.stolen, self.stolen[1:]))
+        late = [self.witness.latest(began + n, began + n + 1) for n in range(len(seconds))]
+        self.stolen_ms = self.stolen[-1] - self.stolen[0]
+        self.latest_ms = max(late) if self.witness.works else None
+        few = [
+            later - sooner <= FEW_STOLEN and pause <= FEW_LATE
+            for (sooner, later), pause in zip(seconds, late)
+        ]
+        return [now and before for before, now in zip([True] + few, few)]
 
 
 def main():

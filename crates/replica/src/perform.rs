@@ -38,8 +38,7 @@ enum Prepared<'a> {
     /// The mutations of the request as they are.
     AsSent(&'a [KeyedMutation]),
     /// The mutations that this replica made of the request's one. The first of them is also the
-    /// answer: other replicas store it unchanged. (Views, indexes and conditional writes will make
-    /// several.)
+    /// answer: other replicas store it unchanged.
     Made(Box<Mutations>),
 }
 
@@ -91,8 +90,8 @@ impl Replica {
         result
     }
 
-    /// Checks the deadline, the fence, the rate limit and the overload protection, then reads or
-    /// writes.
+    /// Checks the deadline, the tablet's shard, the fence, the rate limit and the overload
+    /// protection, then reads or writes.
     async fn pass_stages(&self, request: &ReplicaRequest, context: &Context) -> Result<ReplicaResponse, ReplicaError> {
         if context.deadline.is_past() {
             return Err(ReplicaError::Timeout);

@@ -1,7 +1,7 @@
 //! Hot partition protection of an overloaded shard: which requests are refused, and which are not.
 
 use crate::support::requests::without_excess;
-use crate::support::{Change, Cluster, Shape, key, query_on, table_id, with_cluster, within};
+use crate::support::{Change, Cluster, Fault, Shape, key, query_on, table_id, with_cluster, within};
 use coordinator::Consistency::{self, *};
 use coordinator::{CoordinatorError, Counting, PageRequest, QueryPartitions, WriteKind};
 use futures_util::FutureExt;
@@ -153,5 +153,42 @@ fn by_default_a_shard_only_counts_what_it_would_refuse() {
         assert_eq!(attack(&cluster, done).await, 0);
         let metrics = cluster.nodes[0].replica.metrics().protection;
         assert!(metrics.would_refuse[0] > 0 && metrics.refused == [0, 0], "{metrics:?}");
+    });
+}
+
+/// The replica does not respond, but the coordinator's own shard is overloaded.
+#[test]
+fn an_overloaded_shard_does_not_retry_speculatively() {
+    let shape = Shape {
+        copies: &[1, 2],
+        replication: &[("class", "NetworkTopologyStrategy"), ("dc1", "2")],
+        speculative_retry: "5ms",
+        ..Shape::DEFAULT
+    };
+    with_cluster("busy", shape, |cluster| async move {
+        cluster.write(0, Change::of(&cluster, 1, 1).row(1, 1).done(), All).await.expect("all live");
+        set(&cluster, ProtectionMode::Off);
+        let stop = Rc::new(Cell::new(false));
+        keep_busy(&stop);
+        let is_overloaded = async {
+            while !cluster.nodes[0].replica.is_overloaded() {
+                rt::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        rt::time::timeout(LONG, is_overloaded).await.expect("the shard is busy");
+        let metrics = || cluster.nodes[0].coordinator.metrics();
+        let before = metrics().speculative_reads;
+        // The replica that answers faster is asked first. The machine decides which one that is.
+        for broken in [1, 2].into_iter().cycle().take(20) {
+            cluster.break_node(broken, Fault::LosesRequests);
+            let _ = rt::time::timeout(Duration::from_millis(300), cluster.read(0, 1, One)).await;
+            cluster.heal(broken);
+            if metrics().speculation_skipped > 0 {
+                break;
+            }
+        }
+        stop.set(true);
+        assert!(metrics().speculation_skipped > 0, "every read began at the replica that answers");
+        assert_eq!(metrics().speculative_reads, before);
     });
 }

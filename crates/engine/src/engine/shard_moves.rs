@@ -76,6 +76,7 @@ impl ShardMoves {
         self.arrived.notify_waiters();
     }
 
+    /// Adds logs of other shards: where the intervals begin.
     pub fn add_logs(&self, intervals: &[Interval]) {
         let mut logs = self.logs.borrow_mut();
         for begun in intervals.iter().map(|interval| interval.first) {

@@ -179,6 +179,8 @@ fn a_reader_of_the_old_shard_ends_although_the_new_one_removes_the_files() {
             reader.advance().await.unwrap();
             hand_over(0, 1).await;
             compact(1).await;
+            // Files that need not be kept open are closed, and can no longer be opened.
+            engine.give_back_files();
             let (mut fragments, own) = (Vec::new(), keys());
             loop {
                 while let Some(fragment) = reader.pop() {

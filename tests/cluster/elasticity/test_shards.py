@@ -2,6 +2,7 @@
 kill -9."""
 
 import collections
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cassandra import ConsistencyLevel as Level
@@ -93,3 +94,22 @@ def test_a_tablet_moves_between_shards_by_request(trio, one_tablet):
     trio.kill(1)
     trio.nodes[1].start()
     assert contents(trio.sessions[1]) == {}
+
+
+def test_a_move_waits_while_an_sstable_cannot_be_opened(trio, one_tablet):
+    _, tablet = one_tablet
+    trio.nodes[1].flush("ks")
+    trio.kill(1)
+    for path in trio.nodes[1].data_dir.glob("data/ks/t-*/me-*-Statistics.db"):
+        path.write_bytes(b"damaged")
+    trio.nodes[1].start()
+    before, token = shard_of(trio), tablet["last_token"]
+    with ThreadPoolExecutor(1) as pool:
+        moving = pool.submit(move, trio, tablet, 1 - before)
+        for node in trio.nodes:
+            eventually(lambda: "could not be opened" in str(rest(node, "/cluster/moves")))
+        cancelled = admin(trio.nodes[0], "cancel-move", "ks", "t", token)
+        assert cancelled.returncode == 0, cancelled.stderr
+        moved = moving.result()
+    assert moved.returncode != 0 and "was rolled back" in moved.stderr
+    assert shard_of(trio) == before

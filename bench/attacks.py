@@ -24,6 +24,11 @@ ATTACK_FLIGHT, HOT, HOT_VALUE = 8 * FLIGHT, 100, 10 * VALUE
 # Latencies count in undisturbed seconds (witness.py): a pause of 150 ms in 15 s decides a p99. A
 # round counts if at least this share of its seconds do.
 UNDISTURBED = 0.5
+SHARE = 0.6  # of the capacity that good traffic takes
+# The speed of this machine changes by a third within seconds, and for minutes. So the capacity is
+# measured before and after each round. A round counts if the lower one is at least this share of
+# the higher one.
+STEADY, CAPACITY_SECONDS = 0.85, 3
 RATIOS = ("goodput", "p99_ratio", "p99_ratio_of_all_seconds")
 # The attacker has the client's core when good traffic leaves it.
 BEHIND = str(min(19, int(harness.PRIORITY) + 15))
@@ -246,10 +251,13 @@ def capacity(server, rows, seconds):
     return measured(server, seconds, keys=rows, flight=FLIGHT)
 
 
-def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
-    """Good traffic before and during an attack, in an open loop, or in a closed one if the rate is
-    0. `seconds` are those of both parts."""
+def attacked(server, rows, seconds, closed=False, hot=1, operation="read", route="any"):
+    """Good traffic before and during an attack: in a closed loop, or in an open one at `SHARE` of
+    the capacity. `seconds` are those of both parts."""
     before, during = seconds
+    able = lambda: capacity(server, rows, CAPACITY_SECONDS)["good"]  # noqa: E731
+    capacities = [] if closed else [able()]
+    rate = int(capacities[0] * SHARE) if capacities else 0
     # The attack begins a second before the second part is measured, and ends after it. Each second
     # is a phase of its own.
     length, machine = before + 1 + during, Watch()
@@ -275,6 +283,7 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
     used = cpu(server) - used
     counted = machine.end(good.began)
     report, hostile = good.report(), attack.report()
+    capacities += [able() for _ in capacities]
     seconds = list(zip(report["phases"], counted))
     parts = seconds[:before], seconds[before + 1:]
     first, second = (summed([phase for phase, _ in part]) for part in parts)
@@ -292,6 +301,8 @@ def attacked(server, rows, rate, seconds, hot=1, operation="read", route="any"):
         "p99_ratio_of_all_seconds": harness.quotient(p99_of_all[1], p99_of_all[0]),
         "undisturbed": round(min(one["seconds"] / every["seconds"] for one,
             every in zip(calm, (first, second))), 2),
+        "capacities": capacities,
+        "steady": round(min(capacities) / max(capacities), 2) if capacities else 1.0,
         "during": {name: second[name] for name in ("late", "refused", "failed", "unsent")},
         "attack": {name: round(per_second(hostile, name, 1, 1 + during))
             for name in ("good", "late", "refused", "failed")},
@@ -322,21 +333,23 @@ def percentile(phase, share):
     return None
 
 
+def counts(figures):
+    """Whether the machine was undisturbed and steady in a round."""
+    return figures["undisturbed"] >= UNDISTURBED and figures["steady"] >= STEADY
+
+
 def repeated(rounds, run):
     """The medians of the ratios over some rounds, with the figures of the last round. Of twice as
-    many rounds at most, the rounds count of which the most seconds were undisturbed."""
+    many rounds at most, those come first that count."""
     each = [run()]
-    while (
-        len(each) < 2 * rounds
-        and sum(one["undisturbed"] >= UNDISTURBED for one in each) < rounds > 1
-    ):
+    while len(each) < 2 * rounds and sum(map(counts, each)) < rounds > 1:
         each.append(run())
-    each = sorted(each, key=lambda one: one["undisturbed"] < UNDISTURBED)[:rounds]
+    each = sorted(each, key=lambda one: not counts(one))[:rounds]
     figures = dict(each[-1])
     if rounds > 1:
         for name in RATIOS:
             values = [one[name] for one in each if one[name] is not None]
             figures[name] = round(statistics.median(values), 4) if values else None
-        for name in (*RATIOS, "undisturbed"):
+        for name in (*RATIOS, "undisturbed", "steady"):
             figures[f"{name}_rounds"] = [one[name] for one in each]
     return figures

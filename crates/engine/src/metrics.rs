@@ -32,6 +32,7 @@ pub(crate) struct Counts {
     pub writers: Cell<u64>,
     pub writers_begun: Cell<u64>,
     pub sstables_deleted: Cell<u64>,
+    pub tablets_taken_over: Cell<u64>,
 }
 
 impl Deref for Counters {
@@ -145,6 +146,8 @@ pub struct EngineMetrics {
     pub sstables_begun: u64,
     /// Sstables removed from the disk.
     pub sstables_deleted: u64,
+    /// Tablets that other shards of the node handed over to this one.
+    pub tablets_taken_over: u64,
     /// Partitions beyond their threshold in the sstables that were written.
     pub large_partitions: u64,
     /// Rows beyond their threshold.

@@ -140,6 +140,7 @@ fn client_limits(config: &Config, shard_memory: usize) -> Limits {
         frame_body: config.native_transport_max_frame_size_in_mb.0 as usize,
         unread_time: config.native_transport_unread_timeout_in_ms.0,
         shard_in_flight: config.max_concurrent_requests_per_shard.map_or(usize::MAX, |max| max as usize),
+        overloaded_in_flight: config.native_transport_max_pending_while_overloaded as usize,
         longest_wait: config.native_transport_max_queue_wait_in_ms.0,
         late_refusals: LateLimits {
             delay: config.per_partition_rate_limit_max_delay_in_ms.0,
@@ -439,6 +440,8 @@ async fn bring_up(
             let results = engine.large_reads().clone();
             transport.memory.borrow_from(Box::new(move |bytes| -> Held { Box::new(engine.lend_cache(bytes)) }));
             transport.count_copies_in(Box::new(move |bytes| -> Held { Box::new(results.copy_of_result(bytes)) }));
+            let replica = services.replica.get();
+            transport.observe_overload(Box::new(move || replica.is_overloaded()));
             let system = services.layers.system;
             system.clients.set(Rc::new(ClientList(Box::new(move || transport.clients()))));
             let thresholds = stack::large_data_thresholds(&config);

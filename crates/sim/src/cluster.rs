@@ -98,6 +98,8 @@ pub struct Outcome {
     pub pages: u64,
     /// Operations of a hot partition that an overloaded shard refused.
     pub protected: u64,
+    /// The most tablets that the shards of a node handed over to each other between two starts.
+    pub handed_over: u64,
     /// The most reads that a shard coalesced between two starts of its node.
     pub coalesced: u64,
     /// How often the members of the cluster changed.
@@ -352,6 +354,7 @@ impl Simulation {
             queries: self.shared.pages.borrow().done,
             pages: self.shared.pages.borrow().pages,
             protected: self.shared.protected.get(),
+            handed_over: self.shared.handed_over.get(),
             coalesced: self.shared.coalesced.get(),
             member_changes: self.shared.member_changes.get(),
             compared: self.compared,

@@ -41,6 +41,7 @@ impl Engine {
             sstables_writing: counters.writers.get(),
             sstables_begun: counters.writers_begun.get(),
             sstables_deleted: counters.sstables_deleted.get(),
+            tablets_taken_over: counters.tablets_taken_over.get(),
             large_partitions: self.large_counts().partitions.get(),
             large_rows: self.large_counts().rows.get(),
             large_cells: self.large_counts().cells.get(),

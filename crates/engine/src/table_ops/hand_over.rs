@@ -20,6 +20,7 @@ use crate::commitlog::Position;
 use crate::engine::{Engine, TabletRange};
 use crate::error::EngineError;
 use crate::memtable::Interval;
+use crate::metrics;
 use crate::table::{Attached, SstableSet, Table, Tablet};
 use model::TableId;
 use rt::ShardId;
@@ -278,6 +279,7 @@ impl Engine {
         tablet.replace(&[], sstables);
         table.add_tablet(tablet);
         self.shard_moves().arrive(handed.table, &handed.tablet);
+        metrics::add(&self.counters().tablets_taken_over, 1);
         self.compactions().wake();
         truncated
     }

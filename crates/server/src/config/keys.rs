@@ -386,6 +386,10 @@ settings! {
         /// The maximum number of pending requests of a shard; more are refused as overload. Without
         /// a value: no limit except memory.
         max_concurrent_requests_per_shard ("1" to ""): Option<u64> = None;
+        /// While requests wait for a shard longer than `hot_partition_wait_threshold_in_ms`, on
+        /// average, and it has this many pending requests, it does not read a connection that has
+        /// its fair share of them. Further requests wait in their sockets.
+        native_transport_max_pending_while_overloaded ("1" to ""): u64 = 1024;
         /// Whether a shard refuses requests of its hot partitions while other requests wait for it.
         /// `off`: no. `observe`: no, but it counts what it would refuse. `on`: partitions that take
         /// more than their fair share of the shard's time are refused down to that share.

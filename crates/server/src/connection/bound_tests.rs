@@ -241,6 +241,56 @@ fn too_many_waiting_statements_are_refused_and_too_many_of_one_client_are_not_re
     });
 }
 
+/// The other connection has none of the pending statements, and may start its share of them.
+#[test]
+fn an_overloaded_shard_does_not_read_a_connection_that_has_its_share_of_the_pending_statements() {
+    let limits = Limits { overloaded_in_flight: 6, ..limits() };
+    run(limits, |world| async move {
+        let (mut one, mut two) = (world.connect(), world.connect());
+        one.start(&[]).await;
+        two.start(&[]).await;
+        let transport = world.server.transport.clone();
+        let is_overloaded = Rc::new(Cell::new(true));
+        transport.observe_overload(Box::new({
+            let is_overloaded = is_overloaded.clone();
+            move || is_overloaded.get()
+        }));
+        let until_in_flight = |count: usize| {
+            let transport = transport.clone();
+            async move {
+                while transport.in_flight() < count {
+                    rt::task::yield_now().await;
+                }
+                for _ in 0..1000 {
+                    rt::task::yield_now().await;
+                }
+                assert_eq!(transport.in_flight(), count);
+            }
+        };
+        one.send(&(0..20).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        until_in_flight(6).await;
+        two.send(&(0..20).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        until_in_flight(9).await;
+        assert!(transport.stats.blocked_overload.get() > 0);
+        world.fake.release.add_permits(4);
+        for _ in 0..4 {
+            assert_eq!(one.receive().await.opcode, Opcode::Result as u8);
+        }
+        until_in_flight(6).await;
+        is_overloaded.set(false);
+        world.fake.release.add_permits(1);
+        one.receive().await;
+        until_in_flight(18).await;
+        world.fake.release.add_permits(40);
+        for _ in 0..15 {
+            assert_eq!(one.receive().await.opcode, Opcode::Result as u8);
+        }
+        for _ in 0..20 {
+            assert_eq!(two.receive().await.opcode, Opcode::Result as u8);
+        }
+    });
+}
+
 #[test]
 fn requests_wait_for_memory() {
     let limits = Limits { request_memory: 20_000, ..limits() };

@@ -291,8 +291,13 @@ where
     #[cold]
     fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.arrival.pauses(rt::time::coarse_now());
-        match self.connection.in_flight() >= self.transport.limits.connection_in_flight {
-            true => self.mark(),
+        match self.has_enough_pending() {
+            true => {
+                if self.connection.in_flight() < self.transport.limits.connection_in_flight {
+                    self.transport.stats.blocked_overload.add(1);
+                }
+                self.mark();
+            }
             // It waits for the client, which reads its answers slowly, or for memory.
             false => self.arrival.forget_marks(),
         }
@@ -377,7 +382,7 @@ where
     #[inline]
     fn is_blocked(&self, cx: &mut Context<'_>) -> bool {
         let limits = &self.transport.limits;
-        if self.connection.in_flight() >= limits.connection_in_flight {
+        if self.has_enough_pending() {
             return true;
         }
         let unread = self.connection.unread();
@@ -398,6 +403,13 @@ where
             return true;
         }
         false
+    }
+
+    /// Whether the connection has as many pending statements as it may have now.
+    #[inline]
+    fn has_enough_pending(&self) -> bool {
+        let pending = self.connection.in_flight();
+        pending >= self.transport.limits.connection_in_flight || !self.transport.may_start(pending)
     }
 
     /// Drops the client if it stopped reading, because others may wait for memory of its answers.

@@ -264,6 +264,7 @@ pub(super) fn limits() -> Limits {
         request_memory: 1 << 20,
         connection_in_flight: 100,
         shard_in_flight: 1000,
+        overloaded_in_flight: 1000,
         connection_unread: 64 << 10,
         shard_unread: 1 << 20,
         unread_time: Duration::from_secs(60),

@@ -34,6 +34,9 @@ pub struct Limits {
     pub connection_in_flight: usize,
     /// Pending statements of the shard. At the limit, statements are refused with Overloaded.
     pub shard_in_flight: usize,
+    /// Pending statements of the shard from which on, while it is overloaded, a connection is not
+    /// read that has its fair share of them.
+    pub overloaded_in_flight: usize,
     /// How long requests may wait for their turn while an overload lasts. 0: without limit.
     pub longest_wait: Duration,
     /// Bytes of unread answers of one connection. At the limit, the connection is not read.
@@ -70,6 +73,7 @@ impl Limits {
             request_memory: (memory / 10).max(1 << 20),
             connection_in_flight: 2048,
             shard_in_flight: usize::MAX,
+            overloaded_in_flight: 1024,
             longest_wait: Duration::from_millis(500),
             connection_unread: 1 << 20,
             shard_unread: (memory / 10).max(8 << 20),
@@ -132,6 +136,9 @@ pub struct Stats {
     pub sent: Count,
     /// How often a connection was not read because its client did not read answers.
     pub blocked_unread: Count,
+    /// How often a connection was not read because the shard is overloaded, and the connection has
+    /// its share of the pending statements.
+    pub blocked_overload: Count,
     /// Connections dropped because their clients did not read.
     pub dropped_unread: Count,
     /// Connections closed because they had sent no STARTUP while others needed their slots.
@@ -190,6 +197,8 @@ pub struct Transport {
     sweep: Cell<Sweep>,
     /// Whether the shard has idle time.
     saturation: Saturation,
+    /// Tells whether requests wait too long for the shard.
+    overload: OnceCell<Box<dyn Fn() -> bool>>,
     /// Fires when all connections must end.
     stop: RefCell<Cancel>,
 }
@@ -230,6 +239,7 @@ impl Transport {
             late_refusals: LateRefusals::default(),
             sweep: Cell::default(),
             saturation: Saturation::default(),
+            overload: OnceCell::new(),
             stop: RefCell::default(),
         })
     }
@@ -322,6 +332,28 @@ impl Transport {
     /// Whether this shard has had hardly any idle time lately.
     pub(super) fn is_saturated(&self) -> bool {
         self.saturation.sample(rt::time::coarse_now())
+    }
+
+    /// Sets what tells whether requests wait too long for the shard. To be called once.
+    pub fn observe_overload(&self, is_overloaded: Box<dyn Fn() -> bool>) {
+        assert!(self.overload.set(is_overloaded).is_ok(), "the measure of overload is set once");
+    }
+
+    /// Whether a connection with `own` pending statements may start another one.
+    ///
+    /// An overloaded shard gains nothing from starting more: each pending statement holds memory,
+    /// and the more of them are pending, the more cache misses each causes. Requests wait in their
+    /// sockets at no such cost. The statements that may be pending are shared fairly, and each
+    /// connection may have one. It needs no other wake: its own statements wake it when they end.
+    #[inline]
+    pub(super) fn may_start(&self, own: usize) -> bool {
+        self.in_flight.get() < self.limits.overloaded_in_flight || self.may_exceed(own)
+    }
+
+    #[cold]
+    fn may_exceed(&self, own: usize) -> bool {
+        let share = self.limits.overloaded_in_flight / self.connection_count().max(1);
+        own < share.max(1) || !self.overload.get().is_some_and(|is_overloaded| is_overloaded())
     }
 
     /// Fires when the connections that start now must end.

@@ -35,6 +35,7 @@ families! {
     gauge "scylla_transport_requests_serving" "Requests that wait for something." |s| s.transport.serving;
     counter "scylla_transport_requests_waited" "Requests that could not be answered at once." |s| s.transport.waited;
     counter "scylla_transport_requests_shed" "Requests refused because too many were in flight, or because they had waited too long." |s| s.transport.shed;
+    counter "scylla_transport_requests_blocked_overload" "Times that a connection was not read because the shard is overloaded." |s| s.transport.blocked_overload;
     counter "scylla_transport_requests_blocked_memory" "Times that a connection waited for request memory." |s| s.transport.memory_waits;
     gauge "scylla_transport_requests_memory_available" "Bytes left of the memory for requests." |s| s.transport.memory_available;
     gauge "scylla_transport_input_bytes" "Bytes of read buffers and incomplete requests that are not reserved." |s| s.transport.input_bytes;
@@ -184,6 +185,7 @@ families! {
     gauge "scylla_column_family_pending_flushes" "Memtables that wait to be flushed." |s| s.storage.tables.pending_flushes;
     counter "scylla_column_family_memtable_switch" "Memtables that were flushed." |s| s.storage.engine.flushes;
     gauge "scylla_column_family_tablet_count" "Tablets." |s| s.storage.tables.tablets;
+    counter "scylla_column_family_tablets_taken_over" "Tablets that other shards of the node handed over to this one." |s| s.storage.engine.tablets_taken_over;
     gauge "scylla_sstables_currently_open_for_reading" "Sstables with open files. Files are opened when they are read." |s| s.storage.tables.open_sstables;
     gauge "scylla_sstables_currently_open_for_writing" "Sstables being written by flushes and compactions." |s| s.storage.engine.sstables_writing;
     counter "scylla_sstables_total_open_for_reading" "Sstables loaded." |s| s.storage.engine.cache.sstables_opened;

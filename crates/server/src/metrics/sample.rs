@@ -89,6 +89,8 @@ pub struct TransportMetrics {
     pub serving: u64,
     /// Requests refused with Overloaded.
     pub shed: u64,
+    /// How often a connection was not read because the shard is overloaded.
+    pub blocked_overload: u64,
     /// How often a connection waited for memory.
     pub memory_waits: u64,
     /// Available memory for requests, in bytes.
@@ -163,6 +165,7 @@ fn transport_metrics(transport: &Transport) -> TransportMetrics {
         waited: stats.waited.get(),
         serving: transport.in_flight() as u64,
         shed: stats.shed.get(),
+        blocked_overload: stats.blocked_overload.get(),
         memory_waits: transport.memory.waits(),
         memory_available: transport.memory.limit().saturating_sub(transport.memory.used()) as u64,
         input_bytes: transport.memory.input() as u64,

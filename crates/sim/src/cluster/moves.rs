@@ -132,6 +132,7 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         if !shared.nodes[node].is_ready() {
             continue;
         }
+        count_handed_over(&shared).await;
         if !shared.is_working() {
             end_moves().await;
             continue;
@@ -149,6 +150,11 @@ pub async fn run(shared: Rc<Shared>, node: usize) {
         };
         shared.tell(|| format!("node {node} {what}: {done:?}"));
     }
+}
+
+async fn count_handed_over(shared: &Shared) {
+    let counts = LAYERS.engine.call_all(|engine| async move { engine.metrics().tablets_taken_over }).await;
+    shared.handed_over.set(shared.handed_over.get().max(counts.into_iter().sum()));
 }
 
 /// Begins to move a random tablet to another node, or to another shard of its node. Another node

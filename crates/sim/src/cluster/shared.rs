@@ -288,6 +288,8 @@ pub struct Shared {
     keeps_up_from: Cell<Duration>,
     /// Operations of a hot partition that an overloaded shard refused.
     pub protected: Cell<u64>,
+    /// The most tablets that the shards of a node handed over to each other between two starts.
+    pub handed_over: Cell<u64>,
     /// The most reads that a shard coalesced between two starts of its node.
     pub coalesced: Cell<u64>,
     /// The node that is removed, or whose disk was lost, until others have its replicas.
@@ -324,6 +326,7 @@ impl Shared {
             failures: RefCell::default(),
             keeps_up_from: Cell::default(),
             protected: Cell::new(0),
+            handed_over: Cell::new(0),
             coalesced: Cell::new(0),
             lost: Cell::new(None),
             members_change: Cell::new(true),

@@ -127,13 +127,24 @@ fn members_change_in_each_way() {
     assert!(changes.iter().any(|one| one.lost > 0), "{changes:?}");
 }
 
+/// In each seed, nodes get more shards, and tablets move to these shards.
+#[test]
+fn tablets_move_between_shards() {
+    let trial = Trial::of("shards-deaths").expect("a trial of this name");
+    for seed in 0..3 {
+        let outcome = trial.run(seed, Duration::from_secs(4)).unwrap_or_else(|why| panic!("{why}"));
+        assert_ne!(outcome.handed_over, 0, "seed {seed}: {outcome:?}");
+    }
+}
+
 /// The checker of streamed files finds one changed bit.
 #[test]
 fn a_moved_file_that_differs_is_found() {
     let mut simulation = Simulation::new(1, with_room(0), PEACE);
     simulation.form().unwrap_or_else(|why| panic!("{why}"));
-    let moved = (0..60).find_map(|_| {
-        simulation.run_for(Duration::from_secs(1)).unwrap_or_else(|why| panic!("{why}"));
+    // Both replicas have the file only until the old one deletes its tablet.
+    let moved = (0..3_000).find_map(|_| {
+        simulation.run_for(Duration::from_millis(20)).unwrap_or_else(|why| panic!("{why}"));
         streamed_files::copies(simulation.nemesis.disks()).pop()
     });
     let (_, (node, path)) = moved.expect("a tablet moves within a minute");

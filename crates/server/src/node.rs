@@ -440,13 +440,12 @@ async fn bring_up(
             let results = engine.large_reads().clone();
             transport.memory.borrow_from(Box::new(move |bytes| -> Held { Box::new(engine.lend_cache(bytes)) }));
             transport.count_copies_in(Box::new(move |bytes| -> Held { Box::new(results.copy_of_result(bytes)) }));
-            let replica = services.replica.get();
-            transport.observe_overload(Box::new(move || replica.is_overloaded()));
             let system = services.layers.system;
             system.clients.set(Rc::new(ClientList(Box::new(move || transport.clients()))));
-            let thresholds = stack::large_data_thresholds(&config);
-            services.replica.get().set_large_data_thresholds(thresholds);
-            services.replica.get().set_hot_partitions(stack::hot_settings(&config));
+            let replica = services.replica.get();
+            replica.set_large_data_thresholds(stack::large_data_thresholds(&config));
+            replica.set_hot_partitions(stack::hot_settings(&config));
+            server.transport.observe_overload(Box::new(move || replica.is_overloaded()));
             live::set_governor(&config);
             let live = live::Live::new(config, services.live_shards());
             services.live.set(live.clone());

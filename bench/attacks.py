@@ -307,7 +307,7 @@ def attacked(server, rows, seconds, closed=False, hot=1, operation="read", route
         "attack": {name: round(per_second(hostile, name, 1, 1 + during))
             for name in ("good", "late", "refused", "failed")},
         "server_cpu_cores": round(used / during, 2), "stolen_ms": machine.stolen_ms,
-        "latest_ms": machine.latest_ms,
+        "latest_ms": machine.latest_ms, "daemon_ms": machine.daemon_ms,
     }
     return figures | wrong(report)
 

@@ -241,6 +241,42 @@ fn too_many_waiting_statements_are_refused_and_too_many_of_one_client_are_not_re
     });
 }
 
+/// The statements of one connection do not end. Those of the other do, so that there is room.
+#[test]
+fn a_connection_that_was_held_back_is_read_again_when_statements_of_others_end() {
+    let limits = Limits { overloaded_in_flight: 8, ..limits() };
+    run(limits, |world| async move {
+        let (mut one, mut two) = (world.connect(), world.connect());
+        one.start(&[]).await;
+        two.start(&[]).await;
+        let transport = world.server.transport.clone();
+        transport.observe_overload(Box::new(|| true));
+        let until = |blocked: u64| {
+            let transport = transport.clone();
+            async move {
+                while transport.stats.blocked_overload.get() < blocked {
+                    rt::task::yield_now().await;
+                }
+            }
+        };
+        two.send(&(0..4).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        while transport.in_flight() < 4 {
+            rt::task::yield_now().await;
+        }
+        one.send(&(0..9).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        until(1).await;
+        assert_eq!(transport.in_flight(), 8);
+        // The statements of `two` came first.
+        world.fake.release.add_permits(2);
+        let before = rt::time::now();
+        while transport.connections()[0].in_flight() < 6 {
+            rt::task::yield_now().await;
+        }
+        assert!(rt::time::now() - before < Duration::from_millis(400), "it did not wait for the look at its socket");
+        world.fake.release.add_permits(40);
+    });
+}
+
 /// The other connection has none of the pending statements, and may start its share of them.
 #[test]
 fn an_overloaded_shard_does_not_read_a_connection_that_has_its_share_of_the_pending_statements() {
@@ -267,9 +303,9 @@ fn an_overloaded_shard_does_not_read_a_connection_that_has_its_share_of_the_pend
                 assert_eq!(transport.in_flight(), count);
             }
         };
-        one.send(&(0..20).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        one.send(&(0..12).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
         until_in_flight(6).await;
-        two.send(&(0..20).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        two.send(&(0..12).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
         until_in_flight(9).await;
         assert!(transport.stats.blocked_overload.get() > 0);
         world.fake.release.add_permits(4);
@@ -277,15 +313,14 @@ fn an_overloaded_shard_does_not_read_a_connection_that_has_its_share_of_the_pend
             assert_eq!(one.receive().await.opcode, Opcode::Result as u8);
         }
         until_in_flight(6).await;
+        // No statement of either connection ends.
         is_overloaded.set(false);
-        world.fake.release.add_permits(1);
-        one.receive().await;
-        until_in_flight(18).await;
+        until_in_flight(8 + 12).await;
         world.fake.release.add_permits(40);
-        for _ in 0..15 {
+        for _ in 0..8 {
             assert_eq!(one.receive().await.opcode, Opcode::Result as u8);
         }
-        for _ in 0..20 {
+        for _ in 0..12 {
             assert_eq!(two.receive().await.opcode, Opcode::Result as u8);
         }
     });

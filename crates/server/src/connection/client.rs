@@ -52,6 +52,8 @@ pub struct Connection {
     pending_connection: RefCell<Option<Arc<PendingConnection>>>,
     /// Pending statements.
     pub(super) in_flight: Cell<usize>,
+    /// Whether it is in the transport's list of connections that are held back.
+    pub(super) held_back: Cell<bool>,
     /// The expected bytes of their answers, and of late refusals.
     pub(super) expected: Cell<usize>,
     /// The expected bytes of the next answer: roughly the largest recent one. `None` before the
@@ -111,6 +113,7 @@ impl Connection {
             registered: Cell::default(),
             pending_connection: RefCell::new(pending_connection),
             in_flight: Cell::new(0),
+            held_back: Cell::new(false),
             expected: Cell::new(0),
             answer_size: Cell::new(None),
             input: Cell::new(0),
@@ -284,6 +287,7 @@ impl Connection {
     /// answers.
     pub(super) fn close(&self) {
         self.closed.set(true);
+        self.transport.no_longer_holds_back(self);
         self.outbox(Outbox::clear);
         debug_assert_eq!(self.unread(), 0, "a closed connection holds no answers");
         self.all_taken();

@@ -287,14 +287,15 @@ where
 
     /// Waits without reading the socket. The end of the stream is not detected meanwhile, so this
     /// function asks the socket at intervals whether the client has closed it. Requests of a closed
-    /// connection would only delay others.
+    /// connection would only delay others. The loop also looks then whether it may read again: an
+    /// overload may have ended.
     #[cold]
     fn wait_without_reading(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.arrival.pauses(rt::time::coarse_now());
         match self.has_enough_pending() {
             true => {
                 if self.connection.in_flight() < self.transport.limits.connection_in_flight {
-                    self.transport.stats.blocked_overload.add(1);
+                    self.transport.hold_back(&self.connection);
                 }
                 self.mark();
             }
@@ -310,6 +311,7 @@ where
                 return Poll::Ready(End::Disconnected);
             }
             *look = new_look();
+            cx.waker().wake_by_ref();
         }
         Poll::Pending
     }

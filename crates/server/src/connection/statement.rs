@@ -109,7 +109,7 @@ impl Drop for Waiting {
             self.transport.in_flight.get() >= self.connection.in_flight.get() && self.connection.in_flight.get() > 0,
             "the pending statements of each connection are counted"
         );
-        self.transport.in_flight.set(self.transport.in_flight.get() - 1);
+        self.transport.statement_ended();
         self.connection.in_flight.set(self.connection.in_flight.get() - 1);
         self.connection.no_longer_expects(self.expected);
         if cfg!(debug_assertions) {

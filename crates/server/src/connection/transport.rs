@@ -197,6 +197,8 @@ pub struct Transport {
     sweep: Cell<Sweep>,
     /// Whether the shard has idle time.
     saturation: Saturation,
+    /// The connections that are not read because the shard is overloaded.
+    held_back: RefCell<Vec<Rc<Connection>>>,
     /// Tells whether requests wait too long for the shard.
     overload: OnceCell<Box<dyn Fn() -> bool>>,
     /// Fires when all connections must end.
@@ -239,6 +241,7 @@ impl Transport {
             late_refusals: LateRefusals::default(),
             sweep: Cell::default(),
             saturation: Saturation::default(),
+            held_back: RefCell::default(),
             overload: OnceCell::new(),
             stop: RefCell::default(),
         })
@@ -344,7 +347,7 @@ impl Transport {
     /// An overloaded shard gains nothing from starting more: each pending statement holds memory,
     /// and the more of them are pending, the more cache misses each causes. Requests wait in their
     /// sockets at no such cost. The statements that may be pending are shared fairly, and each
-    /// connection may have one. It needs no other wake: its own statements wake it when they end.
+    /// connection may have one.
     #[inline]
     pub(super) fn may_start(&self, own: usize) -> bool {
         self.in_flight.get() < self.limits.overloaded_in_flight || self.may_exceed(own)
@@ -354,6 +357,41 @@ impl Transport {
     fn may_exceed(&self, own: usize) -> bool {
         let share = self.limits.overloaded_in_flight / self.connection_count().max(1);
         own < share.max(1) || !self.overload.get().is_some_and(|is_overloaded| is_overloaded())
+    }
+
+    /// Notes a connection that may not start another statement. It is woken when its own statements
+    /// end, and when the shard has clearly fewer pending statements.
+    pub(super) fn hold_back(&self, connection: &Rc<Connection>) {
+        self.stats.blocked_overload.add(1);
+        if !connection.held_back.replace(true) {
+            self.held_back.borrow_mut().push(connection.clone());
+        }
+    }
+
+    /// Forgets such a connection.
+    pub(super) fn no_longer_holds_back(&self, connection: &Connection) {
+        if connection.held_back.take() {
+            self.held_back.borrow_mut().retain(|held| !std::ptr::eq(&**held, connection));
+        }
+    }
+
+    /// A pending statement has ended. Wakes the connections that were held back once an eighth of
+    /// the statements that may be pending is free, and not for each: all of them look then.
+    #[inline]
+    pub(super) fn statement_ended(&self) {
+        let (pending, limit) = (self.in_flight.get() - 1, self.limits.overloaded_in_flight);
+        self.in_flight.set(pending);
+        if pending + 1 == limit - limit / 8 {
+            self.release_held_back();
+        }
+    }
+
+    #[cold]
+    fn release_held_back(&self) {
+        for connection in self.held_back.take() {
+            connection.held_back.set(false);
+            connection.wake();
+        }
     }
 
     /// Fires when the connections that start now must end.

@@ -283,7 +283,8 @@ def attacked(server, rows, seconds, closed=False, hot=1, operation="read", route
     used = cpu(server) - used
     counted = machine.end(good.began)
     report, hostile = good.report(), attack.report()
-    capacities += [able() for _ in capacities]
+    if not closed:
+        capacities.append(able())
     seconds = list(zip(report["phases"], counted))
     parts = seconds[:before], seconds[before + 1:]
     first, second = (summed([phase for phase, _ in part]) for part in parts)

@@ -241,6 +241,11 @@ fn too_many_waiting_statements_are_refused_and_too_many_of_one_client_are_not_re
     });
 }
 
+/// Statements that wait until they are released.
+fn that_wait(count: i16) -> Vec<u8> {
+    (0..count).flat_map(|stream| query(stream, "wait")).collect()
+}
+
 /// The statements of one connection do not end. Those of the other do, so that there is room.
 #[test]
 fn a_connection_that_was_held_back_is_read_again_when_statements_of_others_end() {
@@ -251,28 +256,22 @@ fn a_connection_that_was_held_back_is_read_again_when_statements_of_others_end()
         two.start(&[]).await;
         let transport = world.server.transport.clone();
         transport.observe_overload(Box::new(|| true));
-        let until = |blocked: u64| {
-            let transport = transport.clone();
-            async move {
-                while transport.stats.blocked_overload.get() < blocked {
-                    rt::task::yield_now().await;
-                }
-            }
-        };
-        two.send(&(0..4).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        two.send(&that_wait(4)).await;
         while transport.in_flight() < 4 {
             rt::task::yield_now().await;
         }
-        one.send(&(0..9).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
-        until(1).await;
+        one.send(&that_wait(9)).await;
+        while transport.stats.blocked_overload.get() < 1 {
+            rt::task::yield_now().await;
+        }
         assert_eq!(transport.in_flight(), 8);
         // The statements of `two` came first.
         world.fake.release.add_permits(2);
-        let before = rt::time::now();
-        while transport.connections()[0].in_flight() < 6 {
+        // Far fewer than fit between two looks at its socket.
+        for _ in 0..1000 {
             rt::task::yield_now().await;
         }
-        assert!(rt::time::now() - before < Duration::from_millis(400), "it did not wait for the look at its socket");
+        assert_eq!(transport.connections()[0].in_flight(), 6);
         world.fake.release.add_permits(40);
     });
 }
@@ -303,9 +302,9 @@ fn an_overloaded_shard_does_not_read_a_connection_that_has_its_share_of_the_pend
                 assert_eq!(transport.in_flight(), count);
             }
         };
-        one.send(&(0..12).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        one.send(&that_wait(12)).await;
         until_in_flight(6).await;
-        two.send(&(0..12).flat_map(|stream| query(stream, "wait")).collect::<Vec<u8>>()).await;
+        two.send(&that_wait(12)).await;
         until_in_flight(9).await;
         assert!(transport.stats.blocked_overload.get() > 0);
         world.fake.release.add_permits(4);

@@ -345,9 +345,8 @@ impl Transport {
     /// Whether a connection with `own` pending statements may start another one.
     ///
     /// An overloaded shard gains nothing from starting more: each pending statement holds memory,
-    /// and the more of them are pending, the more cache misses each causes. Requests wait in their
-    /// sockets at no such cost. The statements that may be pending are shared fairly, and each
-    /// connection may have one.
+    /// which requests that wait in their sockets do not. The statements that may be pending are
+    /// shared fairly, and each connection may have one.
     #[inline]
     pub(super) fn may_start(&self, own: usize) -> bool {
         self.in_flight.get() < self.limits.overloaded_in_flight || self.may_exceed(own)

@@ -230,13 +230,20 @@ def test_read_failure(wire):
             wire.query(f"INSERT INTO big (pk, ck, v) VALUES (1, {ck}, '{'x' * 10_000}')").opcode
             == RESULT
         )
+    for pk in range(2, 22):
+        made = wire.query(f"INSERT INTO big (pk, ck, v) VALUES ({pk}, 0, '{'x' * 10_000}')")
+        assert made.opcode == RESULT
     assert (
         wire.query(f"UPDATE system.config SET value = '100000' WHERE name = '{setting}'").opcode
         == RESULT
     )
     try:
-        answer = wire.query("SELECT * FROM big WHERE pk = 1")
-        assert answer.code == 0x1300 and setting in answer.message, answer.message
+        # One partition, and parts that are within the limit each.
+        keys = ", ".join(map(str, range(2, 22)))
+        for which in ("WHERE pk = 1", f"WHERE pk IN ({keys})", ""):
+            answer = wire.query(f"SELECT * FROM big {which}")
+            assert answer.code == 0x1300 and setting in answer.message, answer.message
+            assert "limit of 100000 " in answer.message, answer.message
         assert len(wire.query("SELECT * FROM big WHERE pk = 1", page_size=3).rows()) == 3
     finally:
         assert (

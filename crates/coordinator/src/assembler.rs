@@ -28,6 +28,15 @@ pub(super) enum Step {
     Empty,
 }
 
+/// Why a part cannot be added to a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PartError {
+    /// It ends outside of the query.
+    Outside,
+    /// With it, the result of an unpaged query has more bytes than allowed.
+    TooLarge,
+}
+
 /// A client's page that is being built.
 pub(super) struct PageAssembler<'a> {
     query: &'a Query,
@@ -128,7 +137,9 @@ impl<'a> PageAssembler<'a> {
                 bytes: limits.bytes.saturating_sub(bytes),
                 tombstones: limits.tombstones.saturating_sub(self.tombstones).max(1),
                 paged: self.paged,
-                unpaged_bytes: limits.unpaged_bytes.saturating_sub(bytes),
+                // The whole limit, because a replica names it in its error. `add` holds the sum of
+                // all parts against it.
+                unpaged_bytes: limits.unpaged_bytes,
             },
             now: query.now,
             resumed_rows: self.resumed_rows,
@@ -140,32 +151,35 @@ impl<'a> PageAssembler<'a> {
     }
 
     /// Adds a part: the page that a command returned. `has_more`: the part reached no limit, but
-    /// more data follows, because reconciled parts are complete only up to the shortest one. None:
-    /// the part ends outside of the query.
+    /// more data follows, because reconciled parts are complete only up to the shortest one.
     #[inline]
-    pub fn add(&mut self, mut part: Box<Page>, has_more: bool) -> Option<Step> {
+    pub fn add(&mut self, mut part: Box<Page>, has_more: bool) -> Result<Step, PartError> {
         self.out.rows += part.rows;
         self.tombstones += part.tombstones;
         self.out.info.add(&part);
+        let is_first = self.out.body.is_empty();
         append(&mut self.out.body, std::mem::take(&mut part.body));
+        if !is_first && !self.paged && self.out.body.len() as u64 > self.limits.unpaged_bytes {
+            return Err(PartError::TooLarge);
+        }
         let end = part.end;
         if part.last.is_some() {
             self.last = Some(part);
         }
         if has_more && !(self.paged && self.out.rows > 0) {
-            self.resume()?;
-            return Some(Step::Resumed);
+            self.resume().ok_or(PartError::Outside)?;
+            return Ok(Step::Resumed);
         }
         self.out.info.stop = match end {
             _ if has_more => PageStop::Bytes,
-            PageEnd::Exhausted => return Some(Step::Next),
+            PageEnd::Exhausted => return Ok(Step::Next),
             PageEnd::Rows if self.wanted == self.remaining => PageStop::Limit,
             PageEnd::Rows => PageStop::Rows,
             PageEnd::Bytes => PageStop::Bytes,
             PageEnd::Tombstones => PageStop::Tombstones,
         };
         let is_empty = self.out.info.stop == PageStop::Tombstones && self.out.rows == 0 && self.last.is_some();
-        Some(if is_empty && !self.limits.tombstones_are_set { Step::Empty } else { Step::Done })
+        Ok(if is_empty && !self.limits.tombstones_are_set { Step::Empty } else { Step::Done })
     }
 
     /// Ends the page for another reason than the end of its last part.

@@ -6,7 +6,7 @@
 //! page before the last one in two cases only: the budget is used up, or the operator has set
 //! `query_tombstone_page_limit`.
 
-use super::assembler::{PageAssembler, Step};
+use super::assembler::{PageAssembler, PartError, Step};
 use super::error::Attempt;
 use super::page_counting::{Counting, PageCounting};
 use super::page_info::{PageBudget, PageInfo};
@@ -15,14 +15,14 @@ use super::quorum_page::QuorumPage;
 use super::result_memory::UNCOUNTED;
 use super::resume::is_well_formed;
 use super::window::{Target, Window};
-use super::{Coordinator, CoordinatorError, RequestOptions, count};
+use super::{Coordinator, CoordinatorError, PageLimits, RequestOptions, count};
 use bytes::{Bytes, BytesMut};
 use cluster::metadata::Table;
 use model::id::QueryId;
 use model::key::DecoratedKey;
 use model::range::{PartitionRange, Slice};
 use model::time::Seconds;
-use replica::Output;
+use replica::{Output, ReplicaError};
 use smallvec::SmallVec;
 use std::pin::pin;
 use std::rc::Rc;
@@ -154,7 +154,10 @@ impl Coordinator {
             if let Some(by) = by.filter(|_| keeps_readers) {
                 read_by = Some(Box::new(by));
             }
-            let step = assembler.add(page, has_more).ok_or_else(outside)?;
+            let step = assembler.add(page, has_more).map_err(|error| match error {
+                PartError::Outside => outside(),
+                PartError::TooLarge => too_large(&page_limits, options),
+            })?;
             if assembler.bytes() > UNCOUNTED {
                 charge.get_or_insert_with(|| self.results.charge()).set(assembler.bytes())?;
             }
@@ -217,6 +220,12 @@ impl Coordinator {
 #[cold]
 fn outside() -> CoordinatorError {
     CoordinatorError::Invalid("a replica's page ended outside of the query".into())
+}
+
+#[cold]
+fn too_large(limits: &PageLimits, options: &RequestOptions) -> CoordinatorError {
+    let error = ReplicaError::too_large("unpaged query", limits.unpaged_bytes);
+    CoordinatorError::of(error, options.consistency, 1)
 }
 
 #[cold]

@@ -112,6 +112,14 @@ impl From<ReadError> for ReplicaError {
 }
 
 impl ReplicaError {
+    /// The refusal of a result, or a row, of more than `max` bytes.
+    #[cold]
+    pub fn too_large(what: &str, max: u64) -> Self {
+        ReplicaError::TooLarge(format!(
+            "Memory usage of {what} exceeds hard limit of {max} (configured via max_memory_for_unlimited_query_hard_limit)"
+        ))
+    }
+
     /// The refusal of a request that was routed by metadata below the fence.
     #[cold]
     pub fn stale(caller: u64, fence: u64) -> Self {

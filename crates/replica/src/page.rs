@@ -291,7 +291,7 @@ impl<'a> PageBuilder<'a> {
 
     fn check_length(&self, written: Result<(), TooLong>) -> Result<(), ReplicaError> {
         let what = if self.limits.paged { "a row" } else { "unpaged query" };
-        written.map_err(|_| too_large(what, self.limits.unpaged_bytes))
+        written.map_err(|_| ReplicaError::too_large(what, self.limits.unpaged_bytes))
     }
 
     fn examined(&mut self, bytes: usize) {
@@ -441,7 +441,7 @@ impl<'a> PageBuilder<'a> {
         let before = self.body.len();
         if let Some(reducer) = &mut self.reducer {
             let written = self.binding.write_row(stored, self.now, max, &mut reducer.row);
-            written.map_err(|_| too_large("a row", max))?;
+            written.map_err(|_| ReplicaError::too_large("a row", max))?;
             reducer.take_row().map_err(|error| ReplicaError::Rejected(error.to_string()))?;
         } else {
             if self.body.capacity() == 0 {
@@ -478,7 +478,7 @@ impl<'a> PageBuilder<'a> {
         self.mark(region, prefix, 0);
         let bytes = self.body.len() as u64;
         if !self.limits.paged && bytes > self.limits.unpaged_bytes {
-            return Err(too_large("unpaged query", self.limits.unpaged_bytes));
+            return Err(ReplicaError::too_large("unpaged query", self.limits.unpaged_bytes));
         }
         if self.page.rows >= self.limits.rows {
             self.page.end = PageEnd::Rows;
@@ -490,14 +490,6 @@ impl<'a> PageBuilder<'a> {
         }
         Ok(if partition_done { Flow::SkipPartition } else { Flow::Continue })
     }
-}
-
-/// The error of a result beyond `max` bytes.
-#[cold]
-fn too_large(what: &str, max: u64) -> ReplicaError {
-    ReplicaError::TooLarge(format!(
-        "Memory usage of {what} exceeds hard limit of {max} (configured via max_memory_for_unlimited_query_hard_limit)"
-    ))
 }
 
 #[cfg(test)]

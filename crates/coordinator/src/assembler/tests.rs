@@ -113,11 +113,11 @@ fn tablets_are_read_one_after_the_other_for_the_remaining_rows() {
     let command = page.command(range);
     assert_eq!((first, command.limits.rows, command.limits.bytes, command.limits.tombstones), (0, 10, 1000, 100));
     assert!(command.first_page && command.query.is_some() && !command.ends_with_rows);
-    assert_eq!(page.add(part(4, PageEnd::Exhausted, (1, 1)), false), Some(Step::Next));
+    assert_eq!(page.add(part(4, PageEnd::Exhausted, (1, 1)), false), Ok(Step::Next));
     let (second, range) = page.next_target().unwrap();
     let command = page.command(range);
     assert_eq!((second, command.limits.rows, command.limits.bytes, command.limits.tombstones), (1, 6, 996, 97));
-    assert_eq!(page.add(part(6, PageEnd::Rows, (2, 9)), false), Some(Step::Done));
+    assert_eq!(page.add(part(6, PageEnd::Rows, (2, 9)), false), Ok(Step::Done));
     let page = page.finish(None);
     assert_eq!((page.rows, page.body.len(), page.info.stop, page.info.asked), (10, 10, PageStop::Rows, 2));
     let next = page.next.expect("there may be more");
@@ -129,9 +129,9 @@ fn the_page_after_begins_behind_the_one_before() {
     let query = query(&[1, 2, 3], Some(10));
     let mut first = new(&query, &paged(4), &LIMITS).unwrap();
     first.next_target().unwrap();
-    first.add(part(1, PageEnd::Exhausted, (1, 1)), false);
+    assert_eq!(first.add(part(1, PageEnd::Exhausted, (1, 1)), false), Ok(Step::Next));
     first.next_target().unwrap();
-    assert_eq!(first.add(part(3, PageEnd::Rows, (2, 7)), false), Some(Step::Done));
+    assert_eq!(first.add(part(3, PageEnd::Rows, (2, 7)), false), Ok(Step::Done));
     let state = first.finish(None).next.expect("there may be more");
     assert_eq!(state.remaining, 6);
     let request = PageRequest { state: Some(state), ..paged(4) };
@@ -151,7 +151,7 @@ fn nothing_follows_the_limit_of_the_statement() {
     let mut page = new(&query, &paged(100), &LIMITS).unwrap();
     let (_, range) = page.next_target().unwrap();
     assert!(page.command(range).ends_with_rows);
-    assert_eq!(page.add(part(5, PageEnd::Rows, (1, 5)), false), Some(Step::Done));
+    assert_eq!(page.add(part(5, PageEnd::Rows, (1, 5)), false), Ok(Step::Done));
     let page = page.finish(None);
     assert_eq!((page.info.stop, page.next), (PageStop::Limit, None));
 }
@@ -164,9 +164,25 @@ fn an_unpaged_read_has_no_next_page() {
     let (_, range) = page.next_target().unwrap();
     let command = page.command(range);
     assert!(!command.limits.paged && command.query.is_none());
-    assert_eq!(page.add(part(9, PageEnd::Exhausted, (1, 9)), false), Some(Step::Next));
+    assert_eq!(page.add(part(9, PageEnd::Exhausted, (1, 9)), false), Ok(Step::Next));
     assert_eq!(page.next_target(), None);
     assert_eq!(page.finish(None).next, None);
+}
+
+#[test]
+fn the_parts_of_an_unpaged_read_share_one_limit_of_bytes() {
+    let query = query(&[], None);
+    let limits = PageLimits { unpaged_bytes: 10, ..LIMITS };
+    let unpaged = PageRequest::default();
+    let mut page = new(&query, &unpaged, &limits).unwrap();
+    let (_, range) = page.next_target().unwrap();
+    assert_eq!(page.add(part(6, PageEnd::Exhausted, (1, 6)), false), Ok(Step::Next));
+    assert_eq!(page.command(range).limits.unpaged_bytes, 10, "an error of the replica names the limit as it is set");
+    assert_eq!(page.add(part(5, PageEnd::Exhausted, (2, 5)), false), Err(PartError::TooLarge));
+    let mut page = new(&query, &paged(100), &limits).unwrap();
+    for k in [1, 2] {
+        assert_eq!(page.add(part(6, PageEnd::Exhausted, (k, 6)), false), Ok(Step::Next), "pages have another limit");
+    }
 }
 
 #[test]
@@ -174,18 +190,18 @@ fn a_page_without_rows_resumes_behind_tombstones_unless_the_operator_has_set_the
     let query = query(&[], None);
     let mut page = new(&query, &paged(10), &LIMITS).unwrap();
     page.next_target().unwrap();
-    assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Some(Step::Empty));
+    assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Ok(Step::Empty));
     page.resume_after_tombstones().unwrap();
     let (_, range) = page.next_target().unwrap();
     assert!(range.contains(&key(1)), "there may be more in it");
     assert_eq!(page.command(range).limits.tombstones, 100, "those before do not count any more");
-    assert_eq!(page.add(part(1, PageEnd::Tombstones, (1, 9)), false), Some(Step::Done), "it has a row");
+    assert_eq!(page.add(part(1, PageEnd::Tombstones, (1, 9)), false), Ok(Step::Done), "it has a row");
     assert_eq!(page.finish(None).info.stop, PageStop::Tombstones);
 
     let set = PageLimits { tombstones_are_set: true, ..LIMITS };
     let mut page = new(&query, &paged(10), &set).unwrap();
     page.next_target().unwrap();
-    assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Some(Step::Done));
+    assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Ok(Step::Done));
     assert!(page.finish(None).next.is_some());
 }
 
@@ -194,7 +210,7 @@ fn a_page_that_found_nothing_in_its_budget_goes_to_the_client() {
     let query = query(&[], None);
     let mut page = new(&query, &paged(10), &LIMITS).unwrap();
     page.next_target().unwrap();
-    assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Some(Step::Empty));
+    assert_eq!(page.add(part(0, PageEnd::Tombstones, (1, 8)), false), Ok(Step::Empty));
     page.stop(PageStop::Memory);
     let page = page.finish(None);
     assert_eq!((page.info.stop, page.rows), (PageStop::Memory, 0));
@@ -206,15 +222,15 @@ fn where_replicas_were_merged_the_rest_is_asked_for_or_the_page_ends() {
     let query = query(&[], None);
     let mut page = new(&query, &paged(10), &LIMITS).unwrap();
     page.next_target().unwrap();
-    assert_eq!(page.add(part(0, PageEnd::Exhausted, (1, 8)), true), Some(Step::Resumed));
+    assert_eq!(page.add(part(0, PageEnd::Exhausted, (1, 8)), true), Ok(Step::Resumed));
     let (_, range) = page.next_target().unwrap();
     assert!(page.command(range).slice.resume.is_some());
-    assert_eq!(page.add(part(2, PageEnd::Exhausted, (1, 9)), true), Some(Step::Done), "it has rows");
+    assert_eq!(page.add(part(2, PageEnd::Exhausted, (1, 9)), true), Ok(Step::Done), "it has rows");
     let page = page.finish(None);
     assert_eq!(page.info.stop, PageStop::Bytes);
     assert!(page.next.is_some());
 
     let mut whole = new(&query, &PageRequest::default(), &LIMITS).unwrap();
     whole.next_target().unwrap();
-    assert_eq!(whole.add(part(2, PageEnd::Exhausted, (1, 9)), true), Some(Step::Resumed), "all is wanted at once");
+    assert_eq!(whole.add(part(2, PageEnd::Exhausted, (1, 9)), true), Ok(Step::Resumed), "all is wanted at once");
 }

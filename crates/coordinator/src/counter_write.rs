@@ -76,7 +76,7 @@ impl Coordinator {
             // Replicas count the update once.
             routed.context.rate_limit = rate_limit;
             rate_limit = rate_limit.continued();
-            match self.try_update_counter(&metadata, mutation, key, &routed).await {
+            let required = match self.try_update_counter(&metadata, mutation, key, &routed).await {
                 Ok(AppliedUpdate { others: false, .. }) => return Ok(()),
                 Ok(AppliedUpdate { counter_leader, state, .. }) => {
                     let state = [(state, key.clone())];
@@ -85,10 +85,10 @@ impl Coordinator {
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
                 // The leader has not applied the update.
-                Err(Attempt::Outdated) => {}
-            }
+                Err(Attempt::Outdated { required }) => required,
+            };
             drop(metadata);
-            self.wait_for_newer(number, options, &self.counters.write_timeouts).await?;
+            self.wait_for_newer(number, required, options, &self.counters.write_timeouts).await?;
         }
     }
 
@@ -119,7 +119,7 @@ impl Coordinator {
                 }
                 // The replica did not receive the update: another one may be the counter leader.
                 Err(failure) if failure.class() == FailureClass::NotSent => continue,
-                Err(failure) if failure.is_stale() => return Err(Attempt::Outdated),
+                Err(failure) if failure.is_stale() => return Err(Attempt::Outdated { required }),
                 Err(failure) if failure.class() == FailureClass::Failed => {
                     let node = nodes.address(counter_leader.host);
                     let error = CoordinatorError::of_failure(failure, consistency, required, node);

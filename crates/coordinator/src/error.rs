@@ -147,7 +147,10 @@ fn failed(why: String, consistency: Consistency, required: u32) -> CoordinatorEr
 /// Why one attempt at a request failed.
 pub(super) enum Attempt {
     /// A replica refused the request as routed by outdated metadata: repeat it with newer metadata.
-    Outdated,
+    Outdated {
+        /// Responses that the level needs, for the error if no newer metadata arrives in time.
+        required: u32,
+    },
     /// The request failed.
     Failed(CoordinatorError),
 }

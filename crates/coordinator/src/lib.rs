@@ -296,7 +296,7 @@ impl Coordinator {
     }
 
     /// Waits for metadata with a number above `number`, because a replica refused a request that
-    /// was routed by `number`.
+    /// was routed by `number`. `required`: the responses that the level needs, for the error.
     ///
     /// # Errors
     ///
@@ -304,6 +304,7 @@ impl Coordinator {
     async fn wait_for_newer(
         &self,
         number: u64,
+        required: u32,
         options: &RequestOptions,
         timeouts: &Cell<u64>,
     ) -> Result<(), CoordinatorError> {
@@ -313,7 +314,7 @@ impl Coordinator {
         }
         count(timeouts);
         let consistency = options.consistency;
-        Err(CoordinatorError::Timeout { consistency, required: 1, received: 0, data_present: false })
+        Err(CoordinatorError::Timeout { consistency, required, received: 0, data_present: false })
     }
 
     /// A timestamp for a write: microseconds, increasing on this shard.

@@ -101,7 +101,7 @@ impl Coordinator {
     #[cold]
     fn failed_alone(&self, failure: ReplicaFailure, timeouts: &Cell<u64>, options: &RequestOptions) -> Attempt {
         if failure.is_stale() {
-            return Attempt::Outdated;
+            return Attempt::Outdated { required: 1 };
         }
         let error = CoordinatorError::of_failure(failure, options.consistency, 1, None);
         if matches!(error, CoordinatorError::Timeout { .. }) {

@@ -117,7 +117,7 @@ impl Coordinator {
                 return match self.plan(&self.metadata(), table, tablet, &[], options) {
                     Ok((mut read, _)) => Followed::Ended(Err(self.timed_out(&mut read))),
                     Err(Attempt::Failed(error)) => Followed::Ended(Err(error)),
-                    Err(Attempt::Outdated) => Followed::StartsAgain,
+                    Err(Attempt::Outdated { .. }) => Followed::StartsAgain,
                 };
             }
         };
@@ -146,13 +146,14 @@ impl Coordinator {
             // Replicas count the read once.
             routed.context.rate_limit = rate_limit;
             rate_limit = rate_limit.continued();
-            match self.try_read_quorum(&metadata, TabletRead { table, options: &routed, ..read }).await {
+            let attempt = self.try_read_quorum(&metadata, TabletRead { table, options: &routed, ..read });
+            let required = match attempt.await {
                 Ok(page) => return Ok(page),
                 Err(Attempt::Failed(error)) => return Err(error),
-                Err(Attempt::Outdated) => {}
-            }
+                Err(Attempt::Outdated { required }) => required,
+            };
             drop(metadata);
-            let newer = self.wait_for_newer(number, options, &self.counters.read_timeouts);
+            let newer = self.wait_for_newer(number, required, options, &self.counters.read_timeouts);
             options.context.cancel.unless(newer).await.unwrap_or(Err(CoordinatorError::Cancelled))?;
         }
     }
@@ -256,7 +257,7 @@ impl Coordinator {
 
     fn too_few(&self, read: &mut QuorumState) -> Attempt {
         if read.failures.outdated && !read.failures.is_rate_limited() {
-            return Attempt::Outdated;
+            return Attempt::Outdated { required: read.tracker.required() };
         }
         let error = read.error(false);
         self.count_error(&error);

@@ -208,7 +208,7 @@ impl Coordinator {
             None => {}
             Some(Ok(page)) => return Ok(QuorumPage { page, has_more: false, by: None }),
             Some(Err(Attempt::Failed(error))) => return Err(error),
-            Some(Err(Attempt::Outdated)) => counting.repeat(target.place),
+            Some(Err(Attempt::Outdated { .. })) => counting.repeat(target.place),
         }
         let new_window = || if counting.counts_reached() { Window::of_one() } else { Window::new(query) };
         let window = window.get_or_insert_with(|| Box::new(new_window()));

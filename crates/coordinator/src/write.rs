@@ -84,12 +84,13 @@ impl Coordinator {
                 Ok(()) => return Ok(()),
                 Err(Attempt::Failed(error)) => return Err(error),
                 // The replica may have counted the write before it refused it.
-                Err(Attempt::Outdated) => {
+                Err(Attempt::Outdated { required }) => {
                     continued = options.continued();
                     options = &continued;
                     let number = metadata.number;
                     drop(metadata);
-                    Box::pin(self.wait_for_newer(number, options, &self.counters.write_timeouts)).await?;
+                    let newer = self.wait_for_newer(number, required, options, &self.counters.write_timeouts);
+                    Box::pin(newer).await?;
                     metadata = self.metadata();
                 }
             }
@@ -114,14 +115,15 @@ impl Coordinator {
         let (made, mut sent) = (metadata.number, done.is_some());
         loop {
             let number = metadata.number;
-            match self.write_to_all(&metadata, mutations, done, sent, options).await {
+            let required = match self.write_to_all(&metadata, mutations, done, sent, options).await {
                 Ok(()) => return Ok(()),
                 // Replicas of an earlier attempt may have the write.
                 Err(Attempt::Failed(error)) => return Err(if sent { maybe_applied(error) } else { error }),
-                Err(Attempt::Outdated) => sent = true,
-            }
+                Err(Attempt::Outdated { required }) => required,
+            };
+            sent = true;
             drop(metadata);
-            self.wait_for_newer(number, options, &self.counters.write_timeouts).await?;
+            self.wait_for_newer(number, required, options, &self.counters.write_timeouts).await?;
             metadata = self.metadata();
             let is_void = |(mutation, _): &KeyedMutation| {
                 metadata.table_by_id(mutation.table()).is_some_and(|table| table.epoch > made)

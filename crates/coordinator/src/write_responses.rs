@@ -289,7 +289,7 @@ impl Coordinator {
         match outcome {
             Ok(Outcome::Reached) => Ok(()),
             Ok(Outcome::NotRecorded) => Err(responses.not_recorded_error().into()),
-            Ok(Outcome::Outdated) => Err(Attempt::Outdated),
+            Ok(Outcome::Outdated) => Err(Attempt::Outdated { required }),
             Ok(Outcome::Unreachable) => {
                 if let Some(error) = responses.refused.take() {
                     return Err(error.into());

@@ -137,6 +137,20 @@ def test_long_lines_of_python(tree):
     assert not passed and "tests/all.py: 4 lines beyond 100 columns: 3, 5, 7, 9" in text, text
 
 
+def test_long_lines_of_scripts(tree):
+    python, bash = "#!/usr/bin/env python3\n", "#!/usr/bin/env bash\n"
+    data = f'text = """\n{LONG}y\n"""\n'
+    tree.write("bench/one", python + data)
+    tree.write("tests/corpus/input", f"{LONG}y\n")
+    passed, text = tree.check()
+    assert passed, text
+    tree.write("bench/one", f"{python}{data}# {LONG}y\n")
+    tree.write(".ci/run", f"{bash}# {LONG}y\n")
+    passed, text = tree.check()
+    assert not passed and "bench/one: 1 lines beyond 100 columns: 5" in text, text
+    assert ".ci/run: 1 lines beyond 100 columns: 2" in text, text
+
+
 @pytest.mark.parametrize(
     "path, text, told",
     [

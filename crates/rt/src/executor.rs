@@ -13,6 +13,7 @@
 use crate::ctx::{self, Ctx};
 use crate::fair_clock::FairClock;
 use crate::group::Group;
+use crate::preemption::Preemption;
 use crate::stall_log::{StallLine, StallLog};
 use async_task::Runnable;
 use futures_util::task::AtomicWaker;
@@ -62,11 +63,13 @@ pub(crate) struct Tuning {
     pub log_stalls_over: Duration,
     /// How long to poll the mailbox before sleeping; zero: not at all.
     pub poll: Duration,
+    /// Whether other programs run on the shard's CPU.
+    pub shares_cpu: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { log_stalls_over: Duration::from_millis(20), poll: Duration::ZERO }
+        Self { log_stalls_over: Duration::from_millis(20), poll: Duration::ZERO, shares_cpu: false }
     }
 }
 
@@ -129,6 +132,8 @@ pub(crate) struct Executor {
     /// them.
     pub yields_asked: Cell<u32>,
     tuning: Tuning,
+    /// None: the shard has its CPU for itself.
+    preemption: Option<Preemption>,
     stall_log: StallLog,
     idle_since: Cell<Option<Instant>>,
     /// The shard's time since its start, as of the end of the last poll. It includes the time
@@ -147,6 +152,7 @@ impl Executor {
             running: Cell::new(Running { key: None, group: Group::Control }),
             yields_asked: Cell::new(0),
             tuning,
+            preemption: if tuning.shares_cpu { Preemption::of_this_thread() } else { None },
             stall_log: StallLog::default(),
             idle_since: Cell::new(None),
             now_nanos: Cell::new(0),
@@ -245,9 +251,11 @@ impl Executor {
         if real && let Some(allowance) = ctx.governor.sample(start) {
             ctx.io.set_allowance(allowance);
         }
+        if let Some(preemption) = &self.preemption {
+            preemption.update_if_due(start);
+        }
         let mut now = start;
-        let mut polls = 0u32;
-        let mut had_other_poll = false;
+        let (mut polls, mut had_other_poll) = (0u32, false);
         let early = loop {
             self.take_injected(ctx);
             now = ctx.mail.receive(ctx, now, start + TURN / 2);

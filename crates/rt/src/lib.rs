@@ -41,6 +41,7 @@ mod log_throttle;
 mod machine;
 mod mailbox;
 mod pieces;
+mod preemption;
 mod stall_log;
 mod throttle;
 mod write_queue;

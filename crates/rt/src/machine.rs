@@ -4,10 +4,6 @@
 //! A shard serves calls until the main futures of all shards have ended, so that shards can stop in
 //! any order.
 
-mod cpu;
-
-pub(crate) use cpu::affinity;
-
 use crate::clock::Clock;
 use crate::ctx::{self, Ctx};
 use crate::executor::{self, Executor, RunState, ShardFuture, Tuning};
@@ -49,8 +45,8 @@ pub struct MachineConfig {
     pub shards: usize,
     /// The CPUs to pin shards to, in order. `None`: the CPUs that the process may use.
     pub cpus: Option<Vec<usize>>,
-    /// The CPUs are shared with other processes: no pinning, no polling, and a shard that wakes up
-    /// preempts no other thread.
+    /// The CPUs are shared with other processes: no pinning, no polling, and a busy shard preempts
+    /// no other thread when it wakes up.
     pub overprovisioned: bool,
     /// How long a shard polls its mailbox before it sleeps; zero: not at all.
     pub poll: Duration,
@@ -112,6 +108,7 @@ impl Machine {
                 tuning: Tuning {
                     log_stalls_over: config.stall_threshold,
                     poll: if config.overprovisioned { Duration::ZERO } else { config.poll },
+                    shares_cpu: config.overprovisioned,
                 },
             };
             let per_shard = per_shard.clone();
@@ -123,9 +120,10 @@ impl Machine {
                 .stack_size(STACK)
                 .spawn(move || {
                     let _ending = ending;
-                    match pin {
-                        Some(cpu) => cpu::pin(shard, cpu),
-                        None => cpu::preempt_no_other(shard),
+                    if let Some(cpu) = pin
+                        && let Err(error) = set_affinity(&[cpu])
+                    {
+                        tracing::warn!(%shard, cpu, %error, "cannot pin the shard to its CPU: the kernel may move it to other CPUs");
                     }
                     fs::keep_huge_pages(io_buffers);
                     run_shard(setup, reactor, remote, move || per_shard(shard));
@@ -317,7 +315,7 @@ fn reactor(allowed: Vec<usize>) -> io::Result<Runtime> {
         .on_thread_start(move || {
             // Helper threads must not be limited to the shard's CPU, where they would compete with
             // it.
-            let _ = cpu::set_affinity(&allowed);
+            let _ = set_affinity(&allowed);
         })
         .build()
 }
@@ -413,6 +411,36 @@ pub fn try_block_on<F: Future>(f: F) -> io::Result<F::Output> {
         Some(output) => Ok(output),
         None => unreachable!("the shard ends only after its main future"),
     }
+}
+
+/// The CPUs this thread may run on.
+#[allow(unsafe_code)]
+pub(crate) fn affinity() -> Vec<usize> {
+    // SAFETY: `cpu_set_t` is plain bits; the call writes at most the size we give.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return Vec::new();
+        }
+        set
+    };
+    // SAFETY: the index is below CPU_SETSIZE.
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
+#[allow(unsafe_code)]
+fn set_affinity(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: as in `affinity`; indices are checked.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

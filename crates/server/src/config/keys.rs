@@ -275,8 +275,8 @@ settings! {
         /// memory that it does not count: together at most four tenths of the value. The shards
         /// divide the rest. A node with less than 16 MiB for each shard does not start.
         memory ("64MiB" to ""): Option<Bytes> = None;
-        /// The CPUs are shared with other programs: no pinning, no polling, and a shard that wakes
-        /// up preempts no other program.
+        /// The CPUs are shared with other programs: no pinning, no polling, and a busy shard that
+        /// wakes up preempts no other program.
         overprovisioned: bool = false;
         /// How long an idle shard polls its mailbox before it sleeps. Responses of other shards
         /// arrive faster, but the CPU is always busy.

@@ -265,7 +265,10 @@ def test_directories_that_could_not_be_recorded_at_once_are_missed_later(tmp_pat
             session.execute(f"INSERT INTO k.new (pk) VALUES ({pk})")
         node.flush("k")
         session.execute("TRUNCATE k.old")
-        eventually(lambda: "directories of tables cannot be recorded" in node.log_path.read_text())
+        refused = "directories of tables cannot be recorded"
+        eventually(lambda: refused in node.log_path.read_text())
+        # The node tries again each second. It must not give up after one more failure.
+        time.sleep(2.5)
         in_the_way.rmdir()
         again = "directories of tables are recorded in the inventory again"
         eventually(lambda: again in node.log_path.read_text())

@@ -240,16 +240,17 @@ async fn record_directories(keepers: PerShard<InventoryKeeper>, engine: Rc<Engin
             engine.next_made().await
         };
         let Some(made) = made else { return };
-        match (add_made(keepers, made).await, warned) {
-            (Ok(()), true) => tracing::info!("directories of tables are recorded in the inventory again"),
-            (Err(error), false) => tracing::warn!(
+        let recorded = add_made(keepers, made).await;
+        let failed = recorded.is_err();
+        match recorded {
+            Ok(()) if warned => tracing::info!("directories of tables are recorded in the inventory again"),
+            Err(error) if !warned => tracing::warn!(
                 error,
                 "directories of tables cannot be recorded in the inventory: the next start would not detect their loss; retrying"
             ),
-            (Ok(()), false) => continue,
-            (Err(_), true) => {}
+            _ => {}
         }
-        warned = !warned;
+        warned = failed;
     }
 }
 

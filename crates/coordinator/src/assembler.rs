@@ -157,9 +157,8 @@ impl<'a> PageAssembler<'a> {
         self.out.rows += part.rows;
         self.tombstones += part.tombstones;
         self.out.info.add(&part);
-        let is_first = self.out.body.is_empty();
         append(&mut self.out.body, std::mem::take(&mut part.body));
-        if !is_first && !self.paged && self.out.body.len() as u64 > self.limits.unpaged_bytes {
+        if !self.paged && self.out.body.len() as u64 > self.limits.unpaged_bytes {
             return Err(PartError::TooLarge);
         }
         let end = part.end;

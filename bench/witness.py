@@ -22,9 +22,9 @@ STEP = 0.002  # seconds of each sleep
 LATE_MS = 2.0  # a sleep that is longer by so much was disturbed
 # A second is undisturbed if other virtual machines had our processors for at most FEW_STOLEN ms of
 # it, and the machine stood still for at most FEW_LATE ms at a time. On some machines, a kernel
-# thread (DAMON) looks for idle memory several times a second, and neither the load nor the server
-# runs on its core then. It takes 6 to 15 ms of each second, before an attack as well as during it.
-# A second in which it takes more than FEW_DAEMON ms does not count.
+# thread (DAMON) looks for idle memory, and neither the load nor the server runs on its core then.
+# Where the limit was chosen, it took 6 to 15 ms of each second, and at times up to 40. A second in
+# which it takes more than FEW_DAEMON ms does not count.
 FEW_STOLEN, FEW_LATE, FEW_DAEMON = 10, 3.0, 20.0
 DAEMON = "kdamond"
 
